@@ -1,7 +1,9 @@
-//! The cache: a handle that reads the clock once a call, and flushes the journal after it.
+//! In-memory cache: the public handle [`Cache`] and its methods.
 //!
-//! All state is below, in the engine. The verbs on values are in this file; deadlines, streams, sweeping, statistics
-//! and the end each have one of their own.
+//! The handle holds no entries itself: the store, the clock and the event publisher are in `engine`. A call runs one
+//! operation of the store and then flushes the journal, so that events are published after the shard is unlocked. This
+//! file has the methods that read and write single values. Deadlines, loaders, batches, event streams, sweeping,
+//! statistics and shutdown have a file each.
 
 mod bounds;
 mod builder;
@@ -58,51 +60,65 @@ use crate::engine::{
     coop, event::Cause, hasher::DefaultHasher, state::SharedState, store::TableCursor,
 };
 
-/// How many entries `Debug` shows.
+/// Maximum number of entries printed by `Debug`, so that logging a large cache stays readable.
 const DEBUG_ENTRIES: usize = 32;
 
-/// A concurrent map whose values know when to leave.
+/// Concurrent in-memory cache with a TTL per entry, prompt expiration and streams of expiry events.
 ///
-/// A `Cache` is a handle: cheap to clone, and all clones are one cache. Values may have a deadline; a
-/// value is dead from the instant `now >= deadline`, and from then on no call returns it, whether or not
-/// the sweeper has been there. A task on the Tokio runtime sweeps the dead out of memory
-/// ([`Sweep`](crate::Sweep)), and each departure can be followed on a stream ([`events`](Cache::events),
-/// [`events_lossless`](Cache::events_lossless)).
+/// A `Cache` is a handle. Cloning it is cheap, and all clones share the same entries.
 ///
-/// Verbs and meanings are those of Redis. Each verb is atomic against all others on the same key.
-/// Look-ups take whatever is [`Equivalent`] to the key (`&str` for `String`); those that may keep the key, as loads do,
-/// whatever it can be made of ([`ToKey`](crate::ToKey)).
+/// An entry may have a deadline. It is expired as soon as `now >= deadline`, and from that instant no method returns
+/// its value, swept or not. (The only exceptions are the loader methods of a cache with a [stale
+/// window](Builder::stale_while_revalidate).) A background task on the Tokio runtime removes expired entries from
+/// memory within a configurable delay ([`Sweep`](crate::Sweep)). Removals are published on event streams
+/// ([`events`](Cache::events), [`events_lossless`](Cache::events_lossless)).
+///
+/// Most methods correspond to a Redis command and behave like it. Operations on the same key are atomic, unless the
+/// documentation of a method states otherwise. Lookups accept any form of the key that is [`Equivalent`] to it (`&str`
+/// for `String`). Methods that may have to store the key, such as the loader methods, accept any form that can be made
+/// owned ([`ToKey`](crate::ToKey)).
+///
+/// # Bounds
+///
+/// A cache is unbounded by default: it holds every live entry, and entries without a TTL stay until they are removed.
+/// Limit it with [`Builder::max_entries`] or [`Builder::max_weight`]; [`Builder::time_to_live`] gives entries a default
+/// TTL.
 ///
 /// # Cost
 ///
-/// A verb takes the lock of one shard for about a hundred nanoseconds, and never waits for a subscriber.
-/// An awaited call takes part in Tokio's cooperative budget (once in 61 calls), so that a task that only
-/// ever hits cannot starve its runtime. That is the only point at which it waits, and it comes before
-/// the call does anything: all verbs are cancel safe.
+/// A call locks one shard for about 100 ns and never waits for a subscriber. One in 61 calls takes part in Tokio's
+/// cooperative budget, so a task whose calls are all hits cannot starve its runtime. That is the only point at which an
+/// ordinary call yields, and it precedes any effect of the call.
 ///
-/// # Under the lock
+/// # Cancel safety
 ///
-/// `Hash`, `Eq` and `Clone` of keys and values, and the closures of [`update`](Cache::update) and
-/// [`get_ex_with`](Cache::get_ex_with), run while a shard is locked: they must not call the cache.
-/// `Drop` of what leaves the cache never does, and may. A panic in any of them
-/// unlocks the shard and leaves the cache whole.
+/// All methods are cancel safe: a call on one key that is dropped has either had its whole effect or none. Methods that
+/// process many entries in several steps document what a cancelled call leaves behind.
+///
+/// # User code under a lock
+///
+/// `Hash`, `Eq` and `Clone` of keys and values, and the closures of [`update`](Cache::update),
+/// [`compute`](Cache::compute), [`get_ex_with`](Cache::get_ex_with) and [`remove_if`](Cache::remove_if), run while a
+/// shard is locked. They must be short and must not call the cache, because the call may deadlock. Removed keys and
+/// values are dropped after the lock is released, so their `Drop` may call the cache. A panic in any of them releases
+/// the lock and leaves the cache consistent.
 ///
 /// # Runtimes
 ///
-/// A cache keeps the time of the runtime it was built on: Tokio's clock (which tests pause and advance)
-/// on a `current_thread` runtime, real time on a `multi_thread` one (which cannot be paused). Handles
-/// work from other runtimes and from none; when the runtime of the cache is gone, only the sweeper and
-/// [`on_expired`](Cache::on_expired) are.
+/// A cache uses the clock of the runtime it was built on. On a `current_thread` runtime this is Tokio's clock, which
+/// tests can pause and advance; on a `multi_thread` runtime it is real time, which cannot be paused. Handles can be
+/// used from other runtimes and outside of any runtime. After the runtime of the cache has shut down, reads and writes
+/// still work, but the sweeper and the callbacks of [`on_expired`](Cache::on_expired) no longer run.
 ///
-/// So a `static` cache belongs to the runtime of the task that happened to need it first. Under
-/// `#[tokio::test]` that is one test's, which ends with it: for all later tests nothing is swept and no callback
-/// is called, and where that test had paused its clock, this stands still for ever and no value dies. The
-/// [guide](crate::guide::handles#a-static-cache) shows what to do.
+/// A `static` cache therefore belongs to the runtime of the task that used it first. Under `#[tokio::test]` that
+/// runtime ends with its test: in later tests nothing is swept and no callback is called. If that test had paused its
+/// clock, the clock stands still and no entry ever expires. The [guide](crate::guide::handles#a-static-cache) shows the
+/// alternatives.
 ///
-/// # The end
+/// # Lifetime
 ///
-/// With the last handle the values, the sweeper and the streams end. A callback or a value that owns a handle
-/// of its own cache keeps it alive for ever: let it own a [`WeakCache`].
+/// Dropping the last handle drops the entries, stops the sweeper and ends the event streams. A callback or a value that
+/// owns a handle to its own cache keeps the cache alive forever; it should own a [`WeakCache`] instead.
 ///
 /// # Examples
 ///
@@ -120,7 +136,7 @@ const DEBUG_ENTRIES: usize = 32;
 /// # }
 /// ```
 pub struct Cache<K, V, S = DefaultHasher> {
-    /// One for each handle: the sweeper at work holds the state too, and is none.
+    /// Its strong count is the number of handles. That of `shared` is not, because the sweeper holds it while it works.
     freshness_policy: Arc<FreshnessPolicy<K, S>>,
     shared: Arc<SharedState<K, V, S>>,
 }
@@ -130,19 +146,42 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// A cache without a default TTL, with the default [`Sweep`](crate::Sweep).
+    /// Creates an unbounded cache without a default TTL, with the default [`Sweep`](crate::Sweep).
+    ///
+    /// Nothing is ever evicted, and entries written by [`set`](Cache::set) are persistent: they stay until they are
+    /// removed or replaced. To bound the cache, build it with [`max_entries`](Builder::max_entries) or
+    /// [`max_weight`](Builder::max_weight); to give entries a TTL, use [`set_ex`](Cache::set_ex) or
+    /// [`time_to_live`](Builder::time_to_live).
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime, as [`Builder::build`].
-    #[allow(clippy::new_without_default)] // It panics outside of a runtime: no default.
+    /// Panics outside of a Tokio runtime and on one without a time driver, as [`Builder::build`] does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let unbounded = Cache::new();
+    /// unbounded.set("ada", 42).await;
+    ///
+    /// let bounded =
+    ///     Cache::builder().max_entries(10_000).time_to_live(Duration::from_secs(60)).build();
+    /// bounded.set("ada", 42).await;
+    /// # }
+    /// ```
+    #[allow(clippy::new_without_default)] // `default()` must not panic, and `new` may.
     pub fn new() -> Self {
         Self::builder().build()
     }
 }
 
 impl<K, V> Cache<K, V> {
-    /// Sets up a cache.
+    /// Returns a [`Builder`] that configures a cache.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -169,9 +208,27 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// A clone of the live value of `key` (Redis: `GET`).
+    /// Returns a clone of the live value of `key`, or `None` if there is none (Redis: `GET`).
+    ///
+    /// A hit counts as an access for eviction, and extends the idle deadline of a cache with
+    /// [`time_to_idle`](Builder::time_to_idle). The value is cloned under a read lock, so store large values in an
+    /// [`Arc`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache: Cache<String, u64> = Cache::new();
+    /// cache.set("ada".to_owned(), 42).await;
+    /// assert_eq!(cache.get("ada").await, Some(42));
+    /// assert_eq!(cache.get("bob").await, None);
+    /// # }
+    /// ```
     #[doc(alias = "GET")]
-    // The hottest call: by hand, the future is two words and keeps nothing across a wait.
+    // Written by hand because this is the most frequent call: the future is two words and keeps nothing across an await
+    // point.
     #[inline]
     pub fn get<Q>(&self, key: &Q) -> impl Future<Output = Option<V>>
     where
@@ -181,9 +238,9 @@ where
             ready!(coop::poll_proceed(cx));
             let call = self.call();
             let value = self.shared.store.get(key, &call);
-            // The journal is empty after a hit: there the flush, and its look at shared memory, is saved.
+            // Only a miss may have expired its entry and written to the journal. A hit skips the flush and its read of
+            // shared memory.
             if value.is_none() {
-                // It may have been dead.
                 self.shared.publisher.flush();
             }
             coop::charge(&call);
@@ -191,25 +248,39 @@ where
         })
     }
 
-    /// Puts `value` at `key` with the default TTL, or without one where none was set; returns the live
-    /// value it replaced (Redis: `SET`).
+    /// Sets the value of `key` with the default TTL, and returns the live value it replaced (Redis: `SET`).
     ///
-    /// A TTL that the replaced value had is dropped.
+    /// The default TTL is [`Builder::time_to_live`]; without one the entry is persistent. The TTL and the tags of the
+    /// replaced value are discarded. If the key is being loaded, the written value takes precedence over the loaded
+    /// one.
     #[doc(alias = "SET")]
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
         let call = self.call();
-        let until = self.until(None, &call);
-        self.put(key, value, &call, |_| until)
+        let deadline = self.deadline_for(None, &call);
+        self.put(key, value, &call, |_| deadline)
     }
 
-    /// Puts `value` at `key` to live for `ttl`; returns the live value it replaced (Redis: `SETEX`).
+    /// Sets the value of `key` with the given TTL, and returns the live value it replaced (Redis: `SETEX`).
     ///
-    /// A TTL of zero is dead at once, one that overflows is persistent.
+    /// With a TTL of zero the entry expires immediately; with one that overflows it is persistent.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let codes = Cache::new();
+    /// assert_eq!(codes.set_ex("ada", 4711, Duration::from_secs(30)).await, None);
+    /// assert_eq!(codes.set_ex("ada", 4712, Duration::from_secs(30)).await, Some(4711));
+    /// # }
+    /// ```
     #[doc(alias = "SETEX")]
     #[inline]
-    // An `async fn` would keep its arguments twice, and copy them at each call.
+    // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.
     #[allow(clippy::manual_async_fn)]
     pub fn set_ex(
         &self,
@@ -220,49 +291,67 @@ where
         async move {
             coop::proceed().await;
             let call = self.call();
-            let until = self.until(Some(ttl), &call);
-            self.put(key, value, &call, |_| until)
+            let deadline = self.deadline_for(Some(ttl), &call);
+            self.put(key, value, &call, |_| deadline)
         }
     }
 
-    /// Puts `value` at `key` where no live value is, and tells whether it did (Redis: `SET NX`).
+    /// Sets the value of `key` only if it has no live value, and returns whether it did (Redis: `SET NX`).
     ///
-    /// Without a `ttl` it gets the default one, as from [`set`](Cache::set).
+    /// A `ttl` of `None` means the default TTL, as for [`set`](Cache::set). If the key has a live value, `value` is
+    /// dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let locks = Cache::new();
+    /// let lease = Some(Duration::from_secs(10));
+    /// assert!(locks.set_nx("job", "worker 1", lease).await);
+    /// assert!(!locks.set_nx("job", "worker 2", lease).await);
+    /// # }
+    /// ```
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
         let call = self.call();
-        let until = self.until(ttl, &call);
-        let failure = self.failure_at(&key);
-        let set = self.shared.store.set_nx(key, value, &call, until);
-        self.forget_failure(failure.filter(|_| set));
-        self.end(&call);
+        let deadline = self.deadline_for(ttl, &call);
+        let failure = self.failure_location(&key);
+        let set = self.shared.store.set_nx(key, value, &call, deadline);
+        self.discard_failure(failure.filter(|_| set));
+        self.finish_call(&call);
         set
     }
 
-    /// Puts `value` at `key` and leaves the TTL as it is; returns the live value it replaced
-    /// (Redis: `SET KEEPTTL`).
+    /// Sets the value of `key` without changing its TTL, and returns the live value it replaced (Redis: `SET KEEPTTL`).
     ///
-    /// Where no live value is, this is [`set`](Cache::set).
+    /// If there is no live value, this is [`set`](Cache::set). Tags are not kept.
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
         let call = self.call();
-        let fresh = self.until(None, &call);
-        self.put(key, value, &call, |kept| kept.unwrap_or(fresh))
+        let default_deadline = self.deadline_for(None, &call);
+        self.put(key, value, &call, |current| current.unwrap_or(default_deadline))
     }
 
-    /// Takes the live value of `key` out (Redis: `DEL`).
+    /// Removes `key` and returns its live value, or `None` if there was none (Redis: `DEL`).
+    ///
+    /// The cause of the removal is [`Cause::Removed`].
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.take(key, Cause::Removed)
+        self.remove_as(key, Cause::Removed)
     }
 
-    /// Whether `key` has a live value (Redis: `EXISTS`). Changes nothing that anybody can see.
+    /// Returns whether `key` has a live value (Redis: `EXISTS`).
+    ///
+    /// This is not an access: it does not extend an idle deadline, and counts neither for eviction nor in [`Stats`].
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> bool
     where
@@ -274,13 +363,18 @@ where
         deadline.is_some()
     }
 
-    /// Changes the live value of `key` in place, atomically; its TTL stays. Returns what `change` does,
-    /// or `None` where no live value is. No event is sent: nothing left.
+    /// Modifies the live value of `key` in place, and returns the result of `change`, or `None` if there is no live
+    /// value.
     ///
-    /// `change` runs while the shard of `key` is locked, and so does the drop of what it overwrites: let it
-    /// be short, and don't call the cache in it, or it may wait for itself for ever. Where it panics, the
-    /// value stays as it left it. What a weigher says of the new value counts at once; what became heavier than the
-    /// whole bound leaves, as [`Cause::Evicted`].
+    /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so it publishes no
+    /// event. In a cache with a weigher, the new weight counts immediately; an entry that has become heavier than the
+    /// whole bound is removed as [`Cause::Evicted`].
+    ///
+    /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
+    /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
+    /// `change` left it.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use fleeting::Cache;
@@ -298,38 +392,45 @@ where
         coop::proceed().await;
         let call = self.shared.clock.call(true);
         let changed = self.shared.store.change(key, &call, change);
-        self.end(&call);
+        self.finish_call(&call);
         changed
     }
 
-    /// Resident entries: live, or dead and not yet swept. O(shards).
+    /// Returns the number of resident entries: live ones, and expired ones that are not yet swept (Redis: `DBSIZE`).
+    ///
+    /// Costs O(shards). See [`live_len`](Cache::live_len) for the number of live entries.
+    #[doc(alias = "DBSIZE")]
     pub fn len(&self) -> usize {
         self.shared.store.len()
     }
 
-    /// Whether nothing is resident. O(shards).
+    /// Returns whether no entry is resident. Costs O(shards).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Live entries. O(n), a shard at a time.
+    /// Returns the number of live entries.
+    ///
+    /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
     pub fn live_len(&self) -> usize {
         self.shared.store.live_len(&self.shared.clock)
     }
 
-    /// Takes everything out, a shard at a time. Live values leave as [`Cause::Removed`], dead ones as
-    /// [`Cause::Expired`].
+    /// Removes all entries, a part of a shard at a time (Redis: `FLUSHDB`).
+    ///
+    /// Live entries are removed as [`Cause::Removed`], expired ones as [`Cause::Expired`]. It is not atomic: an entry
+    /// that is inserted concurrently may or may not be removed.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has taken out a part.
+    /// A cancelled call has removed a part of the entries.
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
         for shard in 0..self.shared.store.shard_count() {
-            let mut pass = TableCursor::of(shard);
+            let mut cursor = TableCursor::of(shard);
             loop {
                 consume_budget().await;
-                let has_more = self.shared.store.clear_windows(&mut pass, &self.shared.clock);
+                let has_more = self.shared.store.clear_windows(&mut cursor, &self.shared.clock);
                 self.shared.publisher.flush();
                 if !has_more {
                     break;
@@ -337,7 +438,7 @@ where
             }
         }
         if let Some(failures) = &self.freshness_policy.failures {
-            failures.forget_all().await;
+            failures.discard_all().await;
         }
     }
 }
@@ -354,16 +455,18 @@ where
     V: Clone + Send + Sync + fmt::Debug + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// The first live entries, each with its value and the TTL it has left.
+    /// Formats the name of the cache and its first live entries, each with the rest of its TTL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cache {:?} ", self.shared.name())?;
         let mut entries = self.iter();
         let mut map = f.debug_map();
         for _ in 0..DEBUG_ENTRIES {
             let Some((key, value, deadline)) = entries.next_entry() else { return map.finish() };
-            let left = deadline.remaining(self.shared.clock.now());
-            match left {
-                Some(left) => map.entry(&key, &format_args!("{value:?} (expires in {left:?})")),
+            let remaining = deadline.remaining(self.shared.clock.now());
+            match remaining {
+                Some(remaining) => {
+                    map.entry(&key, &format_args!("{value:?} (expires in {remaining:?})"))
+                }
                 None => map.entry(&key, &value),
             };
         }

@@ -1,5 +1,5 @@
-//! A page that shows all caches and limiters of the process, live. It is mounted by whoever serves it, and asks for
-//! nothing by any other than relative addresses.
+//! A live page of all caches and limiters of the process, mounted by the user in any router. The page uses only
+//! relative addresses.
 
 mod answers;
 mod groups;
@@ -14,28 +14,30 @@ use axum::{
 
 use self::sampler::Sampler;
 
-/// The longest body of a search.
+/// Maximum size of the body of a search, which holds a cache name and a key.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// A page for operators: every cache and limiter of the process that has a name, live (feature `dashboard`).
+/// Returns a router with a live page of all caches and limiters of the process (feature `dashboard`).
 ///
-/// It shows entries, the hit ratio, expirations and evictions a second and over the last five minutes, how late events
-/// are, what sweeps do, and whom limiters deny most often: by hashes, unless
-/// [`show_keys`](crate::RateLimiterBuilder::show_keys) tells their names. Caches with an
-/// [`inspect`](crate::Builder::inspect) may be searched for a key's TTL; no value is ever shown. Those on Redis are
-/// shown by what this process asks of them. Things of one kind and name are one.
+/// The page shows entries, the hit ratio, expirations and evictions per second and over the last five minutes, the lag
+/// of events, the work of sweeps, and the keys that limiters deny most often. Keys are shown as hashes, unless
+/// [`show_keys`](crate::RateLimiterBuilder::show_keys) allows their names. A cache with an
+/// [`inspect`](crate::Builder::inspect) function can be searched for the TTL of a key; values are never shown. Caches
+/// and limiters on Redis are shown by the calls of this process. Objects of the same kind and name are shown as one.
 ///
-/// The router is nested anywhere, also behind a proxy that takes a prefix away: the page has relative addresses only,
-/// and loads nothing from elsewhere. **Whoever reaches it sees it**: mount it behind a login, as the
-/// [guide](crate::guide::dashboard) shows. By `nest("/ops", ..)` the page is at `/ops` and `/ops/index.html`, by
-/// `nest_service("/ops", ..)` also at `/ops/`; a router that has a state nests it after its `with_state`.
+/// The router can be nested anywhere, also behind a proxy that strips a prefix: the page has only relative addresses
+/// and loads nothing from other origins. **It is visible to everyone who can reach it**: mount it behind a login, as
+/// the [guide](crate::guide::dashboard) shows. With `nest("/ops", ..)` the page is available at `/ops` and
+/// `/ops/index.html`, with `nest_service("/ops", ..)` also at `/ops/`. A router with its own state nests it after its
+/// `with_state`.
 ///
 /// # Cost
 ///
-/// A thread (`fleeting-dashboard`) reads all figures once a second, as long as a router of this is held: some
-/// microseconds for each cache and limiter, and some kilobytes for the last five minutes of each. A limiter takes a lock for
-/// each call that it denies, of which it has eight. Each browser holds one connection, however many tabs show the page; an answer on it
-/// ends after ten seconds and is asked for anew, so that no open page holds up a graceful shutdown for longer.
+/// A thread (`fleeting-dashboard`) reads all metrics once per second while a router from this function exists. Each
+/// cache and limiter costs some microseconds per second, and some kilobytes of memory for its last five minutes. A
+/// limiter takes one of its eight locks for each call that it denies. Each browser holds one connection, no matter how
+/// many tabs show the page. A stream on it ends after ten seconds and is then requested again, so an open page delays a
+/// graceful shutdown by at most ten seconds.
 ///
 /// # Examples
 ///

@@ -1,10 +1,11 @@
-//! Directory queues: elements as files in a directory, which processes in any language add and take, at the same
-//! time and without a server.
+//! Directory queues: queues whose elements are files in a directory, shared by processes in any language, without a
+//! server.
 //!
-//! They are compatible, byte by byte, with Python's `dirq`, Perl's `Directory::Queue`, and the C and Java
-//! implementations: all may work in one directory. [`QueueSimple`] holds a file for each element, [`Queue`] a
-//! directory with a file for each field of its [`Schema`]; what they have in common is [`DirQueue`]'s.
-//! [`QueueSet`] walks through several, and [`QueueNull`] forgets.
+//! They are compatible, byte for byte, with Python's `dirq`, Perl's `Directory::Queue`, and the C and Java
+//! implementations: programs of all these languages may use one directory at the same time. [`QueueSimple`] stores each
+//! element as one file. [`Queue`] stores each element as a directory with one file per field of its [`Schema`].
+//! [`DirQueue`] has the methods that both share. [`QueueSet`] iterates over several queues as one, and [`QueueNull`]
+//! discards everything.
 //!
 //! ```
 //! use std::time::Duration;
@@ -23,153 +24,155 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What is guaranteed
+//! # Guarantees
 //!
-//! - **Whole or not at all.** An element that can be seen is complete. An add that fails leaves nothing behind.
-//! - **One lock.** Of all processes that try to lock an element at once, one succeeds.
-//! - **At least once.** An element is in the queue until somebody who has its lock removes it. Whoever dies with
-//!   a lock leaves it, and a [`purge`](QueueSimple::purge) by anybody, from time to time, takes it away when it
-//!   is too old: then the element comes again.
-//! - **In the order of the clocks, best effort.** One handle, with its clones, gives each element a later name
-//!   than the one before. Elements of several processes come in the order of their clocks; a writer that
-//!   was slow between the look at the clock and the end of the add comes late.
-//! - **No way out.** Names are checked ([`Name`]), symbolic links in a queue are never followed, and what has no
-//!   name of the format is neither touched nor told of.
-//! - **Whatever call fails.** A disk or a quota that is full, an error of a disk, and the death of the process at any
-//!   of its calls to the kernel, lose no element and double none that was removed. What a dead process left half
-//!   done, a purge takes.
-//! - **An end.** What fails because another process was in the way is tried anew, a bounded number of times
-//!   ([`Error::GaveUp`]).
+//! - **Atomic adds.** A visible element is complete. An add that fails leaves nothing behind.
+//! - **Exclusive locks.** If several processes try to lock an element at once, exactly one succeeds.
+//! - **At least once.** An element stays in the queue until the owner of its lock removes it. If a process crashes
+//!   while it holds a lock, the lock stays until a [`purge`](QueueSimple::purge) by any process finds it too old. Then
+//!   the element is delivered again.
+//! - **Best-effort FIFO order.** A handle and its clones give each new element a later name than the one before.
+//!   Elements of several processes are ordered by the clocks of their writers. If a writer is slow between reading the
+//!   clock and finishing the add, its element may become visible after elements with later names.
+//! - **No access outside the queue.** Names are checked ([`Name`]) and symbolic links in a queue are never followed.
+//!   Files whose names do not match the format are neither changed nor listed.
+//! - **Crash safety.** No element is lost, and no removed element reappears, if a disk or a quota is full, if a disk
+//!   reports an error, or if the process is killed between any two system calls. A purge removes the leftovers of
+//!   crashed processes.
+//! - **Bounded attempts.** An operation that fails because another process interferes is attempted a bounded number of
+//!   times ([`Error::GaveUp`]).
 //!
-//! # What is not
+//! # Limits
 //!
-//! - **Not exactly once.** A lock that a purge took away while its owner still worked leads to the same work
-//!   twice: choose [`max_lock`](Purge::max_lock) well above the longest work, or renew the lock
-//!   ([`Lock::keep_alive`]).
-//! - **Not strict order**, and none between elements that are locked at once.
-//! - **Not on disk** when an add returns, unless with [`sync`](QueueSimpleBuilder::sync): a crash of the machine
-//!   may lose the last seconds, though a crash of the process loses nothing.
-//! - **No text that Perl can't have.** The noncharacters of Unicode (as U+FFFE) go between Python and Rust; Perl
-//!   can neither read nor write them.
-//! - **Not free of a network's faults.** Over NFS a request may be done, and its answer lost. An add and a removal whose
-//!   request was sent again find themselves done, and double nothing; a lock that was got this way is not known to be,
-//!   and stays until a purge. Ages are by the server's clock, and what is too old is by the client's: keep
-//!   both right. What is gone from the server (`ESTALE`) is gone. The `.nfs` files of what is removed while it is open are a purge's
-//!   matter.
-//! - **No rights of its own.** Those of the files decide ([`umask`](QueueSimpleBuilder::umask)).
+//! - **Not exactly once.** If a purge removes a lock while its owner still works, the same work is done twice. Choose a
+//!   [`max_lock`](Purge::max_lock) well above the longest work, or renew the lock ([`Lock::keep_alive`]).
+//! - **No strict order**, and none between elements that are locked at the same time.
+//! - **No durability** when an add returns, unless [`sync`](QueueSimpleBuilder::sync) is set: a crash of the machine
+//!   may lose the last seconds. A crash of the process loses nothing.
+//! - **No noncharacters in Perl.** Perl can neither read nor write Unicode noncharacters such as U+FFFE. Python and
+//!   Rust can.
+//! - **Limits of network file systems.** Over NFS, a request may succeed although its answer is lost. An add or a
+//!   removal that is sent again detects that it was done and duplicates nothing. A lock that was acquired in this way
+//!   is unknown to its owner and stays until a purge. The age of a file is given by the server's clock and compared
+//!   with the client's clock: keep both synchronized. A file that the server no longer has (`ESTALE`) counts as
+//!   missing. A `.nfs` file, which remains of a file that was removed while it was open, is ignored; it disappears when
+//!   it is closed, or with a purge.
+//! - **No access control of its own.** The permissions of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Retries and dead letters
 //!
-//! Work that fails gives its element back: by a [`Lock`] that is dropped, or by [`retry_in`](Lock::retry_in). In a queue
-//! that is opened with [`max_attempts`](QueueSimpleBuilder::max_attempts) or [`backoff`](QueueSimpleBuilder::backoff),
-//! each delivery by [`locked`](DirQueue::locked) and [`watch`](DirQueue::watch) is counted before anybody has it, so that
-//! a job that takes its process along counts too. What failed rests, for a backoff that doubles each time, and the others
-//! come meanwhile; what failed as often as it may is dead: it stays, and only
-//! [`take_dead`](DirQueue::take_dead) gives it out, until it is [revived](DirQueue::revive). An element that can't be
-//! read is not delivered, and comes as an error each time.
+//! An element is returned to the queue if its work fails: if the [`Lock`] is dropped, or by
+//! [`retry_in`](Lock::retry_in). If a queue is opened with [`max_attempts`](QueueSimpleBuilder::max_attempts) or
+//! [`backoff`](QueueSimpleBuilder::backoff), each delivery by [`locked`](DirQueue::locked) and
+//! [`watch`](DirQueue::watch) is counted before the element is handed out, so a job that crashes its process counts
+//! too. A failed element is skipped until its backoff has passed. The backoff doubles after each failure, and other
+//! elements are delivered in the meantime. An element that has failed `max_attempts` times is a dead letter: it stays
+//! in the queue, and only [`take_dead`](DirQueue::take_dead) delivers it until it is [revived](DirQueue::revive). An
+//! element that cannot be read is not delivered; it is reported as an error each time.
 //!
-//! What is known of an element stands beside the others in the directory `retries`: a symbolic link that leads nowhere,
-//! whose text says how often it was given out, and when it comes again, by the wall clock of who wrote it. All processes
-//! that use this library go by it. The other implementations don't know that directory, and work in the queue as if it
-//! were not there: they take what rests and what is dead as any other element. What is known of elements that are gone,
-//! a purge by this library removes. (It does not stand beside the files of the elements themselves: Perl's purge
-//! removes all that has a dot in its name there, and a file more would keep directories from being removed.) Who removes
-//! that directory has it all forgotten, as where a clock was wrong. A crash of the machine may lose what was known last,
-//! also with [`sync`](QueueSimpleBuilder::sync).
+//! The record of an element is kept in the directory `retries` next to the directories of elements. It is a symbolic
+//! link without an existing target. Its text holds the number of deliveries and the time from which the element is
+//! delivered again, by the wall clock of its writer. All processes that use this library respect these records. The
+//! other implementations ignore that directory: they deliver waiting and dead elements like any other. A purge by this
+//! library deletes the records of elements that no longer exist. (Records are not stored next to the files of their
+//! elements, because Perl's purge removes all files there with a dot in their name, and because an additional file
+//! would keep a directory from being removed.) Delete the directory `retries` to forget all records, for instance after
+//! a wrong clock. A crash of the machine may lose the latest records, even with [`sync`](QueueSimpleBuilder::sync).
 //!
-//! To count costs two or three calls to the file system a delivery, and on a disk nothing is locked ahead. Each walk, and
-//! each look of a `watch`, begins with a look at all that is known: dead letters that nobody takes away make it slower. A
-//! queue that is opened without these settings counts nothing but `retry_in`.
+//! Counting costs two or three system calls per delivery, and disables prefetching on a disk. Each iteration, and each
+//! scan of a `watch`, begins by reading all records, so dead letters that are never removed slow it down. Without these
+//! settings, a queue counts only calls of `retry_in`.
 //!
 //! # Cost
 //!
-//! Calls to the file system are made on the runtime's threads for blocking work, one trip there a call: between
-//! threads, a trip costs 20 to 50 µs, more than an add to a local disk. Many elements go faster by
-//! [`add_many`](QueueSimple::add_many) and [`locked`](QueueSimple::locked), which share trips, and by calls from
-//! several tasks at once.
+//! File system calls are made on the runtime's blocking threads, with one round trip per call. A round trip between
+//! threads costs 20 to 50 µs, which is more than an add to a local disk. For many elements, use
+//! [`add_many`](QueueSimple::add_many) and [`locked`](QueueSimple::locked), which share round trips, or call from
+//! several tasks concurrently.
 //!
-//! **One call after another** to a queue on a disk of this machine makes a trip cheap. Where a call comes within 100 µs
-//! of the end of the last, the thread that does it stays awake for the next, for 250 µs at most, and the thread that
-//! polls the next call's future looks out for the end of the work, for 100 µs at most: so neither has to be woken, and
-//! no disk is waited for in place. That takes two processors. Where they are busy with other things, so that it would
-//! be in vain, calls are trips again; it is tried anew from time to time.
+//! **Consecutive calls** to a queue on a local disk have cheap round trips. If a call begins within 100 µs after the
+//! last one ended, the thread that executes it spins for the next call, for at most 250 µs. The thread that polls the
+//! next call's future spins for its result, for at most 100 µs. Neither has to be woken, and no call blocks its thread
+//! on a disk. This occupies two processors. If they are busy with other work and the spinning fails, calls use normal
+//! round trips for a while before spinning is tried again.
 //!
-//! **Synced** adds of several callers to one queue go together: a thread of its own makes those of up to 64 who came while
-//! it made the last, as a disk that waits for one file takes others along, and ends where no more come. Each has its own
-//! answer. Their files are open until they are synced: up to 64 of a queue, and about 256 of a process, or less where it
-//! may have less.
+//! **Synced** adds of concurrent callers to one queue are grouped: a dedicated thread executes the adds of up to 64
+//! callers that arrived during the previous group, because a disk can sync several files at once. The thread ends when
+//! no more adds arrive. Each caller gets its own result. The files are open until they are synced: up to 64 per queue
+//! and about 256 per process, or fewer if the process's limit is lower.
 //!
-//! **In memory** no call waits for a disk, and the trip would be most of its cost. So where a queue's directory is
-//! on Linux' tmpfs or ramfs when it is opened, as in `/dev/shm`, what is about one element is done in place, by the
-//! thread that polls the future: to add up to 64 KiB, to lock, read, unlock, remove or touch, and to go on with what
-//! was listed. It takes 5 to 50 µs, and part in Tokio's cooperative budget: a task that does nothing else lets
-//! others run about once in a millisecond. What may be long goes to another thread there too: to list, count and
-//! purge, to add or read more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk.
+//! **In memory** no call waits for a disk, and the round trip would be most of its cost. If a queue's directory is on
+//! Linux' tmpfs or ramfs when it is opened, as in `/dev/shm`, operations on single elements are executed in place, by
+//! the thread that polls the future: adding up to 64 KiB, locking, reading, unlocking, removing, touching, and
+//! continuing a listing. They take 5 to 50 µs and consume Tokio's cooperative budget: a task that does nothing else
+//! lets others run about once per millisecond. Operations that may take long still go to another thread: listing,
+//! counting, purging, adding or reading more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk.
 //!
-//! There, and on a disk of this machine (ext2 to ext4, XFS, Btrfs, F2FS), a queue keeps up to four of its directories
-//! open, all of a process together up to 64, so that their file system can't be unmounted meanwhile.
+//! In memory and on a local disk (ext2 to ext4, XFS, Btrfs, F2FS), a queue keeps up to four of its directories open,
+//! and all queues of a process keep up to 64. Their file systems cannot be unmounted in the meantime.
 //!
 //! # From Python's `dirq`
 //!
-//! | there | here |
+//! | Python | fleeting |
 //! | --- | --- |
-//! | `QueueSimple(path, umask, rndhex, granularity)` | [`QueueSimple::builder(path)`](QueueSimple) with the same, then `open()`. A `rndhex` above 15 is an error, and not taken modulo 16 |
-//! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue), with `max_elements` for `maxelts`; [`Schema::new`] of pairs, or parsed from a text |
-//! | `add(data)`, `enqueue(data)` | `add` of a [`QueueSimple`]; that of a [`Queue`] takes an [`Element`]. Text is not encoded by itself: give its UTF-8 |
+//! | `QueueSimple(path, umask, rndhex, granularity)` | [`QueueSimple::builder(path)`](QueueSimple) with the same settings, then `open()`. A `rndhex` above 15 is an error and is not taken modulo 16 |
+//! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue), with `max_elements` for `maxelts`; [`Schema::new`] from pairs, or parsed from a string |
+//! | `add(data)`, `enqueue(data)` | `add` of a [`QueueSimple`]; `add` of a [`Queue`] takes an [`Element`]. Text is not encoded implicitly: pass its UTF-8 |
 //! | `add_path(path)` | [`add_path`](QueueSimple::add_path) |
-//! | `for name in q`, `q.names()`, `q.first()`, `q.next()` | [`names()`](QueueSimple::names), a [`Walk`]: ask it for the [`next`](Walk::next), and for a new one to begin anew. A queue has no cursor, so that clones don't share one (`copy()`) |
-//! | `count()` | [`count`](QueueSimple::count). That of `Queue` counts elements, and not what is in `temporary` and `obsolete` |
-//! | `lock(name)` | [`lock`](QueueSimple::lock): `false` is no error |
-//! | `lock(name, permissive=False)` | the same, and an error of your own where it is `false` |
+//! | `for name in q`, `q.names()`, `q.first()`, `q.next()` | [`names()`](QueueSimple::names), a [`Walk`]: call [`next`](Walk::next) on it, and create a new one to start over. A queue has no cursor, so clones do not share one (`copy()`) |
+//! | `count()` | [`count`](QueueSimple::count). `count` of a `Queue` excludes `temporary` and `obsolete` |
+//! | `lock(name)` | [`lock`](QueueSimple::lock): `false` is not an error |
+//! | `lock(name, permissive=False)` | the same, with an error of your own if it is `false` |
 //! | `unlock(name)` | [`unlock`](QueueSimple::unlock) |
-//! | `unlock(name, permissive=True)` | the same, where [`Error::NotLocked`] is passed over |
-//! | `get(name)`, `get_path(name)` | [`get`](QueueSimple::get), [`get_path`](QueueSimple::get_path): an error where it is not locked |
+//! | `unlock(name, permissive=True)` | the same, ignoring [`Error::NotLocked`] |
+//! | `get(name)`, `get_path(name)` | [`get`](QueueSimple::get), [`get_path`](QueueSimple::get_path): an error if the element is not locked |
 //! | `remove(name)` | [`remove`](QueueSimple::remove) |
-//! | `dequeue(name)`, `get_element(name)` | [`dequeue`](Queue::dequeue), [`get_element`](DirQueue::get_element): `None` in the place of `QueueLockError` |
+//! | `dequeue(name)`, `get_element(name)` | [`dequeue`](Queue::dequeue), [`get_element`](DirQueue::get_element): `None` instead of `QueueLockError` |
 //! | `touch(name)` | [`touch`](QueueSimple::touch) |
-//! | `purge(maxtemp, maxlock)` | [`purge`](QueueSimple::purge) of a [`Purge`]. It spares young elements in `temporary`, which Python's takes when they are empty, and says what it did |
-//! | `QueueSet(q1, q2)`, `add`, `remove`, iteration | [`QueueSet::new`], [`add`](QueueSet::add), [`remove`](QueueSet::remove), [`names`](QueueSet::names): by time, where Python goes by directory |
+//! | `purge(maxtemp, maxlock)` | [`purge`](QueueSimple::purge) with a [`Purge`]. It keeps recent elements in `temporary`, which Python's removes if they are empty, and returns a report |
+//! | `QueueSet(q1, q2)`, `add`, `remove`, iteration | [`QueueSet::new`], [`add`](QueueSet::add), [`remove`](QueueSet::remove), [`names`](QueueSet::names): ordered by time, whereas Python orders by directory first |
 //! | `QueueNull()` | [`QueueNull::new`] |
-//! | `QueueError`, `OSError` | [`Error`], a variant for each cause |
-//! | | beyond: [`add_many`](QueueSimple::add_many), [`locked`](QueueSimple::locked) and [`watch`](QueueSimple::watch) with a [`Lock`] that unlocks when it is dropped, [`peek`](QueueSimple::peek), [`sync`](QueueSimpleBuilder::sync) |
+//! | `QueueError`, `OSError` | [`Error`], with one variant per cause |
+//! | | in addition: [`add_many`](QueueSimple::add_many), [`locked`](QueueSimple::locked) and [`watch`](QueueSimple::watch) with a [`Lock`] that unlocks on drop, [`peek`](QueueSimple::peek), [`sync`](QueueSimpleBuilder::sync) |
 
-// From above: `queue` is what users call on both kinds, `simple` and `normal` what they call on one, and the kinds
-// themselves, by operation: `add`, `lock`, `purge`. Both implement `protocol`, on `root`, the queue's directory. `fs` is
-// the one door to the file system; `blocking` says on which thread one goes through it, and `group` who goes together.
-mod ahead;
+// From top to bottom: `queue` has the public methods of both kinds. `simple` and `normal` have the public methods and
+// the implementation of one kind, split by operation: `add`, `lock`, `purge`. Both implement `protocol` on top of
+// `root`, the queue's directory. All system calls go through `fs`; `blocking` chooses the thread on which they run, and
+// `group` batches synced adds.
 mod blocking;
 mod bound;
-mod counts;
 mod cursor;
-mod dead;
+mod dead_letters;
 mod delivery;
 mod dir_cache;
 mod element;
 mod error;
+#[cfg(test)]
+mod fault_injection;
 mod file_name;
 mod fs;
 mod group;
 mod lock;
 mod lock_guard;
+mod metrics;
 mod name;
 mod name_generator;
 mod normal;
 mod null;
 mod prefetch;
+mod prefetch_buffer;
 mod protocol;
-mod purge;
+mod purge_options;
 mod queue;
 mod records;
-mod retries;
-mod retry;
+mod retry_budget;
+mod retry_policy;
 mod root;
 mod schema;
 mod set;
 mod simple;
-mod standby;
+mod spin_handoff;
 mod table;
-#[cfg(test)]
-mod trials;
 mod walk;
 mod watch;
 
@@ -182,7 +185,7 @@ pub use self::{
     name::Name,
     normal::{Queue, QueueBuilder},
     null::QueueNull,
-    purge::{Purge, PurgeReport},
+    purge_options::{Purge, PurgeReport},
     queue::DirQueue,
     schema::Schema,
     set::QueueSet,

@@ -1,4 +1,5 @@
-//! What every type stands on: the clock, the store, the sweeper and the streams. It knows none of them.
+//! The layer below all public types: clock, store, sweeper, event streams, metrics. Nothing in here depends on `cache`,
+//! `rate_limit` or any other module above it.
 
 pub(crate) mod clock;
 pub(crate) mod coop;

@@ -1,33 +1,34 @@
-//! The same names on Redis, Valkey and their clusters: for those who outgrow one machine.
+//! The types of this crate on Redis, Valkey and their clusters, for programs that outgrow one machine.
 //!
-//! Everything starts from one [`Client`], a cheap clone. Each type has a name, and all processes that use a
-//! name on the same server share what is under it.
+//! All types are built from a [`Client`], which is a cheap clone. Each has a name, and all processes that use the same
+//! name on the same server share its data.
 //!
-//! - **Time is the server's.** No clock of a client decides anything.
-//! - **One round trip a verb**, and every check-and-change is one script: atomic on the server.
-//! - **One hash tag** for all keys of a subject, so a cluster's slot holds them together.
-//! - **Nothing ambiguous is repeated.** Where a change may or may not have happened, since the answer was
-//!   lost, the error is [`Error::Unanswered`]. Reads are repeated once.
+//! - **Time is that of the server.** The clocks of clients do not matter.
+//! - **One round trip per call**, and every check-and-change is one script, which the server executes atomically.
+//! - **One hash tag** for all keys of a subject, so a cluster keeps them in the same slot.
+//! - **No ambiguous call is repeated.** If a change may or may not have happened, because its reply was lost, the error
+//!   is [`Error::Unanswered`]. Reads are repeated once.
 //!
-//! # Rights
+//! # Permissions
 //!
-//! What a user of the server (`ACL SETUSER`) needs, on the keys `prefix:*` (`~fleeting:*`), or for `compat` on those of the
-//! other programs. Nothing else is sent but what makes a connection; to a cluster, `CLUSTER SLOTS`.
+//! The commands that a user of the server needs (`ACL SETUSER`), on the keys `prefix:*` (`~fleeting:*`), or with
+//! `compat` on those of the other programs. Apart from these, only the commands that make a connection are sent, and to
+//! a cluster `CLUSTER SLOTS`.
 //!
 //! | for | commands |
 //! | --- | --- |
 //! | all | `EVAL EVALSHA TIME TYPE` |
 //! | [`Cache`] | `GET GETDEL GETEX HDEL HMGET HSET PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PTTL SCAN SET UNLINK` |
 //! | its events | `DEL EXISTS MGET SADD SMEMBERS XACK XADD XAUTOCLAIM XCLAIM XGROUP XINFO XPENDING XRANGE XREADGROUP XTRIM ZADD ZRANGE ZRANGEBYSCORE ZREM ZSCORE` |
-//! | its near | `CLIENT\|TRACKING` |
+//! | its near cache | `CLIENT\|TRACKING` |
 //! | [`RateLimiter`] | `APPEND DEL GET GETRANGE INFO PEXPIREAT SET SETRANGE` |
 //! | [`ExpiringSet`] | `PERSIST PEXPIREAT UNLINK ZADD ZCOUNT ZPOPMIN ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYSCORE ZSCORE` |
 //! | [`TimeoutDict`] | `EXISTS GET HDEL HINCRBY HMGET SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
 //! | its `compat` | `DEL HGETALL HLEN HSET` |
 //!
-//! Scripts declare the keys that they touch, but for those of entries that are found to be due, whose names nobody knows
-//! beforehand: by the events of a `Cache`, and by what takes or clears of a `TimeoutDict`. All of these are in one slot.
-//! A server that refuses such keys (Dragonfly without `allow-undeclared-keys`) has neither.
+//! Scripts declare the keys that they access, except those of entries that the script itself finds to be due: in the
+//! events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared. These are in the same slot as the
+//! declared keys. A server that refuses undeclared keys (Dragonfly without `allow-undeclared-keys`) supports neither.
 
 mod cache;
 mod client;

@@ -1,4 +1,5 @@
-//! Sets in an order: members by score, where the score is a time ([`expiring`]) or anything ([`sorted`]).
+//! Sets whose members are ordered by score. In [`expiring`] sets the score is a time; in [`sorted`] sets it
+//! has any ordered type.
 
 mod expiring;
 mod rank_tree;

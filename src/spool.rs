@@ -1,9 +1,10 @@
-//! What leaves a cache, written to a directory queue, from which any process in any language takes it.
+//! Writes events of a cache to a directory queue, from which processes in any language can take them.
 //!
-//! 1. An event that is taken off the stream is in the backlog before anything is awaited, and leaves it when it is in
-//!    the queue. A run that is dropped leaves the backlog to the next.
-//! 2. A batch is written by a task of its own, which nobody's drop ends: what it wrote is known.
-//! 3. One batch at a time is written (`Writer::write_permit`), so that the queue has the order of the events.
+//! 1. An event that is taken off the stream is in the backlog before anything is awaited, and stays there until it is
+//!    in the queue. If a run is dropped, the next run writes its backlog.
+//! 2. A batch is written by a separate task, which runs to its end even if the run is dropped. So it is always known
+//!    what was written.
+//! 3. One batch is written at a time (`Writer::write_permit`), so that the queue has the order of the events.
 
 mod any_queue;
 mod backlog;
@@ -28,44 +29,42 @@ use crate::{
     engine::event::{Cause, Event},
 };
 
-/// How often the queue is purged, unless something else is wanted.
+/// Default interval between purges of the queue.
 const PURGE_EVERY: Duration = Duration::from_secs(600);
 
-/// An event stream written to a directory queue, so that an expiration outlives the process, and a program
-/// in any language can take it.
+/// An event stream written to a directory queue, so that expirations survive a restart of the process and can be
+/// consumed by a program in any language.
 ///
-/// Each value that expires becomes an element of the queue. A spool takes the next events only when those
-/// before are in the queue: while they can't be written, because the disk is full or a right was taken away,
-/// it holds them, tries again (after 50 ms, then twice as long each time, up to 5 s) and so holds back the
-/// sweeper, but never a reader or a writer of the cache. [`stats`](Self::stats) and one warning tell of it.
+/// Each expired value becomes an element of the queue. A spool takes the next events only after the previous ones are
+/// in the queue. If they cannot be written, for instance because the disk is full or permissions have changed, it holds
+/// them and retries after 50 ms, doubled after each failure up to 5 s. This delays the sweeper, but never a reader or a
+/// writer of the cache. It is visible in [`stats`](Self::stats), and logged once as a warning.
 ///
-/// A `Spool` is a handle: cheap to clone, and all clones are one spool.
+/// A `Spool` is a handle: cheap to clone, and all clones share one spool.
 ///
-/// # What is guaranteed
+/// # Guarantees
 ///
-/// *At least once.* An event is in hand, of which there are at most 256, or a mebibyte and one more, from when it
-/// leaves the stream until it is in the queue. Dropping the future of [`run`](Self::run) loses none and doubles none: a batch that is
-/// being written is written to its end, and what is left in hand belongs to the next run. Where the whole
-/// process dies, what was not in the queue dies as all that is in memory; nothing that was in it is written
-/// again. The one way to a double is a runtime that is shut down in mid-write, and another that runs the
-/// same spool: up to a batch may come twice.
+/// *At least once.* From the moment when an event is taken off the stream until it is in the queue, the spool holds it.
+/// It holds up to 256 events, or one mebibyte and one further event. Dropping the future of [`run`](Self::run) neither
+/// loses nor duplicates an event: a batch that is being written is completed, and the remaining events are written by
+/// the next run. If the process crashes, events that are not in the queue are lost, like everything in memory; events
+/// that are in the queue are not written again. Duplicates are possible in one case only: if a runtime is shut down
+/// during a write and the same spool is run on another runtime, up to one batch may be written twice.
 ///
-/// The order in the queue is that of the events, as far as names by time can tell it.
+/// The queue has the order of the events, as far as names based on time can express it.
 ///
-/// # What is written
+/// # Format
 ///
-/// In a [`QueueSimple`](crate::dirq::QueueSimple), a line of JSON:
+/// In a [`QueueSimple`](crate::dirq::QueueSimple), each event is a line of JSON:
 ///
 /// ```json
 /// {"key":"ada","value":42,"meta":{"deadline":1763731230.5,"at":1763731230.731,"cause":"expired"}}
 /// ```
 ///
-/// In a [`Queue`](crate::dirq::Queue), the fields `key` and `value`, each as JSON, and the table `meta` of
-/// texts; [`schema`](Self::schema) is theirs. Key and value are what they are to serde. The times are seconds
-/// since 1970 by the wall clock, as it stood when the event came to the spool: `deadline` (none where the
-/// value was persistent) and `at`, when it was seen to leave.
-///
-/// # Examples
+/// In a [`Queue`](crate::dirq::Queue), it has the fields `key` and `value`, both as JSON, and the table `meta`; see
+/// [`schema`](Self::schema). Keys and values are serialized with serde. Times are in seconds since 1970 by the wall
+/// clock, as it was when the spool received the event: `deadline` (absent if the value was persistent), and `at`, the
+/// time of the removal.
 ///
 /// ```
 /// use std::time::Duration;
@@ -80,7 +79,7 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 ///
 /// sessions.set_ex("ada", 42, Duration::from_millis(10)).await;
 /// # tokio::time::sleep(Duration::from_millis(20)).await;
-/// sessions.shutdown().await; // delivers what is due, and ends the stream
+/// sessions.shutdown().await; // delivers pending events, and ends the stream
 /// assert_eq!(writing.await?.written, 1);
 /// # Ok(())
 /// # }
@@ -92,76 +91,77 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// A spool that writes to `queue`: what expires, unless [`causes`](Self::causes) says otherwise.
+    /// Creates a spool that writes to `queue`. It writes `Expired` events, unless [`causes`](Self::causes) is set.
     ///
     /// # Panics
     ///
-    /// Where it is a [`Queue`](crate::dirq::Queue) whose schema refuses elements of [`schema`](Self::schema).
+    /// If `queue` is a [`Queue`](crate::dirq::Queue) whose schema does not accept elements of [`schema`](Self::schema).
     pub fn new(queue: impl Into<AnyQueue>) -> Self {
         let queue = queue.into();
-        // Now, and not at the first event: that may come when nobody looks any more.
+        // Checked now and not at the first event, which may occur long after a deployment.
         if let Err(error) = queue.check() {
-            panic!("the spool can't write to {}: {error}", queue.path().display());
+            panic!("the spool cannot write to queue {}: {error}", queue.path().display());
         }
         let purge = (PURGE_EVERY, Purge::default().max_lock(Duration::ZERO));
         let causes = Cause::Expired.bit();
         let settings = Settings { causes, skip_too_large: false, purge: Some(purge) };
         let writer = Arc::new(Writer::new(queue));
         #[cfg(feature = "metrics")]
-        metrics::follow(&writer);
+        metrics::register_spool(&writer);
         Self { writer, settings }
     }
 
-    /// The schema of the elements in a [`Queue`](crate::dirq::Queue): `key:string,value:string,meta:table`.
+    /// Returns the schema of the elements in a [`Queue`](crate::dirq::Queue): `key:string,value:string,meta:table`.
     pub fn schema() -> Schema {
         record::schema()
     }
 
-    /// Which causes this handle, and clones of it, writes; the others are passed over. Only those come that
-    /// the cache [publishes](crate::Builder::publish). Defaults to [`Cause::Expired`].
+    /// Sets the causes that this handle and its clones write; events with other causes are ignored. Only causes that
+    /// the cache [publishes](crate::Builder::publish) occur. Defaults to [`Cause::Expired`].
     #[must_use]
     pub fn causes(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.settings.causes = Cause::bits(causes);
         self
     }
 
-    /// Whether this handle, and clones of it, skips an event that is longer than the queue takes
-    /// ([`max_size`](crate::dirq::QueueSimpleBuilder::max_size)): it is lost, [counted](SpoolStats::skipped), and an
-    /// error is logged. Defaults to false: it is held, and with it all that is behind it.
+    /// Sets whether this handle and its clones skip events that exceed the queue's
+    /// [`max_size`](crate::dirq::QueueSimpleBuilder::max_size). A skipped event is lost,
+    /// [counted](SpoolStats::skipped), and logged as an error. Defaults to false: the event is held, and all later
+    /// events wait behind it.
     ///
-    /// Whatever else the queue refuses, it may take later, and so is never skipped.
+    /// Other errors may be temporary, so no event is skipped because of them.
     #[must_use]
     pub fn skip_too_large(mut self, skip: bool) -> Self {
         self.settings.skip_too_large = skip;
         self
     }
 
-    /// Purges the queue when this handle, or a clone of it, writes, and the last purge of the spool is `every` ago.
-    /// [`Duration::MAX`] is never but the first time. Defaults to ten minutes, with
-    /// [`max_lock`](Purge::max_lock) off: what writers have left half done when they died is taken away, and locks of
-    /// those who take the elements are let be.
+    /// Sets the interval between purges of the queue. It is purged when this handle or a clone writes, and the spool's
+    /// last purge is at least `every` ago. [`Duration::MAX`] purges only once, at the first write. Defaults to ten
+    /// minutes, with [`max_lock`](Purge::max_lock) off: this removes leftovers of crashed writers, and keeps the locks
+    /// of consumers.
     ///
-    /// It costs a look at each element. What can't be purged is logged, and holds up nothing.
+    /// A purge reads the whole queue. Errors are logged and do not delay the events.
     #[must_use]
     pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
         self.settings.purge = Some((every, purge));
         self
     }
 
-    /// Writes the events of a stream, such as [`LosslessEvents`](crate::LosslessEvents), until it ends and
-    /// all of them are in the queue.
+    /// Writes the events of a stream, such as [`LosslessEvents`](crate::LosslessEvents), until the stream ends and all
+    /// its events are in the queue.
     ///
-    /// First it writes what a run before has left in hand. It never gives up: where the queue refuses
-    /// what is in hand for good, it never ends. Several runs at once, of several streams, take turns.
+    /// Events that a previous run has left are written first. `run` never gives up: if the queue permanently rejects an
+    /// event, it does not return. Concurrent runs, of several streams, take turns.
     ///
     /// # Panics
     ///
-    /// When it is polled outside of a Tokio runtime, or on one without time.
+    /// If it is polled outside of a Tokio runtime, or on a runtime without a time driver.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what is in hand stays in the spool, for the next run. Lend it the stream (`&mut`) to have
-    /// that go on with the same one.
+    /// Cancel safe: events that were not written stay in the spool, for the next run. Pass the stream by `&mut` to
+    /// continue with the same stream.
     ///
     /// ```
     /// use std::time::Duration;
@@ -193,7 +193,7 @@ impl Spool {
             let mut events = events;
             let mut more = true;
             loop {
-                // First, for what a run before this one has left.
+                // First, because a previous run may have left events.
                 writer.write_all(settings).await;
                 if !more {
                     return writer.stats();
@@ -203,7 +203,7 @@ impl Spool {
         }
     }
 
-    /// What it has done and holds.
+    /// Returns statistics of this spool.
     pub fn stats(&self) -> SpoolStats {
         self.writer.stats()
     }

@@ -1,11 +1,11 @@
-//! Deadlines that are pulled: who asks for what is due takes it, and nobody takes it twice.
+//! Timeout dictionary: a map whose due entries are pulled by callers, each by exactly one.
 //!
-//! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`SharedState::with`]); what must be
-//!    woken is woken, and what leaves is dropped, after it.
-//! 2. An op reads the clock once, and hashes its key, before it takes the lock.
-//! 3. Those who wait queue for a lock of Tokio's; only the first looks at the entries, and sleeps until the
-//!    first deadline or end of a lease, or until one comes that is sooner; by the clock of the dictionary, whatever
-//!    that of the runtime says.
+//! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`SharedState::with`]). Waiters are
+//!    woken and removed values are dropped after the lock is released.
+//! 2. An operation reads the clock once and hashes its key before it takes the lock.
+//! 3. Waiters queue for a Tokio mutex. Only the first waiter examines the entries. It sleeps until the first
+//!    deadline or end of a lease, or until an earlier one is added. It measures time by the clock of the
+//!    dictionary, even if the clock of the runtime differs.
 
 mod builder;
 mod claim;
@@ -42,58 +42,61 @@ use crate::engine::{
     ttl::Ttl,
 };
 
-/// A map whose entries wait, once their time is over, until somebody takes them.
+/// A map whose entries stay after their deadline until a caller takes them.
 ///
-/// A `TimeoutDict` is a handle: cheap to clone, and all clones are one dictionary. An entry may have a
-/// deadline; it is due from the instant `now >= deadline`. Unlike in a [`Cache`](crate::Cache), an entry
-/// that is due stays readable, and leaves only by somebody's hand: [`take_expired`](Self::take_expired) and
-/// [`next_expired`](Self::next_expired) give each entry to exactly one caller, whatever the number of tasks
-/// and threads. Where that caller might die with it, [`claim_expired`](Self::claim_expired) and
-/// [`next_claim`](Self::next_claim) lend it until it is done with ([`Claim::ack`]).
+/// A `TimeoutDict` is a handle to one shared dictionary; cloning it is cheap. An entry may have a deadline;
+/// it is due from the instant `now >= deadline`. Unlike in a [`Cache`](crate::Cache), a due entry stays
+/// readable and is removed only by a call. [`take_expired`](Self::take_expired) and
+/// [`next_expired`](Self::next_expired) return each entry to exactly one caller, for any number of tasks and
+/// threads. If an entry must not be lost when its caller fails, [`claim_expired`](Self::claim_expired) and
+/// [`next_claim`](Self::next_claim) lease it until it is acknowledged ([`Claim::ack`]).
 ///
-/// What is lent and fails comes again, each time later, and where [`max_attempts`](TimeoutDictBuilder::max_attempts)
-/// bounds that, not for ever: what failed so often is *dead*. It stays readable, but no claim and no take returns it,
-/// but [`take_dead`](Self::take_dead), unless it is [revived](Self::revive) or set.
+/// An entry whose claim fails is delivered again, after a delay that grows with each failure.
+/// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that
+/// reaches it is *dead*. A dead entry stays readable, but of all claims and takes only
+/// [`take_dead`](Self::take_dead) returns it, until it is [revived](Self::revive) or set.
 ///
-/// What is due comes oldest deadline first, and of equal deadlines the one first that was set first. An
-/// entry on which somebody has a lease is given to nobody else until the lease is over; it is still read,
-/// set and removed as any other. Look-ups take any borrowed form of the key (`&str` for `String`).
+/// Due entries are returned oldest deadline first; of equal deadlines, the one that was set first. A leased
+/// entry is not delivered to other callers until its lease ends; it can still be read, set and removed.
+/// Lookups take any borrowed form of the key (`&str` for `String`).
 ///
-/// A TTL of zero is due at once. One that overflows, as [`Duration::MAX`], makes an entry without deadline.
+/// An entry with a TTL of zero is due immediately. If the TTL overflows, as [`Duration::MAX`] does, the entry
+/// has no deadline.
 ///
 /// # From the timeout dictionary on Redis
 ///
-/// | there | here |
+/// | Redis | `TimeoutDict` |
 /// | --- | --- |
 /// | `set_data(key, data, timeout)` | [`set(k, v, ttl)`](Self::set): the value is replaced as a whole, not merged by fields |
 /// | `get_data(key)` | [`get(&k)`](Self::get) |
-/// | `remove_data(key)` | [`remove(&k)`](Self::remove): its deadline goes with it |
-/// | `set_timeout(key, timeout)` | [`set_timeout(&k, ttl)`](Self::set_timeout): only where there is an entry |
+/// | `remove_data(key)` | [`remove(&k)`](Self::remove): removes its deadline, too |
+/// | `set_timeout(key, timeout)` | [`set_timeout(&k, ttl)`](Self::set_timeout): only if there is an entry |
 /// | `remove_timeout(key)` | [`remove_timeout(&k)`](Self::remove_timeout): the entry stays |
-/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): with the keys, and never to two callers; [`claim_expired`](Self::claim_expired) where nothing may be lost with a caller |
+/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): returns the keys, too, and never the same entry to two callers; [`claim_expired`](Self::claim_expired) if no entry may be lost when its caller fails |
 ///
 /// # Cost
 ///
-/// All is done under one lock, which a call holds for a fraction of a microsecond. A change of one entry, and
-/// each entry that is taken, claimed, acked or given back, costs O(log n), look-ups O(1): of them all, now and
-/// then one costs O(n), when there is to be room for twice as many. A lease that has ended costs O(log n) to
-/// the next call that takes or claims. The entries' memory is given back when none is left.
+/// All operations use one lock, which a call holds for a fraction of a microsecond. Changing an entry costs
+/// O(log n), and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs O(1).
+/// Occasionally a call costs O(n), to grow the dictionary to twice its size. Each lease that has ended costs
+/// O(log n) in the next call that takes or claims. The memory of the entries is freed when the last one is
+/// removed.
 ///
-/// Each call takes part in Tokio's cooperative budget. But for the two that wait, that is the only point
-/// at which a call waits, and it comes before the call does anything: all are cancel safe.
+/// Each call takes part in Tokio's cooperative budget. Except in the two methods that wait, this is the only
+/// point at which a call waits, and it precedes all its effects, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of keys and values run while the dictionary is locked: they must not call it, nor drop a
-/// [`Claim`] of it. `Hash` and `Drop` do not (but for what a `Clone` that panics leaves behind), and may. A
-/// panic in any of them loses nothing.
+/// `Eq` and `Clone` of keys and values run while the dictionary is locked. They must not call it, nor drop
+/// one of its [`Claim`]s. `Hash` and `Drop` run outside the lock and may call it, except for the drop of what
+/// a panicking `Clone` leaves behind. A panic in any of them loses no entry.
 ///
 /// # Runtimes
 ///
-/// A dictionary has no task and needs no runtime, but for the waits of `next_expired` and `next_claim`. It
-/// keeps the time of the runtime on which it was made, where that has a clock that tests pause and advance (a
-/// `current_thread` one); everywhere else, real time. Who waits on a runtime whose clock is another one, as in a test
-/// that pauses it, waits for both, and looks at that of the dictionary each 10 ms.
+/// A dictionary has no background task and needs no runtime, except to wait in `next_expired` and
+/// `next_claim`. If it is created on a runtime whose clock can be paused (`current_thread`), it uses the
+/// clock of that runtime; otherwise it uses real time. A waiter on a runtime with a different clock, such as
+/// a test that pauses time, checks the clock of the dictionary every 10 ms.
 ///
 /// # Examples
 ///
@@ -108,7 +111,7 @@ use crate::engine::{
 /// assert!(logins.take_expired(100).await.is_empty());
 ///
 /// tokio::time::advance(Duration::from_secs(30)).await;
-/// assert_eq!(logins.get("ada").await, Some(1), "due, and waits to be taken");
+/// assert_eq!(logins.get("ada").await, Some(1), "due entries stay readable");
 /// assert_eq!(logins.take_expired(100).await, [("grace", 2), ("ada", 1)]);
 /// assert_eq!(logins.get("ada").await, None);
 /// # }
@@ -123,7 +126,7 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// An empty dictionary.
+    /// Creates an empty dictionary.
     pub fn new() -> Self {
         Self::with_hasher(DefaultHasher::default())
     }
@@ -135,16 +138,16 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// An empty dictionary that hashes by `hasher`. Where an attacker chooses keys, std's `RandomState`
-    /// resists it better than the default.
+    /// Creates an empty dictionary that hashes keys with `hasher`. If an attacker can choose keys, std's
+    /// `RandomState` resists collisions better than the default.
     pub fn with_hasher(hasher: S) -> Self {
         TimeoutDict::<K, V>::builder().hasher(hasher).build()
     }
 
-    /// Puts `value` at `key`, due in `ttl`; returns the value it replaced, due, dead or not.
+    /// Sets the value of `key`, due in `ttl`. Returns the value that it replaces, even if that is due or
+    /// dead.
     ///
-    /// A claim on the replaced value is void: its end changes nothing any more. What failed before does not count for
-    /// the new one.
+    /// A claim on the replaced value becomes void. The new value starts without failed attempts.
     ///
     /// ```
     /// use std::time::Duration;
@@ -168,9 +171,10 @@ where
         new.map(|(_, replaced)| replaced)
     }
 
-    /// Lets the entry of `key` be due in `ttl` from now, also where it is due already; false where there is
-    /// none, or it is dead. A claim on it is void, and has failed: where it was the last that there may be, the entry is
-    /// dead, and not due. What failed before still counts.
+    /// Sets the deadline of `key` to `ttl` from now, even if the entry is due already. Returns `false` if
+    /// there is no entry, or if it is dead. A claim on the entry becomes void and counts as a failed attempt;
+    /// if that was the last allowed attempt, the entry becomes dead and the call returns `false`. Earlier
+    /// failed attempts still count.
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -180,8 +184,8 @@ where
         self.set_deadline(key, now.after(ttl), now).is_some()
     }
 
-    /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays. A claim on it is void,
-    /// and has failed, as by [`set_timeout`](Self::set_timeout).
+    /// Removes the deadline of `key` and keeps its entry. Returns `true` if it had a deadline. A claim on the
+    /// entry becomes void and counts as a failed attempt, as in [`set_timeout`](Self::set_timeout).
     pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -191,7 +195,7 @@ where
         old.is_some_and(|old| !old.is_persistent())
     }
 
-    /// A clone of the value of `key`: due or not, claimed or not, dead or not.
+    /// Returns a clone of the value of `key`, even if it is due, claimed or dead.
     pub async fn get<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -201,7 +205,7 @@ where
         self.shared.with(|entries| entries.get(hash, key).cloned())
     }
 
-    /// Whether there is an entry of `key`, due or not.
+    /// Returns whether `key` has an entry, even if that is due, claimed or dead.
     pub async fn contains_key<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -211,7 +215,8 @@ where
         self.shared.with(|entries| entries.get(hash, key).is_some())
     }
 
-    /// In how long the entry of `key` is due: [`Ttl::Remaining`] of zero where it is. A dead one is
+    /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due already, and
+    /// [`Ttl::Persistent`] if it has no deadline or is dead.
     /// [`Ttl::Persistent`]: its time has no end any more.
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
@@ -230,7 +235,7 @@ where
         }
     }
 
-    /// Takes the value of `key` out, due or not. A claim on it is void.
+    /// Removes `key` and returns its value, even if it is due or dead. A claim on it becomes void.
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -240,18 +245,18 @@ where
         self.shared.with(|entries| entries.remove(hash, key)).map(|(_, value)| value)
     }
 
-    /// How many entries there are: due or not, claimed or not, dead or not.
+    /// Returns the number of entries, including due, claimed and dead ones.
     pub async fn len(&self) -> usize {
         coop::proceed().await;
         self.shared.with(|entries| entries.len())
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there are no entries.
     pub async fn is_empty(&self) -> bool {
         self.len().await == 0
     }
 
-    /// Takes all entries out. All claims are void.
+    /// Removes all entries. All claims become void.
     pub async fn clear(&self) {
         coop::proceed().await;
         drop_all(self.shared.with(|entries| entries.clear()));
@@ -263,7 +268,8 @@ where
     {
         let hash = self.hasher.hash_one(key);
         self.shared.with(|entries| {
-            // One may leave its entry dead, whether anybody has looked or not.
+            // A lease that has ended may leave its entry dead. This must not depend on whether an earlier
+            // call noticed its end.
             entries.end_leases(&now);
             entries.set_deadline(hash, key, deadline)
         })

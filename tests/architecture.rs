@@ -1,7 +1,8 @@
-//! The rooms of src/ import downward only, and no files import each other in circles: docs/architecture.md.
+//! Checks that the modules of src/ import only from lower layers, and that no files import each other in a
+//! cycle: docs/architecture.md.
 //!
-//! An import is a `use` of an item that another file defines, or a path to it in the code. A module that only
-//! re-exports (`pub use self::child::Item`) is a door, and no import. Code of tests may import what it likes.
+//! An import is a `use` of an item that another file defines, or a path to it in the code. A re-export (`pub
+//! use self::child::Item`) is not an import. Test code may import any module.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,8 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Each room of src/, and on which floor it is. A room imports from the floors below it only.
-const FLOORS: &[(&str, u32)] = &[
+/// The top-level modules of src/ with their layers. A module imports only from lower layers.
+const LAYERS: &[(&str, u32)] = &[
     ("engine", 0),
     ("cache", 1),
     ("dirq", 1),
@@ -24,47 +25,47 @@ const FLOORS: &[(&str, u32)] = &[
 ];
 
 #[test]
-fn rooms_import_downward_only() {
-    let house = House::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    let upward: Vec<_> = house
+fn modules_import_only_from_lower_layers() {
+    let graph = ModuleGraph::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let upward: Vec<_> = graph
         .imports
         .iter()
         .filter(|(from, to)| {
-            let (from, to) = (room(from), room(to));
-            from != to && floor(from) <= floor(to)
+            let (from, to) = (top_module(from), top_module(to));
+            from != to && layer(from) <= layer(to)
         })
         .collect();
-    assert!(upward.is_empty(), "upward or to a sibling (from, to): {upward:#?}");
+    assert!(upward.is_empty(), "imports upward or from a sibling (from, to): {upward:#?}");
 }
 
 #[test]
-fn no_files_import_each_other_in_circles() {
-    let house = House::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    let circles = house.circles();
-    assert!(circles.is_empty(), "circles: {circles:#?}");
+fn no_files_import_each_other_in_a_cycle() {
+    let graph = ModuleGraph::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let cycles = graph.cycles();
+    assert!(cycles.is_empty(), "cycles: {cycles:#?}");
 }
 
-/// The check itself, on a small house that has both faults.
+/// The check itself, on a small module graph with both faults.
 #[test]
-fn what_is_wrong_is_found() {
-    let mut house = House::default();
-    house.add("crate", "mod engine; mod cache; pub use cache::Cache;");
-    house.add("crate::engine", "pub(crate) mod clock; pub(crate) mod store;");
-    house
+fn check_finds_upward_imports_and_cycles() {
+    let mut graph = ModuleGraph::default();
+    graph.add("crate", "mod engine; mod cache; pub use cache::Cache;");
+    graph.add("crate::engine", "pub(crate) mod clock; pub(crate) mod store;");
+    graph
         .add("crate::engine::clock", "use crate::Cache; // use super::store::Never;\nstruct Tick;");
-    house.add(
+    graph.add(
         "crate::engine::store",
         "mod window; pub(crate) use self::window::Window;\nuse super::{clock::Tick, store::window::{self}};",
     );
-    house.add("crate::engine::store::window", "pub struct Window(crate::engine::store::Store);");
-    house.add(
+    graph.add("crate::engine::store::window", "pub struct Window(crate::engine::store::Store);");
+    graph.add(
         "crate::cache",
         "use crate::engine::store::Window; #[cfg(test)] mod tests { use crate::x::Y; }",
     );
-    house.resolve();
+    graph.resolve();
     let import = |from: &str, to: &str| (from.to_owned(), to.to_owned());
     assert_eq!(
-        house.imports,
+        graph.imports,
         BTreeSet::from([
             import("crate::cache", "crate::engine::store::window"),
             import("crate::engine::clock", "crate::cache"),
@@ -73,57 +74,62 @@ fn what_is_wrong_is_found() {
             import("crate::engine::store::window", "crate::engine::store"),
         ])
     );
-    assert_eq!(room("crate::engine::clock"), "engine");
-    let circles = house.circles();
+    assert_eq!(top_module("crate::engine::clock"), "engine");
+    let cycles = graph.cycles();
     let all = [
         "crate::cache",
         "crate::engine::clock",
         "crate::engine::store",
         "crate::engine::store::window",
     ];
-    assert_eq!(circles, [BTreeSet::from(all.map(str::to_owned))]);
+    assert_eq!(cycles, [BTreeSet::from(all.map(str::to_owned))]);
 }
 
-fn room(module: &str) -> &str {
+fn top_module(module: &str) -> &str {
     module.split("::").nth(1).unwrap_or("the crate itself")
 }
 
-fn floor(room: &str) -> u32 {
-    let found = FLOORS.iter().find(|(name, _)| *name == room);
-    found.unwrap_or_else(|| panic!("{room} is on no floor: add it to FLOORS")).1
+fn layer(module: &str) -> u32 {
+    let found = LAYERS.iter().find(|(name, _)| *name == module);
+    found.unwrap_or_else(|| panic!("{module} has no layer; add it to LAYERS")).1
 }
 
-/// The modules that are files, and what they import from each other.
+/// The modules that are files, and their imports from each other.
 #[derive(Default)]
-struct House {
-    /// The code of each module, without comments, texts and tests.
+struct ModuleGraph {
+    /// The code of each module, without comments, string literals and tests.
     modules: BTreeMap<String, String>,
-    /// What a name in a module stands for, where it is defined in another.
-    doors: BTreeMap<(String, String), String>,
+    /// Paths of the names that a module imports or re-exports, by module and name.
+    reexports: BTreeMap<(String, String), String>,
     imports: BTreeSet<(String, String)>,
 }
 
-impl House {
+impl ModuleGraph {
     fn read(src: &Path) -> Self {
-        let mut house = Self::default();
+        let mut graph = Self::default();
         let mut folders = vec![src.to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(&folder).expect("src/ can be listed") {
                 let path = entry.expect("src/ can be listed").path();
-                let name = path.file_stem().and_then(|name| name.to_str()).expect("names are text");
+                let name =
+                    path.file_stem().and_then(|name| name.to_str()).expect("file names are UTF-8");
                 if path.is_dir() {
                     folders.push(path);
                 } else if path.extension().is_some_and(|ext| ext == "rs")
                     && !matches!(name, "tests" | "interleavings")
                 {
                     let code = fs::read_to_string(&path).expect("sources can be read");
-                    house.add(&module_of(src, &path), &code);
+                    graph.add(&module_of(src, &path), &code);
                 }
             }
         }
-        assert!(house.modules.len() > 100, "this is not all of src/: {}", house.modules.len());
-        house.resolve();
-        house
+        assert!(
+            graph.modules.len() > 100,
+            "src/ was not read completely: {} modules",
+            graph.modules.len()
+        );
+        graph.resolve();
+        graph
     }
 
     fn add(&mut self, module: &str, code: &str) {
@@ -134,12 +140,12 @@ impl House {
         let mut paths = Vec::new();
         for (module, code) in &self.modules {
             let (uses, rest) = uses(code);
-            for (is_door, path) in uses {
+            for (is_reexport, path) in uses {
                 let path = absolute(module, &path);
-                // A door for whoever comes through it, also a private one: children import by it.
-                let name = path.rsplit("::").next().expect("a path has a part").to_owned();
-                self.doors.insert((module.clone(), name), path.clone());
-                if !is_door {
+                // Private imports count as re-exports, too: child modules import through them.
+                let name = path.rsplit("::").next().expect("a path has a last segment").to_owned();
+                self.reexports.insert((module.clone(), name), path.clone());
+                if !is_reexport {
                     paths.push((module.clone(), path));
                 }
             }
@@ -148,18 +154,18 @@ impl House {
             }
         }
         for (module, path) in paths {
-            if let Some(home) = self.home(&path)
-                && home != module
-                && home != "crate"
+            if let Some(defining_module) = self.defining_module(&path)
+                && defining_module != module
+                && defining_module != "crate"
                 && module != "crate"
             {
-                self.imports.insert((module, home));
+                self.imports.insert((module, defining_module));
             }
         }
     }
 
-    /// The module that defines what `path` names; none where it is not of this crate.
-    fn home(&self, path: &str) -> Option<String> {
+    /// Returns the module that defines `path`, or `None` if it is not part of this crate.
+    fn defining_module(&self, path: &str) -> Option<String> {
         let mut path = path.to_owned();
         for _ in 0..16 {
             if self.modules.contains_key(&path) {
@@ -175,38 +181,38 @@ impl House {
             let rest = &path[end + 2..];
             let (name, below) =
                 rest.split_once("::").map_or((rest, ""), |(name, rest)| (name, rest));
-            match self.doors.get(&(module.clone(), name.to_owned())) {
+            match self.reexports.get(&(module.clone(), name.to_owned())) {
                 Some(target) if !below.is_empty() => path = format!("{target}::{below}"),
                 Some(target) if *target != path => path = target.clone(),
                 _ => return Some(module),
             }
         }
-        panic!("{path} leads in a circle of doors")
+        panic!("re-exports of {path} form a cycle")
     }
 
-    /// The modules of which each can be reached from all the others.
-    fn circles(&self) -> Vec<BTreeSet<String>> {
+    /// Returns the groups of modules in which each can be reached from all others.
+    fn cycles(&self) -> Vec<BTreeSet<String>> {
         let reached: BTreeMap<_, _> =
             self.modules.keys().map(|module| (module, self.reachable(module))).collect();
-        let mut circles = BTreeSet::new();
+        let mut cycles = BTreeSet::new();
         for (module, others) in &reached {
-            let circle: BTreeSet<_> =
+            let cycle: BTreeSet<_> =
                 others.iter().filter(|other| reached[other].contains(*module)).cloned().collect();
-            if !circle.is_empty() {
-                circles.insert(circle);
+            if !cycle.is_empty() {
+                cycles.insert(cycle);
             }
         }
-        circles.into_iter().collect()
+        cycles.into_iter().collect()
     }
 
     fn reachable(&self, module: &str) -> BTreeSet<String> {
         let mut reached = BTreeSet::new();
-        let mut todo = vec![module.to_owned()];
-        while let Some(from) = todo.pop() {
+        let mut pending = vec![module.to_owned()];
+        while let Some(from) = pending.pop() {
             let imports = self.imports.range((from.clone(), String::new())..);
             for (_, to) in imports.take_while(|(other, _)| *other == from) {
                 if reached.insert(to.clone()) {
-                    todo.push(to.clone());
+                    pending.push(to.clone());
                 }
             }
         }
@@ -216,15 +222,15 @@ impl House {
 
 /// `src/engine/clock.rs` is `crate::engine::clock`.
 fn module_of(src: &Path, file: &Path) -> String {
-    let path: PathBuf = file.strip_prefix(src).expect("it is in src/").with_extension("");
-    let parts = path.iter().map(|part| part.to_str().expect("names are text"));
+    let path: PathBuf = file.strip_prefix(src).expect("the file is in src/").with_extension("");
+    let parts = path.iter().map(|part| part.to_str().expect("file names are UTF-8"));
     let parts = parts.filter(|part| *part != "lib");
     std::iter::once("crate").chain(parts).collect::<Vec<_>>().join("::")
 }
 
-/// The code without comments and texts.
+/// Removes comments and string literals.
 fn without_comments(code: &str) -> String {
-    let mut kept = String::new();
+    let mut code_only = String::new();
     let mut rest = code;
     while let Some(first) = rest.chars().next() {
         let skipped = if rest.starts_with("//") {
@@ -244,16 +250,16 @@ fn without_comments(code: &str) -> String {
         } else if rest.starts_with("'\"'") {
             3
         } else {
-            kept.push(first);
+            code_only.push(first);
             rest = &rest[first.len_utf8()..];
             continue;
         };
         rest = &rest[skipped..];
     }
-    kept
+    code_only
 }
 
-/// The code without the modules that only tests have.
+/// Removes the modules that are compiled only for tests.
 fn without_tests(code: &str) -> String {
     let mut code = code.to_owned();
     while let Some(start) = code.find("#[cfg(test)]") {
@@ -268,12 +274,12 @@ fn without_tests(code: &str) -> String {
     code
 }
 
-/// The `use` statements (whether each is a door, and its paths), and all other code.
+/// Returns the `use` statements, each with its paths and whether it is a re-export, and the remaining code.
 fn uses(code: &str) -> (Vec<(bool, String)>, String) {
     let mut found = Vec::new();
     let mut rest = String::new();
     for statement in code.split_inclusive([';', '{', '}']).scan(String::new(), |open, piece| {
-        // A tree of a `use` has braces of its own.
+        // A `use` tree contains braces, too.
         open.push_str(piece);
         let is_use = is_use(open);
         let balanced = open.matches('{').count() == open.matches('}').count();
@@ -282,11 +288,11 @@ fn uses(code: &str) -> (Vec<(bool, String)>, String) {
     }) {
         match statement.find("use ").filter(|_| is_use(&statement)) {
             Some(at) => {
-                let is_door = statement[..at].contains("pub");
+                let is_reexport = statement[..at].contains("pub");
                 let tree: String = statement[at + 4..].trim_end_matches(';').trim().to_owned();
                 let mut paths = Vec::new();
                 flatten("", &tree, &mut paths);
-                found.extend(paths.into_iter().map(|path| (is_door, path)));
+                found.extend(paths.into_iter().map(|path| (is_reexport, path)));
             }
             None => rest.push_str(&statement),
         }
@@ -294,7 +300,7 @@ fn uses(code: &str) -> (Vec<(bool, String)>, String) {
     (found, rest)
 }
 
-/// Whether a piece of code is a `use`, after its attributes.
+/// Returns whether the code is a `use` statement, possibly after attributes.
 fn is_use(piece: &str) -> bool {
     let mut piece = piece.trim_start();
     while let Some(attribute) = piece.strip_prefix("#[") {
@@ -311,7 +317,7 @@ fn is_use(piece: &str) -> bool {
     piece.starts_with("use ")
 }
 
-/// The paths of a tree: `a::{b, c::{self, d}}` are `a::b`, `a::c` and `a::c::d`.
+/// Collects the paths of a `use` tree: `a::{b, c::{self, d}}` has `a::b`, `a::c` and `a::c::d`.
 fn flatten(before: &str, tree: &str, paths: &mut Vec<String>) {
     let tree = tree.trim();
     if let Some((head, inner)) = tree.split_once('{') {
@@ -333,7 +339,7 @@ fn flatten(before: &str, tree: &str, paths: &mut Vec<String>) {
     paths.push(path.trim_end_matches("::self").trim_end_matches("::*").to_owned());
 }
 
-/// What the code names by a path of this crate.
+/// Returns the paths of this crate in the code.
 fn paths_in(code: &str) -> impl Iterator<Item = String> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     code.split(move |c| !is_word(c))
@@ -341,7 +347,7 @@ fn paths_in(code: &str) -> impl Iterator<Item = String> {
         .map(|word| word.trim_end_matches(':').to_owned())
 }
 
-/// A path of `module`, from the crate on. What is neither of the crate nor beside it stays as it is.
+/// Returns the absolute path of a path in `module`. Paths of other crates are returned unchanged.
 fn absolute(module: &str, path: &str) -> String {
     let (mut module, mut rest) = (module, path);
     if let Some(below) = rest.strip_prefix("self::") {
@@ -349,14 +355,18 @@ fn absolute(module: &str, path: &str) -> String {
     }
     let mut is_relative = false;
     while let Some(below) = rest.strip_prefix("super::") {
-        module = module.rsplit_once("::").expect("the crate has nothing above it").0;
+        module = module.rsplit_once("::").expect("`super` is used below the crate root").0;
         (rest, is_relative) = (below, true);
     }
     if is_relative {
         return format!("{module}::{rest}");
     }
     if rest == "super" {
-        return module.rsplit_once("::").expect("the crate has nothing above it").0.to_owned();
+        return module
+            .rsplit_once("::")
+            .expect("`super` is used below the crate root")
+            .0
+            .to_owned();
     }
     if module == "crate" && !rest.starts_with("crate") && !rest.starts_with("::") {
         return format!("crate::{rest}");

@@ -53,7 +53,7 @@ document.getElementById("events").append(...rows);
 let latest = [], missed = 0, isDue = false;
 
 share(relative("events").href, {
-  heard(name, data) {
+  onEvent(name, data) {
     if (name === "lagged") missed += data.missed;
     else latest = [data, ...latest].slice(0, ROWS);
     if (isDue) return;
@@ -67,6 +67,6 @@ share(relative("events").href, {
       if (missed) document.getElementById("missed").textContent = `Since this page was opened; ${missed} were too fast to be shown`;
     });
   },
-  // Connection problems are shown by the dashboard.
-  trouble() {},
+  // The dashboard shows problems of the connection.
+  onProblem() {},
 });

@@ -1,4 +1,4 @@
-//! How much a cache may hold, and how much it holds.
+//! Weight of a cache, and methods that change its bound at run time.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use tokio::task::consume_budget;
 use super::Cache;
 use crate::engine::store::Weigher;
 
-/// What a cache may hold at most.
+/// Maximum of entries or of weight, as configured in the builder.
 pub(super) enum Bound<K, V> {
     None,
     Entries(usize),
@@ -33,24 +33,40 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// What the resident entries weigh together: by the weigher of
-    /// [`max_weight`](super::Builder::max_weight), else 1 each. O(1) in a bounded cache, else O(shards).
+    /// Returns the total weight of the resident entries, in the unit of the weigher of
+    /// [`max_weight`](super::Builder::max_weight).
+    ///
+    /// Without a weigher each entry weighs 1. Costs O(1) in a bounded cache, else O(shards).
     pub fn weight(&self) -> u64 {
         self.shared.store.weight()
     }
 
-    /// Another bound on the entries, from now on. Where there are more, some are evicted, a few at a time, and no
-    /// lock is held for long; when this returns there are at most `entries`.
+    /// Changes the maximum number of entries of a running cache.
+    ///
+    /// If the cache holds more, entries are evicted until at most `entries` are left when this returns. They are
+    /// evicted a few at a time, so that no lock is held for long.
     ///
     /// # Panics
     ///
-    /// Where `entries` is 0, and where the cache was built without
-    /// [`max_entries`](super::Builder::max_entries).
+    /// Panics if `entries` is 0, or if the cache was built without [`max_entries`](super::Builder::max_entries).
     ///
     /// # Cancel safety
     ///
-    /// The bound holds for all that is written from the first poll on. A call that is dropped before it is done
-    /// leaves some of what is too much, until the next call.
+    /// The new bound applies to all writes from the first poll on. A cancelled call may leave entries above the bound
+    /// until this method is called again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache = Cache::builder().max_entries(1_000).build();
+    /// cache.set_many((0..1_000).map(|n| (n, n)), None).await;
+    /// cache.set_max_entries(100).await;
+    /// assert_eq!(cache.len(), 100);
+    /// # }
+    /// ```
     pub async fn set_max_entries(&self, entries: usize) {
         assert!(entries > 0, "max_entries must be at least 1, got {entries}");
         assert!(
@@ -61,11 +77,16 @@ where
         self.set_limit(entries as u64).await;
     }
 
-    /// Another bound on the weight, from now on; else as [`set_max_entries`](Cache::set_max_entries).
+    /// Changes the maximum weight of a running cache; otherwise the same as
+    /// [`set_max_entries`](Cache::set_max_entries).
     ///
     /// # Panics
     ///
-    /// Where `weight` is 0, and where the cache was built without [`max_weight`](super::Builder::max_weight).
+    /// Panics if `weight` is 0, or if the cache was built without [`max_weight`](super::Builder::max_weight).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`set_max_entries`](Cache::set_max_entries).
     pub async fn set_max_weight(&self, weight: u64) {
         assert!(weight > 0, "max_weight must be at least 1, got {weight}");
         assert!(
@@ -79,17 +100,19 @@ where
     async fn set_limit(&self, limit: u64) {
         let store = &self.shared.store;
         store.set_limit(limit);
-        // What a writer just brought may be too much for a moment: it lets others leave for it itself.
-        let mut in_vain = 0;
-        let mut before = u64::MAX;
-        while in_vain < 2 * store.shard_count() {
+        // The excess may stay above zero for a moment although nothing can be evicted: a concurrent writer counts its
+        // entry first and evicts for it itself. So give up only after two rounds of all shards without progress.
+        let mut steps_without_progress = 0;
+        let mut previous_excess = u64::MAX;
+        while steps_without_progress < 2 * store.shard_count() {
             let excess = store.evict_some(&self.shared.clock);
             self.shared.publisher.flush();
             if excess == 0 {
                 break;
             }
-            in_vain = if excess < before { 0 } else { in_vain + 1 };
-            before = excess;
+            steps_without_progress =
+                if excess < previous_excess { 0 } else { steps_without_progress + 1 };
+            previous_excess = excess;
             consume_budget().await;
         }
     }

@@ -1,4 +1,4 @@
-//! How a cache is set up.
+//! Builder of a cache: configuration and construction.
 
 mod freshness;
 
@@ -28,21 +28,25 @@ use crate::engine::{
     sweeper::{self, Sweep},
 };
 
-/// How many entries a shard has to choose from at least, where one leaves for another.
-const ENTRIES_OF_A_SHARD: usize = 64;
+/// Entries per shard, rounded to a power of two of shards, that a cache bounded by entries gets at least. Each shard
+/// chooses victims among its own entries only, so smaller shards would leave the eviction policy too few candidates.
+const MIN_ENTRIES_PER_SHARD: usize = 64;
 
-/// How many shards a cache has that is bounded by weight, as nobody knows how few its entries may be.
-const SHARDS_BY_WEIGHT: usize = 16;
+/// Maximum number of shards that a cache bounded by weight gets by default. The number of its entries is unknown and
+/// may be small, and each shard chooses victims among its own entries only.
+const MAX_SHARDS_BY_WEIGHT: usize = 16;
 
-/// How many failures are kept in a cache that is bounded by weight, as they have none.
-const FAILURES_BY_WEIGHT: usize = 10_000;
+/// Maximum number of failed loads that a cache bounded by weight keeps: a failure has no weight.
+const MAX_FAILURES_BY_WEIGHT: usize = 10_000;
 
-/// Sets up a [`Cache`]. Made by [`Cache::builder`].
+/// Configuration of a [`Cache`]. Created by [`Cache::builder`].
+///
+/// A cache without [`max_entries`](Builder::max_entries) and [`max_weight`](Builder::max_weight) is unbounded.
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<K, V, S = DefaultHasher> {
     settings: Settings,
     sweep: Sweep,
-    /// None: as many as suit the bound.
+    /// `None`: derived from the bound in `build`.
     shards: Option<usize>,
     initial_capacity: usize,
     hasher: S,
@@ -73,41 +77,49 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// The TTL that [`Cache::set`] gives. Defaults to none: what is set lives until it is removed.
+    /// Sets the default TTL, which [`Cache::set`] and all methods without a TTL of their own use.
+    ///
+    /// Defaults to none: such entries are persistent.
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.settings.time_to_live = Some(ttl);
         self
     }
 
-    /// How dead values are found. Defaults to [`Sweep::default`]: at most 100 ms of staleness.
+    /// Sets how expired entries are found and removed from memory.
+    ///
+    /// It affects memory and the delay of events only: an expired value is never returned, swept or not. Defaults to
+    /// [`Sweep::default`], which removes an expired entry within 100 ms plus the duration of the sweep.
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self
     }
 
-    /// How many parts the cache has, each with a lock of its own; rounded up to a power of two, and to 2
-    /// at least. Defaults to four for each core, 64 at least; to fewer where
-    /// [`max_entries`](Builder::max_entries) is small, as each part chooses by itself whom to evict.
+    /// Sets the number of shards, each of which has its own lock; rounded up to a power of two, and to at least 2.
+    ///
+    /// More shards reduce contention between threads, but each shard of a bounded cache chooses entries to evict among
+    /// its own. Defaults to four per core and at least 64; to fewer if [`max_entries`](Builder::max_entries) is small,
+    /// and to at most 16 with [`max_weight`](Builder::max_weight).
     ///
     /// # Panics
     ///
-    /// Where `shards` is 0 or above 65,536.
+    /// Panics if `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(checked_shards(shards).max(2));
         self
     }
 
-    /// For how many entries memory is taken at once and never given back. Defaults to 0.
+    /// Allocates memory for this many entries in advance; it is never released while the cache exists.
     ///
-    /// [`build`](Builder::build) panics, or ends the process, where there is not so much memory.
+    /// With too little memory, [`build`](Builder::build) panics or the process is aborted. Defaults to 0.
     pub fn initial_capacity(mut self, entries: usize) -> Self {
         self.initial_capacity = entries;
         self
     }
 
-    /// What hashes the keys. Defaults to foldhash, which is fast and seeded for each cache, but only
-    /// partly resists chosen collisions: where an attacker chooses the keys, take
-    /// [`std::hash::RandomState`].
+    /// Sets the hasher of the keys.
+    ///
+    /// Defaults to foldhash, which is fast and seeded per cache, but resists deliberate collisions only partly. If an
+    /// attacker can choose the keys, use [`std::hash::RandomState`].
     pub fn hasher<T>(self, hasher: T) -> Builder<K, V, T> {
         Builder {
             settings: self.settings,
@@ -124,35 +136,48 @@ impl<K, V, S> Builder<K, V, S> {
         }
     }
 
-    /// How many events a subscriber of [`Cache::events`] may fall behind before it misses some.
+    /// Sets how many events a subscriber of [`Cache::events`] may fall behind before it misses the oldest.
+    ///
     /// Defaults to 1,024.
     ///
     /// # Panics
     ///
-    /// Where `events` is 0.
+    /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events;
         self
     }
 
-    /// Which departures are sent as events. Defaults to [`Cause::Expired`] and [`Cause::Evicted`].
+    /// Sets the causes of removal that are published as events.
+    ///
+    /// It applies to [`Cache::events`] and [`Cache::events_lossless`], but neither to [`Cache::on_expired`] nor to
+    /// [`Cache::expired`]. Defaults to [`Cause::Expired`] and [`Cause::Evicted`].
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.causes = Cause::bits(causes);
         self
     }
 
-    /// How many entries there may be. Where one more comes, another leaves for it, as [`Cause::Evicted`]: one that
-    /// was seldom or long ago asked for. Defaults to no bound.
+    /// Sets the maximum number of entries. A write beyond it evicts an entry that was accessed rarely or long ago.
     ///
-    /// The bound is hard: when a verb that wrote has returned, there are no more; and meanwhile at most one more for
-    /// each task that writes. It is one bound for all shards: nothing leaves as long as there is room anywhere. What
-    /// was set is there for the next `get`. What is dead leaves first, as [`Cause::Expired`]. What was dead when it
-    /// was set takes nobody's place.
+    /// The bound is hard: when a method that writes has returned, at most `entries` entries are resident. While such
+    /// methods run, there is at most one more per writing task. It is one bound for all shards: nothing is evicted
+    /// while the cache as a whole is below it.
     ///
-    /// A write at the bound costs its writer a constant amount of work. There is no housekeeping to run.
+    /// A new entry is always admitted, and available to the next `get`. Expired entries are removed first, as
+    /// [`Cause::Expired`]; live ones are removed as [`Cause::Evicted`]. An entry that has already expired when it is
+    /// set evicts no other.
     ///
-    /// With a seeded [`hasher`](Builder::hasher) and [`Sweep::seed`] the same calls lead to the same evictions.
+    /// A write at the bound costs its caller a constant amount of work, and there are no pending maintenance tasks.
+    /// With a seeded [`hasher`](Builder::hasher) and [`Sweep::seed`], the same calls lead to the same evictions.
+    ///
+    /// Defaults to no bound.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `entries` is 0, and after [`max_weight`](Builder::max_weight): a cache has at most one bound.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::Cache;
@@ -167,10 +192,6 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(cache.stats().evicted, 900);
     /// # }
     /// ```
-    ///
-    /// # Panics
-    ///
-    /// Where `entries` is 0, and after [`max_weight`](Builder::max_weight): a cache has one bound.
     pub fn max_entries(mut self, entries: usize) -> Self {
         assert!(entries > 0, "max_entries must be at least 1, got {entries}");
         if let Bound::Weight(weight, _) = self.bound {
@@ -182,13 +203,22 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// How much all entries may weigh together; else as [`max_entries`](Builder::max_entries).
+    /// Sets the maximum total weight of the entries; otherwise the same as [`max_entries`](Builder::max_entries).
     ///
-    /// `weigher` says what an entry weighs, in a unit of your choice, such as bytes. It is called once for each value
-    /// that is written, before any lock is taken; and after [`Cache::update`], under the lock that its closure ran
-    /// under. An entry that weighs 0 never leaves for another. One that weighs more than `weight` leaves at once, as
-    /// [`Cause::Evicted`], and what it would have replaced leaves too. For one that is heavy as many light ones leave
-    /// as it takes.
+    /// `weigher` returns the weight of an entry in a unit of your choice, such as bytes. It is called once per written
+    /// value, before any lock is taken. After [`Cache::update`] and in [`Cache::compute`] it is called under the lock
+    /// that the closure ran under, so it must not call the cache.
+    ///
+    /// A heavy entry evicts as many light ones as necessary. An entry of weight 0 is never evicted. An entry heavier
+    /// than `weight` is removed immediately as [`Cause::Evicted`], and the entry that it replaces is removed too.
+    ///
+    /// Defaults to no bound.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `weight` is 0, and after [`max_entries`](Builder::max_entries): a cache has at most one bound.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::Cache;
@@ -203,10 +233,6 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(pages.len(), 10);
     /// # }
     /// ```
-    ///
-    /// # Panics
-    ///
-    /// Where `weight` is 0, and after [`max_entries`](Builder::max_entries): a cache has one bound.
     pub fn max_weight(
         mut self,
         weight: u64,
@@ -222,16 +248,22 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The name that tracing and [metrics](crate::guide::metrics) show; with the latter, caches of one name are one.
-    /// Defaults to `cache`.
+    /// Sets the name of the cache in logs, traces and [metrics](crate::guide::metrics).
+    ///
+    /// Caches with the same name share their metrics. Defaults to `cache`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Lets who sees the [dashboard](crate::dashboard()) search this cache for a key, and be told how long its value has
-    /// still to live (feature `dashboard`). Values are never shown. `key` says which key a text stands for, or `None`
-    /// where it stands for none; it runs for each search, and must not hold the cache itself, which would never end. Defaults to no such search.
+    /// Allows visitors of the [dashboard](crate::dashboard()) to look up the TTL of a key of this cache (feature
+    /// `dashboard`).
+    ///
+    /// `parse_key` parses the text of a search, and returns `None` if the text is not a key. Values are never shown. The
+    /// closure is called for each search, and must not own a handle to the cache, which would keep the cache alive
+    /// forever. Defaults to no search.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::Cache;
@@ -243,8 +275,11 @@ impl<K, V, S> Builder<K, V, S> {
     /// ```
     #[cfg(feature = "dashboard")]
     #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
-    pub fn inspect(mut self, key: impl Fn(&str) -> Option<K> + Send + Sync + 'static) -> Self {
-        self.inspect = Some(Arc::new(key));
+    pub fn inspect(
+        mut self,
+        parse_key: impl Fn(&str) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        self.inspect = Some(Arc::new(parse_key));
         self
     }
 }
@@ -255,28 +290,29 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Makes the cache and starts its sweeper on the current Tokio runtime.
+    /// Creates the cache and starts its sweeper on the current Tokio runtime.
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
+    /// Panics outside of a Tokio runtime. Panics on a runtime without a time driver (`enable_time`), unless the sweep
+    /// is [manual](Sweep::manual).
     #[cfg_attr(not(feature = "dashboard"), allow(unused_mut))]
     pub fn build(mut self) -> Cache<K, V, S> {
-        let mut random = match self.sweep.seed {
+        let mut rng = match self.sweep.seed {
             Some(seed) => SmallRng::seed_from_u64(seed),
             None => rand::make_rng(),
         };
         let settings = self.settings;
         #[cfg(feature = "dashboard")]
         let inspect = self.inspect.take();
-        let may_fail = settings.negative_ttl.is_some()
+        let keeps_failures = settings.negative_ttl.is_some()
             || settings.refresh_ahead > 0.0
             || settings.stale_while_revalidate > Duration::ZERO;
-        let failures = may_fail.then(|| {
+        let failures = keeps_failures.then(|| {
             let bound = match self.bound {
                 Bound::None => Bound::None,
                 Bound::Entries(entries) => Bound::Entries(entries),
-                Bound::Weight(..) => Bound::Entries(FAILURES_BY_WEIGHT),
+                Bound::Weight(..) => Bound::Entries(MAX_FAILURES_BY_WEIGHT),
             };
             let failures = Builder {
                 hasher: self.hasher.clone(),
@@ -285,30 +321,31 @@ where
                 name: format!("{} failures", self.name),
                 ..Builder::<K, _>::new().hasher(self.hasher.clone())
             };
-            Failures::new(failures.start(&mut random), settings.negative_ttl)
+            Failures::new(failures.start_sweeper(&mut rng), settings.negative_ttl)
         });
-        let freshness_policy = Arc::new(FreshnessPolicy::new(settings, random.random(), failures));
-        let shared = self.start(&mut random);
+        let freshness_policy = Arc::new(FreshnessPolicy::new(settings, rng.random(), failures));
+        let shared = self.start_sweeper(&mut rng);
         #[cfg(feature = "dashboard")]
         if let Some(inspect) = inspect {
-            // It is new, and nobody else has it.
+            // The state was just created, so the cell is empty.
             let _ = shared.inspect.set(inspect);
         }
         #[cfg(feature = "metrics")]
-        super::metrics::follow(&shared, &freshness_policy.loads);
+        super::metrics::register_cache(&shared, &freshness_policy.loads);
         Cache { freshness_policy, shared }
     }
 
-    fn start(self, random: &mut SmallRng) -> Arc<SharedState<K, V, S>> {
+    /// Creates the state that all handles share, and starts its sweeper.
+    fn start_sweeper(self, rng: &mut SmallRng) -> Arc<SharedState<K, V, S>> {
         let shards = self.shards.unwrap_or_else(|| match self.bound {
             Bound::None => default_shards(),
             Bound::Entries(entries) => {
-                (entries / ENTRIES_OF_A_SHARD).next_power_of_two().clamp(2, default_shards())
+                (entries / MIN_ENTRIES_PER_SHARD).next_power_of_two().clamp(2, default_shards())
             }
-            Bound::Weight(..) => default_shards().min(SHARDS_BY_WEIGHT),
+            Bound::Weight(..) => default_shards().min(MAX_SHARDS_BY_WEIGHT),
         });
         let store = Store::new(shards, self.initial_capacity, self.hasher);
-        let seed = || random.random();
+        let seed = || rng.random();
         let store = match &self.bound {
             Bound::None => store,
             Bound::Entries(entries) => store.evicting(*entries as u64, None, seed),

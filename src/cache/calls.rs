@@ -1,4 +1,4 @@
-//! What calls of a cache have in common: the time they are made at, what they change, and what they end with.
+//! Steps that most methods of a cache share: its time, its writes and removals, and the flush of the journal.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -22,6 +22,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
+    /// Sets the value of `key` and returns the live value it replaced. `deadline` maps the deadline of the replaced
+    /// live value to that of the new one.
     #[inline]
     pub(super) fn put(
         &self,
@@ -30,61 +32,63 @@ where
         call: &CallTime<'_>,
         deadline: impl FnOnce(Option<Deadline>) -> Deadline,
     ) -> Option<V> {
-        let failure = self.failure_at(&key);
+        let failure = self.failure_location(&key);
         let replaced = self.shared.store.set(key, value, call, deadline);
-        self.forget_failure(failure);
-        self.end(call);
+        self.discard_failure(failure);
+        self.finish_call(call);
         replaced
     }
 
-    /// Until when a value lives that is written now, with this TTL or the default one.
+    /// Returns the deadline of a value that is written now, with `ttl` or the default TTL.
     #[inline]
-    pub(super) fn until(&self, ttl: Option<Duration>, call: &CallTime<'_>) -> Deadline {
+    pub(super) fn deadline_for(&self, ttl: Option<Duration>, call: &CallTime<'_>) -> Deadline {
         match ttl.or(self.freshness_policy.settings.time_to_live) {
-            Some(ttl) => call.begin().after(self.freshness_policy.shortened(ttl)),
+            Some(ttl) => call.begin().after(self.freshness_policy.with_jitter(ttl)),
             None => Deadline::PERSISTENT,
         }
     }
 
-    /// Where it is kept how the loads of a key failed, if they did.
+    /// Returns the location of `key` in the store of failed loads; `None` if this cache keeps none.
     #[inline]
-    pub(super) fn failure_at<Q>(&self, key: &Q) -> Option<Location>
+    pub(super) fn failure_location<Q>(&self, key: &Q) -> Option<Location>
     where
         Q: Hash + ?Sized,
     {
-        self.freshness_policy.failures.as_ref().map(|failures| failures.place(key))
+        self.freshness_policy.failures.as_ref().map(|failures| failures.location(key))
     }
 
-    /// Who writes to a key, or removes it, wants no error of before. After the write: one that comes in the middle of it
-    /// is of before.
+    /// Discards the failed load of a key that was written or removed. Call this after the write: an error recorded
+    /// while the write runs is older than the new value and must be discarded too.
     #[inline]
-    pub(super) fn forget_failure(&self, at: Option<Location>) {
-        if let (Some(failures), Some(at)) = (&self.freshness_policy.failures, at) {
-            failures.forget(at);
+    pub(super) fn discard_failure(&self, location: Option<Location>) {
+        if let (Some(failures), Some(location)) = (&self.freshness_policy.failures, location) {
+            failures.discard(location);
         }
     }
 
-    pub(super) fn take<Q>(&self, key: &Q, cause: Cause) -> Option<V>
+    /// Removes the live value of `key` with this cause, and returns it.
+    pub(super) fn remove_as<Q>(&self, key: &Q, cause: Cause) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let call = self.call();
         let value = self.shared.store.remove(key, &call, cause);
-        self.forget_failure(self.failure_at(key));
-        self.end(&call);
+        self.discard_failure(self.failure_location(key));
+        self.finish_call(&call);
         value
     }
 
-    /// The time of a call that may clone a value. A copy is short, and so is a clone of what is one word and is dropped:
-    /// it counts somebody more who has it.
+    /// Returns the time of a call that may clone a value. Its duration is watched only if the clone may be slow. A
+    /// value without drop glue is copied, and a clone of one word with drop glue is taken for a reference count.
     #[inline(always)]
     pub(super) fn call(&self) -> CallTime<'_> {
         self.shared.clock.call(needs_drop::<V>() && size_of::<V>() > size_of::<usize>())
     }
 
-    /// What every call that changes something ends with.
+    /// Ends a call that may have changed something: publishes its events, and charges a long call to the cooperative
+    /// budget. Call this after the shard is unlocked: publishing may wake subscribers.
     #[inline]
-    pub(super) fn end(&self, call: &CallTime<'_>) {
+    pub(super) fn finish_call(&self, call: &CallTime<'_>) {
         self.shared.publisher.flush();
         coop::charge(call);
     }

@@ -1,4 +1,4 @@
-//! What becomes of a key, decided by its present value.
+//! Read-modify-write operations: [`Cache::compute`] and [`Cache::compute_with`].
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -16,29 +16,29 @@ use crate::engine::{
     to_key::ToKey,
 };
 
-/// What is to become of a key. Returned by the closure of [`Cache::compute`].
+/// Change of an entry, returned by the closure of [`Cache::compute`] or [`Cache::compute_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op<V> {
-    /// All stays as it is.
+    /// Leaves the entry as it is.
     Keep,
-    /// This value, with the default TTL, as [`Cache::set`] gives it.
+    /// Sets the value with the default TTL, as [`Cache::set`] does.
     Set(V),
-    /// This value, to live for so long.
+    /// Sets the value with this TTL, as [`Cache::set_ex`] does.
     SetEx(V, Duration),
-    /// This value, with the TTL that there is; the default one where there is no live value.
+    /// Sets the value and keeps the TTL, as [`Cache::set_keep_ttl`] does: without a live value the default TTL applies.
     SetKeepTtl(V),
-    /// The value leaves.
+    /// Removes the entry, as [`Cache::remove`] does.
     Remove,
 }
 
-/// A place in the line of those who change a value one after the other, until it is dropped.
+/// Place in the queue of the `compute_with` calls of one key; dropping it leaves the queue.
 struct TurnGuard<'a, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     store: &'a Store<K, V, S>,
-    place: Location,
+    location: Location,
     turn: Arc<Turn>,
 }
 
@@ -48,12 +48,17 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Asks `change` what is to become of `key`, and does it, atomically. Returns the live value afterwards: none of one
-    /// that is dead at once, or heavier than the whole bound.
+    /// Changes the entry of `key` atomically as `change` decides, and returns the live value afterwards.
     ///
-    /// `change` gets the live value, if there is one. It runs while the shard of `key` is locked: let it be short, and
-    /// don't call the cache in it, as it may wait for itself for ever. Where it panics, nothing is changed. A weigher
-    /// says under the same lock what a new value weighs.
+    /// `change` receives the live value, if there is one. The result is `None` if no live value remains: after
+    /// [`Op::Remove`], after an [`Op::Keep`] without a live value, or if the new value expires immediately or is
+    /// heavier than the whole bound.
+    ///
+    /// `change` runs while the shard of `key` is locked. It must be short and must not call the cache, because the call
+    /// may deadlock. If it panics, nothing is changed. In a cache with a weigher, the new value is weighed under the
+    /// same lock.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::{Cache, Op};
@@ -72,45 +77,48 @@ where
     {
         coop::proceed().await;
         let call = self.call();
-        let fresh = self.until(None, &call);
-        let (mut after, mut keeps, mut held) = (None, false, None);
+        let default_deadline = self.deadline_for(None, &call);
+        let (mut result, mut is_unchanged, mut new_value) = (None, false, None);
         let decide = |live: Option<(&V, Deadline)>| {
             let op = change(live.map(|(value, _)| value));
-            let kept = live.map(|(_, deadline)| deadline);
-            match self.decision(op, kept, fresh, &call) {
-                Decision::Put(value, until) => {
-                    // Out there, so that it is dropped after the lock where the clone panics.
-                    after = Some((held.insert(value).clone(), until));
-                    held.take().map_or(Decision::Leave, |value| Decision::Put(value, until))
+            let current_deadline = live.map(|(_, deadline)| deadline);
+            match self.decision(op, current_deadline, default_deadline, &call) {
+                Decision::Put(value, deadline) => {
+                    // Held in the outer scope: if `clone` panics, the value is dropped after unlock.
+                    result = Some((new_value.insert(value).clone(), deadline));
+                    new_value.take().map_or(Decision::Leave, |value| Decision::Put(value, deadline))
                 }
                 Decision::Leave => {
-                    keeps = true;
-                    after = live.map(|(value, until)| (value.clone(), until));
+                    is_unchanged = true;
+                    result = live.map(|(value, deadline)| (value.clone(), deadline));
                     Decision::Leave
                 }
                 Decision::Remove => Decision::Remove,
             }
         };
         let written = self.shared.store.decide(key.to_key(), None, None, &call, decide);
-        if !keeps {
-            self.forget_failure(self.failure_at(key));
+        if !is_unchanged {
+            self.discard_failure(self.failure_location(key));
         }
-        self.end(&call);
-        let (value, until) = after.filter(|_| !written.was_discarded())?;
-        (!call.is_dead(until)).then_some(value)
+        self.finish_call(&call);
+        let (value, deadline) = result.filter(|_| !written.was_discarded())?;
+        (!call.is_expired(deadline)).then_some(value)
     }
 
-    /// As [`compute`](Cache::compute), with a closure that awaits. Those for one key run one at a time, in the order in
-    /// which they came, and no lock is held meanwhile.
+    /// Changes the entry of `key` as an async closure decides, and returns the live value afterwards.
     ///
-    /// Other verbs don't wait for it. What they write to the key while `change` runs, it does not see, and writes over.
+    /// Calls for the same key run one at a time, in the order in which they were made. No lock is held while `change`
+    /// runs. Other methods do not wait for it: if they write to the key in the meantime, `change` does not see the new
+    /// value and overwrites it.
     ///
-    /// A `change` that calls this for its own key, in the same task, does not wait for itself: the inner one runs at
-    /// once. Through another task, which it waits for, it would wait for itself for ever.
+    /// A `change` that calls `compute_with` for its own key in the same task does not deadlock: the inner call runs
+    /// immediately. It does deadlock if it waits for another task that calls `compute_with` for that key.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what is dropped leaves its place in the line, and has changed nothing.
+    /// Cancel safe: a cancelled call leaves the queue and has changed nothing.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -132,9 +140,9 @@ where
     {
         coop::proceed().await;
         let store = &self.shared.store;
-        let place = store.place(key);
-        let turn = store.take_turn(place, key, || key.to_key());
-        let guard = TurnGuard { store, place, turn };
+        let location = store.place(key);
+        let turn = store.take_turn(location, key, || key.to_key());
+        let guard = TurnGuard { store, location, turn };
         let _turn = match ReentrancyScope::is(&guard.turn) {
             true => None,
             false => Some(guard.turn.lock().await),
@@ -144,49 +152,54 @@ where
         if let Op::Keep = op {
             return self.peek(key);
         }
-        // Not `compute`: nothing of the user's runs under the lock but what must.
+        // Not `compute`: `clone` and the weigher run here, before the lock. Only the user code that has to run under
+        // the lock does.
         let call = self.call();
-        let fresh = self.until(None, &call);
-        let mut after = None;
+        let default_deadline = self.deadline_for(None, &call);
+        let mut result = None;
         let weight = match &op {
             Op::Set(value) | Op::SetEx(value, _) | Op::SetKeepTtl(value) => {
-                after = Some(value.clone());
+                result = Some(value.clone());
                 store.weigh(&key.to_key(), value)
             }
             Op::Keep | Op::Remove => None,
         };
-        let mut until = Deadline::PERSISTENT;
+        let mut deadline = Deadline::PERSISTENT;
         let decide = |live: Option<(&V, Deadline)>| {
-            let kept = live.map(|(_, deadline)| deadline);
-            let decision = self.decision(op, kept, fresh, &call);
-            if let Decision::Put(_, deadline) = &decision {
-                until = *deadline;
+            let current_deadline = live.map(|(_, deadline)| deadline);
+            let decision = self.decision(op, current_deadline, default_deadline, &call);
+            if let Decision::Put(_, new_deadline) = &decision {
+                deadline = *new_deadline;
             }
             decision
         };
         let written = store.decide(key.to_key(), weight, None, &call, decide);
-        self.forget_failure(self.failure_at(key));
-        self.end(&call);
-        after.filter(|_| !written.was_discarded() && !call.is_dead(until))
+        self.discard_failure(self.failure_location(key));
+        self.finish_call(&call);
+        result.filter(|_| !written.was_discarded() && !call.is_expired(deadline))
     }
 
+    /// Converts `op` to a decision of the store. `current_deadline` is that of the live value, if there is one.
     fn decision(
         &self,
         op: Op<V>,
-        kept: Option<Deadline>,
-        fresh: Deadline,
+        current_deadline: Option<Deadline>,
+        default_deadline: Deadline,
         call: &CallTime<'_>,
     ) -> Decision<V> {
         match op {
             Op::Keep => Decision::Leave,
-            Op::Set(value) => Decision::Put(value, fresh),
-            Op::SetEx(value, ttl) => Decision::Put(value, self.until(Some(ttl), call)),
-            Op::SetKeepTtl(value) => Decision::Put(value, kept.unwrap_or(fresh)),
+            Op::Set(value) => Decision::Put(value, default_deadline),
+            Op::SetEx(value, ttl) => Decision::Put(value, self.deadline_for(Some(ttl), call)),
+            Op::SetKeepTtl(value) => {
+                Decision::Put(value, current_deadline.unwrap_or(default_deadline))
+            }
             Op::Remove => Decision::Remove,
         }
     }
 
-    /// The live value, which is not read for that.
+    /// Returns a clone of the live value. It does not count as a read in `Stats`, for eviction or for the idle
+    /// deadline.
     fn peek<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -203,6 +216,6 @@ where
     S: BuildHasher + Clone,
 {
     fn drop(&mut self) {
-        self.store.leave_turn(self.place, &self.turn);
+        self.store.leave_turn(self.location, &self.turn);
     }
 }

@@ -1,4 +1,4 @@
-//! The verbs on the TTL that a value has, and the one that reads it and gives it another.
+//! Methods that read or change the TTL of an existing entry.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -22,8 +22,10 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// A clone of the live value of `key`, which may live for `ttl` from now: sliding expiry
-    /// (Redis: `GETEX`). A `ttl` that overflows makes it persistent.
+    /// Returns a clone of the live value of `key` and sets its TTL: sliding expiration (Redis: `GETEX`).
+    ///
+    /// The new TTL starts now. With a `ttl` of zero the entry expires immediately; with one that overflows it becomes
+    /// persistent. Returns `None` if there is no live value.
     #[doc(alias = "GETEX")]
     #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
@@ -33,8 +35,12 @@ where
         self.get_ex_with(key, |_| ttl).await
     }
 
-    /// As [`get_ex`](Cache::get_ex), where each value knows its own TTL. `ttl` runs while the shard of
-    /// `key` is locked, as the closure of [`update`](Cache::update) does.
+    /// Like [`get_ex`](Cache::get_ex), but computes the TTL from the value.
+    ///
+    /// `ttl` runs while the shard of `key` is locked, so the rules for the closure of [`update`](Cache::update) apply
+    /// to it.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -57,11 +63,30 @@ where
         let call = self.call();
         let now = call.begin();
         let value = self.shared.store.get_ex(key, &call, |value| now.after(ttl(value)));
-        self.end(&call);
+        self.finish_call(&call);
         value
     }
 
-    /// How long the value of `key` has still to live (Redis: `TTL`, `PTTL`).
+    /// Returns the remaining TTL of `key` (Redis: `TTL`, `PTTL`).
+    ///
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) this is the time until the earlier of the two
+    /// deadlines. Reading the TTL is not an access: it does not extend the idle deadline.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Cache, Ttl};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let cache = Cache::new();
+    /// cache.set_ex("ada", 42, Duration::from_secs(30)).await;
+    /// cache.set("bob", 43).await;
+    /// assert_eq!(cache.ttl("ada").await, Ttl::Remaining(Duration::from_secs(30)));
+    /// assert_eq!(cache.ttl("bob").await, Ttl::Persistent);
+    /// assert_eq!(cache.ttl("eve").await, Ttl::Missing);
+    /// # }
+    /// ```
     #[doc(alias = "TTL")]
     #[doc(alias = "PTTL")]
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
@@ -78,9 +103,10 @@ where
         }
     }
 
-    /// Lets the value of `key` live for `ttl` from now; false where no live value is
-    /// (Redis: `EXPIRE`). What is dead stays dead. A `ttl` of zero is dead at once, one that overflows
-    /// persistent.
+    /// Sets the TTL of `key`, starting now; returns false if there is no live value (Redis: `EXPIRE`, `PEXPIRE`).
+    ///
+    /// An entry that has already expired is not revived. With a `ttl` of zero the entry expires immediately; with one
+    /// that overflows it becomes persistent.
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool
@@ -90,31 +116,34 @@ where
         coop::proceed().await;
         let call = self.call();
         let deadline = call.begin().after(ttl);
-        self.change(key, &call, |_| Some(deadline))
+        self.change_deadline(key, &call, |_| Some(deadline))
     }
 
-    /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
-    /// (Redis: `EXPIRE NX|XX|GT|LT`).
+    /// Sets the TTL of `key`, starting now, if its current TTL meets `when`; returns whether it did (Redis: `EXPIRE`
+    /// with `NX`, `XX`, `GT` or `LT`).
+    ///
+    /// Returns false if there is no live value.
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let call = self.call();
-        let new = call.begin().after(ttl);
-        self.change(key, &call, |old| {
+        let new_deadline = call.begin().after(ttl);
+        self.change_deadline(key, &call, |old_deadline| {
             let holds = match when {
-                When::NoTtl => old.is_persistent(),
-                When::HasTtl => !old.is_persistent(),
-                When::Later => new.is_later_than(old),
-                When::Sooner => old.is_later_than(new),
+                When::NoTtl => old_deadline.is_persistent(),
+                When::HasTtl => !old_deadline.is_persistent(),
+                When::Later => new_deadline.is_later_than(old_deadline),
+                When::Sooner => old_deadline.is_later_than(new_deadline),
             };
-            holds.then_some(new)
+            holds.then_some(new_deadline)
         })
     }
 
-    /// Lets the value of `key` live until `deadline`, dead at once where that is past; false where no
-    /// live value is (Redis: `EXPIREAT`).
+    /// Sets the deadline of `key`; returns false if there is no live value (Redis: `EXPIREAT`, `PEXPIREAT`).
+    ///
+    /// With a `deadline` in the past the entry expires immediately.
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
@@ -123,52 +152,59 @@ where
     {
         coop::proceed().await;
         let deadline = self.shared.clock.deadline_of(deadline);
-        self.change(key, &self.call(), |_| Some(deadline))
+        self.change_deadline(key, &self.call(), |_| Some(deadline))
     }
 
-    /// Puts `value` at `key` to live until `deadline`: with a TTL it would live longer by what passes until it is put.
+    /// Sets the value of `key` with a deadline. A TTL would be wrong by the time that passes until the write.
     #[cfg(feature = "redis")]
     pub(crate) async fn set_until(&self, key: K, value: V, deadline: Instant) -> Option<V> {
         coop::proceed().await;
-        let until = self.shared.clock.deadline_of(deadline);
-        self.put(key, value, &self.call(), |_| until)
+        let deadline = self.shared.clock.deadline_of(deadline);
+        self.put(key, value, &self.call(), |_| deadline)
     }
 
-    /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
+    /// Adds `more` to the remaining TTL of `key`; returns false if the key is missing or persistent.
+    ///
+    /// A deadline that overflows makes the entry persistent.
     pub async fn extend<Q>(&self, key: &Q, more: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.change(key, &self.call(), |deadline| {
+        self.change_deadline(key, &self.call(), |deadline| {
             (!deadline.is_persistent()).then(|| deadline.extended(more))
         })
     }
 
-    /// Takes the deadline of the value of `key` away; true where it had one (Redis: `PERSIST`).
+    /// Removes the deadline of `key`, so that the entry becomes persistent; returns true if it had a deadline (Redis:
+    /// `PERSIST`).
+    ///
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle deadline stays and restarts.
     #[doc(alias = "PERSIST")]
     pub async fn persist<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.change(key, &self.call(), |deadline| {
+        self.change_deadline(key, &self.call(), |deadline| {
             (!deadline.is_persistent()).then_some(Deadline::PERSISTENT)
         })
     }
 
-    /// Ends the life of the value of `key` now, with an [`Expired`](Cause::Expired) event whose deadline
-    /// is now; returns the value (TimedDict: `expire_key`).
+    /// Expires `key` immediately and returns its live value, or `None` if there is none (TimedDict: `expire_key`).
+    ///
+    /// Unlike [`remove`](Cache::remove), it publishes an [`Expired`](Cause::Expired) event, whose deadline is now.
     pub async fn expire_now<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.take(key, Cause::Expired)
+        self.remove_as(key, Cause::Expired)
     }
 
-    /// Gives the live value of `key` the deadline that `change` says, if it says one; tells whether it has.
-    fn change<Q>(
+    /// Sets the deadline of the live value of `key` to the result of `change`, if it returns one; returns whether it
+    /// did.
+    fn change_deadline<Q>(
         &self,
         key: &Q,
         call: &CallTime<'_>,
@@ -181,7 +217,7 @@ where
             let deadline = change(deadline);
             (deadline.is_some(), deadline)
         });
-        self.end(call);
+        self.finish_call(call);
         changed == Some(true)
     }
 }

@@ -1,4 +1,4 @@
-//! Loads that failed: errors that are kept for a while, and when it may be tried again.
+//! Failed loads: errors kept by `negative_ttl`, and the backoff of background refreshes.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -18,28 +18,34 @@ use crate::engine::{
     store::{Entry, Failure, Location, TableCursor},
 };
 
-/// How long it takes at first until a refresh that failed is tried again, and at most.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Backoff after the first failed refresh of a key, doubled by each further one. A popular key would otherwise start
+/// the next refresh right after the failed one.
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum backoff, so that a source that has recovered is tried again within about a minute.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// Failures of late, in a store of their own, and so bounded as the values are, and swept.
+/// Recently failed loads by key. They are kept in a store of their own, which is bounded and swept like that of the
+/// values.
 pub(super) struct Failures<K, S> {
-    of_keys: Arc<SharedState<K, Failed, S>>,
-    /// How long an error is kept.
+    /// Store, clock and sweeper of the failed loads.
+    shared: Arc<SharedState<K, Failed, S>>,
+    /// TTL of an error; `None` if errors are not kept.
     negative_ttl: Option<Duration>,
-    /// Whether there ever was any: where there was none, a write has nothing to forget.
-    any: AtomicBool,
+    /// True once any load has failed. Until then, writes and lookups skip the store of failures.
+    has_recorded: AtomicBool,
 }
 
+/// Failed loads of one key since its last success or write.
 #[derive(Clone)]
 pub(super) struct Failed {
+    /// Last error; `None` for a panic, a timeout, and if errors are not kept.
     error: Option<Failure>,
-    /// The error is forgotten then.
-    until: Deadline,
-    /// How often in a row; zero where it is forgotten.
-    times: u32,
-    /// It may be tried again then.
-    pause: Deadline,
+    /// End of the negative TTL: from then on `error` is not returned.
+    error_expires_at: Deadline,
+    /// Number of consecutive failures; 0 if the entry was discarded.
+    consecutive: u32,
+    /// End of the backoff: from then on a refresh may be started.
+    retry_at: Deadline,
 }
 
 impl<K, S> Failures<K, S>
@@ -48,105 +54,115 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     pub(super) fn new(
-        of_keys: Arc<SharedState<K, Failed, S>>,
+        shared: Arc<SharedState<K, Failed, S>>,
         negative_ttl: Option<Duration>,
     ) -> Self {
-        Self { of_keys, negative_ttl, any: AtomicBool::new(false) }
+        Self { shared, negative_ttl, has_recorded: AtomicBool::new(false) }
     }
 
-    /// The error of a load that failed of late.
+    /// Returns the kept error of `key`, if it has the type `E`.
     pub(super) fn error<Q, E>(&self, key: &Q) -> Option<Arc<E>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         E: Send + Sync + 'static,
     {
         let failed = self.find(key)?;
-        let is_kept = !self.of_keys.clock.is_dead(failed.until);
+        let is_kept = !self.shared.clock.is_expired(failed.error_expires_at);
         failed.error.filter(|_| is_kept)?.downcast().ok()
     }
 
-    /// Whether a refresh may be tried.
+    /// Returns whether a refresh of `key` may be started: it has not failed recently, or its backoff has ended.
     pub(super) fn may_retry<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.find(key).is_none_or(|failed| self.of_keys.clock.is_dead(failed.pause))
+        self.find(key).is_none_or(|failed| self.shared.clock.is_expired(failed.retry_at))
     }
 
-    /// A load has failed, with this error if it was no panic. `is_superseded` tells whether a write has won over it: who
-    /// writes [forgets](Self::forget) after that, so that one of the two sees the other.
-    pub(super) fn note(&self, key: K, error: Option<Failure>, is_superseded: impl Fn() -> bool) {
+    /// Records a failed load of `key`, with its error unless it panicked or timed out.
+    ///
+    /// `is_superseded` returns whether a write has taken precedence over the load. It is checked before and after the
+    /// record, and a writer [discards](Self::discard) the record after its write. So at least one of the two sees the
+    /// other, and no error is kept for a key that was written after the load had started.
+    pub(super) fn record(&self, key: K, error: Option<Failure>, is_superseded: impl Fn() -> bool) {
         if is_superseded() {
             return;
         }
-        let place = self.place(&key);
-        let now = self.of_keys.clock.now();
-        let times = self.find(&key).map_or(0, |failed| failed.times);
-        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(times)).min(LONGEST_PAUSE);
-        let kept = self.negative_ttl.unwrap_or_default();
+        let location = self.location(&key);
+        let now = self.shared.clock.now();
+        let consecutive = self.find(&key).map_or(0, |failed| failed.consecutive);
+        let backoff =
+            FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(consecutive)).min(MAX_BACKOFF);
+        let negative_ttl = self.negative_ttl.unwrap_or_default();
         let failed = Failed {
-            error: error.filter(|_| kept > Duration::ZERO),
-            until: now.after(kept),
-            times: times.saturating_add(1),
-            pause: now.after(pause),
+            error: error.filter(|_| negative_ttl > Duration::ZERO),
+            error_expires_at: now.after(negative_ttl),
+            consecutive: consecutive.saturating_add(1),
+            retry_at: now.after(backoff),
         };
-        self.any.store(true, SeqCst);
-        // So long that the next failure in a row finds it.
-        let until = now.after(kept.max(2 * pause));
-        self.of_keys.store.set(key, failed, &self.of_keys.clock, |_| until);
-        self.of_keys.publisher.flush();
+        // `SeqCst`: this store comes before the second check of the write version below, and a writer increases the
+        // version before it reads the flag in `discard`. At least one of the two has to see the other, and `Release`
+        // does not order a store before a later load.
+        self.has_recorded.store(true, SeqCst);
+        // At least twice the backoff, so that the next failure in a row finds this one and doubles it.
+        let deadline = now.after(negative_ttl.max(2 * backoff));
+        self.shared.store.set(key, failed, &self.shared.clock, |_| deadline);
+        self.shared.publisher.flush();
         if is_superseded() {
-            self.forget(place);
+            self.discard(location);
         }
     }
 
+    /// Returns the location of `key` in the store of failures.
     #[inline]
-    pub(super) fn place<Q>(&self, key: &Q) -> Location
+    pub(super) fn location<Q>(&self, key: &Q) -> Location
     where
         Q: Hash + ?Sized,
     {
-        self.of_keys.store.place(key)
+        self.shared.store.place(key)
     }
 
-    /// Forgets how the key failed that has this place: who has written it has it no more. Where another has the same
-    /// hash, that one is forgotten too.
+    /// Discards the failure at `location`. The caller has written the key and no longer owns it, so this finds failures
+    /// by hash alone: a failure of another key with the same hash is discarded too.
     #[inline]
-    pub(super) fn forget(&self, place: Location) {
-        if !self.any.load(SeqCst) {
+    pub(super) fn discard(&self, location: Location) {
+        if !self.has_recorded.load(SeqCst) {
             return;
         }
-        let is_known = |_: &K, failed: &Failed| failed.times > 0;
-        let forget = |entry: &mut Entry<Failed>| {
-            entry.value.times = 0;
+        let is_known = |_: &K, failed: &Failed| failed.consecutive > 0;
+        let discard = |entry: &mut Entry<Failed>| {
+            entry.value.consecutive = 0;
             entry.value.error.take()
         };
-        while let Some(error) = self.of_keys.store.change_where(place, is_known, forget) {
-            // Out here, after the lock.
+        while let Some(error) = self.shared.store.change_where(location, is_known, discard) {
+            // Dropped after the lock is released: its `Drop` is user code.
             drop(error);
         }
     }
 
-    /// What is swept as the values are.
-    pub(super) fn of_keys(&self) -> &Arc<SharedState<K, Failed, S>> {
-        &self.of_keys
+    /// Returns the store of the failures, to be swept like that of the values.
+    pub(super) fn shared(&self) -> &Arc<SharedState<K, Failed, S>> {
+        &self.shared
     }
 
-    pub(super) async fn forget_all(&self) {
-        for shard in 0..self.of_keys.store.shard_count() {
-            let mut pass = TableCursor::of(shard);
-            while self.of_keys.store.clear_windows(&mut pass, &self.of_keys.clock) {
+    /// Discards all failures.
+    pub(super) async fn discard_all(&self) {
+        for shard in 0..self.shared.store.shard_count() {
+            let mut cursor = TableCursor::of(shard);
+            while self.shared.store.clear_windows(&mut cursor, &self.shared.clock) {
                 consume_budget().await;
             }
         }
     }
 
+    /// Returns the failure of `key`, if there is one that was not discarded.
     fn find<Q>(&self, key: &Q) -> Option<Failed>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        if !self.any.load(SeqCst) {
+        if !self.has_recorded.load(SeqCst) {
             return None;
         }
-        self.of_keys.store.get(key, &self.of_keys.clock).filter(|failed| failed.times > 0)
+        self.shared.store.get(key, &self.shared.clock).filter(|failed| failed.consecutive > 0)
     }
 }

@@ -1,20 +1,28 @@
-//! What the verbs that load are told of a value, and tell of it: how long it lives, and how fresh it is.
+//! Freshness of loaded values, and the TTL that a loader method gives them.
 
 use std::time::Duration;
 
-/// How fresh a value is that a loader verb has returned.
+/// Freshness of a value returned by
+/// [`Cache::get_or_try_set_with_freshness`](crate::Cache::get_or_try_set_with_freshness).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Freshness {
-    /// It was there, and alive.
+    /// The value was present and live. It may be reloading in the background
+    /// ([`refresh_ahead`](crate::Builder::refresh_ahead)).
     Fresh,
-    /// This call has loaded it, or one that this call waited for.
+    /// The value was loaded by this call, or by another one that this call waited for.
     Loaded,
-    /// It is dead, and within its stale window.
+    /// The value has expired and is within its stale window
+    /// ([`stale_while_revalidate`](crate::Builder::stale_while_revalidate),
+    /// [`stale_if_error`](crate::Builder::stale_if_error)).
     Stale,
 }
 
-/// How long a value may live that was loaded: a [`Duration`], or a closure that is asked once the value is there, as a
-/// token knows its own expiry.
+/// TTL of a loaded value: a [`Duration`], or a closure that computes it from the value.
+///
+/// A closure suits values that know their own expiry, such as access tokens. It is called once, when the value is
+/// loaded.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,7 +39,7 @@ pub enum Freshness {
 /// # }
 /// ```
 pub trait TimeToLive<V> {
-    /// The TTL of this value.
+    /// Returns the TTL of `value`.
     fn of(&self, value: &V) -> Duration;
 }
 

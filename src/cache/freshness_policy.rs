@@ -1,4 +1,5 @@
-//! How long values live: what was asked for when the cache was built, and chance where it has a say.
+//! Settings that determine how long values are live and when they are refreshed, with their random numbers and load
+//! counters.
 
 #[cfg(feature = "metrics")]
 use std::sync::{Mutex, MutexGuard};
@@ -15,7 +16,8 @@ use crate::engine::hasher::DefaultHasher;
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{Histogram, Slot};
 
-/// One for each handle: the sweeper at work holds the state of a cache too, and is no handle.
+/// Freshness settings of a cache. Handles own it and the sweeper does not, so its strong count is the number of
+/// handles: see [`Cache`](super::Cache).
 pub(super) struct FreshnessPolicy<K, S = DefaultHasher> {
     pub(super) settings: Settings,
     rng: Rng,
@@ -23,6 +25,7 @@ pub(super) struct FreshnessPolicy<K, S = DefaultHasher> {
     pub(super) loads: Arc<LoadCounters>,
 }
 
+/// Durations and factors set in the builder.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settings {
     pub(super) time_to_live: Option<Duration>,
@@ -34,25 +37,27 @@ pub(super) struct Settings {
     pub(super) refresh_ahead: f64,
 }
 
-/// Numbers that nobody can foresee; by the same seed the same.
+/// Lock-free random number generator for jitter and refresh-ahead, seeded by `Sweep::seed`. It is not suitable for
+/// cryptography.
 struct Rng(AtomicU64);
 
+/// Counters of loader runs, including those of background refreshes.
 #[derive(Default)]
 pub(super) struct LoadCounters {
     loads: AtomicU64,
     failed: AtomicU64,
     nanoseconds: AtomicU64,
-    /// How long a load takes, of late: a mean that forgets.
-    recent: AtomicU64,
+    /// Moving average of the duration of recent loads, in nanoseconds; 0 before the first load.
+    recent_mean: AtomicU64,
     #[cfg(feature = "metrics")]
-    times: Mutex<Histogram>,
+    durations: Mutex<Histogram>,
     #[cfg(feature = "metrics")]
     pub(super) registration: Slot,
 }
 
-/// What loaders have done.
+/// Totals of all loader runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Loads {
+pub(super) struct LoadTotals {
     pub(super) loads: u64,
     pub(super) failed: u64,
     pub(super) time: Duration,
@@ -64,9 +69,9 @@ impl<K, S> FreshnessPolicy<K, S> {
         Self { settings, rng, failures, loads: Arc::default() }
     }
 
-    /// How long a value lives that was given this TTL.
+    /// Returns `ttl`, shortened at random by the configured jitter.
     #[inline]
-    pub(super) fn shortened(&self, ttl: Duration) -> Duration {
+    pub(super) fn with_jitter(&self, ttl: Duration) -> Duration {
         match self.settings.jitter {
             0.0 => ttl,
             jitter => {
@@ -76,23 +81,24 @@ impl<K, S> FreshnessPolicy<K, S> {
         }
     }
 
-    /// Whether it is time to load a value anew that has still so long to live (XFetch: Vattani, Chierichetti, Lowenstein,
-    /// "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015).
-    pub(super) fn is_to_be_refreshed(&self, left: Duration) -> bool {
-        let ahead = self.loads.recent().as_secs_f64() * self.settings.refresh_ahead;
-        // From 0 on up; above forty by none of the numbers there are.
-        let left = left.as_secs_f64();
-        left <= 40.0 * ahead && left <= -ahead * (1.0 - self.rng.next()).ln()
+    /// Returns whether a value with this remaining TTL should be refreshed now (XFetch: Vattani, Chierichetti,
+    /// Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015).
+    pub(super) fn should_refresh(&self, remaining: Duration) -> bool {
+        let ahead = self.loads.recent_mean().as_secs_f64() * self.settings.refresh_ahead;
+        // `-ln(1 - u)` is below 40 for every `u` of the generator, whose largest value is 1 - 2^-53. So the first test
+        // saves a random number and a logarithm for values that are far from their deadline.
+        let remaining = remaining.as_secs_f64();
+        remaining <= 40.0 * ahead && remaining <= -ahead * (1.0 - self.rng.next()).ln()
     }
 }
 
 impl Settings {
-    /// How long what is dead may still be wanted.
+    /// Returns for how long an expired entry is kept for the loader methods.
     pub(super) fn stale_window(&self) -> Duration {
         self.stale_while_revalidate.max(self.stale_if_error)
     }
 
-    /// Whether a look-up by a loader needs the deadline of what it finds.
+    /// Returns whether a lookup by a loader method needs the deadline of the value it finds.
     #[inline]
     pub(super) fn needs_deadline(&self) -> bool {
         self.refresh_ahead > 0.0
@@ -100,7 +106,7 @@ impl Settings {
 }
 
 impl Rng {
-    /// From 0 to below 1 (SplitMix64: Steele, Lea, Flood, OOPSLA 2014).
+    /// Returns a number from 0 to below 1 (SplitMix64: Steele, Lea, Flood, OOPSLA 2014).
     fn next(&self) -> f64 {
         const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut bits = self.0.fetch_add(GAMMA, Relaxed).wrapping_add(GAMMA);
@@ -111,41 +117,43 @@ impl Rng {
 }
 
 impl LoadCounters {
-    pub(super) fn count(&self, took: Duration, failed: bool) {
+    /// Counts a finished loader run that took `took`.
+    pub(super) fn record(&self, took: Duration, failed: bool) {
         #[cfg(feature = "metrics")]
-        lock(&self.times).record(took);
+        lock(&self.durations).record(took);
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.loads.fetch_add(1, Relaxed);
         self.failed.fetch_add(u64::from(failed), Relaxed);
         self.nanoseconds.fetch_add(took, Relaxed);
-        // One that gets lost among others is as good as any of them.
-        let recent = match self.recent.load(Relaxed) {
+        // A concurrent update may be lost. The average needs no exact set of samples.
+        let recent_mean = match self.recent_mean.load(Relaxed) {
             0 => took,
-            recent => recent - recent / 8 + took / 8,
+            recent_mean => recent_mean - recent_mean / 8 + took / 8,
         };
-        self.recent.store(recent.max(1), Relaxed);
+        self.recent_mean.store(recent_mean.max(1), Relaxed);
     }
 
-    pub(super) fn all(&self) -> Loads {
-        Loads {
+    /// Returns the totals so far.
+    pub(super) fn totals(&self) -> LoadTotals {
+        LoadTotals {
             loads: self.loads.load(Relaxed),
             failed: self.failed.load(Relaxed),
             time: Duration::from_nanos(self.nanoseconds.load(Relaxed)),
         }
     }
 
-    /// How long loads took.
+    /// Returns the histogram of load durations.
     #[cfg(feature = "metrics")]
-    pub(super) fn times(&self) -> Histogram {
-        lock(&self.times).clone()
+    pub(super) fn durations(&self) -> Histogram {
+        lock(&self.durations).clone()
     }
 
-    fn recent(&self) -> Duration {
-        Duration::from_nanos(self.recent.load(Relaxed))
+    fn recent_mean(&self) -> Duration {
+        Duration::from_nanos(self.recent_mean.load(Relaxed))
     }
 }
 
 #[cfg(feature = "metrics")]
-fn lock(times: &Mutex<Histogram>) -> MutexGuard<'_, Histogram> {
-    times.lock().expect("nothing panics while a time is counted")
+fn lock(durations: &Mutex<Histogram>) -> MutexGuard<'_, Histogram> {
+    durations.lock().expect("no user code runs under this lock")
 }

@@ -1,4 +1,4 @@
-//! Walking through all that lives, a shard at a time.
+//! Iterators over the live entries of a cache.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -8,18 +8,18 @@ use std::{
 use super::Cache;
 use crate::engine::clock::{Deadline, Now};
 
-/// The live entries of a cache. Made by [`Cache::iter`].
+/// Iterator over clones of the live entries of a cache. Created by [`Cache::iter`].
 pub struct Iter<K, V, S> {
     cache: Cache<K, V, S>,
     next_shard: usize,
-    /// Copies of one shard's entries, taken under one lock that is not held any more.
+    /// Clones of the live entries of one shard, made under one lock that has been released since.
     shard: IntoIter<(K, V, Deadline)>,
 }
 
-/// The keys of the live entries of a cache. Made by [`Cache::keys`].
+/// Iterator over clones of the keys of the live entries of a cache. Created by [`Cache::keys`].
 pub struct Keys<K, V, S>(Iter<K, V, S>);
 
-/// The values of the live entries of a cache. Made by [`Cache::values`].
+/// Iterator over clones of the values of the live entries of a cache. Created by [`Cache::values`].
 pub struct Values<K, V, S>(Iter<K, V, S>);
 
 impl<K, V, S> Cache<K, V, S>
@@ -28,21 +28,38 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// The live entries, cloned, in no order.
+    /// Returns an iterator over clones of the live entries, in arbitrary order (Redis: `SCAN`).
     ///
-    /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
-    /// meanwhile may or may not. A shard is copied at a time, under its lock for reading; between items
-    /// no lock is held, so the loop may call the cache.
+    /// It is weakly consistent: an entry that is present during the whole iteration is returned exactly once, and one
+    /// that is inserted or removed in the meantime may or may not be returned. An entry that expires during the
+    /// iteration is not returned after its deadline.
+    ///
+    /// The entries of one shard are cloned at a time, under its read lock. No lock is held between two items, so the
+    /// loop may call the cache. The iterator owns a handle and keeps the cache alive.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache = Cache::new();
+    /// cache.set_many((0..100).map(|n| (n, n * n)), None).await;
+    /// assert_eq!(cache.iter().filter(|(key, _)| key % 2 == 0).count(), 50);
+    /// # }
+    /// ```
+    #[doc(alias = "SCAN")]
     pub fn iter(&self) -> Iter<K, V, S> {
         Iter { cache: self.clone(), next_shard: 0, shard: Vec::new().into_iter() }
     }
 
-    /// The keys of [`iter`](Cache::iter).
+    /// Returns an iterator over clones of the live keys (Redis: `KEYS`); otherwise the same as [`iter`](Cache::iter).
+    #[doc(alias = "KEYS")]
     pub fn keys(&self) -> Keys<K, V, S> {
         Keys(self.iter())
     }
 
-    /// The values of [`iter`](Cache::iter).
+    /// Returns an iterator over clones of the live values; otherwise the same as [`iter`](Cache::iter).
     pub fn values(&self) -> Values<K, V, S> {
         Values(self.iter())
     }
@@ -54,12 +71,13 @@ where
     V: Clone,
     S: BuildHasher + Clone,
 {
+    /// Returns the next live entry with its deadline.
     pub(super) fn next_entry(&mut self) -> Option<(K, V, Deadline)> {
         let shared = &self.cache.shared;
         loop {
-            // Asked again: it may have died since its shard was copied.
+            // Checked again, because an entry may have expired since its shard was cloned.
             let mut live =
-                self.shard.by_ref().filter(|(_, _, deadline)| !shared.clock.is_dead(*deadline));
+                self.shard.by_ref().filter(|(_, _, deadline)| !shared.clock.is_expired(*deadline));
             if let Some(entry) = live.next() {
                 return Some(entry);
             }

@@ -1,4 +1,4 @@
-//! Futures on keys: of a value that is to come, and of one that is to leave.
+//! Futures on a key: [`Cache::expired`] waits for the removal of its value, [`Cache::wait_for`] for a value.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -16,25 +16,25 @@ use crate::engine::{
     store::{DepartureWaiters, Location, Store},
 };
 
-/// A place among those who wait for a value to come, until it is dropped.
+/// Registration of a task that waits for a value of a key; dropping it ends the registration.
 struct InsertWaiter<'a, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     store: &'a Store<K, V, S>,
-    place: Location,
+    location: Location,
     insert_waiters: Arc<Notify>,
 }
 
-/// A place among those who wait for a value to leave, until it is dropped.
+/// Registration of a task that waits for the removal of a value; dropping it ends the registration.
 struct DepartureWaiter<'a, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     store: &'a Store<K, V, S>,
-    place: Location,
+    location: Location,
     waiters: Arc<DepartureWaiters<K, V>>,
 }
 
@@ -44,15 +44,19 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// The event of the live value of `key`, when it leaves, whatever the cause; `None` where there is no live value.
+    /// Waits until the live value of `key` is removed, for any cause, and returns its event; `None` if there is no live
+    /// value.
     ///
-    /// It comes when the departure is seen: of a value that expires, mostly with the next sweep. It comes also where
-    /// [`publish`](super::Builder::publish) leaves its cause out. It waits without looking again and again, and costs
-    /// others nothing while nobody waits for anything in the same shard.
+    /// The call resolves when the value is removed from memory. For an expired entry this is usually the next sweep.
+    /// The cause need not be [published](super::Builder::publish).
+    ///
+    /// It does not poll. While no task waits for a key of a shard, calls on that shard pay nothing for it.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. Nothing is kept of one that is dropped.
+    /// Cancel safe: a cancelled call leaves nothing behind.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -72,21 +76,23 @@ where
     {
         coop::proceed().await;
         let (store, clock) = (&self.shared.store, &self.shared.clock);
-        let place = store.place(key);
-        let waiters = store.await_departure(place, key, clock);
+        let location = store.place(key);
+        let waiters = store.await_departure(location, key, clock);
         self.shared.publisher.flush();
-        let mourner = DepartureWaiter { store, place, waiters: waiters? };
-        Some(mourner.waiters.event().await)
+        let waiter = DepartureWaiter { store, location, waiters: waiters? };
+        Some(waiter.waiters.event().await)
     }
 
-    /// A clone of the live value of `key`, as soon as there is one.
+    /// Waits until `key` has a live value, and returns a clone of it.
     ///
-    /// It waits without looking again and again: who writes the key wakes it. A value that is gone before it is looked at
-    /// is waited over.
+    /// If there is a live value already, it is returned immediately. The call does not poll: a write to the key wakes
+    /// it. A value that is removed before the woken task has read it is missed, and the call continues to wait.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. Nothing is kept of one that is dropped.
+    /// Cancel safe: a cancelled call leaves nothing behind.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::Cache;
@@ -107,18 +113,19 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let store = &self.shared.store;
-        let place = store.place(key);
+        let location = store.place(key);
         loop {
             if let Some(value) = self.get(key).await {
                 return value;
             }
-            let insert_waiters = store.await_value(place);
-            let comer = InsertWaiter { store, place, insert_waiters };
-            let mut told = pin!(comer.insert_waiters.notified());
-            told.as_mut().enable();
-            // It may have come before anybody could tell.
+            let insert_waiters = store.await_value(location);
+            let waiter = InsertWaiter { store, location, insert_waiters };
+            let mut notified = pin!(waiter.insert_waiters.notified());
+            notified.as_mut().enable();
+            // Checked after the waiter was registered and enabled: a value written between the first read and the
+            // registration woke no one.
             if !self.contains_key(key).await {
-                told.await;
+                notified.await;
             }
         }
     }
@@ -130,7 +137,7 @@ where
     S: BuildHasher + Clone,
 {
     fn drop(&mut self) {
-        self.store.leave_insert_waiters(self.place, &self.insert_waiters);
+        self.store.leave_insert_waiters(self.location, &self.insert_waiters);
     }
 }
 
@@ -140,6 +147,6 @@ where
     S: BuildHasher + Clone,
 {
     fn drop(&mut self) {
-        self.store.leave_departure_waiters(self.place, &self.waiters);
+        self.store.leave_departure_waiters(self.location, &self.waiters);
     }
 }

@@ -1,4 +1,4 @@
-//! A place among those who wait for one load.
+//! Guard of a caller that takes part in a flight.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -10,14 +10,15 @@ use crate::engine::{
     store::{Failure, Flight, LoadResult, Location},
 };
 
-/// A place among those who wait for one load, until it is dropped. It keeps no cache alive.
+/// Membership of a flight; dropping it leaves the flight, and gives up its lead. It holds the state weakly, so that a
+/// background refresh does not keep the cache alive.
 pub(super) struct LoadGuard<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     pub(super) shared: Weak<SharedState<K, V, S>>,
-    pub(super) place: Location,
+    pub(super) location: Location,
     pub(super) flight: Arc<Flight<V>>,
     pub(super) is_leader: bool,
 }
@@ -27,9 +28,9 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Tells all of what came of the load.
+    /// Ends the flight with the outcome of the load, and wakes its followers.
     pub(super) fn finish(mut self, started_at_version: u32, outcome: Result<V, Failure>) {
-        // Before: a waker that panics must not have it given up again.
+        // Cleared first: if a waker panics in `finish`, the drop of `self` must not abandon a finished flight.
         self.is_leader = false;
         self.flight.finish(LoadResult { started_at_version, outcome });
     }
@@ -45,7 +46,7 @@ where
             self.flight.abandon();
         }
         if let Some(shared) = self.shared.upgrade() {
-            shared.store.leave_load(self.place, &self.flight);
+            shared.store.leave_load(self.location, &self.flight);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Values that are loaded where they are missing, by one who asks for all who do.
+//! Loader methods: return the live value of a key, or load it once for all concurrent callers.
 
 use std::{
     convert::Infallible,
@@ -22,12 +22,12 @@ use crate::engine::{
     to_key::ToKey,
 };
 
-/// A look-up of what may have to be loaded.
+/// Result of the lookup that precedes a load.
 enum LookupOutcome<V> {
     Fresh(V),
-    /// Alive, but it is time to load it anew: it dies then.
+    /// The value is live and should be refreshed in the background before this deadline.
     Due(V, Deadline),
-    /// It has died then.
+    /// The value expired at this deadline and is within its stale window.
     Stale(V, Deadline),
     Missing,
 }
@@ -38,27 +38,43 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// The live value of `key`; where there is none, what `loader` returns, which is put there to live for `ttl` from
-    /// then on.
+    /// Returns the live value of `key`; if there is none, runs `loader`, stores its result and returns it.
     ///
-    /// One loader runs for a key, however many wait for it, and all get what it returns. Where the call whose loader
-    /// runs is dropped, or panics, one of the others goes on with its own. A hit costs what [`get`](Cache::get) does.
+    /// One loader runs per key, no matter how many callers wait, and all of them get its result. If the caller whose
+    /// loader runs is cancelled or panics, one of the waiters continues with its own loader. A hit costs about as much
+    /// as [`get`](Cache::get).
     ///
-    /// The `loader` is an `async move` closure that owns what it needs: where a cache loads
-    /// [ahead](super::Builder::refresh_ahead) or [behind](super::Builder::stale_while_revalidate), it may go on after
-    /// the call has returned. `ttl` is a [`Duration`], or a closure that takes the value: see [`TimeToLive`].
+    /// In a cache with [`stale_while_revalidate`](super::Builder::stale_while_revalidate), an expired value within its
+    /// window is returned immediately and refreshed in the background.
     ///
-    /// What is written to the key while it is being loaded (`set`, `update`, `remove`, `clear` and their like) wins over
-    /// what is loaded: those who wait get that, and it is not put into the cache. Who asks after such a write waits until the
-    /// load is over, and never gets what is older than the write.
+    /// `ttl` is a [`Duration`], or a closure that computes it from the value (see [`TimeToLive`]). It starts when the
+    /// load ends.
     ///
-    /// A loader may call the cache, for other keys too. One that asks for its own key, in the same task, loads by
-    /// itself, and nothing is put there; through another task, which it waits for, it would wait for itself for ever.
-    /// So do two loaders that wait for each other.
+    /// `loader` is an `async move` closure that owns what it needs. It has to be `'static` because a cache that
+    /// refreshes [ahead](super::Builder::refresh_ahead) or [while stale](super::Builder::stale_while_revalidate) may
+    /// run it in the background after the call has returned.
+    ///
+    /// # Concurrent writes
+    ///
+    /// A write to the key during a load (`set`, `update`, `remove`, `clear` and the like) takes precedence: current
+    /// waiters get the loaded value, but it is not stored. A caller that arrives after the write waits until that load
+    /// has ended, and never gets a value older than the write.
+    ///
+    /// # Recursion
+    ///
+    /// A loader may call the cache. If it requests its own key in the same task, the inner call runs its own loader and
+    /// does not store the result. A loader deadlocks if it waits for another task that requests its key, and so do two
+    /// loaders that wait for each other's keys.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the loader that this call runs does. The panic does not reach other callers.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. A load that nobody waits for any more ends where it is.
+    /// Cancel safe. A load is cancelled when all of its callers are.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -69,11 +85,11 @@ where
     /// let minute = Duration::from_secs(60);
     /// let name = users.get_or_set_with(&7, minute, async || "Ada".to_owned()).await;
     /// assert_eq!(name, "Ada");
-    /// let name = users.get_or_set_with(&7, minute, async || unreachable!("it is there")).await;
+    /// let name = users.get_or_set_with(&7, minute, async || unreachable!("the value is cached")).await;
     /// assert_eq!(name, "Ada");
     /// # }
     /// ```
-    // An `async fn` would keep its arguments twice, and copy them at each call.
+    // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.
     #[allow(clippy::manual_async_fn)]
     pub fn get_or_set_with<Q, F, Fut>(
         &self,
@@ -88,30 +104,34 @@ where
     {
         async move {
             coop::proceed().await;
-            let look = match self.look_up(key) {
+            let outcome = match self.look_up(key) {
                 LookupOutcome::Fresh(value) => return value,
-                look => look,
+                outcome => outcome,
             };
             let loader = async move || Ok::<_, Infallible>(loader().await);
-            match Box::pin(self.load_or_wait(look, key, ttl, loader)).await {
+            match Box::pin(self.load_or_wait(outcome, key, ttl, loader)).await {
                 Ok((value, _)) => value,
                 Err(never) => match *never {},
             }
         }
     }
 
-    /// As [`get_or_set_with`](Cache::get_or_set_with), with a loader that may fail. All who wait get the error.
+    /// Returns the live value of `key`; if there is none, runs a fallible `loader`, stores its value and returns it.
     ///
-    /// It is kept for nobody else, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). Who waits for
-    /// a loader whose error is of another type goes on with its own.
+    /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with). If the load fails, all waiters get its error.
+    /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). A
+    /// waiter whose error type differs from that of the running loader continues with its own loader.
     ///
     /// # Errors
     ///
-    /// What the loader returned.
+    /// Returns the error of the loader, or the error kept for `key`. No error is returned while
+    /// [`stale_if_error`](super::Builder::stale_if_error) allows the expired value to be returned instead.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe.
+    /// As for [`get_or_set_with`](Cache::get_or_set_with).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::{io, time::Duration};
@@ -125,7 +145,7 @@ where
     /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
     /// # }
     /// ```
-    // An `async fn` would keep its arguments twice, and copy them at each call.
+    // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.
     #[allow(clippy::manual_async_fn)]
     pub fn get_or_try_set_with<Q, E, F, Fut>(
         &self,
@@ -143,23 +163,40 @@ where
             coop::proceed().await;
             match self.look_up(key) {
                 LookupOutcome::Fresh(value) => Ok(value),
-                look => Box::pin(self.load_or_wait(look, key, ttl, loader))
+                outcome => Box::pin(self.load_or_wait(outcome, key, ttl, loader))
                     .await
                     .map(|(value, _)| value),
             }
         }
     }
 
-    /// As [`get_or_try_set_with`](Cache::get_or_try_set_with), and tells how fresh the value is.
+    /// Like [`get_or_try_set_with`](Cache::get_or_try_set_with), and also returns how fresh the value is.
     ///
     /// # Errors
     ///
-    /// What the loader returned.
+    /// As for [`get_or_try_set_with`](Cache::get_or_try_set_with).
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe.
-    #[allow(clippy::manual_async_fn)] // As above.
+    /// As for [`get_or_set_with`](Cache::get_or_set_with).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{convert::Infallible, time::Duration};
+    /// use fleeting::{Cache, Freshness};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let users: Cache<u64, String> = Cache::new();
+    /// let minute = Duration::from_secs(60);
+    /// let load = async || Ok::<_, Infallible>("Ada".to_owned());
+    /// let (_, freshness) = users.get_or_try_set_with_freshness(&7, minute, load).await.unwrap();
+    /// assert_eq!(freshness, Freshness::Loaded);
+    /// let (_, freshness) = users.get_or_try_set_with_freshness(&7, minute, load).await.unwrap();
+    /// assert_eq!(freshness, Freshness::Fresh);
+    /// # }
+    /// ```
+    #[allow(clippy::manual_async_fn)] // As for `get_or_set_with`.
     pub fn get_or_try_set_with_freshness<Q, E, F, Fut>(
         &self,
         key: &Q,
@@ -176,15 +213,16 @@ where
             coop::proceed().await;
             match self.look_up(key) {
                 LookupOutcome::Fresh(value) => Ok((value, Freshness::Fresh)),
-                look => Box::pin(self.load_or_wait(look, key, ttl, loader)).await,
+                outcome => Box::pin(self.load_or_wait(outcome, key, ttl, loader)).await,
             }
         }
     }
 
-    /// What is to be done where there is no fresh value. Boxed by its callers, so that a hit does not pay for it.
+    /// Handles a lookup that found no fresh value. Callers box its future, so that a hit does not pay for the size of a
+    /// load.
     async fn load_or_wait<Q, E, F, Fut>(
         &self,
-        look: LookupOutcome<V>,
+        outcome: LookupOutcome<V>,
         key: &Q,
         ttl: impl TimeToLive<V> + Send + 'static,
         loader: F,
@@ -195,20 +233,21 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        match look {
+        match outcome {
             LookupOutcome::Fresh(value) => Ok((value, Freshness::Fresh)),
-            LookupOutcome::Due(value, dies) => {
-                self.refresh(key, ttl, loader, dies);
+            LookupOutcome::Due(value, deadline) => {
+                self.spawn_refresh(key, ttl, loader, deadline);
                 Ok((value, Freshness::Fresh))
             }
-            LookupOutcome::Stale(value, died) => {
-                self.refresh(key, ttl, loader, died);
+            LookupOutcome::Stale(value, expired_at) => {
+                self.spawn_refresh(key, ttl, loader, expired_at);
                 Ok((value, Freshness::Stale))
             }
             LookupOutcome::Missing => self.load(key, ttl, loader).await,
         }
     }
 
+    /// Reads `key` and decides whether it has to be loaded or refreshed.
     #[inline]
     fn look_up<Q>(&self, key: &Q) -> LookupOutcome<V>
     where
@@ -219,30 +258,30 @@ where
         let found = if settings.needs_deadline() {
             let found = self.shared.store.get_with_deadline(key, &call);
             found.map(|(value, deadline)| match deadline.remaining(call.at_least()) {
-                Some(left) if self.freshness_policy.is_to_be_refreshed(left) => {
+                Some(remaining) if self.freshness_policy.should_refresh(remaining) => {
                     LookupOutcome::Due(value, deadline)
                 }
                 _ => LookupOutcome::Fresh(value),
             })
         } else {
-            // No clock is read but what the look-up reads.
+            // Without refresh-ahead the deadline is not needed, and the lookup reads no precise clock for it.
             self.shared.store.get(key, &call).map(LookupOutcome::Fresh)
         };
         if let Some(found) = found {
             coop::charge(&call);
             return found;
         }
-        // It may have been dead.
+        // The lookup may have expired the entry and written to the journal.
         self.shared.publisher.flush();
         coop::charge(&call);
-        match self.stale(key, settings.stale_while_revalidate) {
-            Some((value, died)) => LookupOutcome::Stale(value, died),
+        match self.get_stale(key, settings.stale_while_revalidate) {
+            Some((value, expired_at)) => LookupOutcome::Stale(value, expired_at),
             None => LookupOutcome::Missing,
         }
     }
 
-    /// A value that is dead, and for no longer than `window`, and when it died.
-    fn stale<Q>(&self, key: &Q, window: Duration) -> Option<(V, Deadline)>
+    /// Returns an expired value and the time at which it expired, if that is at most `window` ago.
+    fn get_stale<Q>(&self, key: &Q, window: Duration) -> Option<(V, Deadline)>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
@@ -250,10 +289,11 @@ where
             return None;
         }
         let clock = &self.shared.clock;
-        let (value, died) = self.shared.store.get_stale(key, clock)?;
-        (!clock.is_dead(died.extended(window))).then_some((value, died))
+        let (value, expired_at) = self.shared.store.get_stale(key, clock)?;
+        (!clock.is_expired(expired_at.extended(window))).then_some((value, expired_at))
     }
 
+    /// Loads `key` as the leader of its flight, or waits for the flight of another caller.
     async fn load<Q, E, F, Fut>(
         &self,
         key: &Q,
@@ -267,61 +307,64 @@ where
         Fut: Future<Output = Result<V, E>>,
     {
         let store = &self.shared.store;
-        let place = store.place(key);
+        let location = store.place(key);
         loop {
             if let Some(error) =
-                self.freshness_policy.failures.as_ref().and_then(|kept| kept.error(key))
+                self.freshness_policy.failures.as_ref().and_then(|failures| failures.error(key))
             {
-                return self.failed(key, error);
+                return self.stale_or_error(key, error);
             }
-            let sought = store.lookup_or_join(place, key, || key.to_key(), &self.shared.clock);
+            let lookup = store.lookup_or_join(location, key, || key.to_key(), &self.shared.clock);
             self.shared.publisher.flush();
-            let (mut guard, joined) = match sought {
+            let (mut load_guard, joined_at_version) = match lookup {
                 LoadLookup::Live(value) => return Ok((value, Freshness::Fresh)),
-                LoadLookup::Leader(flight) => (self.guard(place, flight, true), 0),
-                LoadLookup::Follower(flight, joined) => (self.guard(place, flight, false), joined),
+                LoadLookup::Leader(flight) => (self.load_guard(location, flight, true), 0),
+                LoadLookup::Follower(flight, joined_at_version) => {
+                    (self.load_guard(location, flight, false), joined_at_version)
+                }
             };
-            if guard.is_leader {
-                return self.lead(guard, 0, key, ttl, loader).await;
+            if load_guard.is_leader {
+                return self.run_loader(load_guard, 0, key, ttl, loader).await;
             }
-            if ReentrancyScope::is(&guard.flight) {
-                // It would wait for itself.
-                drop(guard);
+            if ReentrancyScope::is(&load_guard.flight) {
+                // This call runs inside the loader of the flight, and would wait for itself.
+                drop(load_guard);
                 return match loader().await {
                     Ok(value) => Ok((value, Freshness::Loaded)),
-                    Err(error) => self.failed(key, Arc::new(error)),
+                    Err(error) => self.stale_or_error(key, Arc::new(error)),
                 };
             }
-            match guard.flight.wait().await {
+            match load_guard.flight.wait().await {
                 WaitOutcome::Leader => {
-                    guard.is_leader = true;
-                    // In this order: what is written later is noticed.
-                    let started_at_version = guard.flight.write_version();
+                    load_guard.is_leader = true;
+                    // The version is read before the value: a write in between is noticed when the load is stored.
+                    let started_at_version = load_guard.flight.write_version();
                     if let Some(value) = store.peek(key, &self.shared.clock) {
-                        guard.finish(started_at_version, Ok(value.clone()));
+                        load_guard.finish(started_at_version, Ok(value.clone()));
                         return Ok((value, Freshness::Fresh));
                     }
-                    return self.lead(guard, started_at_version, key, ttl, loader).await;
+                    return self.run_loader(load_guard, started_at_version, key, ttl, loader).await;
                 }
-                WaitOutcome::Finished(result) if result.started_at_version >= joined => {
+                WaitOutcome::Finished(result) if result.started_at_version >= joined_at_version => {
                     match &result.outcome {
                         Ok(value) => return Ok((value.clone(), Freshness::Loaded)),
                         Err(error) => {
                             if let Ok(error) = error.clone().downcast() {
-                                return self.failed(key, error);
+                                return self.stale_or_error(key, error);
                             }
                         }
                     }
                 }
-                // It was overtaken before this call came.
+                // A write preceded this call and superseded the load: look up again.
                 WaitOutcome::Finished(_) => {}
             }
         }
     }
 
-    async fn lead<Q, E, F, Fut>(
+    /// Runs the loader as the leader of the flight, stores its value and ends the flight.
+    async fn run_loader<Q, E, F, Fut>(
         &self,
-        guard: LoadGuard<K, V, S>,
+        load_guard: LoadGuard<K, V, S>,
         started_at_version: u32,
         key: &Q,
         ttl: impl TimeToLive<V>,
@@ -334,31 +377,37 @@ where
         Fut: Future<Output = Result<V, E>>,
     {
         let start = self.shared.clock.now();
-        let loaded = ReentrancyScope::run(&guard.flight, async move { loader().await }).await;
-        self.freshness_policy.loads.count(self.shared.clock.now().since(start), loaded.is_err());
+        let loaded = ReentrancyScope::run(&load_guard.flight, async move { loader().await }).await;
+        self.freshness_policy.loads.record(self.shared.clock.now().since(start), loaded.is_err());
         match loaded {
             Ok(value) => {
                 let ttl = ttl.of(&value);
-                self.publish(&guard.flight, started_at_version, key.to_key(), value.clone(), ttl);
-                guard.finish(started_at_version, Ok(value.clone()));
+                self.store_loaded(
+                    &load_guard.flight,
+                    started_at_version,
+                    key.to_key(),
+                    value.clone(),
+                    ttl,
+                );
+                load_guard.finish(started_at_version, Ok(value.clone()));
                 Ok((value, Freshness::Loaded))
             }
             Err(error) => {
                 let error = Arc::new(error);
-                self.note_failure(
-                    &guard.flight,
+                self.record_failure(
+                    &load_guard.flight,
                     started_at_version,
                     key.to_key(),
                     Some(error.clone()),
                 );
-                guard.finish(started_at_version, Err(error.clone()));
-                self.failed(key, error)
+                load_guard.finish(started_at_version, Err(error.clone()));
+                self.stale_or_error(key, error)
             }
         }
     }
 
-    /// Puts what was loaded into the cache, unless a write came after the load had begun.
-    pub(super) fn publish(
+    /// Stores a loaded value, unless the key was written after the load had started.
+    pub(super) fn store_loaded(
         &self,
         flight: &Flight<V>,
         started_at_version: u32,
@@ -366,16 +415,17 @@ where
         value: V,
         ttl: Duration,
     ) {
-        let failure = self.failure_at(&key);
+        let failure = self.failure_location(&key);
         let call = self.call();
-        let until = call.begin().after(self.freshness_policy.shortened(ttl));
-        let decide = |_| (flight.write_version() == started_at_version).then_some(until);
+        let deadline = call.begin().after(self.freshness_policy.with_jitter(ttl));
+        let decide = |_| (flight.write_version() == started_at_version).then_some(deadline);
         self.shared.store.put(key, value, None, &call, decide);
-        self.forget_failure(failure);
-        self.end(&call);
+        self.discard_failure(failure);
+        self.finish_call(&call);
     }
 
-    pub(super) fn note_failure(
+    /// Records a failed load, unless the key was written after the load had started.
+    pub(super) fn record_failure(
         &self,
         flight: &Flight<V>,
         started_at_version: u32,
@@ -383,26 +433,27 @@ where
         error: Option<Failure>,
     ) {
         let Some(failures) = &self.freshness_policy.failures else { return };
-        failures.note(key, error, || flight.write_version() != started_at_version);
+        failures.record(key, error, || flight.write_version() != started_at_version);
     }
 
-    /// What a caller gets whose load has failed: a stale value, where that may be, or the error.
-    fn failed<Q, E>(&self, key: &Q, error: Arc<E>) -> Result<(V, Freshness), Arc<E>>
+    /// Returns the result of a call whose load failed: the stale value if `stale_if_error` allows it, else the error.
+    fn stale_or_error<Q, E>(&self, key: &Q, error: Arc<E>) -> Result<(V, Freshness), Arc<E>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        match self.stale(key, self.freshness_policy.settings.stale_if_error) {
+        match self.get_stale(key, self.freshness_policy.settings.stale_if_error) {
             Some((value, _)) => Ok((value, Freshness::Stale)),
             None => Err(error),
         }
     }
 
-    pub(super) fn guard(
+    /// Returns the guard of a caller that has joined `flight`.
+    pub(super) fn load_guard(
         &self,
-        place: Location,
+        location: Location,
         flight: Arc<Flight<V>>,
         is_leader: bool,
     ) -> LoadGuard<K, V, S> {
-        LoadGuard { shared: Arc::downgrade(&self.shared), place, flight, is_leader }
+        LoadGuard { shared: Arc::downgrade(&self.shared), location, flight, is_leader }
     }
 }

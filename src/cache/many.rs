@@ -1,4 +1,4 @@
-//! Many keys in one call, and all that a closure names.
+//! Methods that read, write or remove many entries in one call.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -22,11 +22,16 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Clones of the live values of `keys`, in their order (Redis: `MGET`).
+    /// Returns clones of the live values of `keys`, in the order of the keys (Redis: `MGET`).
     ///
-    /// The memory of all keys is fetched at once, up to 1,024 at a time, and a shard is locked once for up to 32 of them:
-    /// with a million entries that is faster than as many calls of [`get`](Cache::get). It is not atomic: each value is
-    /// as of when its shard is looked at.
+    /// It is not atomic: each value is read when its shard is locked. Each key counts as a read, as in
+    /// [`get`](Cache::get).
+    ///
+    /// The memory of all keys is prefetched, up to 1,024 at a time, and a shard is locked once for up to 32 of them.
+    /// With a million entries this takes about half the time of as many calls of [`get`](Cache::get)
+    /// ([measured](crate::guide::measured::loaders)).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::Cache;
@@ -46,7 +51,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized + 'a,
     {
-        // Before the first await, so that the future keeps none of the caller's iterator.
+        // Collected before the first await, so that the future does not hold the caller's iterator.
         let keys: Vec<&Q> = keys.into_iter().collect();
         async move {
             let mut values = Vec::new();
@@ -58,7 +63,7 @@ where
                 loop {
                     let call = self.call();
                     let is_done = store.get_many(&mut places, keys, values, &call);
-                    self.end(&call);
+                    self.finish_call(&call);
                     if is_done {
                         break;
                     }
@@ -69,23 +74,24 @@ where
         }
     }
 
-    /// Puts each value at its key, to live for `ttl`, or for the default TTL where that is `None` (Redis: `MSET`).
+    /// Sets each value with the same TTL; `None` means the default TTL (Redis: `MSET`).
     ///
-    /// Of a key that comes twice, the last value stays. It is not atomic: each value is put by itself, and those of a key
-    /// in their order.
+    /// It is not atomic: each value is written individually. If a key occurs twice, the last value wins.
     ///
-    /// The memory of all keys is fetched at once, up to 1,024 at a time, and they are put shard by shard: one is locked
-    /// once for up to 32 of them, which takes some microseconds. With a million entries that is faster than as many calls
-    /// of [`set_ex`](Cache::set_ex). In a bounded cache they are put in their order, each under a lock of its own, and
-    /// whoever has to leave for one does so before the next is put.
+    /// The memory of all keys is prefetched, up to 1,024 at a time, and entries are written shard by shard, up to 32 of
+    /// them under one lock, which takes some microseconds. With a million entries this takes about half the time of as
+    /// many calls of [`set_ex`](Cache::set_ex) ([measured](crate::guide::measured::loaders)). In a bounded cache the
+    /// entries are written in their order, each under a lock of its own, and each write evicts before the next one
+    /// starts.
     ///
     /// # Panics
     ///
-    /// Where `Hash` or `Eq` of a key does. What was put before that stays, and is told of; the rest is dropped.
+    /// Panics if `Hash` or `Eq` of a key does. Entries written before that stay and are published; the others are
+    /// dropped.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has put some of them.
+    /// A cancelled call has written a part of the entries.
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,
@@ -97,29 +103,32 @@ where
             for part in entries.chunks_mut(PART) {
                 coop::proceed_as(part.len()).await;
                 let keys = || part.iter().flatten().map(|(key, _)| key);
-                let failures = self.failures_at(keys());
+                let failures = self.failure_locations(keys());
                 let mut places = self.shared.store.places_to_put(keys());
-                let mut next = |call: &CallTime<'_>| {
-                    let until = || self.until(ttl, call);
-                    self.shared.store.set_many(&mut places, part, call, until)
+                let mut run_next = |call: &CallTime<'_>| {
+                    let deadline = || self.deadline_for(ttl, call);
+                    self.shared.store.set_many(&mut places, part, call, deadline)
                 };
-                while !self.done(&mut next, &failures) {
+                while !self.run_part(&mut run_next, &failures) {
                     coop::proceed().await;
                 }
             }
         }
     }
 
-    /// Takes the live values of `keys` out; tells how many there were (Redis: `DEL`). Their memory is fetched and their
-    /// shards are locked as by [`set_many`](Cache::set_many), in a bounded cache too.
+    /// Removes `keys` and returns how many of them had a live value (Redis: `DEL` with several keys).
+    ///
+    /// It is not atomic: each key is removed individually, as [`Cause::Removed`](crate::Cause::Removed). Prefetching
+    /// and locking are the same as in [`set_many`](Cache::set_many), in a bounded cache too.
     ///
     /// # Panics
     ///
-    /// Where `Hash` or `Eq` of a key does. What was taken out before that is gone, and is told of.
+    /// Panics if `Hash` or `Eq` of a key does. Entries removed before that stay removed, and their events are
+    /// published.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has taken out some of them.
+    /// A cancelled call has removed a part of the entries.
     pub fn remove_many<'a, Q>(
         &self,
         keys: impl IntoIterator<Item = &'a Q>,
@@ -132,12 +141,12 @@ where
             let mut removed = 0;
             for keys in keys.chunks(PART) {
                 coop::proceed_as(keys.len()).await;
-                let failures = self.failures_at(keys.iter().copied());
+                let failures = self.failure_locations(keys.iter().copied());
                 let mut places = self.shared.store.places(keys.iter().copied());
-                let mut next = |call: &CallTime<'_>| {
+                let mut run_next = |call: &CallTime<'_>| {
                     self.shared.store.remove_many(&mut places, keys, call, &mut removed)
                 };
-                while !self.done(&mut next, &failures) {
+                while !self.run_part(&mut run_next, &failures) {
                     coop::proceed().await;
                 }
             }
@@ -145,17 +154,23 @@ where
         }
     }
 
-    /// Takes out the live values that `leaves` names; tells how many. They leave as
-    /// [`Cause::Removed`](crate::Cause::Removed).
+    /// Removes the live entries for which `predicate` returns true, and returns how many there were.
     ///
-    /// `leaves` runs while a part of a shard is locked, some 200 entries at a time: let it be short, and don't call the
-    /// cache in it. Between two parts others go on, and the runtime does. What is written meanwhile may or may not be
-    /// asked for; where entries change places, `leaves` may be asked twice of one. Where it panics, what it has named so
-    /// far of that part stays.
+    /// Their cause is [`Cause::Removed`](crate::Cause::Removed). It is not atomic: an entry that is written
+    /// concurrently may or may not be examined, and one that is moved by a growing or shrinking table may be examined
+    /// twice.
+    ///
+    /// `predicate` runs while a shard is locked, for about 200 entries at a time. It must be short and must not call
+    /// the cache, because the call may deadlock. The lock is released between two batches, and other tasks get to run.
+    /// If `predicate` panics, no entry of the current batch is removed.
+    ///
+    /// Costs O(n): every resident entry is examined.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has taken out a part.
+    /// A cancelled call has removed a part of the entries.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::Cache;
@@ -167,13 +182,13 @@ where
     /// assert_eq!(cache.len(), 500);
     /// # }
     /// ```
-    pub async fn remove_if(&self, mut leaves: impl FnMut(&K, &V) -> bool) -> usize {
+    pub async fn remove_if(&self, mut predicate: impl FnMut(&K, &V) -> bool) -> usize {
         let mut removed = 0;
-        let mut pass = TableCursor::default();
+        let mut cursor = TableCursor::default();
         loop {
             consume_budget().await;
             let (count, has_more) =
-                self.shared.store.remove_if(&mut pass, &mut leaves, &self.shared.clock);
+                self.shared.store.remove_if(&mut cursor, &mut predicate, &self.shared.clock);
             self.shared.publisher.flush();
             removed += count;
             if !has_more {
@@ -182,26 +197,27 @@ where
         }
     }
 
-    /// Takes out the live values that `keep` does not name; else as [`remove_if`](Cache::remove_if).
+    /// Removes the live entries for which `keep` returns false, and returns how many there were; otherwise the same as
+    /// [`remove_if`](Cache::remove_if).
     pub async fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
         self.remove_if(|key, value| !keep(key, value)).await
     }
 
-    /// Has a part written, and does what follows it: also where user code panics in the middle of it. Tells what `part`
-    /// does.
-    fn done(&self, part: impl FnOnce(&CallTime<'_>) -> bool, failures: &[Location]) -> bool {
+    /// Runs one part of a batch, then discards the failures of the written keys and publishes events, even if user code
+    /// panics in the middle of the part. Returns the result of `part`: whether the batch is finished.
+    fn run_part(&self, part: impl FnOnce(&CallTime<'_>) -> bool, failures: &[Location]) -> bool {
         let call = self.call();
-        let done = catch_unwind(AssertUnwindSafe(|| part(&call)));
-        failures.iter().for_each(|at| self.forget_failure(Some(*at)));
-        self.end(&call);
-        done.unwrap_or_else(|panic| resume_unwind(panic))
+        let result = catch_unwind(AssertUnwindSafe(|| part(&call)));
+        failures.iter().for_each(|location| self.discard_failure(Some(*location)));
+        self.finish_call(&call);
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// As [`failure_at`](Cache::failure_at), of several keys.
-    fn failures_at<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Vec<Location>
+    /// Returns the [`failure_location`](Cache::failure_location) of each key.
+    fn failure_locations<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Vec<Location>
     where
         Q: Hash + ?Sized + 'a,
     {
-        keys.filter_map(|key| self.failure_at(key)).collect()
+        keys.filter_map(|key| self.failure_location(key)).collect()
     }
 }

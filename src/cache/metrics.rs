@@ -1,4 +1,4 @@
-//! What a cache tells of itself to the `metrics` facade.
+//! Export of the metrics of a cache to the `metrics` facade and the dashboard.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -13,46 +13,48 @@ use crate::engine::{
     state::SharedState,
 };
 
-const DEPARTURES: Series =
-    counter("fleeting_cache_departures_total", "Values that left, by cause.");
+const DEPARTURES: Series = counter("fleeting_cache_departures_total", "Values removed, by cause.");
 
+/// Series of a cache, in the order in which `SharedState::read` writes their values.
 static SERIES: [Series; 17] = [
     counter("fleeting_cache_hits_total", "Reads that found a live value."),
-    counter("fleeting_cache_misses_total", "Reads that found none."),
-    counter("fleeting_cache_misses_of_evicted_total", "Misses of keys that were evicted lately."),
-    counter("fleeting_cache_sets_total", "Values that came."),
+    counter("fleeting_cache_misses_total", "Reads that found no live value."),
+    counter("fleeting_cache_misses_of_evicted_total", "Misses of recently evicted keys."),
+    counter("fleeting_cache_sets_total", "Values written."),
     DEPARTURES.of("cause", "expired"),
     DEPARTURES.of("cause", "evicted"),
     DEPARTURES.of("cause", "removed"),
     DEPARTURES.of("cause", "replaced"),
-    gauge("fleeting_cache_resident", "Entries in memory: live, or dead and not yet swept."),
-    gauge("fleeting_cache_weight", "What they weigh together."),
+    gauge("fleeting_cache_resident", "Entries in memory: live, or expired and not yet swept."),
+    gauge("fleeting_cache_weight", "Total weight of the entries in memory."),
     gauge(
         "fleeting_cache_staleness_seconds",
-        "For how long something dead may be in memory, at most.",
+        "Upper bound on the time since the expiry of any entry in memory.",
     ),
-    counter("fleeting_cache_sweep_looked_at_total", "Entries that sweeps looked at."),
-    histogram("fleeting_cache_sweep_seconds", "How long a sweep worked."),
-    gauge("fleeting_cache_subscribers", "Streams of events that somebody holds."),
+    counter("fleeting_cache_sweep_looked_at_total", "Entries examined by sweeps."),
+    histogram("fleeting_cache_sweep_seconds", "Working time of a sweep."),
+    gauge("fleeting_cache_subscribers", "Event streams in use."),
     histogram(
         "fleeting_cache_event_lag_seconds",
-        "From a value's deadline to its event, where somebody hears of it.",
+        "Time from a value's deadline to its event, if it has a subscriber.",
     ),
-    counter("fleeting_cache_events_missed_total", "Events that slow subscribers missed."),
+    counter("fleeting_cache_events_missed_total", "Events missed by slow subscribers."),
     gauge(
         "fleeting_cache_events_overflow",
-        "Events beyond the capacity of the fullest lossless stream.",
+        "Unread events above the capacity of the fullest lossless stream.",
     ),
 ];
 
+/// Series of the loaders, in the order in which `LoadCounters::read` writes their values.
 static LOADS: [Series; 3] = [
-    counter("fleeting_cache_loads_total", "Loaders that ran to their end."),
-    counter("fleeting_cache_failed_loads_total", "Of these, those that failed."),
-    histogram("fleeting_cache_load_seconds", "How long a loader took."),
+    counter("fleeting_cache_loads_total", "Loader runs that finished."),
+    counter("fleeting_cache_failed_loads_total", "Loader runs that failed."),
+    histogram("fleeting_cache_load_seconds", "Duration of a loader run."),
 ];
 
-/// Has a cache tell of itself.
-pub(super) fn follow<K, V, S>(shared: &Arc<SharedState<K, V, S>>, loads: &Arc<LoadCounters>)
+/// Registers a cache and its load counters as sources of metrics. They are held weakly, so that metrics do not keep the
+/// cache alive.
+pub(super) fn register_cache<K, V, S>(shared: &Arc<SharedState<K, V, S>>, loads: &Arc<LoadCounters>)
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -65,11 +67,11 @@ where
 }
 
 impl Source for LoadCounters {
-    fn read(&self, figures: &mut MetricValues) {
-        let loads = self.all();
-        figures.count(loads.loads);
-        figures.count(loads.failed);
-        figures.histogram(self.times());
+    fn read(&self, values: &mut MetricValues) {
+        let loads = self.totals();
+        values.count(loads.loads);
+        values.count(loads.failed);
+        values.histogram(self.durations());
     }
 }
 
@@ -79,28 +81,28 @@ where
     V: Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    fn read(&self, figures: &mut MetricValues) {
+    fn read(&self, values: &mut MetricValues) {
         let counts = self.store.counts();
         let resident = self.store.len();
         let (lag, missed, subscribers, overflow) = self.publisher.figures();
-        figures.count(counts.hits);
-        figures.count(counts.misses);
-        figures.count(counts.misses_of_evicted);
-        // Each that came is here or has left.
-        figures.count(resident as u64 + counts.departures() + counts.replaced);
-        figures.count(counts.expired);
-        figures.count(counts.evicted);
-        figures.count(counts.removed);
-        figures.count(counts.replaced);
-        figures.level(resident as f64);
-        figures.level(self.store.weight() as f64);
-        figures.level(self.store.staleness(self.clock.now()).as_secs_f64());
-        figures.count(self.sweeps().total.looked_at);
-        figures.histogram(self.sweep_times());
-        figures.level(subscribers as f64);
-        figures.histogram(lag);
-        figures.count(missed);
-        figures.level(overflow as f64);
+        values.count(counts.hits);
+        values.count(counts.misses);
+        values.count(counts.misses_of_evicted);
+        // Every written value is either resident or was removed, so no counter of writes is needed.
+        values.count(resident as u64 + counts.departures() + counts.replaced);
+        values.count(counts.expired);
+        values.count(counts.evicted);
+        values.count(counts.removed);
+        values.count(counts.replaced);
+        values.level(resident as f64);
+        values.level(self.store.weight() as f64);
+        values.level(self.store.staleness(self.clock.now()).as_secs_f64());
+        values.count(self.sweeps().total.looked_at);
+        values.histogram(self.sweep_times());
+        values.level(subscribers as f64);
+        values.histogram(lag);
+        values.count(missed);
+        values.level(overflow as f64);
     }
 
     #[cfg(feature = "dashboard")]

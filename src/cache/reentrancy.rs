@@ -1,37 +1,39 @@
-//! What a task is in the middle of, so that it never waits for itself.
+//! Detection of calls from inside a loader or a `compute_with` closure, which would otherwise wait for themselves.
 
 use std::{cell::RefCell, future::poll_fn, pin::pin, sync::Arc};
 
 thread_local! {
-    /// The addresses of what the present poll is within, the innermost last.
+    /// Identities of the flights and turns whose user future is being polled on this thread, the innermost last.
+    ///
+    /// An identity is the address of an `Arc`. It stays unique because the callers of `run` and `is` hold that `Arc`.
     static ACTIVE_SCOPES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Being within something, until it is dropped.
+/// Guard of one poll inside of a flight or a turn; dropping it removes the innermost scope, even if the poll panics.
 pub(crate) struct ReentrancyScope;
 
 impl ReentrancyScope {
-    /// Awaits `future` as a part of `what`.
-    pub(crate) async fn run<T, F: Future>(what: &Arc<T>, future: F) -> F::Output {
-        let id = Arc::as_ptr(what).addr();
+    /// Awaits `future` as a part of `owner`, a flight or a turn.
+    pub(crate) async fn run<T, F: Future>(owner: &Arc<T>, future: F) -> F::Output {
+        let id = Arc::as_ptr(owner).addr();
         let mut future = pin!(future);
         poll_fn(move |cx| {
-            ACTIVE_SCOPES.with_borrow_mut(|within| within.push(id));
-            let _leaves = ReentrancyScope;
+            ACTIVE_SCOPES.with_borrow_mut(|scopes| scopes.push(id));
+            let _scope = ReentrancyScope;
             future.as_mut().poll(cx)
         })
         .await
     }
 
-    /// Whether what is polled is a part of `what`.
-    pub(crate) fn is<T>(what: &Arc<T>) -> bool {
-        let id = Arc::as_ptr(what).addr();
-        ACTIVE_SCOPES.with_borrow(|within| within.contains(&id))
+    /// Returns whether the current poll is a part of `owner`.
+    pub(crate) fn is<T>(owner: &Arc<T>) -> bool {
+        let id = Arc::as_ptr(owner).addr();
+        ACTIVE_SCOPES.with_borrow(|scopes| scopes.contains(&id))
     }
 }
 
 impl Drop for ReentrancyScope {
     fn drop(&mut self) {
-        ACTIVE_SCOPES.with_borrow_mut(|within| within.pop());
+        ACTIVE_SCOPES.with_borrow_mut(|scopes| scopes.pop());
     }
 }

@@ -1,4 +1,4 @@
-//! Loads in the background: of what is stale, or will be.
+//! Background refreshes of stale values and of values close to their deadline.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -14,8 +14,9 @@ use super::{
 };
 use crate::engine::{clock::Deadline, panics, store::Failure, to_key::ToKey};
 
-/// A refresh that takes longer has failed: nobody waits for it, and nobody else would end it.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Time limit of a background refresh. It has no caller who could cancel it, so without a limit a stuck loader would
+/// block all later refreshes of its key.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -23,37 +24,40 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Loads a value anew that dies at `seen`, in the background, by the cache's own runtime, unless somebody does
-    /// already, or has.
-    pub(super) fn refresh<Q, E, F, Fut>(
+    /// Starts to reload a value that was seen with the deadline `seen_deadline`, in the background on the runtime of
+    /// the cache. Does nothing if a load of the key is running or has replaced the value since, or if a recent
+    /// failure's backoff has not ended.
+    pub(super) fn spawn_refresh<Q, E, F, Fut>(
         &self,
         key: &Q,
         ttl: impl TimeToLive<V> + Send + 'static,
         loader: F,
-        seen: Deadline,
+        seen_deadline: Deadline,
     ) where
         Q: ToKey<K> + ?Sized,
         E: Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        if self.freshness_policy.failures.as_ref().is_some_and(|kept| !kept.may_retry(key)) {
+        if self.freshness_policy.failures.as_ref().is_some_and(|failures| !failures.may_retry(key))
+        {
             return;
         }
-        let place = self.shared.store.place(key);
-        let Some(flight) = self.shared.store.lead(place, key, || key.to_key(), seen) else {
+        let location = self.shared.store.place(key);
+        let Some(flight) = self.shared.store.lead(location, key, || key.to_key(), seen_deadline)
+        else {
             return;
         };
-        let guard = self.guard(place, flight, true);
-        let (weak, key) = (self.downgrade(), key.to_key());
-        self.shared.runtime.spawn(refreshed(weak, guard, key, ttl, loader));
+        let load_guard = self.load_guard(location, flight, true);
+        let (weak_cache, key) = (self.downgrade(), key.to_key());
+        self.shared.runtime.spawn(run_refresh(weak_cache, load_guard, key, ttl, loader));
     }
 }
 
-/// A load in the background. It keeps no cache alive.
-async fn refreshed<K, V, S, E, F, Fut>(
-    weak: WeakCache<K, V, S>,
-    guard: LoadGuard<K, V, S>,
+/// Runs a loader in the background. It holds the cache weakly, so that a refresh does not keep it alive.
+async fn run_refresh<K, V, S, E, F, Fut>(
+    weak_cache: WeakCache<K, V, S>,
+    load_guard: LoadGuard<K, V, S>,
     key: K,
     ttl: impl TimeToLive<V> + Send + 'static,
     loader: F,
@@ -65,46 +69,57 @@ async fn refreshed<K, V, S, E, F, Fut>(
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<V, E>> + Send + 'static,
 {
-    // It is nobody else's before, and a write since then wins.
+    // The flight was created for this refresh, so its write version was 0 at the start. A write increases it and takes
+    // precedence over the load.
     let started_at_version = 0;
     let start = Instant::now();
-    let load = ReentrancyScope::run(&guard.flight, async move {
+    let load = ReentrancyScope::run(&load_guard.flight, async move {
         let value = loader().await?;
         let ttl = ttl.of(&value);
         Ok::<_, E>((value, ttl))
     });
-    let loaded = panics::caught(timeout(LONGEST, load)).await;
-    let Some(cache) = weak.upgrade() else { return };
-    cache.freshness_policy.loads.count(start.elapsed(), !matches!(loaded, Ok(Ok(Ok(_)))));
+    let loaded = panics::caught(timeout(REFRESH_TIMEOUT, load)).await;
+    let Some(cache) = weak_cache.upgrade() else { return };
+    cache.freshness_policy.loads.record(start.elapsed(), !matches!(loaded, Ok(Ok(Ok(_)))));
     let loaded = match loaded {
         Ok(Ok(loaded)) => Ok(loaded),
         Ok(Err(_)) => {
-            tracing::warn!(cache = cache.shared.name(), "a refresh has taken too long");
-            return cache.note_failure(&guard.flight, started_at_version, key, None);
+            tracing::warn!(
+                cache = cache.shared.name(),
+                timeout = ?REFRESH_TIMEOUT,
+                "background refresh timed out"
+            );
+            return cache.record_failure(&load_guard.flight, started_at_version, key, None);
         }
         Err(panic) => Err(panic),
     };
-    // What else is the user's may panic too.
+    // `Clone`, `Hash`, `Eq` and `Drop` of keys and values are user code too and may panic.
     let loaded = loaded.and_then(|loaded| {
-        let publish = || {
+        let store_loaded = || {
             loaded.map(|(value, ttl)| {
-                cache.publish(&guard.flight, started_at_version, key.clone(), value.clone(), ttl);
+                cache.store_loaded(
+                    &load_guard.flight,
+                    started_at_version,
+                    key.clone(),
+                    value.clone(),
+                    ttl,
+                );
                 value
             })
         };
-        catch_unwind(AssertUnwindSafe(publish))
+        catch_unwind(AssertUnwindSafe(store_loaded))
     });
     match loaded {
-        Ok(Ok(value)) => guard.finish(started_at_version, Ok(value)),
+        Ok(Ok(value)) => load_guard.finish(started_at_version, Ok(value)),
         Ok(Err(error)) => {
             let error: Failure = Arc::new(error);
-            tracing::warn!(cache = cache.shared.name(), "a refresh has failed");
-            cache.note_failure(&guard.flight, started_at_version, key, Some(error.clone()));
-            guard.finish(started_at_version, Err(error));
+            tracing::warn!(cache = cache.shared.name(), "background refresh failed");
+            cache.record_failure(&load_guard.flight, started_at_version, key, Some(error.clone()));
+            load_guard.finish(started_at_version, Err(error));
         }
         Err(_) => {
-            tracing::error!(cache = cache.shared.name(), "a loader panicked in a refresh");
-            cache.note_failure(&guard.flight, started_at_version, key, None);
+            tracing::error!(cache = cache.shared.name(), "loader panicked in a background refresh");
+            cache.record_failure(&load_guard.flight, started_at_version, key, None);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a cache that still has handles.
+//! Shutdown of a cache that still has handles.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -12,19 +12,25 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Stops the sweeper, lets what is dead by now leave, and ends the streams after what they hold.
+    /// Stops the sweeper, removes all entries that have expired by now, and ends the event streams.
     ///
-    /// It waits for no subscriber: what goes beyond the capacity of a lossless one waits for it as
-    /// overflow. Afterwards reads and writes still work, without a sweeper and without events.
+    /// Subscribers still receive the events that their streams hold, and then the end of the stream. This method does
+    /// not wait for them: events beyond the capacity of a lossless stream are kept for it as overflow.
+    ///
+    /// Afterwards reads and writes still work, without a sweeper and without events. Expired values are still never
+    /// returned.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done may leave the streams open; call it again.
+    /// A cancelled call may leave the streams open; call it again.
     pub async fn shutdown(&self) {
-        // Not awaited: its runtime may be at rest. A window that it is at ends under its shard's lock,
-        // for which the look below waits.
-        let failures =
-            self.freshness_policy.failures.as_ref().and_then(|kept| kept.of_keys().end_task());
+        // The aborted tasks are not awaited, because their runtime may not be running. A window that the sweeper is
+        // examining ends under the lock of its shard, and `expire_shard` waits for that lock.
+        let failures = self
+            .freshness_policy
+            .failures
+            .as_ref()
+            .and_then(|failures| failures.shared().end_task());
         for task in self.shared.end_task().into_iter().chain(failures) {
             task.abort();
         }

@@ -1,4 +1,4 @@
-//! A cache in a file, and back: what a restart would forget.
+//! Snapshots: write the entries of a cache to a file or stream, and restore them in another process.
 
 mod error;
 mod format;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::error::SnapshotError;
 use self::{
-    read::{RestoreGuard, Stored, read},
+    read::{RestoreGuard, StoredEntry, read},
     write::write,
 };
 use super::Cache;
@@ -24,30 +24,35 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Writes the live entries, with what is left of their TTLs and with their tags, for [`restore`](Cache::restore) in another process;
-    /// returns how many.
+    /// Writes all live entries with their remaining TTLs and tags, and returns how many were written (Redis: `BGSAVE`).
     ///
-    /// Others read and write meanwhile. It is weakly consistent: an entry that is there all the time is in it, with a
-    /// value that it had meanwhile; one that comes or goes may be. (Where a large shard grows meanwhile, some of its
-    /// entries may be written and counted twice; the later one counts.) A few entries at a time are cloned under the
-    /// lock of their shard for reading, for some 50 µs, and written without one. What it takes in memory does not grow
-    /// with the cache: some hundred kilobytes, and where values are large, a few copies of them.
+    /// [`restore`](Cache::restore) reads them again, usually in another process.
     ///
-    /// Keys and values are written as MessagePack by serde, with the names of fields, so a later program whose types
-    /// have more fields (with `#[serde(default)]`) or fewer can read them. Types that serde itself can't tell apart there
-    /// (`Some(None)` and `None`) come back as it reads them. Bytes are shortest and fastest with `serde_bytes`.
+    /// The snapshot is weakly consistent: concurrent reads and writes continue. An entry that is present all the time
+    /// is included, with a value that it had in the meantime; one that is inserted or removed may be included. If a
+    /// large shard grows at the same time, some of its entries may be written and counted twice, and `restore` keeps
+    /// the later one.
     ///
-    /// The writer is flushed, and neither synced nor shut down. A file should be written beside the one that it replaces
-    /// and renamed, so that there is always a whole one.
+    /// Some entries at a time are cloned under the read lock of their shard, for about 50 µs, and written after the
+    /// lock is released. The memory needed does not grow with the cache: it is some hundred kilobytes, plus a few
+    /// copies of large values.
+    ///
+    /// Keys and values are encoded as MessagePack by serde, with the names of fields. So a later version of the program
+    /// can read them even if its types have fewer fields, or more (with `#[serde(default)]`). Types that serde cannot
+    /// distinguish in MessagePack (`Some(None)` and `None`) are restored as serde reads them. Byte strings are smallest
+    /// and fastest with `serde_bytes`.
+    ///
+    /// The writer is flushed, but neither synced nor shut down. To replace a file, write a new one next to it and
+    /// rename that, so that a complete snapshot exists at any time.
     ///
     /// # Errors
     ///
-    /// [`SnapshotError::Write`] where the writer fails, [`SnapshotError::Encode`] where serde refuses an entry. What was
-    /// written by then is refused by `restore`.
+    /// Returns [`SnapshotError::Write`] if the writer fails, and [`SnapshotError::Encode`] if serde cannot encode an
+    /// entry. The incomplete output is rejected by `restore`.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped leaves what it has written, which `restore` refuses. The cache is as it was.
+    /// A cancelled call leaves incomplete output, which `restore` rejects. The cache is not changed.
     ///
     /// # Examples
     ///
@@ -82,8 +87,18 @@ where
         write(&self.shared, writer, false).await
     }
 
-    /// As [`snapshot`](Cache::snapshot), compressed by LZ4: smaller, mostly by half or more, for some processor time.
-    /// [`restore`](Cache::restore) reads both.
+    /// Writes a [`snapshot`](Cache::snapshot) compressed with LZ4.
+    ///
+    /// It is usually at most half as large, at the cost of processor time. [`restore`](Cache::restore) reads both
+    /// formats.
+    ///
+    /// # Errors
+    ///
+    /// As for [`snapshot`](Cache::snapshot).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`snapshot`](Cache::snapshot).
     pub async fn snapshot_compressed(
         &self,
         writer: impl AsyncWrite + Unpin,
@@ -95,33 +110,37 @@ where
         write(&self.shared, writer, true).await
     }
 
-    /// Puts in all entries of a [`snapshot`](Cache::snapshot), or none; returns how many.
+    /// Inserts all entries of a [`snapshot`](Cache::snapshot), or none of them, and returns how many were inserted.
     ///
-    /// Each may live as long as it still had, less the time between by the wall clock, to the millisecond. (A wall clock
-    /// that was set back counts as no time at all.) Those that have died meanwhile are left out, without an event.
+    /// The remaining TTL of an entry is that of the snapshot, less the time since then by the wall clock, to the
+    /// millisecond. If the wall clock was set back, no time has passed. Entries that have expired in the meantime are
+    /// skipped, without an event. In a cache with [`time_to_idle`](super::Builder::time_to_idle), the idle time of an
+    /// entry starts again, up to its own deadline.
     ///
-    /// What dies idle ([`time_to_idle`](super::Builder::time_to_idle)) begins anew to be idle, up to its own deadline, if
-    /// it had not died.
+    /// The snapshot is read and checked completely before the cache changes. Until then its entries are held in memory
+    /// in addition to those of the cache; what they point to (such as the bytes of a `String`) is moved later and not
+    /// copied. The reader is not read beyond the end of the snapshot, so a file may contain several snapshots, or other
+    /// data after one.
     ///
-    /// All is read and checked before anything changes. Until then the entries are held beside the cache, which so takes
-    /// the memory of a table of them more: what they point to (the bytes of a `String`) is only moved. Nothing is read
-    /// beyond the end of the snapshot, so one file may have several, or something else behind it.
+    /// Each entry is then written as by [`set_tagged`](Cache::set_tagged): it replaces the current value of its key,
+    /// later writes replace it, and it evicts others from a full cache. Keys that are not in the snapshot stay.
+    /// Concurrent callers may see a part of the restored entries.
     ///
-    /// Then each entry is put as by [`set_tagged`](Cache::set_tagged), with the tags that it had: what a key had before is replaced, later writes replace
-    /// it, and where the cache has a bound, others leave for it. Keys that the snapshot does not have stay. Others read
-    /// and write meanwhile, and may see a part of it.
-    ///
-    /// Checksums tell what is damaged, not what is forged: a snapshot is as trustworthy as who may write the file.
+    /// Checksums detect damage, not manipulation: read snapshots only from files that you trust.
     ///
     /// # Errors
     ///
-    /// Where the reader fails, and where what it gives is no whole snapshot of such entries, as [`SnapshotError`] says.
-    /// Nothing has changed then.
+    /// Returns a [`SnapshotError`] if the reader fails, or if its data is not a complete snapshot of such entries. The
+    /// cache is not changed then.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped while it reads changes nothing. One that is dropped afterwards puts in what is left before
-    /// the drop returns, at less than a microsecond an entry.
+    /// A call cancelled while it reads changes nothing. A call cancelled after that inserts the remaining entries
+    /// before its drop returns, in less than a microsecond per entry.
+    ///
+    /// # Examples
+    ///
+    /// See [`snapshot`](Cache::snapshot).
     pub async fn restore(&self, reader: impl AsyncRead + Unpin) -> Result<u64, SnapshotError>
     where
         K: DeserializeOwned,
@@ -130,18 +149,18 @@ where
         let clock = &self.shared.clock;
         let entries = read(clock, reader).await?;
         let mut count = 0;
-        let mut arrival = RestoreGuard::new(entries, |Stored { key, value, until, tags }| {
-            // It may have died since it was read.
-            if !clock.is_dead(until) {
+        let mut guard = RestoreGuard::new(entries, |StoredEntry { key, value, deadline, tags }| {
+            // It may have expired since it was read.
+            if !clock.is_expired(deadline) {
                 count += 1;
                 let tags = tags.map_or_else(Vec::new, |tags| *tags);
-                self.put_tagged(key, value, tags, &self.call(), until);
+                self.put_tagged(key, value, tags, &self.call(), deadline);
             }
         });
-        while arrival.put_next() {
+        while guard.put_next() {
             coop::proceed().await;
         }
-        drop(arrival);
+        drop(guard);
         Ok(count)
     }
 }

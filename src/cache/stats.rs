@@ -1,4 +1,4 @@
-//! What a cache tells of itself in numbers.
+//! Statistics of a cache.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -10,53 +10,55 @@ use super::Cache;
 use crate::engine::seconds;
 use crate::engine::sweeper::SweepReport;
 
-/// What a cache has done and holds. Made by [`Cache::stats`](crate::Cache::stats).
+/// Counters and sizes of a cache. Returned by [`Cache::stats`](crate::Cache::stats).
 ///
-/// Each count is exact; all of them together are not taken at one instant.
+/// Each value is exact, but they are not read at the same instant. Counters cover the time since the cache was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Entries in memory: live, or dead and not yet swept.
+    /// Number of entries in memory: live, or expired and not yet swept.
     pub resident: usize,
-    /// What they weigh together: by the weigher of [`max_weight`](crate::Builder::max_weight), else 1 each.
+    /// Total weight of the resident entries, in the unit of the weigher of [`max_weight`](crate::Builder::max_weight);
+    /// without one, each entry weighs 1.
     pub weight: u64,
-    /// Calls of `get` and `get_ex` that found a live value.
+    /// Reads that found a live value, by `get`, `get_many`, `get_ex`, `get_ex_with` or a loader method.
     pub hits: u64,
-    /// Calls of `get` and `get_ex` that found none.
+    /// Such reads that found no live value. A loader method that returns a stale value counts as a miss.
     pub misses: u64,
-    /// Of the misses, those of keys that were evicted lately: what a cache about twice as large would have had. Where
-    /// that is a large share of the misses, the bound is too small.
+    /// Misses of keys that were recently evicted: hits that a cache about twice as large would have had.
+    ///
+    /// If they are a large share of the misses, the bound is too small. Zero in an unbounded cache.
     pub misses_of_evicted: u64,
-    /// Loaders that ran to their end, in the background too.
+    /// Loader runs that finished, including background refreshes.
     pub loads: u64,
-    /// Of those, the ones that failed.
+    /// Loader runs that failed.
     pub failed_loads: u64,
-    /// How long all of them took together.
+    /// Total duration of all loader runs.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
     pub load_time: Duration,
-    /// Values whose TTL ran out and that have left.
+    /// Values removed from memory because their TTL had elapsed, or by [`Cache::expire_now`](crate::Cache::expire_now).
     pub expired: u64,
-    /// Values that left to make room for others.
+    /// Values removed to keep the cache within its bound.
     pub evicted: u64,
-    /// Values that were removed.
+    /// Values removed at the caller's request.
     pub removed: u64,
-    /// Values that were replaced.
+    /// Values replaced by a new value of the same key.
     pub replaced: u64,
-    /// Sweeps that were finished.
+    /// Number of finished sweeps.
     pub sweeps: u64,
-    /// The last finished sweep.
+    /// Report of the last finished sweep; `None` before the first.
     pub last_sweep: Option<SweepReport>,
-    /// All finished sweeps added up.
+    /// Sums over all finished sweeps.
     pub swept: SweepReport,
-    /// Streams of events that somebody holds.
+    /// Number of event streams in use, including those of `on_expired` callbacks.
     pub subscribers: usize,
-    /// Events beyond the capacity of the fullest lossless stream, waiting for its reader.
+    /// Unread events above the capacity of the fullest lossless stream.
     pub overflow: usize,
 }
 
 impl Stats {
-    /// The share of reads that found a live value; 0 where nothing was read.
+    /// Returns the share of reads that found a live value; 0 if there were no reads.
     pub fn hit_ratio(&self) -> f64 {
         match self.hits + self.misses {
             0 => 0.0,
@@ -71,11 +73,27 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// What the cache has done and holds. O(shards).
+    /// Returns the counters and sizes of the cache (Redis: `INFO`). Costs O(shards).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache = Cache::builder().max_entries(100).build();
+    /// cache.set("ada", 42).await;
+    /// cache.get("ada").await;
+    /// cache.get("bob").await;
+    /// let stats = cache.stats();
+    /// assert_eq!((stats.hits, stats.misses), (1, 1));
+    /// assert_eq!(stats.hit_ratio(), 0.5);
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let counts = self.shared.store.counts();
         let sweeps = self.shared.sweeps();
-        let loads = self.freshness_policy.loads.all();
+        let loads = self.freshness_policy.loads.totals();
         Stats {
             resident: self.len(),
             weight: self.weight(),

@@ -1,4 +1,4 @@
-//! The streams of a cache, and the callback that is one of their readers.
+//! Subscriptions to removals: event streams and the expiry callback.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -14,7 +14,7 @@ use crate::engine::{
     tasks::spawn,
 };
 
-/// How many events `on_expired` may be behind before it holds back the sweeper.
+/// Capacity of the lossless stream that `on_expired` reads, the same as the default capacity of `events`.
 const CALLBACK_CAPACITY: usize = 1_024;
 
 impl<K, V, S> Cache<K, V, S>
@@ -23,13 +23,17 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// A stream of what leaves from now on. It never slows the cache: a subscriber that falls behind
-    /// [`event_capacity`](super::Builder::event_capacity) misses the oldest events, and is told how many.
+    /// Subscribes to the events of removals from now on, without ever slowing the cache.
     ///
-    /// It hears what is [published](super::Builder::publish), or [less](Events::only). An event costs whoever
-    /// causes it the same, however many subscribers there are; those who wait for it are woken one by one.
+    /// A subscriber that falls behind by more than [`event_capacity`](super::Builder::event_capacity) events misses the
+    /// oldest ones, and [`Lagged`](crate::Lagged) reports how many. The stream has the
+    /// [published](super::Builder::publish) causes; [`Events::only`] limits it further.
     ///
-    /// A value that holds a stream of the very cache it is in keeps that stream's events in memory for ever.
+    /// Publishing an event costs the same for any number of subscribers, except that waiting subscribers are woken one
+    /// by one. If a value in the cache owns a stream of the same cache, the unread events of that stream stay in memory
+    /// forever.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -49,30 +53,49 @@ where
         Events::new(&self.shared.publisher)
     }
 
-    /// A stream of what leaves from now on that loses nothing while it lives: with `capacity` unread
-    /// events it holds back the sweeper, never a reader or a writer.
+    /// Subscribes to the events of removals from now on, without losing any while the stream exists.
     ///
-    /// It hears what is [published](super::Builder::publish), or [less](LosslessEvents::only).
+    /// When `capacity` events are unread, the stream delays the sweeper, but never a reader or a writer: expired
+    /// entries stay in memory, unreadable, until the subscriber catches up. Events caused by readers and writers in the
+    /// meantime are queued beyond the capacity ([`Stats::overflow`](crate::Stats::overflow)).
+    ///
+    /// The stream has the [published](super::Builder::publish) causes; [`LosslessEvents::only`] limits it further.
     ///
     /// # Panics
     ///
-    /// Where `capacity` is 0.
+    /// Panics if `capacity` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let cache = Cache::new();
+    /// let mut events = cache.events_lossless(16);
+    /// cache.set_ex("session", 42, Duration::from_secs(30)).await;
+    /// assert_eq!(events.recv().await.unwrap().key, "session");
+    /// # }
+    /// ```
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, V> {
         LosslessEvents::new(&self.shared.publisher, capacity)
     }
 
-    /// Calls and awaits `callback` for each value that expires from now on, one after the other, in a
-    /// task on the cache's runtime (TimedDict: `callback`). It hears every [`Cause::Expired`] and nothing
-    /// else, whatever [`publish`](super::Builder::publish) says.
+    /// Calls `callback` for each entry that expires from now on (TimedDict: `callback`).
     ///
-    /// It loses nothing: a slow callback holds back the sweeper as a lossless subscriber of 1,024 events
-    /// does. A panic in it is logged and harms nothing. As a handler of axum, the closure is cloned for
-    /// each call: share what it changes in an `Arc`. [`JoinHandle::abort`] ends it; so does the end of
-    /// the cache.
+    /// The calls are awaited one at a time, in a task on the runtime of the cache. The callback receives every
+    /// [`Cause::Expired`] event and no other, regardless of [`publish`](super::Builder::publish). No event is lost: a
+    /// slow callback delays the sweeper, as a lossless subscriber with a capacity of 1,024 does. A panic in it is
+    /// logged and has no other effect.
     ///
-    /// **A callback that owns a handle of its cache keeps it alive for ever**, values, sweeper, streams and all:
-    /// it would end with the cache, which it does not let end. Let it own a [`WeakCache`](crate::WeakCache),
-    /// whose page has an example.
+    /// The closure is cloned for each call, as with axum handlers: share mutable state in an [`Arc`]. The task ends
+    /// with the cache, or by [`JoinHandle::abort`].
+    ///
+    /// **A callback that owns a handle to its cache keeps the cache alive forever**, including its entries, sweeper and
+    /// streams. It should own a [`WeakCache`](crate::WeakCache), whose documentation has an example.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -99,7 +122,7 @@ where
             while let Some(event) = events.recv().await {
                 let callback = callback.clone();
                 if panics::caught(async move { callback(event).await }).await.is_err() {
-                    tracing::error!(cache = name, "the callback of on_expired panicked");
+                    tracing::error!(cache = name, "on_expired callback panicked");
                 }
             }
         };

@@ -1,4 +1,4 @@
-//! Sweeping by hand, and pausing the sweeper.
+//! Methods that control the sweeper: sweep now, reconfigure, pause and resume.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -14,33 +14,49 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Sweeps once, now, also while the sweeper is paused or there is none. It gives the memory of
-    /// nearly empty shards back; what they still hold moves with the next sweep.
+    /// Runs one sweep now and returns its report, even if the sweeper is paused or [manual](Sweep::manual).
     ///
-    /// It never waits for a subscriber: where a lossless one has no room, the sweep ends there and
+    /// It also releases the memory of shards that have become nearly empty. Their remaining entries are moved by the
+    /// next sweep.
+    ///
+    /// It never waits for a subscriber: if a lossless stream is full, the sweep stops there and
     /// [`SweepReport::held_back`] is true.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what it has not looked at, the next sweep will.
+    /// Cancel safe: the next sweep examines the entries that a cancelled one did not reach.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Cache, Sweep};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let cache = Cache::builder().sweep(Sweep::manual()).build();
+    /// cache.set_ex("ada", 42, Duration::from_secs(1)).await;
+    /// tokio::time::advance(Duration::from_secs(1)).await;
+    /// assert_eq!(cache.sweep().await.expired, 1);
+    /// assert!(cache.is_empty());
+    /// # }
+    /// ```
     pub async fn sweep(&self) -> SweepReport {
         if let Some(failures) = &self.freshness_policy.failures {
-            sweep(failures.of_keys()).await;
+            sweep(failures.shared()).await;
         }
         sweep(&self.shared).await
     }
 
-    /// Has this cache swept otherwise from now on: more often, less at a time, by hand alone
-    /// ([`Sweep::manual`]), or by a task again.
+    /// Changes the sweep settings of a running cache.
     ///
-    /// The first sweep comes one pause after the call, and a sweep under way ends as it began, if it is one of
-    /// [`sweep`](Cache::sweep). A sweeper that is [paused](Cache::pause_sweeper) stays so. A
-    /// [`seed`](Sweep::seed) begins its random choices anew, none goes on with those that there are. After
-    /// [`shutdown`](Cache::shutdown) there is no task, whatever is set.
+    /// This can change the interval and the sample, stop the sweeper task ([`Sweep::manual`]), or start one again. The
+    /// first sweep starts one interval after the call. A sweep already started by [`sweep`](Cache::sweep) keeps its
+    /// settings. A [paused](Cache::pause_sweeper) sweeper stays paused. A [`seed`](Sweep::seed) restarts the random
+    /// choices; without one they continue. After [`shutdown`](Cache::shutdown) no task is started.
     ///
     /// # Panics
     ///
-    /// Where a task is asked for, and the runtime of the cache has no time driver (`enable_time`).
+    /// Panics if `sweep` needs a task and the runtime of the cache has no time driver (`enable_time`).
     ///
     /// # Examples
     ///
@@ -52,7 +68,7 @@ where
     /// let cache = Cache::builder().sweep(Sweep::manual()).build();
     /// cache.set_ex("ada", 42, Duration::from_secs(1)).await;
     /// tokio::time::sleep(Duration::from_secs(10)).await;
-    /// assert_eq!(cache.len(), 1); // dead, and still in memory
+    /// assert_eq!(cache.len(), 1); // expired, but still in memory
     ///
     /// cache.set_sweep(Sweep::default().every(Duration::from_millis(50)));
     /// tokio::time::sleep(Duration::from_millis(60)).await;
@@ -61,32 +77,34 @@ where
     /// ```
     pub fn set_sweep(&self, sweep: Sweep) {
         if let Some(failures) = &self.freshness_policy.failures {
-            sweeper::set_sweep(failures.of_keys(), sweep);
+            sweeper::set_sweep(failures.shared(), sweep);
         }
         sweeper::set_sweep(&self.shared, sweep);
     }
 
-    /// Lets the sweeper rest. Reads stay right: dead values just stay in memory.
+    /// Pauses the sweeper. Expired entries stay in memory, and their events are delayed, but their values are still
+    /// never returned.
     pub fn pause_sweeper(&self) {
         self.shared.pause(true);
     }
 
-    /// Lets the sweeper work again, from its next tick.
+    /// Resumes a paused sweeper at its next tick.
     pub fn resume_sweeper(&self) {
         self.shared.pause(false);
     }
 }
 
+/// Runs one sweep of `shared`, yielding to the runtime between its steps.
 async fn sweep<K, V, S>(shared: &SharedState<K, V, S>) -> SweepReport
 where
     K: Hash + Eq + Clone,
     S: BuildHasher + Clone,
 {
-    let mut sweep = SweepRun::new(shared);
-    while let Step::Yield = sweep.step_safely(shared) {
+    let mut run = SweepRun::new(shared);
+    while let Step::Yield = run.step_safely(shared) {
         tokio::task::yield_now().await;
     }
-    let report = sweep.finish(shared);
+    let report = run.finish(shared);
     for shard in 0..shared.store.shard_count() {
         if shrink(shared, shard) {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Names that values share, by which all of them are removed at once.
+//! Tags: labels by which any number of entries are removed in one call.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -18,11 +18,14 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// As [`set_ex`](Cache::set_ex), with tags: [`remove_tag`](Cache::remove_tag) of any of them removes the value.
+    /// Like [`set_ex`](Cache::set_ex), and attaches tags to the entry: [`remove_tag`](Cache::remove_tag) with any of
+    /// them removes it.
     ///
-    /// The tags are the value's: a new value at the key has those that are given with it, and none from
-    /// [`set`](Cache::set) and its like. What changes the value in place, or its TTL, leaves them. A tagged entry takes
-    /// some 30 bytes more, and one without tags nothing.
+    /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
+    /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags. A tagged entry
+    /// takes about 30 additional bytes, an untagged one none.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -46,40 +49,41 @@ where
         ttl: Duration,
         tags: impl IntoIterator<Item = impl Into<String>>,
     ) -> impl Future<Output = Option<V>> {
-        // Before the first await, so that the future keeps none of the caller's iterator.
+        // Collected before the first await, so that the future does not hold the caller's iterator.
         let tags = tags.into_iter().map(|tag| tag.into().into_boxed_str()).collect();
         async move {
             coop::proceed().await;
             let call = self.call();
-            let until = self.until(Some(ttl), &call);
-            self.put_tagged(key, value, tags, &call, until)
+            let deadline = self.deadline_for(Some(ttl), &call);
+            self.put_tagged(key, value, tags, &call, deadline)
         }
     }
 
-    /// Removes all values that have this tag. When this returns nobody finds them, however many there are: it takes
-    /// the time of one write. The next sweep looks at all entries and takes them out of memory; they leave as
-    /// [`Cause::Removed`](crate::Cause::Removed). Until then calls cost a little more. What was being loaded
-    /// [ahead](super::Builder::refresh_ahead) for them is not kept.
+    /// Removes all entries that have the tag `tag`, as [`Cause::Removed`](crate::Cause::Removed).
+    ///
+    /// When this returns, none of them can be read any more. This takes the time of a single write, no matter how many
+    /// there are: the next sweep examines all entries and removes the tagged ones from memory. Until then calls cost
+    /// slightly more. A value that is [refreshed ahead](super::Builder::refresh_ahead) for such an entry is not stored.
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.shared.store.remove_tag(tag, &self.shared.clock);
         self.shared.publisher.flush();
     }
 
-    /// Puts a value that has tags of these names.
+    /// Sets the value of `key` with tags of these names, and returns the live value it replaced.
     pub(super) fn put_tagged(
         &self,
         key: K,
         value: V,
         tags: Vec<Box<str>>,
         call: &CallTime<'_>,
-        until: Deadline,
+        deadline: Deadline,
     ) -> Option<V> {
-        let failure = self.failure_at(&key);
+        let failure = self.failure_location(&key);
         let tags = self.shared.store.tags(tags);
-        let written = self.shared.store.put(key, value, tags, call, |_| Some(until));
-        self.forget_failure(failure);
-        self.end(call);
+        let written = self.shared.store.put(key, value, tags, call, |_| Some(deadline));
+        self.discard_failure(failure);
+        self.finish_call(call);
         match written {
             Written::Put { replaced, .. } => replaced,
             Written::Unchanged | Written::Removed(_) => unreachable!("a deadline was given"),

@@ -1,4 +1,4 @@
-//! A handle that does not keep its cache alive.
+//! Weak handle to a cache.
 
 use std::{
     fmt,
@@ -8,21 +8,21 @@ use std::{
 use super::{Cache, freshness_policy::FreshnessPolicy};
 use crate::engine::{hasher::DefaultHasher, state::SharedState};
 
-/// A handle that does not keep its cache alive: for callbacks, tasks and values that a cache itself keeps.
-/// Made by [`Cache::downgrade`].
+/// Handle that does not keep its cache alive, for callbacks, tasks and values that the cache itself owns. Created by
+/// [`Cache::downgrade`].
 ///
-/// A cache ends when its last [`Cache`] is dropped. A closure given to
-/// [`on_expired`](Cache::on_expired) ends with the cache: where it owns a `Cache` of the same one,
-/// neither ever ends, and the values, the streams and the sweeper stay for ever. The same goes for a value
-/// that owns its cache, and for a task that waits in a loop. Such a one owns a `WeakCache`, and
-/// [upgrades](WeakCache::upgrade) it for as long as it needs the cache.
+/// A cache ends when its last [`Cache`] handle is dropped. A closure given to [`on_expired`](Cache::on_expired) is
+/// dropped with the cache. If the closure owns a `Cache` handle to the same cache, neither is ever dropped, and the
+/// entries, streams and sweeper stay forever. The same applies to a value that owns a handle to its cache, and to a
+/// task that holds one in a loop. Use a `WeakCache` in these places, and [upgrade](WeakCache::upgrade) it only while
+/// the cache is needed.
 ///
-/// It is cheap to clone, and works on any thread. While one is there, the few hundred bytes of the
-/// cache's own state stay allocated; entries don't.
+/// Cloning it is cheap, and it can be used on any thread. While a `WeakCache` exists, a few hundred bytes of the cache
+/// stay allocated, but no entries.
 ///
 /// # Examples
 ///
-/// A callback that loads anew what expires:
+/// A callback that reloads expired values:
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// let weak = rates.downgrade();
 /// let refreshing = rates.on_expired(async move |event| {
 ///     let rate = load(event.key).await;
-///     // Not before: what it loads for a cache that is gone is dropped.
+///     // Upgraded after the load, so that a slow load does not keep the cache alive.
 ///     let Some(rates) = weak.upgrade() else { return };
 ///     rates.set(event.key, rate).await;
 /// });
@@ -45,11 +45,11 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// assert_eq!(rates.get("EUR").await, Some(43));
 ///
 /// drop(rates);
-/// refreshing.await.unwrap(); // the callback kept nothing alive
+/// refreshing.await.unwrap(); // the callback did not keep the cache alive
 /// # }
 /// ```
 ///
-/// A task that ends with the cache it looks after:
+/// A task that ends with its cache:
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,9 +59,9 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// let sessions: Cache<String, u64> = Cache::new();
 /// let weak = sessions.downgrade();
 /// let reporter = tokio::spawn(async move {
-///     // Dropped before the pause, else the cache would last as long as this task.
 ///     while let Some(sessions) = weak.upgrade() {
 ///         println!("{} sessions", sessions.len());
+///         // Dropped before the pause, else this task would keep the cache alive.
 ///         drop(sessions);
 ///         tokio::time::sleep(Duration::from_secs(10)).await;
 ///     }
@@ -76,13 +76,14 @@ pub struct WeakCache<K, V, S = DefaultHasher> {
 }
 
 impl<K, V, S> WeakCache<K, V, S> {
-    /// A handle of the cache, with the default TTL that it was built with; `None` from the moment at which
-    /// its last [`Cache`] is dropped, also while its values are.
+    /// Returns a handle to the cache, or `None` if its last [`Cache`] has been dropped.
     ///
-    /// It costs about as much as a clone. Keep what it returns no longer than you need it: the cache lives
-    /// as long.
+    /// `None` is returned from the moment at which the last handle is dropped, even while the entries are still being
+    /// dropped. The handle has the settings that the cache was built with. Upgrading costs about as much as cloning a
+    /// handle. The returned handle keeps the cache alive, so drop it when it is no longer needed.
     pub fn upgrade(&self) -> Option<Cache<K, V, S>> {
-        // In this order: who has upgraded `freshness_policy` is a handle to all others, and must not fail any more.
+        // `freshness_policy` last: its strong count is the number of handles, so once it is upgraded this call must not
+        // fail any more.
         let shared = self.shared.upgrade()?;
         let freshness_policy = self.freshness_policy.upgrade()?;
         Some(Cache { freshness_policy, shared })
@@ -90,7 +91,9 @@ impl<K, V, S> WeakCache<K, V, S> {
 }
 
 impl<K, V, S> Cache<K, V, S> {
-    /// A handle that does not keep the cache alive.
+    /// Returns a handle that does not keep the cache alive.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::Cache;
@@ -100,7 +103,7 @@ impl<K, V, S> Cache<K, V, S> {
     /// let weak = cache.downgrade();
     /// cache.set("ada", 42).await;
     ///
-    /// let again = weak.upgrade().expect("the cache lives");
+    /// let again = weak.upgrade().expect("the cache still has a handle");
     /// assert_eq!(again.get("ada").await, Some(42));
     ///
     /// drop((cache, again));
@@ -132,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_weak_handle_keeps_is_small() {
+    fn state_kept_by_a_weak_handle_is_below_1000_bytes() {
         assert!(size_of::<SharedState<String, Vec<u8>, DefaultHasher>>() < 1_000);
     }
 }

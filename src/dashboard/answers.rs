@@ -1,4 +1,5 @@
-//! What is answered: the page and its parts, which are texts of this crate, and what they ask for.
+//! Answers of the dashboard's router: the page with its static files, the metrics as JSON and as a stream, and
+//! searches.
 
 use std::{
     convert::Infallible,
@@ -25,21 +26,22 @@ use tokio::{
 };
 
 use super::sampler::{Sample, Sampler};
-use crate::engine::{metrics::look, ttl::Ttl};
+use crate::engine::{metrics::read_all, ttl::Ttl};
 
-/// The page runs its own script, asks its own server, and is in no frame. Nothing in it is a style or a script.
+/// Content security policy: the page runs only its own script and style, connects only to its own server, and cannot be
+/// embedded in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; \
     form-action 'none'";
 
-/// For how long a stream lasts, after which it is asked for anew: an answer without an end would hold up whoever waits
-/// for all answers before it stops.
-const STREAM: Duration = Duration::from_secs(10);
+/// Duration of a stream, after which the page requests it again. An endless response would delay a graceful shutdown,
+/// which waits for all responses.
+const STREAM_DURATION: Duration = Duration::from_secs(10);
 
 type Fields = [(HeaderName, &'static str); 5];
 
 pub(super) async fn page(OriginalUri(uri): OriginalUri) -> impl IntoResponse {
-    // Relative to the page, whose address may end in the name that it is nested under, or in a slash.
+    // Relative to the page, whose path may end in the name that it is nested under, or in a slash.
     let last = uri.path().rsplit('/').next().unwrap_or_default();
     let here = match last {
         "" | "index.html" => ".".to_owned(),
@@ -56,18 +58,22 @@ pub(super) async fn script() -> impl IntoResponse {
     (fields("text/javascript; charset=utf-8"), include_str!("script.js"))
 }
 
-/// All that is known now.
+/// Returns all current metrics and their history.
 pub(super) async fn figures(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
     (fields("application/json"), sampler.all().1)
 }
 
-/// All that is known, and then each sample.
+/// Streams all current metrics and their history, and then each sample.
 pub(super) async fn stream(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
-    let watched =
-        Watched { samples: sampler.follow(), sampler, seen: None, end: Instant::now() + STREAM };
-    // Some proxies else keep what comes until there is more of it.
+    let stream_state = SampleStream {
+        samples: sampler.subscribe(),
+        sampler,
+        seen: None,
+        end: Instant::now() + STREAM_DURATION,
+    };
+    // Asks nginx and others not to buffer the response, which would delay each sample.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
-    (unbuffered, Sse::new(watched.events()).keep_alive(KeepAlive::default()))
+    (unbuffered, Sse::new(stream_state.events()).keep_alive(KeepAlive::default()))
 }
 
 #[derive(Deserialize)]
@@ -76,26 +82,29 @@ pub(super) struct Search {
     key: String,
 }
 
-/// How long the value of a key has still to live, by the `name` of its cache.
+/// Returns the TTL of a key in the cache called `name`.
 pub(super) async fn ttl(body: Bytes) -> Response {
     let Ok(Search { name, key }) = serde_json::from_slice(&body) else {
-        return refuse(StatusCode::BAD_REQUEST, "a search is {\"name\": a cache, \"key\": a key}");
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "invalid search, expected {\"name\": .., \"key\": ..}",
+        );
     };
-    let found = look().into_iter().filter(|reading| reading.name == name);
+    let found = read_all().into_iter().filter(|reading| reading.name == name);
     let sources = found.flat_map(|reading| reading.sources);
     let mut sources = sources.filter(|source| source.may_be_searched()).peekable();
     if sources.peek().is_none() {
-        return refuse(StatusCode::NOT_FOUND, "no cache of this name may be searched");
+        return refuse(StatusCode::NOT_FOUND, "no cache of this name can be searched");
     }
     let Ok(ttls) = catch_unwind(AssertUnwindSafe(|| {
         sources.filter_map(|source| source.ttl_of(&key)).collect::<Vec<_>>()
     })) else {
         return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the search for this key panicked");
     };
-    // There may be several of one name.
+    // Several caches may have the same name.
     let live = ttls.iter().find(|ttl| **ttl != Ttl::Missing);
     let answer = match live.or(ttls.first()) {
-        None => return refuse(StatusCode::UNPROCESSABLE_ENTITY, "this is no key of that cache"),
+        None => return refuse(StatusCode::UNPROCESSABLE_ENTITY, "not a valid key of this cache"),
         Some(Ttl::Missing) => json!({ "ttl": "missing" }),
         Some(Ttl::Persistent) => json!({ "ttl": "persistent" }),
         Some(Ttl::Remaining(left)) => json!({ "ttl": "remaining", "ms": left.as_millis() as u64 }),
@@ -103,7 +112,7 @@ pub(super) async fn ttl(body: Bytes) -> Response {
     (fields("application/json"), answer.to_string()).into_response()
 }
 
-struct Watched {
+struct SampleStream {
     sampler: Arc<Sampler>,
     samples: watch::Receiver<Sample>,
     /// The number of the last sample that was sent.
@@ -111,11 +120,11 @@ struct Watched {
     end: Instant,
 }
 
-impl Watched {
+impl SampleStream {
     fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        stream::unfold(self, |mut watched| async {
-            let event = watched.next().await?;
-            Some((Ok(event), watched))
+        stream::unfold(self, |mut stream_state| async {
+            let event = stream_state.next().await?;
+            Some((Ok(event), stream_state))
         })
     }
 
@@ -130,7 +139,7 @@ impl Watched {
                     self.seen = Some(number);
                     return Some(Event::default().event("sample").data(text));
                 }
-                // It was too slow for some, or the first who looks.
+                // The client missed samples, or this one was not serialized because it had no client.
                 _ => return Some(self.all()),
             }
         }

@@ -1,4 +1,4 @@
-//! What is shown of a cache or a limiter, of what it tells of itself.
+//! Metrics of a cache or a limiter in the form that the page shows.
 
 use serde::{Serialize, Serializer};
 
@@ -13,7 +13,7 @@ pub(super) enum Kind {
     RedisLimiter,
 }
 
-/// All things of one kind and name, as they are now.
+/// Current metrics of all objects of one kind and name.
 pub(super) struct Group {
     pub(super) kind: Kind,
     pub(super) name: String,
@@ -22,7 +22,7 @@ pub(super) struct Group {
     pub(super) denied_keys: Vec<Denied>,
 }
 
-/// What only grows. A kind has some of it.
+/// Counters, which only grow. Each kind has some of them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Counts {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub(super) struct Counts {
     pub(super) sweeps: Histogram,
 }
 
-/// What comes and goes.
+/// Values that may grow and shrink.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Levels {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +74,7 @@ pub(super) struct Levels {
     overflow: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<f64>,
-    /// Whether it may be asked for a key's TTL.
+    /// True if the page may search for the TTL of a key.
     searchable: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Denied {
 }
 
 impl Group {
-    /// What is shown of what was read; none where it is of another kind.
+    /// Converts a reading; returns `None` if it is of another kind.
     pub(super) fn read(reading: &Reading) -> Option<Self> {
         let (kind, prefix) = match reading.kind() {
             "fleeting_cache_hits_total" => (Kind::Cache, "fleeting_cache_"),
@@ -108,7 +108,7 @@ impl Group {
             hits: count("hits_total"),
             misses: count("misses_total"),
             sets: count("sets_total"),
-            // A server tells of these alone, and who hears of none is told of none.
+            // A server reports only these, and only to subscribers. Zero is therefore not shown: it may be unknown.
             expired: left("expired")
                 .or_else(|| count("events_total").filter(|events| is_redis_cache && *events > 0)),
             evicted: left("evicted"),
@@ -147,7 +147,7 @@ impl Denied {
     }
 }
 
-/// A hash by its first twelve digits: more than enough to tell eight from each other.
+/// Serializes a hash as its first twelve digits, enough to distinguish eight keys.
 fn key_name<S: Serializer>(name: &KeyName, serializer: S) -> Result<S::Ok, S::Error> {
     match name {
         KeyName::Plain(text) => serializer.serialize_str(text),

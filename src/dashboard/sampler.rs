@@ -1,10 +1,9 @@
-//! The thread that reads all figures once a second, as long as somebody has a dashboard mounted, and what it has read
-//! in the last minutes.
+//! The thread that reads all metrics once per second while a dashboard is mounted, and its samples of the last minutes.
 //!
-//! 1. There is one in a process, however many dashboards are mounted. It needs no runtime, and goes on while a clock of
-//!    Tokio's is paused: what it tells is for people.
-//! 2. A sample is written as text once, however many look, and not at all while nobody does.
-//! 3. Nothing of a cache is held across a wait.
+//! 1. There is one sampler per process, for any number of dashboards. It needs no runtime, and continues while Tokio's
+//!    clock is paused, because the page shows real time.
+//! 2. A sample is serialized once for all clients, and not at all without clients.
+//! 3. No object is held while the thread sleeps, so that the last handle of a cache can end it.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -19,27 +18,27 @@ use tokio::sync::watch;
 
 use super::{
     groups::Group,
-    track::{Tracks, Whole},
+    track::{GroupWithHistory, Tracks},
 };
-use crate::engine::metrics::look;
+use crate::engine::metrics::read_all;
 
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 static SHARED: Mutex<Weak<Sampler>> = Mutex::new(Weak::new());
 
 pub(super) struct Sampler {
-    /// Which sampler it is, so that who looks knows when it is another.
+    /// Random identifier of this sampler, so that a page notices a restart of the process.
     boot: String,
     tracks: Mutex<Tracks>,
     live: watch::Sender<Sample>,
 }
 
-/// One look at all that there is.
+/// One sample of all metrics.
 #[derive(Clone, Default)]
 pub(super) struct Sample {
-    /// From 1 on; 0 where there is none yet.
+    /// Starts at 1; 0 before the first sample.
     pub(super) number: u64,
-    /// As JSON.
+    /// JSON, or empty if there was no client.
     pub(super) text: Arc<str>,
 }
 
@@ -53,7 +52,7 @@ struct Message<'a, T> {
 }
 
 impl Sampler {
-    /// The one of the process.
+    /// Returns the sampler of the process, starting it if needed.
     pub(super) fn shared() -> Arc<Self> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sampler) = shared.upgrade() {
@@ -66,26 +65,26 @@ impl Sampler {
         });
         *shared = Arc::downgrade(&sampler);
         drop(shared);
-        follow(Arc::downgrade(&sampler));
+        spawn_sampler(Arc::downgrade(&sampler));
         sampler
     }
 
-    /// All that is known: what is now, and the last minutes. And the number of the last sample in it.
+    /// Returns the current metrics with their history, as JSON, and the number of the last sample in them.
     pub(super) fn all(&self) -> (u64, String) {
         let tracks = self.tracks();
         let number = tracks.number();
-        (number, self.write(number, tracks.all().collect::<Vec<Whole<'_>>>()))
+        (number, self.write(number, tracks.all().collect::<Vec<GroupWithHistory<'_>>>()))
     }
 
-    /// What is from now on.
-    pub(super) fn follow(&self) -> watch::Receiver<Sample> {
+    /// Subscribes to the samples from now on.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Sample> {
         self.live.subscribe()
     }
 
     fn sample(&self, elapsed: Duration) {
-        let readings = look();
+        let readings = read_all();
         let groups: Vec<_> = readings.iter().filter_map(Group::read).collect();
-        // Before the lock: the last of a cache may end here, which is somebody's code.
+        // Before the lock is taken: this may be the last handle of a cache, and its drop runs user code.
         drop(readings);
         let mut tracks = self.tracks();
         tracks.add(groups, elapsed);
@@ -97,7 +96,7 @@ impl Sampler {
     }
 
     fn write(&self, number: u64, groups: impl Serialize) -> String {
-        let every_ms = EVERY.as_millis() as u64;
+        let every_ms = INTERVAL.as_millis() as u64;
         let version = env!("CARGO_PKG_VERSION");
         let message = Message { boot: &self.boot, number, every_ms, version, groups };
         serde_json::to_string(&message).expect("numbers and texts can be written as JSON")
@@ -108,22 +107,22 @@ impl Sampler {
     }
 }
 
-/// Samples as long as somebody has the sampler.
-fn follow(sampler: Weak<Sampler>) {
-    let follow = move || {
+/// Starts the thread, which samples until the sampler is dropped.
+fn spawn_sampler(sampler: Weak<Sampler>) {
+    let sample = move || {
         let mut last = Instant::now();
         while let Some(sampler) = sampler.upgrade() {
             let now = Instant::now();
             let elapsed = now - last;
             last = now;
             if catch_unwind(AssertUnwindSafe(|| sampler.sample(elapsed))).is_err() {
-                tracing::error!("a value that ended while the dashboard looked at it panicked");
+                tracing::error!("drop of a value panicked while the dashboard read its cache");
             }
             drop(sampler);
-            thread::sleep(EVERY.saturating_sub(now.elapsed()));
+            thread::sleep(INTERVAL.saturating_sub(now.elapsed()));
         }
     };
-    if let Err(error) = thread::Builder::new().name("fleeting-dashboard".into()).spawn(follow) {
-        tracing::error!(%error, "there is no thread to look for the dashboard");
+    if let Err(error) = thread::Builder::new().name("fleeting-dashboard".into()).spawn(sample) {
+        tracing::error!(%error, "failed to spawn the dashboard thread");
     }
 }

@@ -1,65 +1,66 @@
-// The dashboard. It asks for what is beside this file, and puts it into #fleeting, on whatever page that is.
+// Script of the dashboard. It requests metrics relative to its own address, and renders them into #fleeting, on any page.
 //
-// 1. Texts come from strangers: all go through textContent, none through HTML.
-// 2. What is no number is shown as a dash, and an answer that is not 200 as a sentence.
-// 3. A browser has six connections to a server, and a stream takes one. So of all tabs one listens, and tells the others
-//    (`share`); one that hears nothing asks by itself.
+// 1. Names and keys may come from untrusted clients: all texts are set through textContent, never as HTML.
+// 2. A missing number is shown as a dash, and an answer other than 200 as a sentence.
+// 3. Browsers open six connections to a server, and a stream takes one. So one of all tabs receives the stream and
+//    forwards its events to the others (`share`). A tab that receives nothing polls.
 
+// Time without an event after which a tab polls, and interval of polls, in ms; longest pause between retries, in s.
 const SILENCE = 12_000, POLL = 2_000, LONGEST_PAUSE = 15;
-const beside = path => new URL(path, import.meta.url);
+const relative = path => new URL(path, import.meta.url);
 
-// --- What is listened to -----------------------------------------------------------------------------------------
+// --- Receiving ---------------------------------------------------------------------------------------------------
 
-// Listens to a stream of events, of all tabs in one. `heard(name, data)` is called for each event in each tab,
-// `trouble(sentence, seconds)` where there is none and when it is tried again. Null where a browser can't do that, as
-// on a page that came by plain HTTP from another machine.
-export function share(address, { heard, trouble, asked = () => null }) {
+// Receives a stream of events in one of all tabs. In each tab, it calls `onEvent(name, data)` for each event,
+// and `onProblem(sentence, seconds)` if the stream fails and is retried after `seconds`. `current()` returns the last
+// message for tabs that join later. Returns null if the browser cannot do this, as on a page over plain HTTP.
+export function share(address, { onEvent, onProblem, current = () => null }) {
   if (!navigator.locks || !window.BroadcastChannel) return null;
   const name = `fleeting ${address}`;
   const channel = new BroadcastChannel(name);
-  let leads = false;
-  const tell = message => { channel.postMessage(message); take(message); };
-  const take = message => {
-    if (message.trouble) trouble(message.trouble, message.seconds);
-    else if (message.name) heard(message.name, message.data);
+  let isLeader = false;
+  const broadcast = message => { channel.postMessage(message); deliver(message); };
+  const deliver = message => {
+    if (message.problem) onProblem(message.problem, message.seconds);
+    else if (message.name) onEvent(message.name, message.data);
   };
   channel.onmessage = ({ data }) => {
-    if (!data.ask) return take(data);
-    const answer = leads ? asked() : null;
+    if (!data.ask) return deliver(data);
+    const answer = isLeader ? current() : null;
     if (answer) channel.postMessage(answer);
   };
-  // The lock is ours until this tab is closed. Then another has it.
+  // This tab holds the lock until it is closed; then another tab gets it.
   navigator.locks.request(name, async () => {
-    leads = true;
+    isLeader = true;
     for (let pause = 0; ;) {
       const began = performance.now();
       let problem = await listen(address, (name, data) => {
         pause = 0;
-        tell({ name, data });
+        broadcast({ name, data });
       });
-      // One that always ends at once would else be asked for as fast as it ends.
+      // Without a pause, a stream that always ends at once would be requested in a busy loop.
       const lasted = performance.now() - began;
       if (!problem && lasted > 1000) continue;
       if (lasted > SILENCE) pause = 0;
-      problem ??= "The stream breaks off.";
+      problem ??= "The stream was interrupted.";
       pause = Math.min(2 * pause || 1, LONGEST_PAUSE);
-      tell({ trouble: problem, seconds: pause });
+      broadcast({ problem, seconds: pause });
       await wait(pause * 1000);
     }
   });
   return { ask: () => channel.postMessage({ ask: true }) };
 }
 
-// Until the stream ends; the sentence that says what is wrong, if anything is. By `fetch`, since an EventSource gives up
-// for good where a proxy answers for the service, and does not say what was answered.
-async function listen(address, heard) {
+// Reads the stream until it ends; returns a sentence if there is a problem. It uses `fetch`, because an EventSource does
+// not retry after an error of a proxy, and does not report the status.
+async function listen(address, onEvent) {
   const stop = new AbortController();
-  let alarm, came = false;
-  const alive = () => {
-    clearTimeout(alarm);
-    alarm = setTimeout(() => stop.abort(), 2 * SILENCE);
+  let timeout, hasEvents = false;
+  const restartTimer = () => {
+    clearTimeout(timeout);
+    timeout = setTimeout(() => stop.abort(), 2 * SILENCE);
   };
-  alive();
+  restartTimer();
   try {
     const answer = await fetch(address, { signal: stop.signal, headers: { accept: "text/event-stream" } });
     const problem = refusal(answer, "text/event-stream");
@@ -67,9 +68,9 @@ async function listen(address, heard) {
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let text = ""; ;) {
       const { value, done } = await reader.read();
-      // One that ends at once is no answer.
-      if (done) return came ? null : "The service ended the stream.";
-      alive();
+      // A stream that ends without an event counts as a failure.
+      if (done) return hasEvents ? null : "The service ended the stream.";
+      restartTimer();
       const events = (text + value).split("\n\n");
       text = events.pop();
       for (const event of events) {
@@ -79,32 +80,32 @@ async function listen(address, heard) {
           if (line.startsWith("data:")) data += line.slice(5).trimStart();
         }
         if (!data) continue;
-        came = true;
-        heard(name, JSON.parse(data));
+        hasEvents = true;
+        onEvent(name, JSON.parse(data));
       }
     }
   } catch {
-    return came && !stop.signal.aborted ? null : "The service can't be reached.";
+    return hasEvents && !stop.signal.aborted ? null : "The service is unreachable.";
   } finally {
-    clearTimeout(alarm);
+    clearTimeout(timeout);
     stop.abort();
   }
 }
 
-// What is wrong with an answer, as a sentence.
+// Describes the problem of an answer as a sentence; null if there is none.
 export function refusal(answer, type) {
   const status = answer.status;
-  if (status === 401 || status === 403) return `This is not allowed (${status}): log in anew.`;
-  if (status === 429) return "The service says that this asks too often (429).";
-  if (status >= 502 && status <= 504) return `A proxy can't reach the service (${status}).`;
+  if (status === 401 || status === 403) return `Access denied (${status}): log in again.`;
+  if (status === 429) return "The service rejects the request: too many requests (429).";
+  if (status >= 502 && status <= 504) return `A proxy cannot reach the service (${status}).`;
   if (!answer.ok) return `The service answers with ${status}.`;
   if (!(answer.headers.get("content-type") ?? "").startsWith(type)) {
-    return "What answers is not the service: perhaps a page to log in.";
+    return "The answer is not from the service: possibly a login page.";
   }
   return null;
 }
 
-// A pause, which ends sooner where somebody comes back to the page.
+// Waits, but not longer than until the user returns to the page or the browser is online again.
 function wait(ms) {
   return new Promise(resolve => {
     const end = () => {
@@ -119,37 +120,37 @@ function wait(ms) {
   });
 }
 
-// --- What is known -----------------------------------------------------------------------------------------------
+// --- State -------------------------------------------------------------------------------------------------------
 
 const POINTS = 300;
-let all = null, shownAt = null, lastWord = -Infinity;
+let all = null, shownAt = null, lastEventAt = -Infinity;
 const place = document.getElementById("fleeting");
 const state = document.getElementById("fleeting-state");
 const key = group => `${group.kind} ${group.name}`;
 
-const shared = share(beside("stream").href, {
-  heard(name, data) {
-    lastWord = performance.now();
-    if (name === "figures") begin(data);
-    else goOn(data);
+const shared = share(relative("stream").href, {
+  onEvent(name, data) {
+    lastEventAt = performance.now();
+    if (name === "figures") showAll(data);
+    else addSample(data);
   },
-  trouble(sentence, seconds) {
-    // Whoever is seen asks by itself meanwhile, and tells what comes of it.
-    lastWord = -Infinity;
-    if (document.hidden) complain(sentence, seconds);
+  onProblem(sentence, seconds) {
+    // A visible tab polls on its own, and shows the result of that.
+    lastEventAt = -Infinity;
+    if (document.hidden) showProblem(sentence, seconds);
   },
-  asked: () => all && { name: "figures", data: all },
+  current: () => all && { name: "figures", data: all },
 });
 
-function begin(figures) {
+function showAll(figures) {
   all = figures;
-  say("live", `Live. fleeting ${figures.version}.`);
+  setState("live", `Live. fleeting ${figures.version}.`);
   draw();
 }
 
-function goOn(sample) {
+function addSample(sample) {
   if (!all || sample.boot !== all.boot || sample.number !== all.number + 1) {
-    // This tab has missed something, and the one that listens knows it. A sample that it has is no news.
+    // This tab missed a sample: request everything from the tab with the stream. An older sample is ignored.
     if (!all || sample.boot !== all.boot || sample.number > all.number) shared.ask();
     return;
   }
@@ -164,50 +165,50 @@ function goOn(sample) {
     }
   }
   all = sample;
-  say("live", `Live. fleeting ${sample.version}.`);
+  setState("live", `Live. fleeting ${sample.version}.`);
   draw();
 }
 
-// Where nobody tells anything.
+// Polls while no event arrives.
 async function poll() {
   for (let pause = 0; ;) {
-    if (document.hidden || performance.now() - lastWord <= SILENCE) {
+    if (document.hidden || performance.now() - lastEventAt <= SILENCE) {
       pause = 0;
     } else {
       const problem = await ask();
       pause = problem ? Math.min(2 * pause || 2, LONGEST_PAUSE) : 0;
-      // The stream may have come back meanwhile.
-      if (problem && performance.now() - lastWord > SILENCE) complain(problem, pause);
+      // The stream may have returned in the meantime.
+      if (problem && performance.now() - lastEventAt > SILENCE) showProblem(problem, pause);
     }
     await wait(Math.max(POLL, pause * 1000));
   }
 }
 
-// Once; the sentence that says what is wrong, if anything is.
+// Requests the metrics once; returns a sentence if there is a problem.
 async function ask() {
   try {
-    const answer = await fetch(beside("figures"), { signal: AbortSignal.timeout(SILENCE) });
+    const answer = await fetch(relative("figures"), { signal: AbortSignal.timeout(SILENCE) });
     const problem = refusal(answer, "application/json");
-    if (!problem) begin(await answer.json());
+    if (!problem) showAll(await answer.json());
     return problem;
   } catch {
-    return "The service can't be reached.";
+    return "The service is unreachable.";
   }
 }
 
-function complain(sentence, seconds) {
-  const old = shownAt ? ` What is shown is of ${shownAt.toLocaleTimeString("en-GB")}.` : "";
-  say("trouble", `${sentence} Next try in ${seconds} s.${old}`);
+function showProblem(sentence, seconds) {
+  const old = shownAt ? ` Showing data from ${shownAt.toLocaleTimeString("en-GB")}.` : "";
+  setState("problem", `${sentence} Next try in ${seconds} s.${old}`);
 }
 
-function say(kind, sentence) {
+function setState(kind, sentence) {
   if (kind === "live") shownAt = new Date();
   state.className = kind;
-  // Set anew, it would be read out anew.
+  // Only on a change: screen readers announce every assignment.
   if (state.textContent !== sentence) state.textContent = sentence;
 }
 
-// --- What is shown -----------------------------------------------------------------------------------------------
+// --- Rendering ---------------------------------------------------------------------------------------------------
 
 const SVG = "http://www.w3.org/2000/svg";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -227,7 +228,7 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// A text that says nothing about the order of those around it.
+// A text whose direction (left to right or right to left) does not affect the text around it.
 const isolated = (text, kind = "") => make("bdi", { class: kind, title: text }, text);
 
 const KINDS = {
@@ -237,58 +238,58 @@ const KINDS = {
   redis_limiter: ["Limiters on Redis, as this process sees them", ["allowed", "denied"], "Allowed and denied"],
 };
 
-// Each figure: what it is called, its value, and a word on it.
+// For each metric: its label, its value, and a note.
 const FIGURES = {
   cache: ({ counts, levels, rates, recent }) => [
-    ["Entries", count(levels.entries), levels.weight !== levels.entries ? `weighing ${count(levels.weight)}` : `${count(rates.sets)} set a second`],
-    ["Hit ratio", share100(recent.hit_ratio), is(recent.hit_ratio) ? `of the last minute, ${rate(rates.reads)} reads a second` : "no reads in the last minute"],
-    ["Expired a second", rate(rates.expired), `${count(counts.expired)} in all`],
-    ["Evicted a second", rate(rates.evicted), `${count(counts.evicted)} in all`],
-    ["Event lag, p50", time(recent.lag_p50_ms), is(recent.lag_p50_ms) ? `p99 ${time(recent.lag_p99_ms)}, last minute` : levels.subscribers ? "no event in the last minute" : "nobody listens"],
-    ["Sweeps a second", rate(rates.sweeps), is(recent.sweep_p99_ms) ? `p99 ${time(recent.sweep_p99_ms)}` : "none in the last minute"],
+    ["Entries", count(levels.entries), levels.weight !== levels.entries ? `weight ${count(levels.weight)}` : `${count(rates.sets)} set/s`],
+    ["Hit ratio", share100(recent.hit_ratio), is(recent.hit_ratio) ? `last minute, ${rate(rates.reads)} reads/s` : "no reads in the last minute"],
+    ["Expired/s", rate(rates.expired), `${count(counts.expired)} total`],
+    ["Evicted/s", rate(rates.evicted), `${count(counts.evicted)} total`],
+    ["Event lag, p50", time(recent.lag_p50_ms), is(recent.lag_p50_ms) ? `p99 ${time(recent.lag_p99_ms)}, last minute` : levels.subscribers ? "no event in the last minute" : "no subscribers"],
+    ["Sweeps/s", rate(rates.sweeps), is(recent.sweep_p99_ms) ? `p99 ${time(recent.sweep_p99_ms)}` : "none in the last minute"],
   ],
   limiter: ({ counts, levels, rates, recent }) => [
-    ["Allowed a second", rate(rates.allowed), `${count(counts.allowed)} in all`],
-    ["Denied a second", rate(rates.denied), `${count(counts.denied)} in all`],
-    ["Denied", share100(recent.denied_ratio), is(recent.denied_ratio) ? "of the last minute" : "no calls in the last minute"],
+    ["Allowed/s", rate(rates.allowed), `${count(counts.allowed)} total`],
+    ["Denied/s", rate(rates.denied), `${count(counts.denied)} total`],
+    ["Denied, share", share100(recent.denied_ratio), is(recent.denied_ratio) ? "last minute" : "no calls in the last minute"],
     ["Keys", count(levels.keys), "in memory"],
   ],
   redis_cache: ({ counts, rates, recent }) => [
-    ["Hit ratio", share100(recent.hit_ratio), is(recent.hit_ratio) ? `of the last minute, ${rate(rates.reads)} reads a second` : "no reads in the last minute"],
+    ["Hit ratio", share100(recent.hit_ratio), is(recent.hit_ratio) ? `last minute, ${rate(rates.reads)} reads/s` : "no reads in the last minute"],
     ["Hits", count(counts.hits), `${count(counts.misses)} misses`],
-    ["Expired a second", rate(rates.expired), is(counts.expired) ? `${count(counts.expired)} in all` : "not heard of here"],
+    ["Expired/s", rate(rates.expired), is(counts.expired) ? `${count(counts.expired)} total` : "no subscribers in this process"],
   ],
   redis_limiter: ({ counts, rates, recent }) => [
-    ["Allowed a second", rate(rates.allowed), `${count(counts.allowed)} in all`],
-    ["Denied a second", rate(rates.denied), `${count(counts.denied)} in all`],
-    ["Denied", share100(recent.denied_ratio), is(recent.denied_ratio) ? "of the last minute" : "no calls in the last minute"],
+    ["Allowed/s", rate(rates.allowed), `${count(counts.allowed)} total`],
+    ["Denied/s", rate(rates.denied), `${count(counts.denied)} total`],
+    ["Denied, share", share100(recent.denied_ratio), is(recent.denied_ratio) ? "last minute" : "no calls in the last minute"],
   ],
 };
 
-// What is of less use, in a table that opens.
+// Further metrics, in a table that can be expanded.
 const MORE = {
   cache: ({ counts, levels, rates }) => [
     ["Hits", count(counts.hits)], ["Misses", count(counts.misses)], ["Set", count(counts.sets)],
     ["Removed", count(counts.removed)], ["Replaced", count(counts.replaced)],
-    ["Something dead is in memory for at most", time(levels.staleness_ms)],
-    ["Looked at by sweeps, a second", count(rates.looked_at)], ["Subscribers", count(levels.subscribers)],
-    ["Events that slow ones missed", count(counts.missed)], ["Events beyond a lossless one's capacity", count(levels.overflow)],
+    ["Max. expiry delay", time(levels.staleness_ms)],
+    ["Examined by sweeps/s", count(rates.looked_at)], ["Subscribers", count(levels.subscribers)],
+    ["Missed by slow subscribers", count(counts.missed)], ["Lossless events above capacity", count(levels.overflow)],
   ],
   limiter: ({ counts }) => [
-    ["Waited, and passed", count(counts.waited)], ["Denied, and let pass by a shadow", count(counts.shadowed)],
-    ["Checks of keys beyond the bound", count(counts.overflowed)],
+    ["Admitted after waiting", count(counts.waited)], ["Would be denied (dry run)", count(counts.shadowed)],
+    ["Checks of keys above max_keys", count(counts.overflowed)],
   ],
 };
 
 const cards = new Map(), sections = new Map();
-let isDue = false;
+let isScheduled = false;
 
-// At most once a frame, and in a tab that nobody sees not at all.
+// At most once per frame, and not at all in a hidden tab.
 function draw() {
-  if (isDue) return;
-  isDue = true;
+  if (isScheduled) return;
+  isScheduled = true;
   requestAnimationFrame(() => {
-    isDue = false;
+    isScheduled = false;
     const seen = new Set();
     for (const group of all.groups) {
       seen.add(key(group));
@@ -306,7 +307,7 @@ function draw() {
   });
 }
 
-const nothing = make("p", { class: "soft" }, "No cache and no limiter lives in this process.");
+const nothing = make("p", { class: "soft" }, "This process has no cache and no limiter.");
 nothing.hidden = true;
 place.replaceChildren(nothing);
 
@@ -338,7 +339,7 @@ function cardOf({ kind, name }) {
   const more = MORE[kind] && rowsOf("tbody", "", ([label], value) =>
     make("tr", {}, make("th", { scope: "row" }, label), value), () => make("td"));
   if (more) {
-    element.append(make("details", {}, make("summary", {}, "More figures"), make("table", {}, more.element)));
+    element.append(make("details", {}, make("summary", {}, "More metrics"), make("table", {}, more.element)));
   }
   let search = null;
   const list = sectionOf(kind).list;
@@ -357,7 +358,7 @@ function cardOf({ kind, name }) {
   };
 }
 
-// Rows of a label and texts, made when they are first shown. Only texts that are others are set.
+// Rows of a label and texts, created when first shown. Only changed texts are set.
 function rowsOf(tag, kind, rowOf, ...cellsOf) {
   const element = make(tag, kind ? { class: kind } : {});
   let rows = null;
@@ -385,10 +386,10 @@ function chartOf(title, lines) {
   const paths = lines.map((_, line) => make("path", { class: line ? "second" : "first" }));
   const plot = make("svg", { class: "plot", viewBox: "0 0 299 100", preserveAspectRatio: "none", "aria-hidden": "true" }, middle, area, ...paths);
   const legend = make("div", { class: "legend axis" }, ...lines.map((line, number) => make("span", {},
-    make("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, make("path", { class: number ? "second" : "first", d: "M0,4H24" })), `${line} a second`)));
+    make("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, make("path", { class: number ? "second" : "first", d: "M0,4H24" })), `${line}/s`)));
   const caption = make("figcaption");
   const element = make("figure", { class: "chart" }, legend,
-    make("div", { class: "y axis", "aria-hidden": "true" }, top, half, make("span", {}, "0 /s")), plot,
+    make("div", { class: "y axis", "aria-hidden": "true" }, top, half, make("span", {}, "0/s")), plot,
     make("div", { class: "x axis", "aria-hidden": "true" }, make("span", {}, "5 min ago"), make("span", {}, "now")), caption);
   return {
     element,
@@ -396,22 +397,22 @@ function chartOf(title, lines) {
       const all = lines.map(line => (history[line] ?? []).filter(is));
       const peak = Math.max(0, ...all.flat());
       const most = above(peak);
-      set(top, `${rate(most)} /s`);
-      set(half, `${rate(most / 2)} /s`);
+      set(top, `${rate(most)}/s`);
+      set(half, `${rate(most / 2)}/s`);
       all.forEach((points, line) => {
         const first = POINTS - points.length;
         const d = points.map((point, at) => `${first + at},${(100 - 100 * point / most).toFixed(2)}`).join("L");
         paths[line].setAttribute("d", d ? `M${d}` : "");
         if (!line) area.setAttribute("d", d ? `M${first},100L${d}L299,100Z` : "");
       });
-      // The same for some time, as it is read by those who don't see the lines.
-      const words = lines.map((line, at) => `${line} ${rate(all[at].at(-1))}, at most ${rate(Math.max(0, ...all[at]))}`);
-      set(caption, `${title} a second, over the last five minutes. Now: ${words.join("; ")}.`);
+      // Text alternative of the chart for screen readers.
+      const words = lines.map((line, at) => `${line} ${rate(all[at].at(-1))}, max. ${rate(Math.max(0, ...all[at]))}`);
+      set(caption, `${title} per second over the last five minutes. Now: ${words.join("; ")}.`);
     },
   };
 }
 
-// The next number of one digit that is 1, 2 or 5, and at least 1.
+// The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `number`.
 function above(number) {
   let most = 1;
   for (let step = 0; most < number; step++) most = [1, 2, 5][step % 3] * 10 ** Math.floor(step / 3);
@@ -429,7 +430,7 @@ function deniedOf() {
     show(keys) {
       rows.forEach((row, at) => {
         const denied = keys[at];
-        const text = !denied ? (at ? "\u00a0" : "Nobody.") : denied.plain ? denied.key : `# ${denied.key}`;
+        const text = !denied ? (at ? "\u00a0" : "None.") : denied.plain ? denied.key : `# ${denied.key}`;
         if (row.cells[0].textContent !== text) {
           row.cells[0].replaceChildren(isolated(text, denied ? "code" : "soft"));
         }
@@ -442,24 +443,24 @@ function deniedOf() {
 function searchOf(name) {
   const input = make("input", { name: "key", required: "", autocomplete: "off", spellcheck: "false" });
   const answer = make("output", { class: "soft" }, "\u00a0");
-  const form = make("form", {}, make("label", {}, "How long does this key live?", input),
+  const form = make("form", {}, make("label", {}, "TTL of a key", input),
     make("button", { class: "quiet" }, "Search"), answer);
   form.addEventListener("submit", async event => {
     event.preventDefault();
     const key = input.value;
     const show = (...words) => answer.replaceChildren(...words);
     try {
-      const response = await fetch(beside("ttl"), {
+      const response = await fetch(relative("ttl"), {
         method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ name, key }),
       });
       const isOurs = (response.headers.get("content-type") ?? "").startsWith("application/json");
-      const told = isOurs ? await response.json() : {};
-      if (!response.ok) show(told.error ?? refusal(response, "application/json"));
-      else if (told.ttl === "missing") show(isolated(key), " is not there.");
-      else if (told.ttl === "persistent") show(isolated(key), " lives until it is removed.");
-      else show(isolated(key), ` lives for another ${time(told.ms)}.`);
+      const reply = isOurs ? await response.json() : {};
+      if (!response.ok) show(reply.error ?? refusal(response, "application/json"));
+      else if (reply.ttl === "missing") show(isolated(key), " has no live value.");
+      else if (reply.ttl === "persistent") show(isolated(key), " has no deadline.");
+      else show(isolated(key), ` expires in ${time(reply.ms)}.`);
     } catch {
-      show("The service can't be reached.");
+      show("The service is unreachable.");
     }
   });
   return form;
@@ -467,7 +468,7 @@ function searchOf(name) {
 
 if (shared) {
   shared.ask();
-  // Whoever listens answers at once, or begins to; longer than that nobody should wait.
-  lastWord = performance.now() - SILENCE + 3_000;
+  // The tab with the stream answers immediately. If no answer comes within 3 s, this tab polls.
+  lastEventAt = performance.now() - SILENCE + 3_000;
 }
 poll();

@@ -1,4 +1,4 @@
-//! The last minutes of each cache and limiter: what happens a second, made of counts that only grow.
+//! History of each cache and limiter over the last minutes: rates per second, derived from counters.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,13 +10,13 @@ use serde::{Serialize, Serializer};
 use super::groups::{Counts, Denied, Group, Kind, Levels};
 use crate::engine::metrics::Histogram;
 
-/// Five minutes of samples.
+/// Number of points of a chart: five minutes of samples.
 const POINTS: usize = 300;
 
-/// How many samples there are from one mark to the next.
+/// Number of samples between two marks.
 const MARK_EVERY: u64 = 10;
 
-/// Ratios and the spread of times are of the time since the oldest of so many marks: the last minute.
+/// Number of marks kept. Ratios and percentiles cover the time since the oldest mark: about the last minute.
 const MARKS: usize = 6;
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ struct Track {
     history: History,
 }
 
-/// What happened a second, since the sample before.
+/// Rates per second since the previous sample.
 #[derive(Default, Serialize)]
 struct Rates {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ struct Rates {
     sweeps: f64,
 }
 
-/// Of the last minute. Null where nothing happened of what it is about.
+/// Values over the last minute; null if there is no data.
 #[derive(Default, Serialize)]
 struct Recent {
     hit_ratio: Option<f64>,
@@ -65,7 +65,7 @@ struct Recent {
     sweep_p99_ms: Option<f64>,
 }
 
-/// What is drawn, the oldest first.
+/// Points of the charts, oldest first.
 #[derive(Default, Serialize)]
 struct History {
     #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
@@ -78,9 +78,9 @@ struct History {
     denied: VecDeque<f32>,
 }
 
-/// A group as it is now.
+/// Current values of a group.
 #[derive(Serialize)]
-pub(super) struct Present<'a> {
+pub(super) struct CurrentGroup<'a> {
     kind: Kind,
     name: &'a str,
     counts: &'a Counts,
@@ -90,21 +90,21 @@ pub(super) struct Present<'a> {
     denied_keys: &'a [Denied],
 }
 
-/// A group as it is now, and was.
+/// Current values of a group, and their history.
 #[derive(Serialize)]
-pub(super) struct Whole<'a> {
+pub(super) struct GroupWithHistory<'a> {
     #[serde(flatten)]
-    present: Present<'a>,
+    current: CurrentGroup<'a>,
     history: &'a History,
 }
 
 impl Tracks {
-    /// How many samples there were.
+    /// Returns the number of samples taken.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Takes in a sample, so long after the one before. What is not in it has ended.
+    /// Adds a sample, `elapsed` after the previous one. Groups that are not in it have ended and are removed.
     pub(super) fn add(&mut self, groups: Vec<Group>, elapsed: Duration) {
         let mut before = std::mem::take(&mut self.groups);
         for group in groups {
@@ -118,20 +118,20 @@ impl Tracks {
         self.number += 1;
     }
 
-    pub(super) fn now(&self) -> impl Iterator<Item = Present<'_>> {
-        self.groups.iter().map(|((kind, name), track)| track.present(*kind, name))
+    pub(super) fn now(&self) -> impl Iterator<Item = CurrentGroup<'_>> {
+        self.groups.iter().map(|((kind, name), track)| track.current(*kind, name))
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = Whole<'_>> {
-        self.groups.iter().map(|((kind, name), track)| Whole {
-            present: track.present(*kind, name),
+    pub(super) fn all(&self) -> impl Iterator<Item = GroupWithHistory<'_>> {
+        self.groups.iter().map(|((kind, name), track)| GroupWithHistory {
+            current: track.current(*kind, name),
             history: &track.history,
         })
     }
 }
 
 impl Track {
-    /// What was counted before anybody looked happened at no known time.
+    /// Starts at the current counts: when earlier events happened is unknown.
     fn new(counts: &Counts) -> Self {
         Self {
             now: counts.clone(),
@@ -146,7 +146,7 @@ impl Track {
 
     fn add(&mut self, now: Counts, elapsed: Duration, number: u64) {
         let before = &self.now;
-        // The first look has none before it.
+        // Zero at the first sample of a thread.
         let per_second = |more: u64| match elapsed.as_secs_f64() {
             0.0 => 0.0,
             seconds => tenths(more as f64 / seconds),
@@ -177,9 +177,9 @@ impl Track {
         self.now = now;
     }
 
-    fn present<'a>(&'a self, kind: Kind, name: &'a str) -> Present<'a> {
+    fn current<'a>(&'a self, kind: Kind, name: &'a str) -> CurrentGroup<'a> {
         let Self { now: counts, levels, denied_keys, rates, recent, .. } = self;
-        Present { kind, name, counts, levels, rates, recent, denied_keys }
+        CurrentGroup { kind, name, counts, levels, rates, recent, denied_keys }
     }
 }
 
@@ -219,13 +219,13 @@ impl History {
     }
 }
 
-/// The share that the first have of both; none where there are none.
+/// Returns the share of `some` in the sum of both; `None` if the sum is zero.
 fn share(some: Option<u64>, others: Option<u64>) -> Option<f64> {
     let (some, others) = (some?, others?);
     (some + others > 0).then(|| some as f64 / (some + others) as f64)
 }
 
-/// The times, in milliseconds, that these shares of what came since `before` are not above.
+/// Returns these percentiles of the durations recorded since `before`, in milliseconds.
 fn percentiles<const N: usize>(
     now: &Histogram,
     before: &Histogram,
@@ -241,7 +241,7 @@ fn percentiles<const N: usize>(
     })
 }
 
-/// How many came since `before`.
+/// Returns the number of durations recorded since `before`.
 fn times(now: &Histogram, before: &Histogram) -> u64 {
     now.since(before).map(|(_, count)| count).sum()
 }

@@ -1,4 +1,4 @@
-//! Where the work of a call is done: in place, or on one of the runtime's threads that may wait for a disk.
+//! Chooses where work runs: in place, or on a thread of the runtime that may block on a disk.
 
 use std::{
     io,
@@ -12,78 +12,78 @@ use super::{
     Error,
     protocol::Protocol,
     root::Root,
-    standby::{NotBegun, Standby},
+    spin_handoff::{NotStarted, SpinHandoff},
 };
 
-/// How much of Tokio's cooperative budget a call takes that is looked out for in place: a task that does nothing else
-/// lets others run about once in a millisecond.
-const SHARE: usize = 3;
+/// Units of Tokio's cooperative budget that a call consumes if its caller spins for the result: a task that does
+/// nothing else lets others run about once per millisecond.
+const BUDGET_UNITS: usize = 3;
 
-/// How long work lasts where it never waits for a disk.
+/// Duration of work that does not wait for a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
-    /// As long as a few calls to the kernel: about an element.
+    /// A few system calls that concern one element.
     Short,
-    /// As long as there are elements, or bytes.
+    /// Proportional to the number of elements, or to the number of bytes.
     Long,
 }
 
 impl Work {
-    /// A write of more takes longer than a trip to another thread.
+    /// Writing more takes longer than a round trip to another thread.
     pub(super) const SHORT_DATA: usize = 64 * 1024;
 
-    /// That of an add of so many bytes.
-    pub(super) fn of_add(root: &Root, len: usize) -> Self {
+    /// Returns the duration of an add of `len` bytes.
+    pub(super) fn for_add(root: &Root, len: usize) -> Self {
         let waits = root.sync && !root.in_memory();
         if len <= Self::SHORT_DATA && !waits { Self::Short } else { Self::Long }
     }
 }
 
-/// Runs `work` on a queue: in place where it is short and the queue is in memory, and else on a thread that may
-/// wait for a disk.
+/// Runs `work` on a queue: in place if it is short and the queue is in memory, otherwise on a thread that may block.
 ///
-/// Who is dropped while it waits does not end the work: its result is dropped with it, and so undone where
-/// that must be. Work in place is not begun before there is nothing more to wait for.
+/// Dropping the future does not stop the work: its result is dropped on that thread, which undoes what must be undone.
+/// Work in place begins only after the last await.
 ///
 /// # Panics
 ///
-/// Outside of a Tokio runtime, unless the work is done in place; and where `work` does.
+/// Outside of a Tokio runtime, unless the work runs in place; and if `work` panics.
 pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
     operation: &'static str,
     length: Work,
     queue: &Arc<P>,
     work: impl FnOnce(&Arc<P>) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    // A plan is for the calls of one thread.
+    // Plans of injected faults are thread-local, so the work must run on this thread.
     #[cfg(test)]
-    if super::fs::faults::is_planned() {
+    if super::fs::faults::has_plan() {
         return work(queue);
     }
     if length == Work::Short && queue.root().in_memory() {
-        // A task that never waits for anything else still lets others run.
+        // A task that awaits nothing else must still let others run.
         consume_budget().await;
         return work(queue);
     }
     let short = length == Work::Short && queue.root().on_disk();
     if short {
-        // As its end is most often found in place.
-        for _ in 0..SHARE {
+        // The caller usually spins for the result, which occupies this thread.
+        for _ in 0..BUDGET_UNITS {
             consume_budget().await;
         }
     }
-    let worker = queue.clone();
-    let done = queue.root().standby.run(short, move || work(&worker)).await;
-    done.unwrap_or_else(|NotBegun| Err(failed(operation, queue.root().path())))
+    let target = queue.clone();
+    let done = queue.root().handoff.run(short, move || work(&target)).await;
+    done.unwrap_or_else(|NotStarted| Err(failed(operation, queue.root().path())))
 }
 
-/// Runs `work` that reads an element, of as many bytes a file as it is given: in place where the queue is in memory and
-/// the element short, and else on a thread that may wait.
+/// Runs `work` that reads an element, limited to a number of bytes per file. It runs in place if the queue is in memory
+/// and the element is short, otherwise on a thread that may block.
 ///
-/// It is begun anew there where the element turns out to be long, and so must have undone by then what it did.
+/// If the element turns out to be long, `work` runs again on such a thread. A run that fails with [`Error::TooLarge`]
+/// must therefore have undone its effects.
 ///
 /// # Panics
 ///
-/// As [`run`].
+/// As for [`run`].
 pub(super) async fn run_read<P: Protocol + ?Sized, T: Send + 'static>(
     operation: &'static str,
     queue: &Arc<P>,
@@ -102,21 +102,21 @@ pub(super) async fn run_read<P: Protocol + ?Sized, T: Send + 'static>(
     run(operation, length, queue, move |queue| work(queue, limit)).await
 }
 
-/// Runs `work` on a path, which may be on any disk: never in place.
+/// Runs `work` on a path, which may be on any disk, and so never in place.
 pub(super) async fn run_blocking<T: Send + 'static>(
     operation: &'static str,
     path: PathBuf,
     work: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     #[cfg(test)]
-    if super::fs::faults::is_planned() {
+    if super::fs::faults::has_plan() {
         return work(&path);
     }
-    let worker = path.clone();
-    let done = Arc::<Standby>::default().run(false, move || work(&worker)).await;
-    done.unwrap_or_else(|NotBegun| Err(failed(operation, &path)))
+    let target = path.clone();
+    let done = Arc::<SpinHandoff>::default().run(false, move || work(&target)).await;
+    done.unwrap_or_else(|NotStarted| Err(failed(operation, &path)))
 }
 
 fn failed(operation: &'static str, path: &Path) -> Error {
-    Error::io(operation, path, io::Error::other("the runtime shuts down"))
+    Error::io(operation, path, io::Error::other("the Tokio runtime is shutting down"))
 }

@@ -1,7 +1,8 @@
-//! How many elements a queue may have, and which adds there is room for.
+//! The bound of a queue, and the permits for adds within it.
 //!
-//! To count at each add would make it as expensive as there are elements. So who has counted gives a part of the room
-//! that there is away before it is counted anew, as others add too.
+//! Counting the elements at each add would make each add as expensive as the queue is long. Therefore each count grants
+//! an allowance: a fraction of the free capacity that may be added before the next count. It is only a fraction because
+//! other processes add too.
 
 use std::{
     sync::{
@@ -18,89 +19,93 @@ use tokio::sync::Semaphore;
 
 use super::Error;
 
-/// How many elements a queue may have.
+/// The maximum number of elements of a queue.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) max: u64,
-    /// How often who waits for room looks for it; none where nobody waits.
-    pub(super) look_every: Option<Duration>,
-    /// Of all who need a count, one counts or waits, and the others stand behind: each on a thread of its own, they
-    /// would take all that the runtime has for disks.
-    pub(super) turn: Semaphore,
-    /// How many may be added before they are counted anew.
-    left: Mutex<u64>,
-    /// How many were let in, and may not be there yet. Apart, as who has added may be a thread of the runtime, and must
-    /// not wait for one who counts.
-    under_way: AtomicU64,
+    /// Interval at which a waiting add checks for free capacity; `None` if adds do not wait.
+    pub(super) poll_interval: Option<Duration>,
+    /// Held by the caller that counts or waits for capacity; others queue here. Otherwise each would block a thread of
+    /// its own, and all of them could occupy every blocking thread of the runtime.
+    pub(super) count_permit: Semaphore,
+    /// Number of elements that may be added before the next count.
+    allowance: Mutex<u64>,
+    /// Elements with a permit that may not be in the queue yet. Not under the lock: a permit may be dropped on a thread
+    /// of the runtime, which must not wait for a count.
+    in_flight: AtomicU64,
 }
 
 impl Bound {
-    /// This part of the room is given away before it is counted anew. Each of many processes may so add this much too
+    /// Divisor of the free capacity that gives the allowance. Each of several processes may exceed the bound by that
     /// much.
-    const PART: u64 = 8;
+    const ALLOWANCE_DIVISOR: u64 = 8;
 
-    pub(super) fn new(max: u64, look_every: Option<Duration>) -> Arc<Self> {
+    pub(super) fn new(max: u64, poll_interval: Option<Duration>) -> Arc<Self> {
         // A shorter interval would be a busy loop.
-        let look_every = look_every.map(|every| every.max(Duration::from_millis(1)));
-        let turn = Semaphore::new(1);
+        let poll_interval = poll_interval.map(|every| every.max(Duration::from_millis(1)));
+        let count_permit = Semaphore::new(1);
         Arc::new(Self {
             max,
-            look_every,
-            turn,
-            left: Mutex::default(),
-            under_way: AtomicU64::new(0),
+            poll_interval,
+            count_permit,
+            allowance: Mutex::default(),
+            in_flight: AtomicU64::new(0),
         })
     }
 
-    /// Room for so many elements, where it is known that there is. It never waits.
-    pub(super) fn known_room(self: &Arc<Self>, count: u64) -> Option<Room> {
-        // Who counts holds it for as long as a disk is slow.
-        let left = match self.left.try_lock() {
-            Ok(left) => left,
-            // No step leaves it wrong.
-            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+    /// Returns a permit for `count` elements if the allowance covers them. Never blocks.
+    pub(super) fn try_reserve(self: &Arc<Self>, count: u64) -> Option<CapacityPermit> {
+        // A thread that counts holds the lock for as long as the disk takes.
+        let allowance = match self.allowance.try_lock() {
+            Ok(allowance) => allowance,
+            // The value is consistent at every point where a thread can panic.
+            Err(TryLockError::Poisoned(allowance)) => allowance.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        (*left >= count).then(|| self.enter(left, count))
+        (*allowance >= count).then(|| self.grant(allowance, count))
     }
 
-    /// Room for so many elements, for which it has those counted that are there where need be.
-    pub(super) fn room(
+    /// Returns a permit for `count` elements, or `None` if the queue is full. Counts the elements if the allowance is
+    /// used up.
+    pub(super) fn reserve(
         self: &Arc<Self>,
         count: u64,
         count_all: impl FnOnce() -> Result<u64, Error>,
-    ) -> Result<Option<Room>, Error> {
-        // Held while it counts: all who wait need what it finds, and what is added meanwhile by this process is either
-        // found or still under way.
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if *left < count {
-            // In this order: what comes to be there in between is found twice, and not missed.
-            let under_way = self.under_way.load(Acquire);
-            let room = self.max.saturating_sub(count_all()?.saturating_add(under_way));
-            if room < count {
+    ) -> Result<Option<CapacityPermit>, Error> {
+        // Held during the count: all waiters need its result. An element that this process adds in the meantime is
+        // either counted or still in flight.
+        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        if *allowance < count {
+            // Loaded before the count: an element that is added in between is counted twice, and not missed. `Acquire`
+            // pairs with the `Release` in `CapacityPermit::drop`: if a permit's end is seen, the count sees its
+            // elements.
+            let in_flight = self.in_flight.load(Acquire);
+            let free = self.max.saturating_sub(count_all()?.saturating_add(in_flight));
+            if free < count {
                 return Ok(None);
             }
-            *left = (room / Self::PART).max(count);
+            *allowance = (free / Self::ALLOWANCE_DIVISOR).max(count);
         }
-        Ok(Some(self.enter(left, count)))
+        Ok(Some(self.grant(allowance, count)))
     }
 
-    fn enter(self: &Arc<Self>, mut left: MutexGuard<'_, u64>, count: u64) -> Room {
-        *left -= count;
-        self.under_way.fetch_add(count, Relaxed);
-        Room { bound: self.clone(), count }
+    fn grant(self: &Arc<Self>, mut allowance: MutexGuard<'_, u64>, count: u64) -> CapacityPermit {
+        *allowance -= count;
+        // `Relaxed`: a count loads it under the lock that is held here.
+        self.in_flight.fetch_add(count, Relaxed);
+        CapacityPermit { bound: self.clone(), count }
     }
 }
 
-/// Room for elements, until they are there, or failed to be.
-pub(super) struct Room {
+/// The permission to add elements, held until they are in the queue or failed to be added.
+pub(super) struct CapacityPermit {
     bound: Arc<Bound>,
     count: u64,
 }
 
-impl Drop for Room {
+impl Drop for CapacityPermit {
     fn drop(&mut self) {
-        // Who sees it gone finds the elements.
-        self.bound.under_way.fetch_sub(self.count, Release);
+        // `Release` after the add: if a count sees the lower number, it also sees the elements.
+        self.bound.in_flight.fetch_sub(self.count, Release);
     }
 }

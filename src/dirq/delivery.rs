@@ -1,64 +1,67 @@
-//! How an element is given out, as far as it is remembered: what comes of it decides when it comes again.
+//! The delivery of an element, as far as it is recorded: its outcome determines when the element is delivered again.
 //!
-//! 1. It is counted before anybody has it: a job that takes its process along has been tried too.
-//! 2. One that was locked ahead, and that nobody got, was not tried: its record is as it was before.
-//! 3. What can't be remembered, as on a disk that is full, keeps no element from who might make room there.
+//! 1. A delivery is recorded before the user has the element, so that a job that crashes its process counts.
+//! 2. A prefetched element that the user never received has not failed: its record is restored.
+//! 3. If the record cannot be written, for instance on a full disk, the element is delivered nevertheless: its worker
+//!    may free space.
 
 use std::time::Duration;
 
 use super::{
     Error, Name,
-    records::{Record, Records, after, now},
-    retries::Retries,
+    records::{Record, Records, due_in, now_micros},
+    retry_policy::RetryPolicy,
     root::Root,
 };
 
-/// An element that is locked and given out.
+/// The delivery of a locked element.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
-    /// How often it was given out, with this time.
+    /// Number of deliveries, including this one.
     attempts: u32,
-    /// What was known of it before.
-    before: Option<Record>,
-    /// Whether this time is in its record.
+    /// The record before this delivery.
+    previous: Option<Record>,
+    /// True if this delivery has been recorded.
     is_counted: bool,
-    is_handed_out: bool,
+    is_delivered: bool,
 }
 
 impl Delivery {
-    /// Of an element that is locked; none where it rests, or is dead. It looks for a record only where one may be, or
-    /// deliveries are counted.
+    /// Begins the delivery of a locked element. Returns `None` if it waits for its backoff or is dead. Reads a record
+    /// only if one may exist, or if deliveries are counted.
     pub(super) fn begin(root: &Root, name: &Name, has_records: bool) -> Option<Self> {
         let Some(retries) = root.retries else {
             let records = has_records.then(|| Records::open(root).ok().flatten()).flatten();
-            let before = records.and_then(|records| records.get(name).ok().flatten());
-            return before.is_none_or(|before| before.is_due(now())).then(|| Self::after(before));
+            let previous = records.and_then(|records| records.get(name).ok().flatten());
+            return previous
+                .is_none_or(|previous| previous.is_due(now_micros()))
+                .then(|| Self::new(previous));
         };
-        let Ok(records) = Records::open_or_make(root) else { return Some(Self::after(None)) };
-        let before = records.get(name).ok().flatten();
-        if before.is_some_and(|before| !before.is_due(now())) {
+        let Ok(records) = Records::open_or_make(root) else { return Some(Self::new(None)) };
+        let previous = records.get(name).ok().flatten();
+        if previous.is_some_and(|previous| !previous.is_due(now_micros())) {
             return None;
         }
-        let mut delivery = Self::after(before);
-        if let Some(before) = before
-            && retries.are_over(before.attempts)
+        let mut delivery = Self::new(previous);
+        if let Some(previous) = previous
+            && retries.is_exhausted(previous.attempts)
         {
-            // Its last process died over it, with the lock that a purge took. Where this fails, the next who looks
-            // finds the same.
-            let _ = records.put(name, Record::dead(before.attempts));
+            // Its last worker crashed, and a purge removed the lock. If this write fails, the next process finds the
+            // same record.
+            let _ = records.put(name, Record::dead(previous.attempts));
             return None;
         }
-        delivery.is_counted = records.put(name, Record::given_out(delivery.attempts)).is_ok();
+        delivery.is_counted = records.put(name, Record::delivered(delivery.attempts)).is_ok();
         Some(delivery)
     }
 
-    /// Of one that is dead, which this changes nothing of.
-    pub(super) fn of_dead(record: Record) -> Self {
+    /// Returns the delivery of a dead letter, which changes nothing in its record.
+    pub(super) fn for_dead_letter(record: Record) -> Self {
         Self {
             attempts: record.attempts,
-            before: Some(record),
+            previous: Some(record),
             is_counted: false,
-            is_handed_out: true,
+            is_delivered: true,
         }
     }
 
@@ -66,35 +69,35 @@ impl Delivery {
         self.attempts
     }
 
-    /// From here on, to give it back is to have failed.
-    pub(super) fn hand_out(&mut self) {
-        self.is_handed_out = true;
+    /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
+    pub(super) fn mark_delivered(&mut self) {
+        self.is_delivered = true;
     }
 
-    /// Forgets an element that was removed.
-    pub(super) fn forget(&self, root: &Root, name: &Name) {
-        if self.is_counted || self.before.is_some() {
-            // What stays is the purge's.
+    /// Removes the record of an element that was removed.
+    pub(super) fn remove_record(&self, root: &Root, name: &Name) {
+        if self.is_counted || self.previous.is_some() {
+            // On failure the purge removes the record later.
             let _ = Records::open(root).map(|records| records.map(|records| records.remove(name)));
         }
     }
 
-    /// Remembers that it is given back, before it is unlocked: for how long it rests is by its backoff, or by `delay`.
-    pub(super) fn give_back(
+    /// Records the outcome before the element is unlocked. A failed element waits for its backoff, or for `delay`.
+    pub(super) fn record_unlock(
         &self,
         root: &Root,
         name: &Name,
         delay: Option<Duration>,
     ) -> Result<(), Error> {
-        let was_given_out = Record::given_out(self.attempts);
-        let known = if self.is_counted { Some(was_given_out) } else { self.before };
-        let next = self.next(root, name, delay);
-        if next == known {
+        let given_out = Record::delivered(self.attempts);
+        let current = if self.is_counted { Some(given_out) } else { self.previous };
+        let next = self.record_after(root, name, delay);
+        if next == current {
             return Ok(());
         }
         let records = Records::open_or_make(root)?;
-        // Another has it by now, as a purge took this lock.
-        if records.get(name)? != known {
+        // If the record has changed, another process has the lock, because a purge removed ours.
+        if records.get(name)? != current {
             return Ok(());
         }
         match next {
@@ -103,23 +106,23 @@ impl Delivery {
         }
     }
 
-    /// What is to be known of it when it is back.
-    fn next(&self, root: &Root, name: &Name, delay: Option<Duration>) -> Option<Record> {
-        let is_remembered = root.retries.is_some() || delay.is_some();
-        let is_dead = self.before.is_some_and(|before| before.is_dead());
-        if !self.is_handed_out || !is_remembered || is_dead {
-            return self.before;
+    /// Returns the record of the element after it is unlocked.
+    fn record_after(&self, root: &Root, name: &Name, delay: Option<Duration>) -> Option<Record> {
+        let is_recorded = root.retries.is_some() || delay.is_some();
+        let is_dead = self.previous.is_some_and(|previous| previous.is_dead());
+        if !self.is_delivered || !is_recorded || is_dead {
+            return self.previous;
         }
-        let retries = root.retries.unwrap_or(Retries::DEFAULT);
-        if retries.are_over(self.attempts) {
+        let retries = root.retries.unwrap_or(RetryPolicy::DEFAULT);
+        if retries.is_exhausted(self.attempts) {
             return Some(Record::dead(self.attempts));
         }
         let delay = delay.unwrap_or_else(|| retries.backoff(self.attempts, name.element));
-        Some(Record { attempts: self.attempts, due: Some(after(delay)) })
+        Some(Record { attempts: self.attempts, due: Some(due_in(delay)) })
     }
 
-    fn after(before: Option<Record>) -> Self {
-        let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
-        Self { attempts, before, is_counted: false, is_handed_out: false }
+    fn new(previous: Option<Record>) -> Self {
+        let attempts = previous.map_or(0, |previous| previous.attempts).saturating_add(1);
+        Self { attempts, previous, is_counted: false, is_delivered: false }
     }
 }

@@ -1,9 +1,8 @@
-//! The directories of a queue that stay open between calls, so that a call need not open them again.
+//! Open directories of a queue that are kept between calls, so that a call need not open them again.
 //!
-//! What the kernel says of the queue's own directory tells whether they still are what their paths lead to: they
-//! are, if it is the same directory, and nothing in it was made, removed or renamed since, as the time of its
-//! last change says. So one look at it replaces the opening of each of them. On a network, such times are not to
-//! be trusted.
+//! A cached directory is valid if the queue's own directory has the same device, inode and change time: then nothing in
+//! it was created, removed or renamed. One `stat` of the queue's directory replaces opening each of them. Change times
+//! of network file systems are not reliable, so those have no cache.
 
 use std::{
     mem,
@@ -17,23 +16,23 @@ use std::{
 
 use super::fs::{Dir, Stat, stat};
 
-/// The directories of a queue that were opened last, each right for one generation of the queue's directory.
+/// The most recently opened directories of a queue, valid for one generation of the queue's directory.
 #[derive(Debug, Default)]
 pub(super) struct DirCache(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// As it was seen last.
+    /// The version that was seen last.
     version: Version,
-    /// Another one for each version that was seen; zero before the first.
+    /// Incremented with each new version; zero before the first.
     generation: u64,
-    /// Whether the next change of the queue's directory must show in its time.
-    settled: bool,
-    /// The oldest first.
+    /// True if any further change must alter the version, because the last one is older than a clock tick.
+    is_settled: bool,
+    /// Oldest first.
     open: Vec<CachedDir>,
 }
 
-/// Device, inode, and seconds and nanoseconds of the last change.
+/// Device, inode, and change time in seconds and nanoseconds.
 type Version = (u64, u64, i64, i64);
 
 #[derive(Debug)]
@@ -44,40 +43,42 @@ struct CachedDir {
 }
 
 impl DirCache {
-    /// Those for elements that come and go, and those for their way in and out.
+    /// Enough for the directories of a normal queue's elements that are read and written, and for `temporary` and
+    /// `obsolete`.
     const MAX_OPEN: usize = 4;
-    /// Changes that follow each other more closely than the kernel's clock ticks may have the same time.
+    /// Changes within one tick of the kernel's clock may have the same time. Ticks are shorter than this.
     const TICK: Duration = Duration::from_millis(100);
 
-    /// Looks at the queue's directory, and forgets what was open where it has changed. A generation other than the
-    /// last means that it has, and none that this can't be told.
+    /// Checks the queue's directory, and clears the cache if it has changed. Returns the generation, which differs from
+    /// the last one after a change, or `None` if changes cannot be detected.
     pub(super) fn validate(&self, path: &Path) -> Option<u64> {
-        // Before the look, so that a change after it is not older than this.
+        // Read before `stat`. Otherwise a recent change could look older than a tick, although another change in the
+        // same tick may follow.
         let now = SystemTime::now();
         let version = version_of(&stat(path).ok()?);
         let mut state = self.state();
         let next = State { version, generation: state.generation + 1, ..State::default() };
         let old = (state.version != version).then(|| mem::replace(&mut *state, next));
-        if !state.settled {
-            state.settled = changed_at(&version)
+        if !state.is_settled {
+            state.is_settled = change_time_of(&version)
                 .and_then(|changed| now.duration_since(changed).ok())
                 .is_some_and(|age| age > Self::TICK);
         }
-        let generation = state.settled.then_some(state.generation);
-        // In this order: to close directories is up to the kernel, and not for under the lock.
+        let generation = state.is_settled.then_some(state.generation);
+        // The lock is released first: closing directories is a system call.
         drop((state, old));
         generation
     }
 
-    /// A directory that was open in that generation.
+    /// Returns a directory that was opened in this generation.
     pub(super) fn get(&self, name: &str, generation: u64) -> Option<Arc<Dir>> {
         let state = self.state();
         let open = state.open.iter().find(|open| open.name == name);
-        // Another call may have looked since, and found a change.
+        // Another call may have detected a change since.
         open.filter(|_| state.generation == generation).map(|open| open.dir.clone())
     }
 
-    /// Keeps a directory that was opened in that generation, if there is a slot for it.
+    /// Caches a directory that was opened in this generation, if a slot is free.
     pub(super) fn insert(&self, name: &str, dir: &Arc<Dir>, generation: u64) {
         let Some(slot) = OpenSlot::take() else { return };
         let open = CachedDir { name: name.to_owned(), dir: dir.clone(), _slot: slot };
@@ -87,28 +88,31 @@ impl DirCache {
         }
         let old = (state.open.len() == Self::MAX_OPEN).then(|| state.open.remove(0));
         state.open.push(open);
+        // The lock is released first: closing a directory is a system call.
         drop((state, old));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A cache that somebody's panic left is a cache still: no step of it leaves it wrong.
+        // The state is consistent at every point where a thread can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The right to keep one directory open, of which the process has a number: one that has a thousand queues must not
-/// have thousands of directories open.
+/// The right to keep one directory open. The process has a limited number of slots: with a thousand queues it must not
+/// keep thousands of directories open.
 #[derive(Debug)]
 struct OpenSlot(());
 
 impl OpenSlot {
-    const ALL: usize = 64;
+    /// The limit of the public docs: small compared with the usual 1,024 files of a process.
+    const MAX: usize = 64;
 
     fn take() -> Option<Self> {
+        // `Relaxed`: only the number matters, it orders no other memory.
         let taken = SLOTS_TAKEN.fetch_add(1, Relaxed);
-        // Made in any case, as its drop takes the count back where it was one too many.
+        // Created in any case: its drop decrements the count if it was one too many.
         let slot = Self(());
-        (taken < Self::ALL).then_some(slot)
+        (taken < Self::MAX).then_some(slot)
     }
 }
 
@@ -120,13 +124,13 @@ impl Drop for OpenSlot {
 
 static SLOTS_TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-// The fields' types differ between systems.
+// The types of the fields differ between platforms.
 #[allow(clippy::unnecessary_cast)]
 fn version_of(stat: &Stat) -> Version {
     (stat.st_dev as u64, stat.st_ino as u64, stat.st_ctime as i64, stat.st_ctime_nsec as i64)
 }
 
-fn changed_at(&(_, _, seconds, nanos): &Version) -> Option<SystemTime> {
+fn change_time_of(&(_, _, seconds, nanos): &Version) -> Option<SystemTime> {
     let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?);
     UNIX_EPOCH.checked_add(since)
 }

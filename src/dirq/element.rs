@@ -1,10 +1,10 @@
-//! What a normal queue holds: values of three types by the names of fields.
+//! Elements of normal queues: values of three types, by field name.
 
 use std::collections::{BTreeMap, btree_map};
 
 use bytes::Bytes;
 
-/// What a [`Queue`](super::Queue) holds: a value for each of its fields, by name.
+/// An element of a [`Queue`](super::Queue): a value for each of its fields, by name.
 ///
 /// ```
 /// use fleeting::dirq::Element;
@@ -27,33 +27,33 @@ pub enum Value {
     Binary(Bytes),
     /// Text, stored as UTF-8.
     ///
-    /// Perl's `Directory::Queue` can't read the code points that Unicode sets apart as noncharacters (U+FFFE,
-    /// U+FDD0, U+10FFFF and their like). They are written all the same, as Python does.
+    /// Perl's `Directory::Queue` cannot read the code points that Unicode defines as noncharacters, such as U+FFFE,
+    /// U+FDD0 and U+10FFFF. They are written nevertheless, as Python does.
     String(String),
-    /// Texts by text, stored as sorted lines. What [`String`](Self::String) says of noncharacters holds here
+    /// A map of strings, stored as sorted lines. The note on noncharacters at [`String`](Self::String) applies here
     /// too.
     Table(BTreeMap<String, String>),
 }
 
 impl Element {
-    /// An element without fields.
+    /// Creates an element without fields.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The element with one more field, or another value for it: a text, bytes, or pairs of texts.
+    /// Adds a field, or replaces its value. The value is text, bytes, or pairs of strings.
     #[must_use]
     pub fn with(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
         self.0.insert(field.into(), value.into());
         self
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn get(&self, field: &str) -> Option<&Value> {
         self.0.get(field)
     }
 
-    /// The value of a field that is a [`Value::Binary`].
+    /// Returns the value of a field if it is a [`Value::Binary`].
     pub fn binary(&self, field: &str) -> Option<&Bytes> {
         match self.get(field)? {
             Value::Binary(bytes) => Some(bytes),
@@ -61,7 +61,7 @@ impl Element {
         }
     }
 
-    /// The value of a field that is a [`Value::String`].
+    /// Returns the value of a field if it is a [`Value::String`].
     pub fn string(&self, field: &str) -> Option<&str> {
         match self.get(field)? {
             Value::String(text) => Some(text),
@@ -69,7 +69,7 @@ impl Element {
         }
     }
 
-    /// The value of a field that is a [`Value::Table`].
+    /// Returns the value of a field if it is a [`Value::Table`].
     pub fn table(&self, field: &str) -> Option<&BTreeMap<String, String>> {
         match self.get(field)? {
             Value::Table(table) => Some(table),
@@ -77,14 +77,14 @@ impl Element {
         }
     }
 
-    /// The fields and their values, in the order of the fields' names.
+    /// Returns an iterator over the fields and their values, ordered by field name.
     pub fn iter(&self) -> btree_map::Iter<'_, String, Value> {
         self.0.iter()
     }
 }
 
 impl Value {
-    /// About how many bytes it takes in a file.
+    /// Returns the approximate size of its file in bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Binary(bytes) => bytes.len(),
@@ -93,7 +93,7 @@ impl Value {
         }
     }
 
-    /// The type's name in a schema.
+    /// Returns the name of its type in a schema.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Binary(_) => "binary",

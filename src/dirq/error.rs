@@ -1,55 +1,55 @@
-//! All that can go wrong with a directory queue, a variant for each cause.
+//! The error type of directory queues, with one variant per cause.
 
 use std::{io, path::PathBuf, str::Utf8Error};
 
 use rustix::io::Errno;
 
-use super::{Name, fs::is_for_want_of_files};
+use super::{Name, fs::is_out_of_file_descriptors};
 
-/// Why an operation on a directory queue failed.
+/// Error of an operation on a directory queue.
 ///
-/// Each says what it is about: a path, a name, or a field. What another process did first, such as a lock it
-/// took or an element it removed, is no error where the answer can say so.
+/// Each variant names its subject: a path, a name, or a field. Interference by another process, such as a lock that it
+/// acquired or an element that it removed first, is not an error if the return type can express it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name is not 8 hexadecimal digits, `/`, and 14 more, all in lower case; or it is that of the null
-    /// queue, and the queue is not.
+    /// A name does not consist of 8 lowercase hexadecimal digits, `/`, and 14 more. Or it is the name `NULL`, and the
+    /// queue is not a [`QueueNull`](super::QueueNull).
     #[error("invalid element name {name:?}")]
     InvalidName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
 
-    /// An option of a builder is out of its range.
+    /// A setting of a builder is out of range.
     #[error("invalid option {option}: {reason}")]
     InvalidOption {
         /// The builder's method.
         option: &'static str,
-        /// What it must be, and what it is.
+        /// The permitted range and the given value.
         reason: String,
     },
 
-    /// The text of a schema is not to be read as one.
+    /// The text of a schema cannot be parsed, or a field occurs twice.
     #[error("invalid schema: {reason}")]
     InvalidSchema {
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 
-    /// The name of a schema's field is not of ASCII letters and digits, or is "locked".
+    /// The name of a schema's field is not made of ASCII letters and digits, or is "locked".
     #[error("invalid field name {field:?}")]
     InvalidFieldName {
-        /// What was given.
+        /// The given name.
         field: String,
     },
 
-    /// The type of a schema's field is none of `binary`, `string` and `table`, each with `?` or `*` or both.
-    #[error("invalid type {given:?} of the field {field:?}")]
+    /// The type of a schema's field is not `binary`, `string` or `table`, optionally followed by `?`, `*` or both.
+    #[error("invalid type {given:?} of field {field:?}, expected binary, string or table")]
     InvalidFieldType {
         /// The field.
         field: String,
-        /// What was given as its type.
+        /// The given type.
         given: String,
     },
 
@@ -57,22 +57,22 @@ pub enum Error {
     #[error("the schema has no mandatory field")]
     NoMandatoryField,
 
-    /// An element is to be written or read, and the queue was opened without a schema.
-    #[error("the queue {} has no schema", path.display())]
+    /// An element was to be written or read, but the queue was opened without a schema.
+    #[error("queue {} has no schema; open it with a schema to add or read elements", path.display())]
     NoSchema {
         /// The queue.
         path: PathBuf,
     },
 
-    /// An element has a field that the schema has not.
-    #[error("unexpected field {field:?}")]
+    /// An element has a field that is not in the schema.
+    #[error("unexpected field {field:?}, which is not in the schema")]
     UnexpectedField {
         /// The field.
         field: String,
     },
 
-    /// The value of an element's field is of another type than the schema says.
-    #[error("the field {field:?} is a {given} and should be a {expected}")]
+    /// The value of a field has another type than in the schema.
+    #[error("field {field:?} is a {given}, expected a {expected}")]
     WrongType {
         /// The field.
         field: String,
@@ -82,167 +82,166 @@ pub enum Error {
         given: &'static str,
     },
 
-    /// An element to be written has no value for a field that the schema demands.
+    /// An element to be written has no value for a mandatory field of the schema.
     #[error("missing mandatory field {field:?}")]
     MissingField {
         /// The field.
         field: String,
     },
 
-    /// An element on disk has no file for a field that the schema demands.
+    /// An element on disk has no file for a mandatory field of the schema.
     #[error("missing data file {}", path.display())]
     MissingFile {
         /// The file.
         path: PathBuf,
     },
 
-    /// The file of a `string` or `table` is not UTF-8.
-    #[error("the field {field:?} in {} is not UTF-8", path.display())]
+    /// The file of a `string` or `table` field is not valid UTF-8.
+    #[error("field {field:?} in {} is not valid UTF-8", path.display())]
     NotUtf8 {
         /// The field.
         field: String,
         /// The element's directory.
         path: PathBuf,
-        /// Where it ends to be UTF-8.
+        /// The position of the first invalid byte.
         source: Utf8Error,
     },
 
-    /// A line of a table's file is not a key, a tabulator and a value.
-    #[error("line {line} of the table {field:?} in {} is not a key, a tabulator and a value", path.display())]
+    /// A line in the file of a `table` field is not a key, a tab and a value.
+    #[error("invalid line {line} of table {field:?} in {}, expected a key, a tab and a value", path.display())]
     InvalidTable {
         /// The field.
         field: String,
         /// The element's directory.
         path: PathBuf,
-        /// The line, from 1.
+        /// The line number, counted from 1.
         line: usize,
     },
 
-    /// What has the place of an element, or of one of its files, is not what the format puts there: a
-    /// symbolic link, which is never followed, a pipe, or a file whose name can't be a field.
-    #[error("{} is no part of a queue", path.display())]
+    /// The path of an element or of one of its files leads to something that the format does not permit there: a
+    /// symbolic link, which is never followed, a pipe, or a file whose name cannot be a field.
+    #[error("{} is not a file or directory of the queue's format", path.display())]
     Foreign {
-        /// What is there.
+        /// The offending path.
         path: PathBuf,
     },
 
-    /// An operation that needs the lock of an element was asked for one that is not locked, or not there.
-    #[error("{} is not locked", path.display())]
+    /// The operation needs the lock of the element, which is not locked or does not exist.
+    #[error("element {} is not locked", path.display())]
     NotLocked {
         /// The element.
         path: PathBuf,
     },
 
-    /// The null queue has no elements, and so not this operation on one.
+    /// The null queue has no elements and does not support this operation.
     #[error("the null queue does not support {operation}")]
     Unsupported {
         /// The method.
         operation: &'static str,
     },
 
-    /// What an element holds, or one of its fields, is longer than the queue was opened to take
-    /// ([`max_size`](super::QueueSimpleBuilder::max_size)).
-    #[error("{} is longer than {limit} bytes", path.display())]
+    /// An element, or one of its fields, is larger than the queue's [`max_size`](super::QueueSimpleBuilder::max_size).
+    #[error("element or field in {} is larger than the queue's max_size of {limit} bytes", path.display())]
     TooLarge {
-        /// The file of it; the queue, where it was to be added.
+        /// The element's file if it was read, otherwise the queue or the file to be added.
         path: PathBuf,
-        /// How long it may be.
+        /// The maximum size in bytes.
         limit: u64,
     },
 
-    /// The queue has as many elements as it may have ([`max_elements`](super::QueueSimpleBuilder::max_elements) of a
-    /// simple queue, [`max_total`](super::QueueBuilder::max_total) of a normal one), or would have more.
-    #[error("the queue {} is full: it may have {max_elements} elements", path.display())]
+    /// The queue has reached its bound ([`max_elements`](super::QueueSimpleBuilder::max_elements) of a simple queue,
+    /// [`max_total`](super::QueueBuilder::max_total) of a normal one), or the add would exceed it.
+    #[error("queue {} is full, its bound is {max_elements} elements", path.display())]
     Full {
         /// The queue.
         path: PathBuf,
-        /// How many elements it may have.
+        /// The bound.
         max_elements: u64,
     },
 
     /// A file to be moved into a queue is on another file system.
-    #[error("{} is on another file system than the queue {}", from.display(), queue.display())]
+    #[error("cannot move {} into queue {} on another file system; add its content instead", from.display(), queue.display())]
     OtherFileSystem {
-        /// The file, which stays.
+        /// The file, which was not moved.
         from: PathBuf,
         /// The queue.
         queue: PathBuf,
     },
 
-    /// A queue is in the set already.
-    #[error("the queue {} is in the set already", path.display())]
+    /// The queue is already in the set.
+    #[error("queue {} is already in the set", path.display())]
     Duplicate {
         /// The queue.
         path: PathBuf,
     },
 
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("cannot {operation} {}", path.display())]
     Io {
-        /// What was tried, such as "create" or "lock".
+        /// The operation, such as "create" or "lock".
         operation: &'static str,
-        /// With what.
+        /// The path it was applied to.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operating system.
         source: io::Error,
     },
 
-    /// Other processes were in the way each time.
-    #[error("gave up to {operation} {} after {tries} tries", path.display())]
+    /// Other processes interfered with each attempt.
+    #[error("cannot {operation} {}: other processes interfered with each of {tries} attempts", path.display())]
     GaveUp {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// Where.
+        /// The path it was applied to.
         path: PathBuf,
-        /// How often.
+        /// The number of attempts.
         tries: u32,
     },
 
-    /// Some elements were added, and then something failed: the add of the next, which is not there, nor are those
-    /// behind it; or, where all are there, the sync that was to let them survive a crash of the machine. To add
-    /// those that have names once more would double them.
-    #[error("{} of the elements were added before a failure", names.len())]
+    /// Some elements were added before an error. Either an element could not be added, and neither it nor those after
+    /// it are in the queue; or all are in the queue, but the final [`sync`](super::QueueSimpleBuilder::sync) failed.
+    /// Adding the named elements again would duplicate them.
+    #[error("{} elements were added before an error", names.len())]
     Partial {
-        /// Those that were added.
+        /// The names of the elements that were added.
         names: Vec<Name>,
-        /// What failed.
+        /// The error.
         source: Box<Error>,
     },
 }
 
 impl Error {
-    /// That of an element behind those that were added.
-    pub(super) fn behind(self, names: Vec<Name>) -> Self {
+    /// Adds the names of the elements that were added before the error, if any.
+    pub(super) fn after_adding(self, names: Vec<Name>) -> Self {
         match names.is_empty() {
             true => self,
             false => Self::Partial { names, source: Box::new(self) },
         }
     }
 
-    /// The same, for one more of those who are to be told.
-    pub(super) fn again(&self) -> Self {
+    /// Returns a copy of the error for another caller. `io::Error` is not `Clone`.
+    pub(super) fn duplicate(&self) -> Self {
         match self {
             Self::Io { operation, path, source } => {
-                let again = match source.raw_os_error() {
+                let source = match source.raw_os_error() {
                     Some(code) => io::Error::from_raw_os_error(code),
                     None => io::Error::new(source.kind(), source.to_string()),
                 };
-                Self::io(operation, path, again)
+                Self::io(operation, path, source)
             }
             other => Self::io("add to", PathBuf::new(), io::Error::other(other.to_string())),
         }
     }
 
-    /// Whether it is because too many files are open, in the process or in all.
-    pub(super) fn is_for_want_of_files(&self) -> bool {
+    /// Returns whether the process, or the system, has too many open files.
+    pub(super) fn is_out_of_file_descriptors(&self) -> bool {
         let code = match self {
             Self::Io { source, .. } => source.raw_os_error(),
             _ => None,
         };
-        code.map(Errno::from_raw_os_error).is_some_and(is_for_want_of_files)
+        code.map(Errno::from_raw_os_error).is_some_and(is_out_of_file_descriptors)
     }
 
-    /// Why a file can't be read.
+    /// Returns the error of a file that cannot be read.
     pub(super) fn unreadable(
         operation: &'static str,
         path: PathBuf,
@@ -264,7 +263,7 @@ impl Error {
         Self::Io { operation, path: path.into(), source: source.into() }
     }
 
-    /// The same for a closure: `map_err(Error::on("create", || path))`.
+    /// Returns a closure that converts an [`Errno`]: `map_err(Error::on("create", || path))`.
     pub(super) fn on<P: Into<PathBuf>>(
         operation: &'static str,
         path: impl FnOnce() -> P,

@@ -1,47 +1,47 @@
-//! The names of files and directories, as the format has them: hexadecimal digits in lower case, of which an element
-//! has 14 and a directory of elements 8. All else in a queue is somebody else's, and is let be.
+//! Names of files and directories in a queue. Elements have 14 lowercase hexadecimal digits, and directories of
+//! elements have 8. All other names are ignored.
 
 use std::ffi::CStr;
 
-/// The name of a file in a queue, with its final zero and without an allocation: each call needs several.
+/// The name of a file in a queue, NUL-terminated and on the stack: each call needs several.
 pub(super) struct FileName {
     bytes: [u8; Self::CAPACITY],
     len: usize,
 }
 
 impl FileName {
-    /// 8 digits, a stroke, 14 digits, a suffix of 4 characters and the final zero fit.
+    /// 8 digits, a separator, 14 digits, a suffix of 4 characters and the terminating NUL.
     const CAPACITY: usize = 28;
 
     pub(super) fn directory(number: u32) -> Self {
-        Self::EMPTY.digits(u64::from(number), 8)
+        Self::EMPTY.append_hex(u64::from(number), 8)
     }
 
     pub(super) fn element(number: u64) -> Self {
-        Self::EMPTY.digits(number, 14)
+        Self::EMPTY.append_hex(number, 14)
     }
 
     pub(super) fn temporary(number: u64) -> Self {
-        Self::element(number).text(TEMPORARY)
+        Self::element(number).append(TEMPORARY)
     }
 
     pub(super) fn lock(number: u64) -> Self {
-        Self::element(number).text(LOCK)
+        Self::element(number).append(LOCK)
     }
 
-    /// That of what is known of an element, in the directory of those.
+    /// Returns the name of an element's record in the directory of records.
     pub(super) fn record(directory: u32, element: u64) -> Self {
-        Self::directory(directory).text(STROKE).digits(element, 14)
+        Self::directory(directory).append(SEPARATOR).append_hex(element, 14)
     }
 
-    /// That of a record which is about to replace one.
+    /// Returns the name of a draft that will replace a record.
     pub(super) fn record_draft(directory: u32, element: u64) -> Self {
-        Self::record(directory, element).text(TEMPORARY)
+        Self::record(directory, element).append(TEMPORARY)
     }
 
     const EMPTY: Self = Self { bytes: [0; Self::CAPACITY], len: 0 };
 
-    fn digits(mut self, mut number: u64, digits: usize) -> Self {
+    fn append_hex(mut self, mut number: u64, digits: usize) -> Self {
         for place in self.bytes[self.len..self.len + digits].iter_mut().rev() {
             *place = b"0123456789abcdef"[(number & 15) as usize];
             number >>= 4;
@@ -50,7 +50,7 @@ impl FileName {
         self
     }
 
-    fn text(mut self, text: &str) -> Self {
+    fn append(mut self, text: &str) -> Self {
         self.bytes[self.len..self.len + text.len()].copy_from_slice(text.as_bytes());
         self.len += text.len();
         self
@@ -58,7 +58,7 @@ impl FileName {
 
     pub(super) fn c_str(&self) -> &CStr {
         CStr::from_bytes_with_nul(&self.bytes[..=self.len])
-            .expect("digits and a suffix have no zero")
+            .expect("digits and a suffix have no NUL")
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -66,28 +66,28 @@ impl FileName {
     }
 }
 
-/// What follows the name of a simple queue's element that is being written.
+/// Suffix of a simple queue's element that is being written.
 pub(super) const TEMPORARY: &str = ".tmp";
 
-/// What follows the name of a simple queue's element that is locked.
+/// Suffix of a simple queue's lock.
 pub(super) const LOCK: &str = ".lck";
 
-/// What is between the two numbers of a record's name.
-const STROKE: &str = "-";
+/// Separates the two numbers in the name of a record.
+const SEPARATOR: &str = "-";
 
-/// The numbers of the element that a record, or the draft of one, is about.
+/// Parses the element's numbers from the name of a record, or of a draft.
 pub(super) fn record_of(name: &[u8]) -> Option<(u32, u64)> {
     let name = name.strip_suffix(TEMPORARY.as_bytes()).unwrap_or(name);
     let (directory, element) = name.split_at_checked(8)?;
-    Some((directory_of(directory)?, element_of(element.strip_prefix(STROKE.as_bytes())?)?))
+    Some((directory_of(directory)?, element_of(element.strip_prefix(SEPARATOR.as_bytes())?)?))
 }
 
-/// The number of an intermediate directory, if this is the name of one.
+/// Parses the number of a directory of elements.
 pub(super) fn directory_of(name: &[u8]) -> Option<u32> {
     (name.len() == 8).then(|| hex(name)).flatten().map(|number| number as u32)
 }
 
-/// The number of an element, if this is the name of one.
+/// Parses the number of an element.
 pub(super) fn element_of(name: &[u8]) -> Option<u64> {
     (name.len() == 14).then(|| hex(name)).flatten()
 }

@@ -1,7 +1,7 @@
-//! The one door to the file system: what the queues ask of it goes by [`Dir`] or is named here.
+//! The only access to the file system: all system calls of queues are made by [`Dir`] or by the functions here.
 //!
-//! All of it blocks for as long as the disk does. Only `watch.rs`, which asks the system for news of a directory,
-//! goes by another door, the crate `notify`.
+//! All of them block for as long as the disk does. The exception is `watch.rs`, which uses the crate `notify` to be
+//! notified of changes.
 
 mod call;
 mod dir;
@@ -25,10 +25,10 @@ pub(super) use self::{
     dir::{Dir, OpenFor},
     file::NewFile,
     rename::rename_to_free_name,
-    stat::{id, is_directory, is_file, modified},
+    stat::{file_id, is_directory, is_file, modified},
 };
 
-/// A new directory, with the mode that it gets under this umask, or under that of the process.
+/// Creates a directory with the mode that results from `umask`, or from the process' umask.
 pub(super) fn make_dir(path: &Path, umask: Option<Mode>) -> Result<()> {
     make_dir_at(CWD, path, umask)
 }
@@ -45,46 +45,46 @@ pub(super) fn stat(path: &Path) -> Result<Stat> {
     call("stat", || fs::stat(path))
 }
 
-/// What is at `path` itself, a link included.
+/// Returns the metadata of `path` without following a link.
 pub(super) fn lstat(path: &Path) -> Result<Stat> {
     call("stat", || fs::lstat(path))
 }
 
-/// Whether anything is at `path`; it is, unless the file system clearly says that it is not.
+/// Returns whether `path` exists. Returns true unless the file system reports that it does not.
 pub(super) fn may_exist(path: &Path) -> bool {
     !matches!(call("access", || fs::access(path, Access::EXISTS)), Err(Errno::NOENT))
 }
 
-/// Whether it is because too many files are open, in the process or in all.
-pub(super) fn is_for_want_of_files(error: Errno) -> bool {
+/// Returns whether the process, or the system, has too many open files.
+pub(super) fn is_out_of_file_descriptors(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE)
 }
 
-/// Lets a file's content survive a crash of the machine.
+/// Syncs the content of a file, so that it survives a crash of the machine.
 pub(super) fn sync_file(path: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = call("open", || fs::open(path, flags, Mode::empty()))?;
     call("sync a file", || fs::fsync(file))
 }
 
-/// What a directory is on.
+/// The storage of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Medium {
-    /// Memory alone: no call waits.
+    /// Memory only: no call waits for a disk.
     Memory,
-    /// A disk of this machine, by a file system whose times are right for all at once.
+    /// A local disk, on a file system whose change times are reliable.
     Disk,
-    /// A network, or whatever else.
+    /// A network, or an unknown file system.
     Other,
 }
 
-/// What the directory at `path` is on, as far as that is known.
+/// Returns the storage of the directory at `path`, as far as it is known.
 #[cfg(target_os = "linux")]
 pub(super) fn medium(path: &Path) -> Medium {
-    // Those of the kernel's `linux/magic.h`: tmpfs, ramfs; ext2 to ext4, XFS, Btrfs, F2FS.
+    // From the kernel's `linux/magic.h`: tmpfs, ramfs; ext2 to ext4, XFS, Btrfs, F2FS.
     const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
     const ON_DISKS: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-    // The width of the type differs between machines.
+    // The width of the type differs between architectures.
     match call("statfs", || fs::statfs(path)).map(|stat| stat.f_type as u32) {
         Ok(kind) if IN_MEMORY.contains(&kind) => Medium::Memory,
         Ok(kind) if ON_DISKS.contains(&kind) => Medium::Disk,

@@ -1,10 +1,10 @@
-//! Adds of several callers that are synced together: one thread makes those of all who came while it made the last, as a
-//! disk that waits for one takes others along.
+//! Group commit of synced adds: one thread executes the adds of all callers that arrived during the previous group,
+//! because a disk can sync several files at once.
 //!
-//! 1. One thread makes them, and ends where no more come. It is none of a runtime's, as others than its callers wait for
-//!    it. Who is told of an add has it on disk.
-//! 2. To lead is a value, which ends with its thread, however that ends.
-//! 3. Who is dropped before its add was begun has added nothing.
+//! 1. One thread per queue executes the adds, and ends when no more arrive. It does not belong to a runtime, because
+//!    callers on other runtimes wait for it too. A caller gets its result when the element is on disk.
+//! 2. Leadership is a value that is released when its thread ends, even by a panic.
+//! 3. An add that is dropped before it begins adds nothing.
 
 #[cfg(test)]
 mod tests;
@@ -20,144 +20,151 @@ use std::{
 
 use tokio::sync::oneshot::{self, Sender};
 
-use super::{Error, Name, blocking::Work, bound::Room, protocol::Protocol, root::Root};
+use super::{Error, Name, blocking::Work, bound::CapacityPermit, protocol::Protocol, root::Root};
 
-/// How many adds are made together.
-const GROUP: usize = 64;
+/// Maximum number of adds in a group.
+const MAX_GROUP: usize = 64;
 
-/// A queue whose adds are made in groups.
+/// A queue that executes synced adds in groups.
 pub(super) trait AddInGroups: Protocol {
-    /// What is added.
+    /// The content of an element.
     type Item: Send + 'static;
 
     fn group(&self) -> &Group<Self::Item>;
 
-    /// Adds each of them, and has an answer for each.
+    /// Adds each of the items, and returns one result per item.
     fn add_each(&self, items: Vec<Self::Item>) -> Vec<Result<Name, Error>>;
 }
 
-/// Those who wait for their adds.
+/// Adds that wait for their group.
 pub(super) struct Group<I>(Mutex<State<I>>);
 
 struct State<I> {
-    waiting: VecDeque<Waiting<I>>,
+    waiting: VecDeque<WaitingAdd<I>>,
     tickets: u64,
-    is_led: bool,
+    has_leader: bool,
 }
 
-struct Waiting<I> {
+struct WaitingAdd<I> {
     ticket: u64,
     item: I,
-    room: Option<Room>,
-    end: Sender<Result<Name, Error>>,
+    permit: Option<CapacityPermit>,
+    sender: Sender<Result<Name, Error>>,
 }
 
-/// Whether an add of so many bytes waits for a disk, and is short, so that it is made together with others.
-pub(super) fn takes(root: &Root, len: usize) -> bool {
-    // A plan is for the calls of one thread.
+/// Returns whether an add of `len` bytes waits for a disk and is short, so that it is executed in a group.
+pub(super) fn accepts(root: &Root, len: usize) -> bool {
+    // Plans of injected faults are thread-local.
     #[cfg(test)]
-    if super::fs::faults::is_planned() {
+    if super::fs::faults::has_plan() {
         return false;
     }
     root.sync && !root.in_memory() && len <= Work::SHORT_DATA
 }
 
-/// Adds `item`, together with what others add to the queue.
+/// Adds `item`, together with concurrent adds to the queue.
 pub(super) async fn add<Q: AddInGroups>(
     queue: &Arc<Q>,
     item: Q::Item,
-    room: Option<Room>,
+    permit: Option<CapacityPermit>,
 ) -> Result<Name, Error> {
-    let (end, ended) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let group = queue.group();
-    let (ticket, is_first) = group.enter(item, room, end);
-    let _place = Place { group, ticket };
-    if is_first {
-        Lead { queue: queue.clone(), has_left: false }.begin();
+    let (ticket, must_lead) = group.enter(item, permit, sender);
+    let _queued_add = QueuedAdd { group, ticket };
+    if must_lead {
+        GroupLeader { queue: queue.clone(), has_resigned: false }.spawn();
     }
-    ended.await.unwrap_or_else(|_| {
-        let reason = io::Error::other("there was no thread for it, or it ended too soon");
+    receiver.await.unwrap_or_else(|_| {
+        let reason = io::Error::other("the thread for synced adds did not start, or ended early");
         Err(Error::io("add to", queue.root().path(), reason))
     })
 }
 
 impl<I> Group<I> {
-    /// A place in line, by its number; true where its holder is to begin to lead.
-    fn enter(&self, item: I, room: Option<Room>, end: Sender<Result<Name, Error>>) -> (u64, bool) {
+    /// Queues an add. Returns its ticket, and whether the caller must start a leader.
+    fn enter(
+        &self,
+        item: I,
+        permit: Option<CapacityPermit>,
+        sender: Sender<Result<Name, Error>>,
+    ) -> (u64, bool) {
         let mut state = self.state();
         state.tickets += 1;
         let ticket = state.tickets;
-        state.waiting.push_back(Waiting { ticket, item, room, end });
-        (ticket, !mem::replace(&mut state.is_led, true))
+        state.waiting.push_back(WaitingAdd { ticket, item, permit, sender });
+        (ticket, !mem::replace(&mut state.has_leader, true))
     }
 
     fn state(&self) -> MutexGuard<'_, State<I>> {
-        // No step leaves it wrong.
+        // The state is consistent at every point where a thread can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of one who waits, and leaves with it.
-struct Place<'a, I> {
+/// A queued add, which is removed from the queue on drop unless its group has begun.
+struct QueuedAdd<'a, I> {
     group: &'a Group<I>,
     ticket: u64,
 }
 
-impl<I> Drop for Place<'_, I> {
+impl<I> Drop for QueuedAdd<'_, I> {
     fn drop(&mut self) {
         let mut state = self.group.state();
         let found = state.waiting.binary_search_by_key(&self.ticket, |waiting| waiting.ticket);
-        let left = found.ok().and_then(|index| state.waiting.remove(index));
+        let removed = found.ok().and_then(|index| state.waiting.remove(index));
         drop(state);
-        drop(left);
+        // Dropped after the lock is released: this drops the item and its permit.
+        drop(removed);
     }
 }
 
-/// Who has it leads.
-struct Lead<Q: AddInGroups> {
+/// The leadership of a queue. Dropping it before it has resigned fails all queued adds.
+struct GroupLeader<Q: AddInGroups> {
     queue: Arc<Q>,
-    has_left: bool,
+    has_resigned: bool,
 }
 
-impl<Q: AddInGroups> Lead<Q> {
-    fn begin(self) {
-        // Where there is no thread to be had, it is dropped.
-        let _ = thread::Builder::new().name("fleeting-dirq".into()).spawn(|| self.go());
+impl<Q: AddInGroups> GroupLeader<Q> {
+    fn spawn(self) {
+        // If no thread can be created, the closure is dropped, and the leadership with it.
+        let _ = thread::Builder::new().name("fleeting-dirq".into()).spawn(|| self.run());
     }
 
-    fn go(mut self) {
-        while let Some(group) = self.next() {
+    fn run(mut self) {
+        while let Some(group) = self.next_group() {
             let (count, begun) = (group.len(), Instant::now());
-            let (mut items, mut ends, mut rooms) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut items, mut senders, mut permits) = (Vec::new(), Vec::new(), Vec::new());
             for waiting in group {
                 items.push(waiting.item);
-                ends.push(waiting.end);
-                rooms.push(waiting.room);
+                senders.push(waiting.sender);
+                permits.push(waiting.permit);
             }
             let added = self.queue.add_each(items);
-            // Who is told of an element finds it counted once.
-            drop(rooms);
+            // Before the results are sent: a caller that has its result must find the element counted once.
+            drop(permits);
             let now = Instant::now();
             let others = self.queue.group().state().waiting.len();
-            for (end, added) in ends.into_iter().zip(added) {
-                // A waker of somebody's may panic; and nobody may wait any more.
-                let _ = catch_unwind(AssertUnwindSafe(|| end.send(added).is_ok()));
+            for (sender, added) in senders.into_iter().zip(added) {
+                // A caller's waker may panic, and a caller may be gone.
+                let _ = catch_unwind(AssertUnwindSafe(|| sender.send(added).is_ok()));
             }
-            self.wait_for(count + others, (now - begun) / 8);
+            self.await_callers(count + others, (now - begun) / 8);
         }
     }
 
-    /// Those who wait, in the order in which they came; none where there are none, and then it leads no more.
-    fn next(&mut self) -> Option<Vec<Waiting<Q::Item>>> {
+    /// Returns the next group in order of arrival. If there is none, resigns the leadership.
+    fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Item>>> {
         let mut state = self.queue.group().state();
-        let count = state.waiting.len().min(GROUP);
-        self.has_left = count == 0;
-        state.is_led = count > 0;
+        let count = state.waiting.len().min(MAX_GROUP);
+        self.has_resigned = count == 0;
+        state.has_leader = count > 0;
         (count > 0).then(|| state.waiting.drain(..count).collect())
     }
 
-    /// Lets those come back who were just told: to sync twice for two halves takes longer.
-    fn wait_for(&self, count: usize, at_most: Duration) {
+    /// Waits briefly for callers that have just received their results: one sync of a full group takes less time than
+    /// two of half a group.
+    fn await_callers(&self, count: usize, at_most: Duration) {
         let until = Instant::now() + at_most.min(Duration::from_micros(100));
         while self.queue.group().state().waiting.len() < count && Instant::now() < until {
             thread::yield_now();
@@ -165,22 +172,22 @@ impl<Q: AddInGroups> Lead<Q> {
     }
 }
 
-impl<Q: AddInGroups> Drop for Lead<Q> {
+impl<Q: AddInGroups> Drop for GroupLeader<Q> {
     fn drop(&mut self) {
-        if !self.has_left {
+        if !self.has_resigned {
             let mut state = self.queue.group().state();
-            state.is_led = false;
-            // They are told by the end of their channels.
-            let left = mem::take(&mut state.waiting);
+            state.has_leader = false;
+            // Callers see the end of their channels.
+            let removed = mem::take(&mut state.waiting);
             drop(state);
-            drop(left);
+            drop(removed);
         }
     }
 }
 
 impl<I> Default for Group<I> {
     fn default() -> Self {
-        Self(Mutex::new(State { waiting: VecDeque::new(), tickets: 0, is_led: false }))
+        Self(Mutex::new(State { waiting: VecDeque::new(), tickets: 0, has_leader: false }))
     }
 }
 

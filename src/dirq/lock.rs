@@ -1,4 +1,4 @@
-//! An element that is locked and read, as users hold it until their work is done.
+//! A locked element with its content, held by the user until the work is done.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -14,20 +14,20 @@ use super::{
     root::{DirId, Opener},
 };
 
-/// An element that this process has locked, with what it holds: [`Bytes`](bytes::Bytes), or an
+/// An element that this process has locked, with its content: [`Bytes`](bytes::Bytes), or an
 /// [`Element`](super::Element).
 ///
-/// [`ack`](Self::ack) removes the element when the work is done. Dropped before, as by an error, a panic or the
-/// end of its task, it unlocks the element, and that comes again, here or to another process. The drop calls the
-/// file system by itself, with or without a runtime, for some microseconds on a local disk:
-/// [`unlock`](Self::unlock) does it on another thread.
+/// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, because of an
+/// error, a panic or a cancelled task, it unlocks the element, which is then delivered again, here or to another
+/// process. The drop makes a blocking file system call, with or without a runtime, which takes some microseconds on a
+/// local disk. [`unlock`](Self::unlock) makes it on another thread.
 ///
-/// The lock is as old as the call that took it. A purge by any process takes away one that is too old
-/// ([`Purge::max_lock`](super::Purge::max_lock), often ten minutes): then another process may lock the element
-/// and do the work too, and this lock's drop unlocks that one's. Work that may last renews it with
+/// The age of the lock counts from the call that acquired it. A purge by any process removes a lock that is too old
+/// ([`Purge::max_lock`](super::Purge::max_lock), often ten minutes). Then another process may lock the element and do
+/// the work too, and dropping this lock releases the lock of that process. Renew the lock during long work with
 /// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
 ///
-/// When an element that was given back comes again, and how often, is told in [the module](super#retries-and-dead-letters).
+/// See [the module](super#retries-and-dead-letters) for when and how often an unlocked element is delivered again.
 #[must_use = "a lock that is dropped is given back"]
 pub struct Lock<T: Send + 'static> {
     guard: LockGuard<dyn Protocol<Payload = T>>,
@@ -35,77 +35,78 @@ pub struct Lock<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Lock<T> {
-    /// Locks and reads an element; none where somebody else has the lock, or it is gone, or `deliver` says that it
-    /// rests. Where it can't be read, the lock is given back.
+    /// Locks and reads an element. Returns `None` if it is already locked or missing, or if `begin_delivery` returns
+    /// `None`. If it cannot be read, the lock is released.
     pub(super) fn take(
         queue: &Arc<dyn Protocol<Payload = T>>,
         opener: &Opener<'_>,
         name: Name,
         limit: u64,
-        deliver: impl FnOnce() -> Option<Delivery>,
+        begin_delivery: impl FnOnce() -> Option<Delivery>,
     ) -> Result<Option<Self>, Error> {
         let Some((mut guard, value)) = LockGuard::take(queue, opener, name, limit)? else {
             return Ok(None);
         };
-        let Some(delivery) = deliver() else { return Ok(None) };
-        guard.deliver(delivery);
+        let Some(delivery) = begin_delivery() else { return Ok(None) };
+        guard.set_delivery(delivery);
         Ok(Some(Self { guard, value }))
     }
 
-    /// Gives it to the user: from here on, one that comes back has failed.
-    pub(super) fn handed_out(mut self) -> Self {
-        self.guard.hand_out();
+    /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
+    pub(super) fn mark_delivered(mut self) -> Self {
+        self.guard.mark_delivered();
         self
     }
 
-    /// Which queue it is of, and which element of that.
-    pub(super) fn place(&self) -> (DirId, Name) {
+    /// Returns the queue's identity and the element's name.
+    pub(super) fn queue_and_name(&self) -> (DirId, Name) {
         (self.guard.queue().root().id(), *self.name())
     }
 
-    /// The element's name.
+    /// Returns the element's name.
     pub fn name(&self) -> &Name {
         self.guard.name()
     }
 
-    /// What the element holds.
+    /// Returns the element's content.
     pub fn value(&self) -> &T {
         &self.value
     }
 
-    /// How often the element was given out, with this time: 1 at the first.
+    /// Returns how many times the element was delivered, including this delivery: 1 for the first.
     ///
-    /// A queue counts all its deliveries where it is opened with [`max_attempts`](super::QueueSimpleBuilder::max_attempts)
-    /// or [`backoff`](super::QueueSimpleBuilder::backoff), else only those that end in [`retry_in`](Self::retry_in).
+    /// A queue counts all deliveries if it is opened with [`max_attempts`](super::QueueSimpleBuilder::max_attempts) or
+    /// [`backoff`](super::QueueSimpleBuilder::backoff). Otherwise it counts only deliveries that end with
+    /// [`retry_in`](Self::retry_in).
     pub fn attempts(&self) -> u32 {
         self.guard.delivery().map_or(1, Delivery::attempts)
     }
 
-    /// Removes the element: the work is done.
+    /// Removes the element, because the work is done.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`]. The element may then come again.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again.
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future can't know whether the element is removed; most probably it is.
+    /// Not cancel safe: if the future is dropped, the element may or may not be removed; most likely it is.
     pub async fn ack(self) -> Result<(), Error> {
         let guard = self.guard;
         let queue = guard.queue().clone();
-        // The guard goes with the work: where nobody waits for it any more, it is done all the same.
+        // The closure owns the guard: if the caller drops the future, the removal still completes.
         run("remove", Work::Short, &queue, move |_| guard.remove()).await
     }
 
-    /// Removes the elements of all `locks`: on a disk at once, and so quicker than one by one.
+    /// Removes the elements of all `locks`. On a disk this takes one round trip and is faster than one by one.
     ///
     /// # Errors
     ///
-    /// The first of those that [`ack`](Self::ack) would give. The others are removed all the same.
+    /// The first error that [`ack`](Self::ack) would return. The other elements are removed nevertheless.
     ///
     /// # Cancel safety
     ///
-    /// As [`ack`](Self::ack).
+    /// As for [`ack`](Self::ack).
     ///
     /// # Examples
     ///
@@ -120,7 +121,7 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// let mut chunks = queue.locked().ready_chunks(64);
     /// while let Some(chunk) = chunks.next().await {
-    ///     // Work on all that can be read.
+    ///     // Work on all elements that can be read.
     ///     Lock::ack_all(chunk.into_iter().flatten()).await?;
     /// }
     /// assert_eq!(queue.count().await?, 0);
@@ -131,7 +132,7 @@ impl<T: Send + 'static> Lock<T> {
         let (in_place, others): (Vec<_>, Vec<_>) =
             guards.partition(|guard| guard.queue().root().in_memory());
         let mut done = Ok(());
-        // In place, each of them lets others run before it begins, and all at once would not.
+        // Separate calls: each consumes cooperative budget before it begins. One call for all would block other tasks.
         for guard in in_place {
             let queue = guard.queue().clone();
             done = done.and(run("remove", Work::Short, &queue, move |_| guard.remove()).await);
@@ -143,34 +144,34 @@ impl<T: Send + 'static> Lock<T> {
         done.and(removed.await)
     }
 
-    /// Gives the lock back: the element stays, and comes again; where deliveries are counted, when its backoff is over.
+    /// Unlocks the element: it stays in the queue and is delivered again, after its backoff if deliveries are counted.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`].
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`].
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future gives the lock back, too.
+    /// Cancel safe: if the future is dropped, the lock is released too.
     pub async fn unlock(self) -> Result<(), Error> {
-        self.give_back(None).await
+        self.unlock_with_delay(None).await
     }
 
-    /// Gives the lock back, so that [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
-    /// processes that use this library pass the element over for `delay`. It counts as a failure, also in a queue that
-    /// counts no others: the last that there may be leaves the element dead, whatever `delay`. One that overflows is
-    /// never over.
+    /// Unlocks the element, and makes [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
+    /// processes that use this library skip it for `delay`. This counts as a failure, even in a queue that does not
+    /// count other failures. If it is the last permitted attempt, the element becomes a dead letter, for any
+    /// `delay`. A delay that overflows never ends.
     ///
-    /// Other implementations give it out at once.
+    /// Other implementations may deliver the element immediately.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`], as on a full disk: the lock is given back all
-    /// the same, and the element may come sooner.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the disk is full. The lock
+    /// is released nevertheless, and the element may be delivered before `delay` has passed.
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future gives the lock back; whether with the delay is not known.
+    /// If the future is dropped, the lock is released, but the delay may or may not be recorded.
     ///
     /// # Examples
     ///
@@ -192,24 +193,26 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn retry_in(self, delay: Duration) -> Result<(), Error> {
-        self.give_back(Some(delay)).await
+        self.unlock_with_delay(Some(delay)).await
     }
 
-    /// Makes the lock's age zero.
+    /// Resets the lock's age to zero.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`]. The work had better stop.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. Stop the work in both cases: another
+    /// process may do it too.
     pub async fn touch(&self) -> Result<(), Error> {
         let name = *self.name();
         run("touch", Work::Short, self.guard.queue(), move |queue| queue.renew(&name)).await
     }
 
-    /// Does long work, and makes the lock's age zero `every` so often until it is done. Less than a millisecond is one.
+    /// Runs long `work`, and resets the lock's age to zero after each interval `every` until the work is done. An
+    /// interval below one millisecond is raised to one millisecond.
     ///
     /// # Errors
     ///
-    /// As [`touch`](Self::touch): then `work` is dropped where it stands.
+    /// As for [`touch`](Self::touch). `work` is then dropped before it is finished.
     ///
     /// # Examples
     ///
@@ -221,11 +224,11 @@ impl<T: Send + 'static> Lock<T> {
     ///     let mut jobs = queue.watch(Duration::from_secs(5));
     ///     while let Some(job) = jobs.next().await {
     ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
-    ///         // Where a purge took the lock, another works on it by now.
+    ///         // If a purge removed the lock, another process may be working on the element.
     ///         let done = job.keep_alive(Duration::from_secs(60), work(job.value())).await;
     ///         if let Ok(Ok(())) = done {
     ///             job.ack().await?;
-    ///         } // else it is unlocked, and comes again
+    ///         } // otherwise it is unlocked and delivered again
     ///     }
     ///     Ok(())
     /// }
@@ -240,7 +243,8 @@ impl<T: Send + 'static> Lock<T> {
         let every = every.max(Duration::from_millis(1));
         let beat = async {
             loop {
-                // Not an interval: a system that is too slow to keep up need not hurry after.
+                // `sleep` and not an interval: on a slow file system, missed renewals must not be made up for in a
+                // burst.
                 sleep(every).await;
                 if let Err(error) = self.touch().await {
                     return error;
@@ -253,7 +257,7 @@ impl<T: Send + 'static> Lock<T> {
         }
     }
 
-    async fn give_back(self, delay: Option<Duration>) -> Result<(), Error> {
+    async fn unlock_with_delay(self, delay: Option<Duration>) -> Result<(), Error> {
         let guard = self.guard;
         let queue = guard.queue().clone();
         run("unlock", Work::Short, &queue, move |_| guard.unlock(delay)).await

@@ -1,29 +1,29 @@
-//! A lock in the file system as a guard in memory: given back by whoever drops it.
+//! A file system lock as a guard that releases it on drop.
 
 use std::{mem, sync::Arc, time::Duration};
 
 use super::{Error, Name, delivery::Delivery, protocol::Protocol, root::Opener};
 
-/// A lock that somebody has to give back: whoever drops it does.
+/// A lock that is released on drop.
 ///
-/// A future that waits for a lock may be dropped before it has it: then the lock is dropped with the result
-/// that nobody came for.
+/// A future that waits for a lock may be dropped before it receives it. Then the guard is dropped with the unused
+/// result.
 pub(super) struct LockGuard<P: Protocol + ?Sized> {
     queue: Arc<P>,
-    /// `NULL`, which no lock has, where there is nothing to give back.
+    /// `NULL`, which no element has, if there is nothing to release.
     name: Name,
-    /// None where the lock is all that is wanted, or the element was just read.
+    /// `None` if only the lock was requested, or if the element was read outside of an iteration.
     delivery: Option<Delivery>,
 }
 
 impl<P: Protocol + ?Sized> LockGuard<P> {
-    /// Locks an element; none where that can't be.
+    /// Locks an element, or returns `None` if it cannot be locked.
     pub(super) fn lock(queue: &Arc<P>, name: Name) -> Result<Option<Self>, Error> {
         let locked = queue.lock(&name)?;
         Ok(locked.then(|| Self { queue: queue.clone(), name, delivery: None }))
     }
 
-    /// Locks and reads an element; none where it can't be locked.
+    /// Locks and reads an element, or returns `None` if it cannot be locked.
     pub(super) fn take(
         queue: &Arc<P>,
         opener: &Opener<'_>,
@@ -34,8 +34,8 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         Ok(taken.map(|payload| (Self { queue: queue.clone(), name, delivery: None }, payload)))
     }
 
-    /// Remembers that the element is given out.
-    pub(super) fn deliver(&mut self, delivery: Delivery) {
+    /// Attaches the delivery, whose outcome is recorded when the lock is released.
+    pub(super) fn set_delivery(&mut self, delivery: Delivery) {
         self.delivery = Some(delivery);
     }
 
@@ -43,10 +43,10 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         self.delivery.as_ref()
     }
 
-    /// From here on, to give it back is to have failed.
-    pub(super) fn hand_out(&mut self) {
+    /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
+    pub(super) fn mark_delivered(&mut self) {
         if let Some(delivery) = &mut self.delivery {
-            delivery.hand_out();
+            delivery.mark_delivered();
         }
     }
 
@@ -59,34 +59,34 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     pub(super) fn remove(self) -> Result<(), Error> {
-        // An error leaves it to the drop, which gives the lock of what could not be removed back.
+        // On error, `self` is dropped, which releases the lock.
         self.queue.remove(&self.name)?;
-        self.queue.root().counts.removed();
+        self.queue.root().metrics.removed();
         if let Some(delivery) = &self.delivery {
-            delivery.forget(self.queue.root(), &self.name);
+            delivery.remove_record(self.queue.root(), &self.name);
         }
         self.keep();
         Ok(())
     }
 
-    /// Gives it back, to be given out again in `delay`, or as the queue's retries say; and says whether that worked.
+    /// Releases the lock. The element is delivered again after `delay`, or as the retry policy determines.
     pub(super) fn unlock(mut self, delay: Option<Duration>) -> Result<(), Error> {
-        self.give_back(delay)
+        self.unlock_once(delay)
     }
 
-    fn give_back(&mut self, delay: Option<Duration>) -> Result<(), Error> {
-        // Once is enough: by a second try the lock might be another's.
+    fn unlock_once(&mut self, delay: Option<Duration>) -> Result<(), Error> {
+        // Cleared first, so that the drop does not unlock again: by then the lock could be another process's.
         let name = mem::replace(&mut self.name, Name::NULL);
-        // First: unlocked, it might be given out by what was known before.
-        let remembered = self
+        // Recorded before unlocking: otherwise the element could be delivered according to the old record.
+        let recorded = self
             .delivery
-            .map_or(Ok(()), |delivery| delivery.give_back(self.queue.root(), &name, delay));
-        self.queue.unlock(&name).and(remembered)
+            .map_or(Ok(()), |delivery| delivery.record_unlock(self.queue.root(), &name, delay));
+        self.queue.unlock(&name).and(recorded)
     }
 
     /// Leaves the element locked.
     pub(super) fn keep(mut self) {
-        // No `mem::forget`: the lock is to stay, and not the memory of the handle too.
+        // Not `mem::forget`, which would leak the handle of the queue.
         self.name = Name::NULL;
     }
 }
@@ -94,8 +94,8 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     fn drop(&mut self) {
         if self.name != Name::NULL {
-            // A lock that was purged is not there, and of any other trouble the purge takes care.
-            let _ = self.give_back(None);
+            // Errors are ignored: either a purge removed the lock, or a purge will remove it.
+            let _ = self.unlock_once(None);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The name of an element, as users have it: checked once, when it is read, so that no call can leave its queue.
+//! Names of elements. A name is validated once, when it is parsed, so that no call can access files outside its queue.
 
 mod parse;
 
@@ -6,14 +6,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of an element: its directory in the queue and its own, as `5f3c1a80/5f3c1aa1d3e4f7`.
+/// The name of an element: the name of its directory in the queue and its own name, for instance
+/// `5f3c1a80/5f3c1aa1d3e4f7`.
 ///
-/// 8 and 14 hexadecimal digits in lower case, and nothing else: what was read from a file, a command line or
-/// a message is checked when it becomes a `Name`, so that none leads out of its queue. The 14 digits are the
-/// time at which the element was added (8 of seconds since 1970, 5 of microseconds) and one of its writer.
-/// Names of one queue order as its elements do.
+/// It consists of 8 and 14 lowercase hexadecimal digits. Text from a file, a command line or a message is validated
+/// when it is parsed into a `Name`, so that no name refers to a file outside its queue. The 14 digits encode the time
+/// at which the element was added (8 digits of seconds since 1970, 5 of microseconds) and one digit of its writer.
+/// Names of one queue have the same order as its elements.
 ///
-/// `NULL` is a name too, that of all a [`QueueNull`](super::QueueNull) was given. Any other queue refuses it.
+/// `NULL` is also a name: the name of everything added to a [`QueueNull`](super::QueueNull). Any other queue rejects
+/// it.
 ///
 /// # Examples
 ///
@@ -31,7 +33,7 @@ use serde::{Deserialize, Serialize};
 #[serde(into = "String", try_from = "String")]
 pub struct Name {
     pub(super) directory: u32,
-    /// Of 56 bits, but for that of `NULL`.
+    /// 56 bits, except for `NULL`.
     pub(super) element: u64,
 }
 

@@ -1,15 +1,15 @@
-//! The names of new elements: the wall clock, so that elements of several processes come about in their order, and
-//! always later than the last, so that those of one queue do exactly.
+//! Names of new elements. They are based on the wall clock, so that elements of several processes are roughly ordered,
+//! and strictly increasing, so that elements of one queue are exactly ordered.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Makes the names of new elements, for a queue and its clones.
+/// Generates the names of new elements, for a queue and its clones.
 #[derive(Debug)]
 pub(super) struct NameGenerator {
-    /// The last digit of each: two processes that add in the same microsecond most probably differ in it.
+    /// The last digit of each name. Two processes that add in the same microsecond most likely have different digits.
     rnd_hex: u8,
     /// Microseconds since 1970.
     last: AtomicU64,
@@ -20,24 +20,24 @@ impl NameGenerator {
         Self { rnd_hex, last: AtomicU64::new(0) }
     }
 
-    /// An element's name. Where the clock stands still or goes back, it is a microsecond after the last.
+    /// Returns the next name. If the clock stands still or goes back, it is one microsecond after the last.
     pub(super) fn next(&self) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX / 2);
-        // Relaxed: nobody reads anything else by it.
+        // `Relaxed`: only the number matters, it orders no other memory.
         let later = |last: u64| Some(now.max(last + 1));
         let last = self
             .last
             .fetch_update(Relaxed, Relaxed, later)
             .expect("there is always a later microsecond");
         let micros = now.max(last + 1);
-        // Of the seconds, what goes into 8 digits: they begin anew in 2106, as those of the originals.
+        // Only 8 digits of the seconds: they overflow in 2106, like those of the other implementations.
         let seconds = u64::from((micros / 1_000_000) as u32);
         seconds << 24 | (micros % 1_000_000) << 4 | u64::from(self.rnd_hex)
     }
 }
 
-/// The seconds since 1970 in an element's name.
+/// Returns the seconds since 1970 in an element's name.
 pub(super) fn seconds(element: u64) -> u32 {
     (element >> 24) as u32
 }
@@ -46,9 +46,9 @@ pub(super) fn seconds(element: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// No test from outside can turn the clock.
+    /// Integration tests cannot set the clock back.
     #[test]
-    fn names_go_on_where_the_clock_goes_back() {
+    fn names_increase_if_the_clock_goes_back() {
         let names = NameGenerator::new(10);
         let now = names.next();
         let ahead = names.last.fetch_add(3_600_999_999, Relaxed) + 3_600_999_999;

@@ -1,5 +1,5 @@
-//! The normal queue: a directory for each element, a file for each field of it. What users call on this kind alone,
-//! and its builder.
+//! Normal queues, which store each element as a directory with one file per field: the public methods of this kind, and
+//! the builder.
 
 mod add;
 mod layout;
@@ -23,16 +23,16 @@ use super::{
     root::Options,
 };
 
-/// A queue that holds a directory for each element, with a file for each field: the `Queue` of Python's `dirq`,
+/// A queue that stores each element as a directory with one file per field: the `Queue` of Python's `dirq`,
 /// `Directory::Queue::Normal` of Perl's.
 ///
-/// It is a handle: cheap to clone, and all clones are one. Other processes, in whatever language, may use the
-/// same directory at the same time. What holds for all directory queues is in [the module](super).
+/// It is a handle: cheap to clone, and all clones share one queue. Other processes, in any language, may use the same
+/// directory at the same time. See [the module](super) for what holds for all directory queues.
 ///
-/// A queue that writes or reads elements needs their [`Schema`]. Where one piece of data an element is enough,
+/// Writing or reading elements requires their [`Schema`]. If one piece of data per element is enough,
 /// [`QueueSimple`](super::QueueSimple) is faster.
 ///
-/// What it has in common with the other kind is in [`DirQueue`]. What it reads is an [`Element`].
+/// [`DirQueue`] has the methods that it shares with the other kind. Reading an element returns an [`Element`].
 ///
 /// # Examples
 ///
@@ -50,7 +50,7 @@ use super::{
 /// while let Some(name) = names.next().await.transpose()? {
 ///     match queue.dequeue(&name).await {
 ///         Ok(taken) => assert_eq!(taken, Some(mail.clone())),
-///         // It stays, and is in nobody's way.
+///         // It stays in the queue and does not block other elements.
 ///         Err(error) => eprintln!("{error}"),
 ///     }
 /// }
@@ -60,81 +60,82 @@ use super::{
 pub type Queue = DirQueue<Normal>;
 
 impl DirQueue<Normal> {
-    /// Opens the queue in the directory `path` without a schema: it can't add or read elements, but do all else.
+    /// Opens the queue in the directory `path` without a schema. It cannot add or read elements; everything else works.
     ///
-    /// The directory is made if need be, with those above it.
+    /// The directory and its parents are created if needed.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where it can't be made, or is no directory.
+    /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).open().await
     }
 
-    /// Opens it otherwise than by default, as with a schema.
+    /// Returns a builder for a queue with other settings than the defaults, such as a schema.
     pub fn builder(path: impl AsRef<Path>) -> QueueBuilder {
         QueueBuilder { options: Options::new(path.as_ref()), schema: None, max_elements: 16_000 }
     }
 
-    /// The fields of its elements, as it was opened with.
+    /// Returns the schema that the queue was opened with.
     pub fn schema(&self) -> Option<&Schema> {
         self.protocol.schema.as_ref()
     }
 
     /// Adds an element, and returns its name.
     ///
-    /// Others see it whole or not at all. Its name is later than all that this queue gave before; elements of
-    /// several processes come in the order of their clocks.
+    /// Other processes see the element completely or not at all. Its name is later than all names that this queue
+    /// assigned before. Elements of several processes are ordered by their clocks.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] where
-    /// it is not as the schema says; [`Error::TooLarge`]; [`Error::Full`]; [`Error::Io`], as on a full disk. Each leaves
-    /// nothing behind. But where only the last step of [`sync`](QueueBuilder::sync) failed, the element is there: [`Error::Partial`]
-    /// has its name.
+    /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] if the element
+    /// does not match the schema; [`Error::TooLarge`]; [`Error::Full`]; [`Error::Io`], for instance if the disk is
+    /// full. Nothing is left behind. If only the last step of [`sync`](QueueBuilder::sync) failed, the element is in
+    /// the queue, and [`Error::Partial`] has its name.
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future can't know whether the element is added.
+    /// Not cancel safe: if the future is dropped, the element may or may not have been added.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
-        let room = self.room(1).await?;
+        let permit = self.reserve_capacity(1).await?;
         let len = len_of(&element);
-        if group::takes(&self.protocol.root, len) {
+        if group::accepts(&self.protocol.root, len) {
             let files = self.protocol.schema()?.encode(element)?;
-            return group::add(&self.protocol, files, room).await;
+            return group::add(&self.protocol, files, permit).await;
         }
-        let length = self.protocol.length_of_add(len);
-        run("add to", length, &self.protocol, move |queue| {
-            let _room = room;
+        let work_length = self.protocol.work_for_add(len);
+        run("add to", work_length, &self.protocol, move |queue| {
+            let _permit = permit;
             queue.add(element)
         })
         .await
     }
 
-    /// Adds the elements, in their order, at once: quicker than one by one.
+    /// Adds several elements, in order. This is faster than adding them one by one.
     ///
-    /// All are written before the first is added: where that fails, none is. With
-    /// [`sync`](QueueBuilder::sync), their directory is synced once.
+    /// All are written before the first is added: if a write fails, none is added. With [`sync`](QueueBuilder::sync),
+    /// their directory is synced once.
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add); [`Error::Full`] where there is no room for all. [`Error::Partial`] names those that are
-    /// there: all, where only [`sync`](QueueBuilder::sync) failed, or those before one that could not be added.
+    /// As for [`add`](Self::add). [`Error::Full`] if there is no capacity for all of them. [`Error::Partial`] has the
+    /// names of the elements that were added: all of them if only [`sync`](QueueBuilder::sync) failed, otherwise those
+    /// before the one that failed.
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future can't know what is added.
+    /// Not cancel safe: if the future is dropped, any number of the elements may have been added.
     pub fn add_many(
         &self,
         elements: impl IntoIterator<Item = Element>,
     ) -> impl Future<Output = Result<Vec<Name>, Error>> {
-        // The caller's iterator may be of one thread alone, and the future is to go to any.
+        // Consumed here because the caller's iterator may not be `Send`, and the future must be.
         let elements: Vec<_> = elements.into_iter().collect();
         async move {
-            let room = self.room(elements.len() as u64).await?;
+            let permit = self.reserve_capacity(elements.len() as u64).await?;
             run("add to", Work::Long, &self.protocol, move |queue| {
-                let _room = room;
+                let _permit = permit;
                 queue.add_many(elements)
             })
             .await
@@ -142,7 +143,7 @@ impl DirQueue<Normal> {
     }
 }
 
-/// Opens a [`Queue`] otherwise than by default.
+/// Builder of a [`Queue`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct QueueBuilder {
@@ -152,88 +153,92 @@ pub struct QueueBuilder {
 }
 
 impl QueueBuilder {
-    /// The fields of its elements. Defaults to none, which is enough to look after a queue, but not to add or
-    /// read elements.
+    /// Sets the schema of the elements. Defaults to none, which is enough to maintain a queue, but not to add or read
+    /// elements.
     pub fn schema(mut self, schema: Schema) -> Self {
         self.schema = Some(schema);
         self
     }
 
-    /// How many elements there may be in a directory before the next is begun. Defaults to 16,000.
+    /// Sets the number of elements in a directory after which the next directory is used. Defaults to 16,000.
     ///
-    /// It is about: each process that adds counts what is there from time to time, and not at each add. How many the
-    /// whole queue may have says [`max_total`](Self::max_total).
+    /// The number is approximate: each process that adds counts the directory from time to time, and not for each add.
+    /// [`max_total`](Self::max_total) bounds the whole queue.
     pub fn max_elements(mut self, max_elements: u32) -> Self {
         self.max_elements = max_elements;
         self
     }
 
-    /// How many elements the queue may have, in all its directories: an add that would make it more is refused
-    /// ([`Error::Full`]), or [waits](Self::wait_for_room). Zero refuses all. Defaults to no bound.
+    /// Bounds the number of elements in the queue, in all its directories. An add above the bound fails with
+    /// [`Error::Full`], or [waits](Self::wait_for_room). Zero rejects all adds. Defaults to no bound.
     ///
-    /// It counts all that is there, locked and dead elements included. Of one process, with its clones, it is exact.
-    /// Several that add, or other implementations, who don't know of it, may add some more: each counts anew when it has
-    /// added an eighth of the room that there was, as to count is to look at each element.
+    /// All elements count, including locked and dead ones. The bound is exact if one process adds to the queue, with
+    /// any number of clones. If several processes add, or other implementations, which do not know the bound, it may be
+    /// exceeded: counting reads the whole queue, so each process counts again only after it has added an eighth of the
+    /// free capacity that it found.
     pub fn max_total(mut self, max_total: u64) -> Self {
         self.options.max_elements = Some(max_total);
         self
     }
 
-    /// Lets adds wait while there is no room for them, and look for it `every` so often, in the order of asking. What is
-    /// more than the queue may ever have is refused all the same. Defaults to none: they are refused.
+    /// Makes adds wait while the queue is full. The free capacity is checked after each interval `every`, and waiters
+    /// are served in FIFO order. An add of more elements than the bound fails immediately. Defaults to none: adds to a
+    /// full queue fail.
     ///
-    /// Then [`add`](DirQueue::add) and its like need a runtime with time. One that waits, and is kept without being polled,
-    /// holds up those behind it.
+    /// With this setting, [`add`](DirQueue::add) and the other adding methods need a runtime with a time driver. A
+    /// future that waits but is not polled blocks the waiters behind it.
     pub fn wait_for_room(mut self, every: Duration) -> Self {
         self.options.wait_for_room = Some(every);
         self
     }
 
-    /// Takes these bits of the mode from all files and directories that it makes, whatever the process' own
-    /// umask. Defaults to the process' umask.
+    /// Sets the mode bits that are removed from all created files and directories, independently of the process' umask.
+    /// Defaults to the process' umask.
     pub fn umask(mut self, umask: u32) -> Self {
         self.options.umask = Some(umask);
         self
     }
 
-    /// The last digit of new names, 0 to 15, so that processes that write at once don't meet. Defaults to a
-    /// random one.
+    /// Sets the last hexadecimal digit of new names, 0 to 15, so that names of concurrent writers do not collide.
+    /// Defaults to a random digit.
     pub fn rnd_hex(mut self, digit: u8) -> Self {
         self.options.rnd_hex = Some(digit);
         self
     }
 
-    /// Whether new elements survive a crash of the machine: each add waits until the disk has the files and
-    /// their names, and those of the directories that they are in, up to the mount. Defaults to false, as in the other
+    /// Sets whether new elements survive a crash of the machine. If so, each add waits until the files, their names,
+    /// and the names of all parent directories up to the mount point are on disk. Defaults to false, as in the other
     /// implementations.
     ///
-    /// Adds of several callers at once are [synced together](super#cost).
+    /// Concurrent adds are [synced together](super#cost).
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
         self
     }
 
-    /// How many bytes each field of an element may have. Longer ones are neither added nor read
+    /// Sets the maximum size of each field of an element in bytes. Longer fields are neither added nor read
     /// ([`Error::TooLarge`]). Defaults to 1 GiB.
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.options.max_size = bytes;
         self
     }
 
-    /// How long an element that failed stays away: `first` after its first failure, and twice as long after each, up to
-    /// `max`. It is jittered: half to three halves of that. Defaults to a second and a minute where there is a
-    /// [`max_attempts`](Self::max_attempts), else to none: what failed may come again at once.
+    /// Sets the backoff of failed elements: `first` after the first failure, doubled after each further failure, up to
+    /// `max`. Jitter keeps it between half and one and a half times that value. Defaults to one second and one minute
+    /// if [`max_attempts`](Self::max_attempts) is set, otherwise to none: a failed element may be delivered again
+    /// immediately.
     ///
-    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         let retries = self.options.retries();
         (retries.first, retries.max) = (first, max);
         self
     }
 
-    /// How often an element may fail before it is [dead](DirQueue::take_dead). Defaults to no bound.
+    /// Sets the number of failures after which an element is a [dead letter](DirQueue::take_dead). Defaults to no
+    /// limit.
     ///
-    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.retries().max_attempts = Some(attempts);
         self
@@ -243,18 +248,18 @@ impl QueueBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidOption`], and [`Error::Io`] where a directory can't be made, or is none.
+    /// [`Error::InvalidOption`], and [`Error::Io`] if a directory cannot be created, or the path is not a directory.
     pub async fn open(self) -> Result<Queue, Error> {
         let Self { options, schema, max_elements } = self;
         if max_elements == 0 {
-            let reason = "it is at least 1".to_owned();
+            let reason = "must be at least 1, got 0".to_owned();
             return Err(Error::InvalidOption { option: "max_elements", reason });
         }
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[TEMPORARY, OBSOLETE])).await?;
         let rotation = Rotation::new(max_elements);
         Ok(Queue {
-            protocol: Arc::new(Normal { root, schema, rotation, synced: Group::default() }),
+            protocol: Arc::new(Normal { root, schema, rotation, sync_group: Group::default() }),
         })
     }
 }

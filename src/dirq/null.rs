@@ -1,14 +1,14 @@
-//! The queue that holds nothing: the place of a queue, for who wants none.
+//! The null queue, which discards all elements.
 
 use std::path::{Path, PathBuf};
 
 use super::{Error, Name, Purge, PurgeReport, Walk, blocking::run_blocking, fs::unlink};
 use bytes::Bytes;
 
-/// A queue that forgets what is added to it, as `/dev/null`.
+/// A queue that discards everything added to it, like `/dev/null`.
 ///
-/// It stands in for a [`QueueSimple`](super::QueueSimple) whose elements nobody wants. It is always empty, and
-/// so has nothing to lock, read or remove: those calls are errors, as in the other implementations.
+/// It can replace a [`QueueSimple`](super::QueueSimple) whose elements are not needed. It is always empty. The methods
+/// that lock, read or remove elements return errors, as in the other implementations.
 ///
 /// # Examples
 ///
@@ -17,7 +17,7 @@ use bytes::Bytes;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
 /// let queue = QueueNull::new();
-/// let name = queue.add("nobody reads this").await?;
+/// let name = queue.add("this is discarded").await?;
 /// assert_eq!(name.to_string(), "NULL");
 /// assert_eq!(queue.count().await?, 0);
 /// assert!(matches!(queue.lock(&name).await, Err(Error::Unsupported { operation: "lock" })));
@@ -27,27 +27,27 @@ use bytes::Bytes;
 pub struct QueueNull(());
 
 impl QueueNull {
-    /// The queue.
+    /// Creates a null queue.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets `data`. The name is always `NULL`.
+    /// Discards `data`. The returned name is always `NULL`.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         drop(data);
         Ok(Name::NULL)
     }
 
-    /// Forgets each of `bodies`.
+    /// Discards each of `bodies`.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub async fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
@@ -63,7 +63,7 @@ impl QueueNull {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where it can't be removed.
+    /// [`Error::Io`] if the file cannot be removed.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
         let remove = |path: &Path| unlink(path).map_err(Error::on("remove", || path));
@@ -71,16 +71,16 @@ impl QueueNull {
         Ok(Name::NULL)
     }
 
-    /// No element.
+    /// Returns 0.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub async fn count(&self) -> Result<u64, Error> {
         Ok(0)
     }
 
-    /// No name.
+    /// Returns an empty stream.
     pub fn names(&self) -> Walk<Name> {
         Walk::new(futures_util::stream::empty())
     }
@@ -89,12 +89,12 @@ impl QueueNull {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub async fn purge(&self, _: Purge) -> Result<PurgeReport, Error> {
         Ok(PurgeReport::default())
     }
 
-    /// There is nothing to lock.
+    /// Always fails, because there is nothing to lock.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl QueueNull {
         unsupported("lock")
     }
 
-    /// There is nothing to unlock.
+    /// Always fails, because there is nothing to unlock.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl QueueNull {
         unsupported("unlock")
     }
 
-    /// There is nothing to read.
+    /// Always fails, because there is nothing to read.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl QueueNull {
         unsupported("get")
     }
 
-    /// There is no file.
+    /// Always fails, because there is no file.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl QueueNull {
         unsupported("get_path")
     }
 
-    /// There is nothing to remove.
+    /// Always fails, because there is nothing to remove.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl QueueNull {
         unsupported("remove")
     }
 
-    /// There is nothing to touch.
+    /// Always fails, because there is nothing to touch.
     ///
     /// # Errors
     ///

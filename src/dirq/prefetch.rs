@@ -1,5 +1,5 @@
-//! The stream of locked elements: several are locked ahead of who asks for them, so that they share one trip to the
-//! thread that may wait for the disk.
+//! The stream of locked elements. Several are locked and read before they are requested, so that they share one round
+//! trip to the thread that may block on the disk.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -8,175 +8,180 @@ use tokio::time::Instant;
 
 use super::{
     Error, Lock, Walk,
-    ahead::Ahead,
     blocking::{Work, run},
     cursor::Cursor,
     delivery::Delivery,
+    prefetch_buffer::PrefetchBuffer,
     protocol::Protocol,
     watch::Watch,
 };
 
-/// The queues that are walked through as one.
+/// The queues that are iterated over as one.
 pub(super) type Queues<T> = Arc<[Arc<dyn Protocol<Payload = T>>]>;
 
 impl<T: Send + 'static> Walk<Lock<T>> {
-    /// Locks what can be locked in a queue, from the first element to the last: once, or each time there may be more.
-    pub(super) fn locked(queue: Arc<dyn Protocol<Payload = T>>, again: Option<Duration>) -> Self {
-        Self::new(locks([queue].into(), again))
+    /// Locks all elements of a queue that can be locked, once or, with `poll_interval`, repeatedly.
+    pub(super) fn locked(
+        queue: Arc<dyn Protocol<Payload = T>>,
+        poll_interval: Option<Duration>,
+    ) -> Self {
+        Self::new(lock_all([queue].into(), poll_interval))
     }
 }
 
-/// Locks what can be locked in all of the queues, in the order of the elements' times: once, or each time there may be
-/// more.
-pub(super) fn locks<T: Send + 'static>(
+/// Locks all elements of the queues that can be locked, in the order of their times, once or, with `poll_interval`,
+/// repeatedly.
+pub(super) fn lock_all<T: Send + 'static>(
     queues: Queues<T>,
-    again: Option<Duration>,
+    poll_interval: Option<Duration>,
 ) -> impl Stream<Item = Result<Lock<T>, Error>> + Send {
-    let state = (Prefetch::new(queues), again.map(Watch::new));
-    unfold(state, |(mut locks, mut watch)| async move {
+    let state = (Prefetch::new(queues), poll_interval.map(Watch::new));
+    unfold(state, |(mut prefetch, mut watch)| async move {
         loop {
-            if let Some(next) = locks.next().await {
-                return Some((next.map(Lock::handed_out), (locks, watch)));
+            if let Some(next) = prefetch.next().await {
+                return Some((next.map(Lock::mark_delivered), (prefetch, watch)));
             }
-            watch.as_mut()?.wait(&locks.queues).await;
+            watch.as_mut()?.wait(&prefetch.queues).await;
         }
     })
 }
 
-/// One walk through the queues after another, with what is locked ahead in it.
+/// Repeated iterations over the queues, with a buffer of prefetched locks.
 ///
-/// Elements are locked and read several at a time, as a call to another thread costs as much as the work. Those
-/// that wait here are locked for nothing: how many there are goes by how fast they are asked for. In memory, where
-/// there is no such call, none waits.
+/// Elements are locked and read in batches, because a round trip to another thread costs as much as the work itself.
+/// Buffered elements are locked although no worker uses them, so the batch size adapts to the rate of requests. In
+/// memory there is no round trip, and nothing is prefetched.
 struct Prefetch<T: Send + 'static> {
     queues: Queues<T>,
-    /// Where the next are; none before the first, and after the last.
+    /// The position of the current iteration; `None` before it begins and after it ends.
     cursor: Option<Cursor>,
-    ended: bool,
-    ahead: Ahead<T>,
-    /// How many to lock next time, and at most.
+    has_ended: bool,
+    buffer: PrefetchBuffer<T>,
+    /// The size of the next batch, and its maximum.
     count: usize,
     max_count: usize,
-    filled: Instant,
-    /// Whether the next element is too long to be read in place.
+    filled_at: Instant,
+    /// True if the next element is too long to be read in place.
     is_long: bool,
 }
 
 impl<T: Send + 'static> Prefetch<T> {
+    /// Maximum number of elements in a batch. The docs of `locked` state it.
     const MAX_COUNT: usize = 64;
-    /// How much of them is read, beyond the first.
+    /// Maximum size of a batch in bytes. The first element may be longer, because it was requested.
     const MAX_BYTES: u64 = 1 << 20;
-    /// Had all left within this time, they could have been twice as many.
-    const QUICK: Duration = Duration::from_millis(10);
-    /// How many names a call to another thread tries, so that a stream that is dropped ends soon.
-    const TRIES: usize = 1024;
-    /// The same in place.
-    const TRIES_IN_PLACE: usize = 16;
+    /// If a batch is used up within this time, the size of the next one is doubled.
+    const FAST_CONSUMER: Duration = Duration::from_millis(10);
+    /// Maximum number of names that one call to another thread tries, so that a dropped stream ends soon.
+    const MAX_TRIES: usize = 1024;
+    /// The same limit in place, where a task must soon let others run.
+    const MAX_TRIES_IN_PLACE: usize = 16;
 
     fn new(queues: Queues<T>) -> Self {
-        // Where deliveries are counted, what is locked ahead of a process that dies would have failed with it.
-        let are_counted = queues.iter().any(|queue| queue.root().retries.is_some());
-        let alone = are_counted || in_memory(&queues);
-        let max_count = if alone { 1 } else { Self::MAX_COUNT };
-        let (ahead, filled) = (Ahead::new(), Instant::now());
+        // If deliveries are counted, a crash of the process would count prefetched elements as failed.
+        let counts_deliveries = queues.iter().any(|queue| queue.root().retries.is_some());
+        let one_at_a_time = counts_deliveries || in_memory(&queues);
+        let max_count = if one_at_a_time { 1 } else { Self::MAX_COUNT };
+        let (buffer, filled_at) = (PrefetchBuffer::new(), Instant::now());
         Self {
             queues,
             cursor: None,
-            ended: false,
-            ahead,
+            has_ended: false,
+            buffer,
             count: 0,
             max_count,
-            filled,
+            filled_at,
             is_long: false,
         }
     }
 
-    /// The next element; none at the end, after which it begins anew.
+    /// Returns the next element, or `None` at the end, after which a new iteration begins.
     async fn next(&mut self) -> Option<Result<Lock<T>, Error>> {
         loop {
-            if let Some(next) = self.ahead.pop() {
+            if let Some(next) = self.buffer.pop() {
                 return Some(next);
             }
-            // By a flag, as no cursor may also mean that the walk has not begun.
-            if self.ended && self.ahead.is_empty() {
-                self.ended = false;
+            // A flag, because `cursor` is also `None` before the iteration begins.
+            if self.has_ended && self.buffer.is_empty() {
+                self.has_ended = false;
                 return None;
             }
-            let quick = self.filled.elapsed() < Self::QUICK;
-            self.count = if quick { (self.count * 2).clamp(1, self.max_count) } else { 1 };
+            let is_fast = self.filled_at.elapsed() < Self::FAST_CONSUMER;
+            self.count = if is_fast { (self.count * 2).clamp(1, self.max_count) } else { 1 };
             self.fill().await?;
         }
     }
 
-    /// Locks the next elements; none where there is no queue.
+    /// Locks the next batch. Returns `None` if there are no queues.
     async fn fill(&mut self) -> Option<()> {
         let queues = self.queues.clone();
         let first = queues.first()?;
-        let (given_back, stale) = self.ahead.take().await;
-        let cursor = match self.ended {
-            // Only what was locked ahead and given back is still to come.
+        let (released, stale) = self.buffer.take_all().await;
+        let cursor = match self.has_ended {
+            // Only prefetched elements that were unlocked remain to be returned.
             true => Cursor::at_end(&queues),
             false => self.cursor.take().unwrap_or_else(|| Cursor::at_start(&queues)),
         };
-        // What was listed is taken in place; a list may be long, and so may be what is read.
+        // Names that are already listed are locked in place. Listing may take long, and so may reading a long element.
         let listed = cursor.listed();
         let in_memory = in_memory(&queues);
-        let (length, tries, most) = match in_memory && listed > 0 && !self.is_long {
-            true => (Work::Short, listed.min(Self::TRIES_IN_PLACE), Work::SHORT_DATA as u64),
-            false => (Work::Long, Self::TRIES, u64::MAX),
+        let (length, tries, max_bytes) = match in_memory && listed > 0 && !self.is_long {
+            true => (Work::Short, listed.min(Self::MAX_TRIES_IN_PLACE), Work::SHORT_DATA as u64),
+            false => (Work::Long, Self::MAX_TRIES, u64::MAX),
         };
         let count = self.count;
         let filled = run("list", length, first, {
             let queues = queues.clone();
             move |_| {
                 let mut cursor = cursor;
-                // Their locks are as old as the call that took them, and the caller may have been slow.
-                let mut ahead = cursor.take_back(given_back, stale);
+                // Stale locks are released first: they are as old as the call that acquired them.
+                let mut locked = cursor.requeue(released, stale);
                 let (mut bytes, mut is_long) = (0, false);
-                // One look at each queue for all that is taken now.
+                // Each queue's cached directories are validated once per batch.
                 let mut openers: Vec<_> = queues.iter().map(|_| None).collect();
                 for _ in 0..tries {
-                    if ahead.len() >= count || bytes >= Self::MAX_BYTES {
+                    if locked.len() >= count || bytes >= Self::MAX_BYTES {
                         break;
                     }
-                    let place = match cursor.next(&queues) {
-                        Some(Ok(place)) => place,
+                    let candidate = match cursor.next(&queues) {
+                        Some(Ok(candidate)) => candidate,
                         Some(Err(error)) => {
-                            ahead.push_back(Err(error));
+                            locked.push_back(Err(error));
                             continue;
                         }
-                        None => return Ok((None, ahead, false)),
+                        None => return Ok((None, locked, false)),
                     };
-                    let queue = &queues[place.queue];
+                    let queue = &queues[candidate.queue];
                     let root = queue.root();
-                    // The first one is asked for, however long it is.
+                    // The first element was requested, so it is read however long it is.
                     let limit = match bytes {
-                        0 => most,
-                        bytes => most.min(Self::MAX_BYTES - bytes),
+                        0 => max_bytes,
+                        bytes => max_bytes.min(Self::MAX_BYTES - bytes),
                     };
                     let limit = limit.min(root.max_size);
-                    let deliver = || Delivery::begin(root, &place.name, place.has_records);
-                    let opener = openers[place.queue].get_or_insert_with(|| root.opener());
-                    let taken = Lock::take(queue, opener, place.name, limit, deliver);
+                    let begin_delivery =
+                        || Delivery::begin(root, &candidate.name, candidate.has_records);
+                    let opener = openers[candidate.queue].get_or_insert_with(|| root.opener());
+                    let taken = Lock::take(queue, opener, candidate.name, limit, begin_delivery);
                     if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
-                        cursor.put_back(place);
-                        is_long = ahead.is_empty();
+                        cursor.put_back(candidate);
+                        is_long = locked.is_empty();
                         break;
                     }
                     if let Ok(Some(lock)) = &taken {
                         bytes += queue.len_of(lock.value()) as u64;
                     }
-                    ahead.extend(taken.transpose());
+                    locked.extend(taken.transpose());
                 }
-                Ok((Some(cursor), ahead, is_long))
+                Ok((Some(cursor), locked, is_long))
             }
         });
-        let (cursor, ahead, is_long) =
+        let (cursor, locked, is_long) =
             filled.await.unwrap_or_else(|error| (None, VecDeque::from([Err(error)]), false));
-        self.ended = cursor.is_none();
+        self.has_ended = cursor.is_none();
         (self.cursor, self.is_long) = (cursor, is_long);
-        self.filled = Instant::now();
-        self.ahead.put(ahead, !in_memory);
+        self.filled_at = Instant::now();
+        self.buffer.fill(locked, !in_memory);
         Some(())
     }
 }

@@ -1,5 +1,5 @@
-//! What a kind of queue has to know, and nothing else: how its elements lie in the file system and are locked. All that
-//! users call is written once above it.
+//! The interface of a kind of queue: how its elements are stored and locked. All public methods are written once on top
+//! of it.
 
 use rustix::io::Errno;
 
@@ -9,37 +9,38 @@ use super::{
     root::{Opener, Root},
 };
 
-/// How one kind of queue does what both do. Each of these may wait for a disk, but for the first two. What they read is
-/// at most `limit` bytes a file, or in all where that is less than a file may have: more is an [`Error::TooLarge`].
+/// The operations that each kind of queue implements. All of them may block on a disk, except the first three. Reads
+/// are limited to `limit` bytes per file, or to `limit` bytes per element if that is less than a file may have. Longer
+/// content is an [`Error::TooLarge`].
 ///
-/// It is `pub` as a bound of [`DirQueue`](super::DirQueue), and no one outside can name it or write another.
+/// `pub` because it is a bound of [`DirQueue`](super::DirQueue). Other crates can neither name nor implement it.
 pub trait Protocol: Send + Sync + 'static {
-    /// What an element is.
+    /// The content of an element.
     type Payload: Send + 'static;
 
-    /// The name of the queue's type, for `Debug`.
+    /// Returns the name of the queue's type, for `Debug`.
     fn type_name(&self) -> &'static str;
 
     fn root(&self) -> &Root;
 
-    /// How many bytes of memory what was read takes, about.
+    /// Returns the approximate size of the content in memory, in bytes.
     fn len_of(&self, payload: &Self::Payload) -> usize;
 
-    /// The elements of a directory, in no order, locked ones included.
+    /// Returns the elements of a directory, unordered, including locked ones.
     fn elements(&self, directory: u32) -> Result<Vec<Name>, Error>;
 
-    /// Those that may be locked, as far as that is cheap to see.
+    /// Returns the elements that are not locked, as far as that can be checked cheaply.
     fn unlocked(&self, directory: u32) -> Result<Vec<Name>, Error> {
         self.elements(directory)
     }
 
-    /// How many elements there are, locked ones included.
+    /// Returns the number of elements, including locked ones.
     fn count(&self) -> Result<u64, Error>;
 
-    /// Takes the lock of an element; false where it is taken, or the element is gone.
+    /// Locks an element. Returns false if it is already locked or missing.
     fn lock(&self, name: &Name) -> Result<bool, Error>;
 
-    /// Takes the lock of an element, and what is in it. Where that can't be read, the lock is given back.
+    /// Locks an element and reads it. If it cannot be read, the lock is released.
     fn take(
         &self,
         opener: &Opener<'_>,
@@ -47,21 +48,21 @@ pub trait Protocol: Send + Sync + 'static {
         limit: u64,
     ) -> Result<Option<Self::Payload>, Error>;
 
-    /// Locks an element, reads it and removes it; none where it can't be locked. Where one of these fails, the
-    /// lock is given back.
+    /// Locks an element, reads it and removes it. Returns `None` if it cannot be locked. If a later step fails, the
+    /// lock is released.
     fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Self::Payload>, Error>;
 
     fn unlock(&self, name: &Name) -> Result<(), Error>;
 
-    /// What is in an element that is locked.
+    /// Reads a locked element.
     fn get(&self, name: &Name, limit: u64) -> Result<Self::Payload, Error>;
 
-    /// What is in an element, locked or not; none where it is gone.
+    /// Reads an element, locked or not. Returns `None` if it is missing.
     fn peek(&self, name: &Name, limit: u64) -> Result<Option<Self::Payload>, Error>;
 
     fn remove(&self, name: &Name) -> Result<(), Error>;
 
-    /// Makes the age of an element zero, and so that of its lock.
+    /// Resets the age of an element, and of its lock, to zero.
     fn touch(&self, name: &Name) -> Result<(), Error> {
         let path = || self.root().path_of(name);
         let gone = || Error::io("touch", path(), Errno::NOENT);
@@ -69,7 +70,7 @@ pub trait Protocol: Send + Sync + 'static {
         dir.touch(FileName::element(name.element).c_str()).map_err(Error::on("touch", path))
     }
 
-    /// The same, if it is locked.
+    /// Same as [`touch`](Self::touch), but fails if the element is not locked.
     fn renew(&self, name: &Name) -> Result<(), Error>;
 
     fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error>;

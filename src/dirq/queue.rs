@@ -1,5 +1,5 @@
-//! What users call on a queue of either kind, written once: each method checks the name, chooses where its work is
-//! done, and leaves the work to the kind's [`Protocol`].
+//! The public methods of both kinds of queues, written once. Each method checks the name, chooses the thread for its
+//! work, and leaves the work to the kind's [`Protocol`].
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
@@ -9,36 +9,37 @@ use tokio::time::sleep;
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, run, run_read},
-    bound::Room,
+    bound::CapacityPermit,
     lock_guard::LockGuard,
     protocol::Protocol,
     records::Records,
-    set::Browse,
+    set::SetMember,
     walk::Walk,
 };
 
 /// A directory queue of either kind: [`QueueSimple`](super::QueueSimple), or [`Queue`](super::Queue).
 ///
-/// They differ in what an element is, and so in how they are opened, how elements are added, and what is read: a
-/// [`Bytes`](bytes::Bytes), or an [`Element`](super::Element). All else is here.
+/// The kinds differ in how they are opened, how elements are added, and the type that is read: [`Bytes`](bytes::Bytes),
+/// or an [`Element`](super::Element). All other methods are documented here.
 ///
-/// It is a handle: cheap to clone, and all clones are one. Other processes, in whatever language, may use the
-/// same directory at the same time. What holds for all directory queues is in [the module](super).
+/// A `DirQueue` is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language,
+/// may use the same directory at the same time. See [the module](super) for what holds for all directory queues.
 ///
 /// # Panics
 ///
-/// Its calls may panic outside of a Tokio runtime, which has the threads that wait for the disk.
+/// Methods may panic outside of a Tokio runtime, because blocking work runs on the runtime's threads.
 pub struct DirQueue<P: Protocol> {
     pub(super) protocol: Arc<P>,
 }
 
 impl<P: Protocol> DirQueue<P> {
-    /// The queue's directory, as an absolute path.
+    /// Returns the queue's directory as an absolute path.
     pub fn path(&self) -> &Path {
         self.protocol.root().path()
     }
 
-    /// How many elements there are, locked ones included. Costs a look at each.
+    /// Returns the number of elements, including locked ones. Reads the whole queue, so the cost grows with the number
+    /// of elements.
     ///
     /// # Errors
     ///
@@ -47,16 +48,16 @@ impl<P: Protocol> DirQueue<P> {
         run("count", Work::Long, &self.protocol, |queue| queue.count()).await
     }
 
-    /// The names of all elements in order, locked ones included.
+    /// Returns the names of all elements in order, including locked ones.
     #[doc(alias = "first")]
     pub fn names(&self) -> Walk<Name> {
         Walk::names(self.protocol.clone())
     }
 
-    /// Locks an element; false where somebody else has, or it is gone.
+    /// Locks an element. Returns false if it is already locked or missing.
     ///
-    /// The lock lasts until [`unlock`](Self::unlock) or [`remove`](Self::remove), or until a
-    /// [`purge`](Self::purge) of any process finds it too old: [`touch`](Self::touch) it in long work.
+    /// The lock lasts until [`unlock`](Self::unlock) or [`remove`](Self::remove), or until a [`purge`](Self::purge) by
+    /// any process finds it too old. Call [`touch`](Self::touch) during long work to keep it.
     ///
     /// # Errors
     ///
@@ -64,38 +65,39 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: where the future is dropped, the lock is given back, if it was got.
+    /// Cancel safe: if the future is dropped after the lock was acquired, the lock is released.
     pub async fn lock(&self, name: &Name) -> Result<bool, Error> {
         let name = *name;
         name.check()?;
-        // As a guard until it is here: who no longer waits for it can't give it back.
+        // The guard releases the lock if the caller drops the future: a dropped caller cannot unlock.
         let guard =
             run("lock", Work::Short, &self.protocol, move |queue| LockGuard::lock(queue, name))
                 .await?;
         Ok(guard.map(LockGuard::keep).is_some())
     }
 
-    /// Locks and reads all elements that can be locked, in order, and then ends. Those that others have locked
-    /// are passed over.
+    /// Locks and reads all elements that can be locked, in order, and then ends. Elements that others have locked are
+    /// skipped.
     ///
-    /// Whoever works on many elements does it by this: several are locked by one call to another thread, as long
-    /// as they are asked for quickly. So up to 63 are locked and read ahead, of a mebibyte in all. They are given back
-    /// when the stream is dropped, or when nobody has asked for them for a second; but where the process is killed they
-    /// stay locked, until a [`purge`](Self::purge) finds their locks too old. In [memory](super#cost), each is locked
-    /// when it is asked for.
+    /// This is the fastest way to process many elements: if they are requested quickly, one round trip to another
+    /// thread locks several. Up to 63 elements of a mebibyte in total are locked and read ahead. They are unlocked when
+    /// the stream is dropped, or if none was requested for one second. If the process is killed, they stay locked until
+    /// a [`purge`](Self::purge) finds their locks too old. In [memory](super#cost), each element is locked when it is
+    /// requested.
     ///
-    /// Those that [rest or are dead](super#retries-and-dead-letters) are passed over, too.
+    /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
-    /// An element that can't be read comes as an error, is unlocked, and stays. The stream goes on behind it: a worker
-    /// that ends at an error ends there each time.
+    /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. The stream continues
+    /// with the next element. Continue after an error: a worker that stops at an unreadable element stops there each
+    /// time it is started.
     ///
     /// # Panics
     ///
-    /// On a runtime without time, unless the queue is in memory.
+    /// On a runtime without a time driver, unless the queue is in memory.
     ///
     /// # Examples
     ///
-    /// The same with a [`Queue`](super::Queue), whose elements are not bytes.
+    /// A [`Queue`](super::Queue) works the same, except that its elements are not bytes.
     ///
     /// ```
     /// use fleeting::dirq::{Error, QueueSimple};
@@ -103,11 +105,11 @@ impl<P: Protocol> DirQueue<P> {
     /// async fn drain(queue: QueueSimple) -> Result<(), Error> {
     ///     let mut jobs = queue.locked();
     ///     while let Some(job) = jobs.next().await {
-    ///         // What can't be read must not keep the rest from being done.
+    ///         // Unreadable elements must not block the others.
     ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
     ///         if work(job.value()).await.is_ok() {
     ///             job.ack().await?;
-    ///         } // else it is unlocked, and comes again to who asks anew, after its backoff if it has one
+    ///         } // otherwise it is unlocked, and delivered again after its backoff, if any
     ///     }
     ///     Ok(())
     /// }
@@ -117,20 +119,20 @@ impl<P: Protocol> DirQueue<P> {
         Walk::locked(self.protocol.clone(), None)
     }
 
-    /// Locks and reads all elements that can be locked, and those that are added later: it never ends.
+    /// Locks and reads all elements that can be locked, including those added later. The stream never ends.
     ///
-    /// It sleeps until the system says that an element was added (inotify on Linux), and looks by itself `every`
-    /// so often: for elements that were unlocked, for those that other machines add on a file system of the
-    /// network, and where the system has no more watches to give. An element that was given back, or that can't
-    /// be read, so comes again after at most that time, as an element or an error. One that
-    /// [rests](super#retries-and-dead-letters) wakes it when it is due, if it was put to rest before the wait. Any number of tasks and
-    /// processes may watch a queue: each element goes to one of them.
+    /// It sleeps until the operating system reports a new element (inotify on Linux). In addition, it scans the queue
+    /// after each interval `every`. The scan finds elements that were unlocked or that other machines added on a
+    /// network file system, and it is the only mechanism if the system's limit of watches is reached. An element that
+    /// was unlocked, or that cannot be read, is therefore yielded again after at most that interval. An element whose
+    /// [backoff](super#retries-and-dead-letters) ends wakes the stream when it is due, if the backoff began before the
+    /// stream went to sleep. Any number of tasks and processes may watch a queue: each element goes to one of them.
     ///
-    /// Otherwise it is as [`locked`](Self::locked).
+    /// In all other respects it behaves like [`locked`](Self::locked).
     ///
     /// # Panics
     ///
-    /// On a runtime without time.
+    /// On a runtime without a time driver.
     ///
     /// # Examples
     ///
@@ -152,45 +154,45 @@ impl<P: Protocol> DirQueue<P> {
         Walk::locked(self.protocol.clone(), Some(every))
     }
 
-    /// Gives a lock back.
+    /// Unlocks an element.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], also where the element is gone, [`Error::InvalidName`] and [`Error::Io`].
+    /// [`Error::NotLocked`], also if the element is missing; [`Error::InvalidName`] and [`Error::Io`].
     pub async fn unlock(&self, name: &Name) -> Result<(), Error> {
         self.on("unlock", name, |queue, name| queue.unlock(name)).await
     }
 
-    /// What an element that is locked holds.
+    /// Returns the content of a locked element.
     ///
-    /// Files in the element of a [`Queue`](super::Queue) that are not in its schema are passed over.
+    /// Files in an element of a [`Queue`](super::Queue) that are not in its schema are ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Foreign`] where something else has
-    /// the place of the element or of a file of it, and [`Error::Io`]. Of a [`Queue`](super::Queue) [`Error::NoSchema`], too, and
-    /// [`Error::MissingFile`], [`Error::NotUtf8`] and [`Error::InvalidTable`] where the element is not as the schema
-    /// says.
+    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Io`], and [`Error::Foreign`] if the
+    /// element or one of its files is not a regular file or directory as the format requires. For a
+    /// [`Queue`](super::Queue) also [`Error::NoSchema`], and [`Error::MissingFile`], [`Error::NotUtf8`] and
+    /// [`Error::InvalidTable`] if the element does not match the schema.
     pub async fn get(&self, name: &Name) -> Result<P::Payload, Error> {
         self.reads("read", name, P::get).await
     }
 
-    /// What an element holds, whether locked or not; none where it is gone.
+    /// Returns the content of an element, whether it is locked or not; `None` if it is missing.
     ///
-    /// For a look at what others leave lying, without being in their way.
+    /// Use this to inspect elements without interfering with their workers.
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get), but for [`Error::NotLocked`].
+    /// As for [`get`](Self::get), except [`Error::NotLocked`].
     pub async fn peek(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         self.reads("read", name, P::peek).await
     }
 
-    /// Locks an element, reads it and unlocks it; none where somebody else has the lock, or it is gone.
+    /// Locks an element, reads it and unlocks it. Returns `None` if it is already locked or missing.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock) and [`get`](Self::get). The lock is given back.
+    /// As for [`lock`](Self::lock) and [`get`](Self::get). The lock is released.
     pub async fn get_element(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let name = *name;
         name.check()?;
@@ -203,61 +205,64 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
-    /// Locks an element, reads it and removes it; none where somebody else has the lock, or it is gone.
+    /// Locks an element, reads it and removes it. Returns `None` if it is already locked or missing.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), [`get`](Self::get) and [`remove`](Self::remove): then the element stays, and
-    /// its lock is given back.
+    /// As for [`lock`](Self::lock), [`get`](Self::get) and [`remove`](Self::remove). The element stays and its lock is
+    /// released.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: what it read may be lost with the future. Who can't lose it holds the lock until the
-    /// work is done.
+    /// Not cancel safe: if the future is dropped, the content may be lost. To avoid that, hold the lock until the work
+    /// is done.
     pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let taken = self.reads("dequeue", name, P::dequeue).await?;
         if taken.is_some() {
-            self.protocol.root().counts.removed();
+            self.protocol.root().metrics.removed();
         }
         Ok(taken)
     }
 
-    /// Removes an element that is locked, with all its files and its lock.
+    /// Removes a locked element, with all its files and its lock.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. Of a [`Queue`](super::Queue)
-    /// [`Error::Foreign`], too, where a file in it can't be a field. In each case it stays, and stays locked.
+    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. For a [`Queue`](super::Queue) also
+    /// [`Error::Foreign`], if it contains a file whose name cannot be a field. After an error, the element stays and
+    /// remains locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
-        let removed = |queue: &P| queue.root().counts.removed();
+        let removed = |queue: &P| queue.root().metrics.removed();
         self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
             .await
     }
 
-    /// Makes the age of an element zero, and so that of its lock: a purge lets it be for as long again.
+    /// Resets the age of an element, and of its lock, to zero, so that a purge does not consider the lock stale.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidName`], and [`Error::Io`] where it is gone.
+    /// [`Error::InvalidName`], and [`Error::Io`] if the element is missing.
     pub async fn touch(&self, name: &Name) -> Result<(), Error> {
         self.on("touch", name, |queue, name| queue.touch(name)).await
     }
 
-    /// Takes away what dead processes left: locks, elements that were on their way in or out and are too old,
-    /// empty directories, and what is remembered of elements that are gone.
+    /// Removes the leftovers of crashed processes: stale locks, elements that were not completely added or removed,
+    /// empty directories, and the records of elements that no longer exist.
     ///
-    /// Somebody has to, from time to time. It never takes an element that is in the queue. What others take away
-    /// at the same time is no error. Costs a look at each element.
+    /// Some process has to call this from time to time. It never removes an element that is in the queue. Concurrent
+    /// purges by other processes are not an error. Reads the whole queue, so the cost grows with the number of
+    /// elements.
     ///
-    /// What it may not look at or take away stays, and is [counted](PurgeReport::failed); the rest is done.
+    /// Items that it has no permission to read or remove are kept and [counted](PurgeReport::failed); the rest is
+    /// purged.
     ///
-    /// A lock that is too old, and that its owner gives back just now, for another to take it at once, may be taken from
-    /// that one: the format knows of no step by which a lock is looked at and taken away. A
-    /// [`max_lock`](Purge::max_lock) well above the longest work makes that rare.
+    /// If the owner of a stale lock unlocks the element during the purge and another process locks it immediately, the
+    /// purge may remove the new lock: the format has no atomic way to check and remove a lock. A
+    /// [`max_lock`](Purge::max_lock) well above the longest work makes this rare.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the queue itself can't be listed.
+    /// [`Error::Io`] if the queue itself cannot be listed.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
         run("purge", Work::Long, &self.protocol, move |queue| {
             let mut report = queue.purge(&purge)?;
@@ -271,23 +276,28 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
-    /// Room for so many elements more, where there is a bound; waits for it, if it is to.
-    pub(super) async fn room(&self, count: u64) -> Result<Option<Room>, Error> {
+    /// Reserves capacity for `count` elements if the queue is bounded. Waits for it if the queue was opened with
+    /// `wait_for_room`.
+    pub(super) async fn reserve_capacity(
+        &self,
+        count: u64,
+    ) -> Result<Option<CapacityPermit>, Error> {
         let Some(bound) = &self.protocol.root().bound else { return Ok(None) };
-        if let Some(room) = bound.known_room(count) {
-            return Ok(Some(room));
+        if let Some(permit) = bound.try_reserve(count) {
+            return Ok(Some(permit));
         }
-        let _turn = bound.turn.acquire().await.expect("nobody closes it");
+        let _count_permit =
+            bound.count_permit.acquire().await.expect("the semaphore is never closed");
         loop {
-            let counted = bound.clone();
-            let look = run("count", Work::Long, &self.protocol, move |queue| {
-                counted.room(count, || queue.count())
+            let counting = bound.clone();
+            let reserved = run("count", Work::Long, &self.protocol, move |queue| {
+                counting.reserve(count, || queue.count())
             });
-            if let Some(room) = look.await? {
-                return Ok(Some(room));
+            if let Some(permit) = reserved.await? {
+                return Ok(Some(permit));
             }
-            match bound.look_every {
-                // More than there may ever be is never waited for.
+            match bound.poll_interval {
+                // An add of more elements than the bound can never succeed.
                 Some(every) if count <= bound.max => sleep(every).await,
                 _ => {
                     let path = self.path().to_owned();
@@ -297,7 +307,7 @@ impl<P: Protocol> DirQueue<P> {
         }
     }
 
-    /// Does what reads an element.
+    /// Runs work that reads an element.
     async fn reads<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -309,7 +319,7 @@ impl<P: Protocol> DirQueue<P> {
         run_read(operation, &self.protocol, move |queue, limit| work(queue, &name, limit)).await
     }
 
-    /// Does what is about one element.
+    /// Runs work that concerns one element.
     pub(super) async fn on<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -322,14 +332,14 @@ impl<P: Protocol> DirQueue<P> {
     }
 }
 
-// Not derived, as that would ask it of the protocol as well.
+// Not derived: that would require `P: Clone`.
 impl<P: Protocol> Clone for DirQueue<P> {
     fn clone(&self) -> Self {
         Self { protocol: self.protocol.clone() }
     }
 }
 
-impl<P: Protocol> Browse for DirQueue<P> {
+impl<P: Protocol> SetMember for DirQueue<P> {
     type Payload = P::Payload;
 
     fn id(&self) -> (u64, u64) {

@@ -1,9 +1,10 @@
-//! What is known of elements that were given out before: how often, and when they come again.
+//! Records of delivered elements: the number of deliveries, and the time of the next one.
 //!
-//! 1. A record stands beside the elements, in a directory of its own whose name no implementation takes for one of
-//!    elements: all others work in the queue as if it were not there.
-//! 2. It is a symbolic link that leads nowhere: its text is made, read and replaced by one step each, and so is whole.
-//! 3. It is written by who has the element's lock. That of an element that is gone means nothing, and is the purge's.
+//! 1. Records are stored in a separate directory, whose name no implementation takes for a directory of elements: other
+//!    implementations ignore it.
+//! 2. A record is a symbolic link without an existing target. Its text is created, read and replaced atomically.
+//! 3. A record is written by the owner of the element's lock. A record without its element has no meaning, and a purge
+//!    removes it.
 
 use std::{
     ffi::{CStr, CString},
@@ -17,22 +18,22 @@ use super::{
     Error, Name, PurgeReport,
     file_name::{FileName, record_of},
     fs::Dir,
-    retry::RetryBudget,
+    retry_budget::RetryBudget,
     root::Root,
 };
 
-/// What is known of an element that was given out before.
+/// The record of an element that was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// How often it was given out.
+    /// Number of deliveries.
     pub(super) attempts: u32,
-    /// From when on it may be given out again, in microseconds since 1970; never where it is dead.
+    /// Time from which it may be delivered again, in microseconds since 1970; `None` if it is dead.
     pub(super) due: Option<u64>,
 }
 
 impl Record {
-    /// As of an element that somebody works on: due as soon as it has no lock.
-    pub(super) fn given_out(attempts: u32) -> Self {
+    /// Returns the record of an element in delivery: due as soon as it is unlocked.
+    pub(super) fn delivered(attempts: u32) -> Self {
         Self { attempts, due: Some(0) }
     }
 
@@ -44,7 +45,7 @@ impl Record {
         self.due.is_none()
     }
 
-    /// Whether the element may be given out at a moment.
+    /// Returns whether the element may be delivered at the time `now`.
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
@@ -52,10 +53,10 @@ impl Record {
     fn to_text(self) -> CString {
         let Self { attempts, due } = self;
         let due = due.map_or("dead".to_owned(), |due| due.to_string());
-        CString::new(format!("{attempts} {due}")).expect("digits and a word have no zero")
+        CString::new(format!("{attempts} {due}")).expect("digits and a word have no NUL")
     }
 
-    /// None where it is no record.
+    /// Returns `None` if the text is not a record.
     fn parse(text: &CStr) -> Option<Self> {
         let (attempts, due) = text.to_str().ok()?.split_once(' ')?;
         let due = match due {
@@ -74,7 +75,7 @@ pub(super) struct Records {
 impl Records {
     const DIRECTORY: &str = "retries";
 
-    /// None where there are none, as nothing ever failed.
+    /// Returns `None` if the directory does not exist, because nothing has failed yet.
     pub(super) fn open(root: &Root) -> Result<Option<Self>, Error> {
         Ok(root.opener().open_named(Self::DIRECTORY)?.map(|dir| Self { dir }))
     }
@@ -83,42 +84,42 @@ impl Records {
         Ok(Self { dir: root.open_or_make(&mut root.opener(), Self::DIRECTORY)? })
     }
 
-    /// All of them, in the order of their elements' names.
+    /// Returns all records, in the order of their elements' names.
     pub(super) fn list(&self) -> Result<Vec<(Name, Record)>, Error> {
         self.iter()?.collect()
     }
 
-    /// The same, each read as it is asked for: who wants few pays for the names of all, and for the texts of few.
+    /// Same as [`list`](Self::list), but reads each record on demand, so that a caller that needs few reads few.
     pub(super) fn iter(
         &self,
     ) -> Result<impl Iterator<Item = Result<(Name, Record), Error>> + '_, Error> {
         let mut names = self.names()?;
         names.sort_unstable();
-        // A draft has the name of its record, too.
+        // A draft yields the name of its record, too.
         names.dedup();
         let read = |name| Some(self.get(&name).transpose()?.map(|record| (name, record)));
         Ok(names.into_iter().filter_map(read))
     }
 
-    /// None where there is none, or something else.
+    /// Returns `None` if there is no record, or something else has its name.
     pub(super) fn get(&self, name: &Name) -> Result<Option<Record>, Error> {
         let file = FileName::record(name.directory, name.element);
         match self.dir.read_link(file.c_str()) {
             Ok(text) => Ok(Record::parse(&text)),
             Err(Errno::NOENT | Errno::INVAL) => Ok(None),
-            Err(error) => Err(self.failed("read", &file, error)),
+            Err(error) => Err(self.io_error("read", &file, error)),
         }
     }
 
-    /// Writes what is now known, in the place of what was.
+    /// Writes a record, replacing the old one.
     pub(super) fn put(&self, name: &Name, record: Record) -> Result<(), Error> {
         let text = record.to_text();
         let file = FileName::record(name.directory, name.element);
-        // Most are the first of their element: then one step is enough.
+        // Most records are the first of their element: then one call is enough.
         match self.dir.symlink(&text, file.c_str()) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => {}
-            Err(error) => return Err(self.failed("write", &file, error)),
+            Err(error) => return Err(self.io_error("write", &file, error)),
         }
         let draft = FileName::record_draft(name.directory, name.element);
         let mut retries = RetryBudget::of("write");
@@ -129,15 +130,15 @@ impl Records {
                 .and_then(|()| self.dir.rename(draft.c_str(), &self.dir, file.c_str()));
             match written {
                 Ok(()) => return Ok(()),
-                // That of a process that died over it.
+                // A leftover of a crashed process.
                 Err(Errno::EXIST) => self.unlink(&draft)?,
-                // Another whose lock of this element was purged, or over NFS this very call, was quicker.
+                // Another process whose lock was purged, or over NFS this call itself, has already renamed the draft.
                 Err(Errno::NOENT) if self.get(name)? == Some(record) => return Ok(()),
                 Err(Errno::NOENT) => {}
                 Err(error) => {
-                    // The first error is the one to tell.
+                    // The original error is more useful than that of the cleanup.
                     let _ = self.dir.unlink(draft.c_str());
-                    return Err(self.failed("write", &file, error));
+                    return Err(self.io_error("write", &file, error));
                 }
             }
             retries.spend(|| self.dir.path_of(file.c_str()))?;
@@ -148,10 +149,10 @@ impl Records {
         self.unlink(&FileName::record(name.directory, name.element))
     }
 
-    /// Takes away what is about elements that are gone.
+    /// Removes the records of elements that no longer exist.
     pub(super) fn purge(&self, root: &Root, report: &mut PurgeReport) -> Result<(), Error> {
         for name in self.names()? {
-            match is_there(root, &name) {
+            match element_exists(root, &name) {
                 Ok(true) => {}
                 Ok(false) => {
                     let file = FileName::record(name.directory, name.element);
@@ -182,17 +183,17 @@ impl Records {
     fn unlink(&self, file: &FileName) -> Result<(), Error> {
         match self.dir.unlink(file.c_str()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(self.failed("remove", file, error)),
+            Err(error) => Err(self.io_error("remove", file, error)),
         }
     }
 
-    fn failed(&self, operation: &'static str, file: &FileName, error: Errno) -> Error {
+    fn io_error(&self, operation: &'static str, file: &FileName, error: Errno) -> Error {
         Error::io(operation, self.dir.path_of(file.c_str()), error)
     }
 }
 
-/// Whether an element is in the queue, locked or not.
-pub(super) fn is_there(root: &Root, name: &Name) -> Result<bool, Error> {
+/// Returns whether an element is in the queue, locked or not.
+pub(super) fn element_exists(root: &Root, name: &Name) -> Result<bool, Error> {
     let Some(dir) = root.open(name.directory)? else { return Ok(false) };
     match dir.stat(FileName::element(name.element).c_str()) {
         Ok(_) => Ok(true),
@@ -201,14 +202,14 @@ pub(super) fn is_there(root: &Root, name: &Name) -> Result<bool, Error> {
     }
 }
 
-/// The wall clock, which processes share, in microseconds since 1970.
-pub(super) fn now() -> u64 {
+/// Returns the wall clock time, which all processes share, in microseconds since 1970.
+pub(super) fn now_micros() -> u64 {
     micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The moment `delay` from now. One that overflows never comes.
-pub(super) fn after(delay: Duration) -> u64 {
-    now().saturating_add(micros(delay))
+/// Returns the time `delay` from now. If it overflows, it is never reached.
+pub(super) fn due_in(delay: Duration) -> u64 {
+    now_micros().saturating_add(micros(delay))
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -220,9 +221,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_read_as_it_was_written_and_nothing_else_is() {
+    fn record_text_round_trips_and_other_text_is_rejected() {
         for record in [
-            Record::given_out(1),
+            Record::delivered(1),
             Record::dead(u32::MAX),
             Record { attempts: 0, due: Some(u64::MAX) },
         ] {

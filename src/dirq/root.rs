@@ -1,7 +1,7 @@
-//! The directory of a queue: what both kinds do with it and the directories of elements in it.
+//! The directory of a queue: operations of both kinds on it and on the directories of elements in it.
 //!
-//! A queue's directory is a path here and no open directory: whoever moves a queue away and makes a new one in its
-//! place finds the next element in the new one. So each call begins with an [`Opener`].
+//! The queue's directory is stored as a path and not as an open directory: if it is moved away and created again, the
+//! next call uses the new one. Therefore each call begins with an [`Opener`].
 
 mod sync;
 
@@ -16,21 +16,21 @@ use std::{
 use rand::{RngExt, make_rng, rngs::SmallRng};
 use rustix::io::Errno;
 
-pub(super) use self::sync::Written;
+pub(super) use self::sync::Unpublished;
 use super::{
     Error, Name,
     bound::Bound,
-    counts::Counts,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Medium, Mode, id, is_directory, make_dir, medium, stat},
+    fs::{Dir, FileType, Medium, Mode, file_id, is_directory, make_dir, medium, stat},
+    metrics::QueueMetrics,
     name_generator::NameGenerator,
-    retries::Retries,
-    retry::RetryBudget,
-    standby::Standby,
+    retry_budget::RetryBudget,
+    retry_policy::RetryPolicy,
+    spin_handoff::SpinHandoff,
 };
 
-/// What both kinds of queues are opened with.
+/// Settings of both kinds of queues.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) path: PathBuf,
@@ -38,9 +38,9 @@ pub(super) struct Options {
     pub(super) rnd_hex: Option<u8>,
     pub(super) sync: bool,
     pub(super) max_size: u64,
-    /// None where deliveries are not counted.
-    pub(super) retries: Option<Retries>,
-    /// None where it may have any number.
+    /// `None` if deliveries are not counted.
+    pub(super) retries: Option<RetryPolicy>,
+    /// `None` if the number of elements is not bounded.
     pub(super) max_elements: Option<u64>,
     pub(super) wait_for_room: Option<Duration>,
 }
@@ -59,13 +59,12 @@ impl Options {
         }
     }
 
-    /// Deliveries are counted as soon as one of the settings of retries is made.
-    pub(super) fn retries(&mut self) -> &mut Retries {
-        self.retries.get_or_insert(Retries::DEFAULT)
+    /// Returns the retry policy, which enables the counting of deliveries when it is first set.
+    pub(super) fn retries(&mut self) -> &mut RetryPolicy {
+        self.retries.get_or_insert(RetryPolicy::DEFAULT)
     }
 
-    /// Makes the queue's directory, those above it, and those that are `always` in it, where they are not
-    /// there.
+    /// Creates the queue's directory, its parents, and the subdirectories `always`, unless they exist.
     pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
         let Self { path, umask, rnd_hex, sync, max_size, retries, max_elements, wait_for_room } =
             self;
@@ -73,18 +72,19 @@ impl Options {
             retries.check()?;
         }
         if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
-            let reason = format!("it is at most 0o777, and not {umask:#o}");
+            let reason = format!("must be at most 0o777, got {umask:#o}");
             return Err(Error::InvalidOption { option: "umask", reason });
         }
         if let Some(digit) = rnd_hex.filter(|&digit| digit > 15) {
-            let reason = format!("it is one hexadecimal digit, 0 to 15, and not {digit}");
+            let reason = format!("must be one hexadecimal digit (0 to 15), got {digit}");
             return Err(Error::InvalidOption { option: "rnd_hex", reason });
         }
         let rnd_hex = rnd_hex.unwrap_or_else(|| make_rng::<SmallRng>().random_range(0..16));
         let umask = umask.map(|umask| Mode::from_bits_retain(umask as _));
-        // Of now: the process may change its directory while the queue is open.
+        // Resolved now: the process may change its working directory while the queue is open.
         let path = absolute(&path).map_err(|error| Error::io("resolve", path, error))?;
         make_all(&path, umask)?;
+        // `stat` follows a symbolic link at the path, as `open_root` does.
         let at_path = stat(&path).map_err(Error::on("open", || &path))?;
         if !is_directory(&at_path) {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
@@ -97,58 +97,59 @@ impl Options {
             retries,
             bound: max_elements.map(|max| Bound::new(max, wait_for_room)),
             names: NameGenerator::new(rnd_hex),
-            id: id(&at_path),
+            id: file_id(&at_path),
             medium,
-            standby: Arc::default(),
+            handoff: Arc::default(),
             cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
-            counts: Arc::default(),
+            metrics: Arc::default(),
             path,
         };
         always.iter().try_for_each(|name| root.make_named(name))?;
         #[cfg(feature = "metrics")]
-        super::counts::follow(&root.counts, root.path());
+        super::metrics::register_queue(&root.metrics, root.path());
         Ok(root)
     }
 }
 
-/// The directory of a queue, with what it was opened with.
+/// The directory of a queue, with its settings.
 ///
-/// It is `pub` only as a part of [`Protocol`](super::protocol::Protocol), which nobody outside can name.
+/// `pub` only because [`Protocol`](super::protocol::Protocol) mentions it. Other crates cannot name it.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
     pub(super) umask: Option<Mode>,
     pub(super) sync: bool,
-    /// How long what an element holds may be, in bytes.
+    /// Maximum size of an element's content in bytes.
     pub(super) max_size: u64,
-    /// None where deliveries are not counted.
-    pub(super) retries: Option<Retries>,
-    /// None where it may have any number of elements.
+    /// `None` if deliveries are not counted.
+    pub(super) retries: Option<RetryPolicy>,
+    /// `None` if the number of elements is not bounded.
     pub(super) bound: Option<Arc<Bound>>,
     pub(super) names: NameGenerator,
-    /// Device and inode, as two paths may lead to one queue.
+    /// Device and inode. Several paths may lead to one queue.
     id: DirId,
-    /// As when it was opened.
+    /// The medium at the time of opening.
     medium: Medium,
-    /// The thread that did its last work, if that waits for more.
-    pub(super) standby: Arc<Standby>,
-    /// None where it may be on a network, as it goes by times that are told too late there.
+    /// Hands work to the thread of the previous call if that is still spinning.
+    pub(super) handoff: Arc<SpinHandoff>,
+    /// `None` if the directory may be on a network: the cache relies on change times, which are reported late there.
     cache: Option<DirCache>,
-    synced: Mutex<Synced>,
-    pub(super) counts: Arc<Counts>,
+    synced: Mutex<SyncedDirs>,
+    pub(super) metrics: Arc<QueueMetrics>,
 }
 
-/// The directories on the way to the last new elements whose names are known to be on disk, each with the one that
-/// it is: others may make one anew.
+/// The directories on the path to the latest new elements whose names are known to be on disk. Each has its identity,
+/// because another process may delete and create one.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Synced {
-    root: Option<Made>,
-    directory: Option<(u32, Made)>,
+struct SyncedDirs {
+    root: Option<DirIdentity>,
+    directory: Option<(u32, DirIdentity)>,
 }
 
-/// Which directory it is, and when it was made: what is made next may get the number of what is gone.
-type Made = (DirId, Option<(i64, u32)>);
+/// Identity and birth time of a directory. File systems reuse the inode of a deleted directory, so the identity is not
+/// enough.
+type DirIdentity = (DirId, Option<(i64, u32)>);
 
 /// Device and inode.
 pub(super) type DirId = (u64, u64);
@@ -162,12 +163,12 @@ impl Root {
         self.id
     }
 
-    /// Whether no call waits for a disk.
+    /// Returns whether no call can wait for a disk.
     pub(super) fn in_memory(&self) -> bool {
         self.medium == Medium::Memory
     }
 
-    /// Whether a call that waits most probably does so for a disk of this machine, which seldom is for long.
+    /// Returns whether calls wait only for a local disk, usually for a short time.
     pub(super) fn on_disk(&self) -> bool {
         self.medium == Medium::Disk
     }
@@ -176,7 +177,7 @@ impl Root {
         self.path.join(name.to_string())
     }
 
-    /// The directories of elements, in order. What has such a name and is something else is left out.
+    /// Returns the directories of elements, in order. Other files with such a name are omitted.
     pub(super) fn directories(&self) -> Result<Vec<u32>, Error> {
         let mut found = Vec::new();
         let Some(root) = self.open_root()? else { return Ok(found) };
@@ -192,13 +193,13 @@ impl Root {
         Ok(found)
     }
 
-    /// The elements of a directory that are of `kind`, in no order; none where the directory is gone, or is
-    /// no directory.
+    /// Returns the elements of type `kind` in a directory, unordered. Returns none if the directory is missing, or is
+    /// not a directory.
     pub(super) fn elements(&self, directory: u32, kind: FileType) -> Result<Vec<Name>, Error> {
         self.elements_and(directory, kind, |_| ())
     }
 
-    /// The same, and calls `other` with what is there and no element.
+    /// Same as [`elements`](Self::elements), and calls `other` with each name that is not an element's.
     pub(super) fn elements_and(
         &self,
         directory: u32,
@@ -237,7 +238,7 @@ impl Root {
                 unknown.push(element);
             }
         })?;
-        // After the list, as some file systems don't tell types in it: then each costs a call.
+        // After the listing: some file systems do not report types in it, so that each element costs a `stat`.
         for element in unknown {
             if let Some(dir) = &dir
                 && let Ok(stat) = dir.stat(FileName::element(element).c_str())
@@ -249,8 +250,8 @@ impl Root {
         Ok(())
     }
 
-    /// Calls `visit` with what is in a directory of elements, and returns that: nothing where it is gone, or is
-    /// no directory.
+    /// Calls `visit` with each name in a directory of elements, and returns the directory. Returns `None` if it is
+    /// missing, or is not a directory.
     pub(super) fn list(
         &self,
         directory: u32,
@@ -268,47 +269,48 @@ impl Root {
         }
     }
 
-    /// A directory of elements; none where there is none.
+    /// Opens a directory of elements, or returns `None` if it is missing.
     pub(super) fn open(&self, directory: u32) -> Result<Option<Arc<Dir>>, Error> {
         self.opener().open(directory)
     }
 
-    /// A directory in the queue's that is not one of elements, which it makes if need be.
+    /// Opens a subdirectory of the queue that is not a directory of elements. Creates it if needed.
     pub(super) fn open_or_make<'a>(
         &'a self,
         opener: &mut Opener<'a>,
         name: &str,
     ) -> Result<Arc<Dir>, Error> {
-        let mut retries = RetryBudget::of("make");
+        let mut retries = RetryBudget::of("create");
         loop {
             if let Some(dir) = opener.open_named(name)? {
                 return Ok(dir);
             }
-            // Nobody made it yet, or somebody removed it.
+            // It does not exist yet, or another process removed it.
             self.make_named(name)?;
             *opener = self.opener();
             retries.spend(|| self.path.join(name))?;
         }
     }
 
-    /// Looks at the queue's directory: what one call opens, it opens by this.
+    /// Returns an opener that has just validated the cached directories. Each call uses one opener for everything it
+    /// opens.
     pub(super) fn opener(&self) -> Opener<'_> {
         let cache =
             self.cache.as_ref().and_then(|cache| Some((cache, cache.validate(&self.path)?)));
         Opener { path: &self.path, cache }
     }
 
-    /// Makes a directory of elements, and those above it, unless it is there.
+    /// Creates a directory of elements and its parents, unless they exist.
     pub(super) fn make(&self, directory: u32) -> Result<(), Error> {
         self.make_named(FileName::directory(directory).as_str())
     }
 
-    /// Makes a directory in the queue's, unless it is there.
+    /// Creates a subdirectory of the queue and its parents, unless they exist.
     pub(super) fn make_named(&self, name: &str) -> Result<(), Error> {
         make_all(&self.path.join(name), self.umask)
     }
 
-    /// An error where what an element is to hold is longer than it may be.
+    /// Returns [`Error::TooLarge`] if content of `len` bytes exceeds the limit.
     pub(super) fn check_size(&self, len: u64, path: impl FnOnce() -> PathBuf) -> Result<(), Error> {
         match len <= self.max_size {
             true => Ok(()),
@@ -316,9 +318,9 @@ impl Root {
         }
     }
 
-    /// The queue's own directory, which may be a link, as its owner named it; none where it is gone.
+    /// Opens the queue's own directory, which may be a symbolic link; `None` if it is missing.
     fn open_root(&self) -> Result<Option<Dir>, Error> {
-        // The dot follows that link, which an open of a directory otherwise refuses.
+        // The dot follows the link. `Dir::open` rejects links otherwise.
         match Dir::open(self.path.join(".")) {
             Ok(dir) => Ok(Some(dir)),
             Err(Errno::NOENT) => Ok(None),
@@ -327,21 +329,21 @@ impl Root {
     }
 }
 
-/// Opens the directories in a queue's, which it looked at when it was made: two that are opened by one opener are of
-/// one queue, as far as that is cheap to see. It is `pub` as [`Root`] is.
+/// Opens subdirectories of the queue, whose cache was validated when the opener was created. Directories opened by one
+/// opener belong to the same queue, as far as that can be checked cheaply. `pub` for the same reason as [`Root`].
 pub struct Opener<'a> {
     path: &'a Path,
-    /// With the generation of that look; none where each directory has to be opened anew.
+    /// The cache with its validated generation; `None` if each directory must be opened.
     cache: Option<(&'a DirCache, u64)>,
 }
 
 impl Opener<'_> {
-    /// A directory of elements; none where there is none.
+    /// Opens a directory of elements, or returns `None` if it is missing.
     pub(super) fn open(&self, directory: u32) -> Result<Option<Arc<Dir>>, Error> {
         self.open_named(FileName::directory(directory).as_str())
     }
 
-    /// A directory in the queue's; none where there is none.
+    /// Opens a subdirectory of the queue, or returns `None` if it is missing.
     pub(super) fn open_named(&self, name: &str) -> Result<Option<Arc<Dir>>, Error> {
         if let Some((cache, generation)) = self.cache
             && let Some(dir) = cache.get(name, generation)
@@ -361,24 +363,25 @@ impl Opener<'_> {
         Ok(Some(dir))
     }
 
-    /// Equal in two openers between which no directory was made or removed; none where that can't be told.
+    /// Returns a number that is equal for two openers if no directory was created or removed between them; `None` if
+    /// this is unknown.
     pub(super) fn generation(&self) -> Option<u64> {
         self.cache.map(|(_, generation)| generation)
     }
 }
 
-/// Makes a directory and those above it, where they are not there. The umask goes for those that it makes.
+/// Creates a directory and its parents, unless they exist. The umask applies to each created directory.
 fn make_all(path: &Path, umask: Option<Mode>) -> Result<(), Error> {
-    let mut retries = RetryBudget::of("make");
+    let mut retries = RetryBudget::of("create");
     loop {
         match (make_dir(path, umask), path.parent()) {
             (Ok(()) | Err(Errno::EXIST), _) => return Ok(()),
-            // From below, as most often all but the last are there.
+            // Bottom-up: usually only the last directory is missing.
             (Err(Errno::NOENT), Some(parent)) => make_all(parent, umask)?,
-            (Err(error), _) => return Err(Error::io("make", path, error)),
+            (Err(error), _) => return Err(Error::io("create", path, error)),
         }
-        // The one above is there each time, and yet nothing can be made in it: most probably a link that leads nowhere.
-        let in_vain = |_| Error::io("make", path, Errno::NOENT);
-        retries.spend(|| path.to_owned()).map_err(in_vain)?;
+        // The parent exists each time, and yet nothing can be created in it: most likely it is a dangling link.
+        let cannot_make = |_| Error::io("create", path, Errno::NOENT);
+        retries.spend(|| path.to_owned()).map_err(cannot_make)?;
     }
 }

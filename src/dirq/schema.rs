@@ -1,4 +1,4 @@
-//! Which fields the elements of a normal queue have, and how each becomes a file and comes back.
+//! Schemas: the fields of a normal queue's elements, and how each is written to a file and read back.
 
 use std::{collections::BTreeMap, path::Path, str::FromStr};
 
@@ -6,16 +6,16 @@ use bytes::Bytes;
 
 use super::{Element, Error, Value, table};
 
-/// The field that would be an element's lock.
+/// A field of this name would collide with an element's lock.
 const LOCKED: &str = "locked";
 
-/// The fields that the elements of a [`Queue`](super::Queue) have, with their types.
+/// The fields of a [`Queue`](super::Queue)'s elements, with their types.
 ///
-/// The name of a field is of ASCII letters and digits. Its type is `binary` (bytes), `string` (text, as
-/// UTF-8) or `table` (texts by text); with a `?` behind it, the field is optional. A `*` behind it, by which
-/// Perl's `Directory::Queue` takes references, is accepted and means nothing. At least one field is mandatory.
+/// A field's name consists of ASCII letters and digits. Its type is `binary` (bytes), `string` (text, as UTF-8) or
+/// `table` (a map of strings). A `?` after the type makes the field optional. A `*` after the type, by which Perl's
+/// `Directory::Queue` passes references, is accepted and has no effect. At least one field is mandatory.
 ///
-/// Who reads a queue need not know all its fields: files that are not in its schema are passed over.
+/// A reader's schema need not have all fields of a queue: files that are not in the schema are ignored.
 ///
 /// # Examples
 ///
@@ -43,12 +43,12 @@ enum Kind {
 }
 
 impl Schema {
-    /// A schema of pairs of a field's name and its type.
+    /// Creates a schema from pairs of a field's name and its type.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidFieldName`], [`Error::InvalidFieldType`], [`Error::InvalidSchema`] where a field is
-    /// given twice, and [`Error::NoMandatoryField`].
+    /// [`Error::InvalidFieldName`], [`Error::InvalidFieldType`], [`Error::InvalidSchema`] if a field is given twice,
+    /// and [`Error::NoMandatoryField`].
     pub fn new<F, T>(fields: impl IntoIterator<Item = (F, T)>) -> Result<Self, Error>
     where
         F: Into<String>,
@@ -66,7 +66,7 @@ impl Schema {
             };
             if schema.contains_key(&name) {
                 return Err(Error::InvalidSchema {
-                    reason: format!("the field {name:?} is in it twice"),
+                    reason: format!("field {name:?} occurs twice"),
                 });
             }
             schema.insert(name, field);
@@ -77,7 +77,7 @@ impl Schema {
         Ok(Self(schema))
     }
 
-    /// Whether `element` has the fields of the schema, all with values of their types.
+    /// Checks that `element` has the fields of the schema, all with values of their types.
     ///
     /// # Errors
     ///
@@ -100,20 +100,20 @@ impl Schema {
         }
     }
 
-    /// The files of `element`: their names, which are those of its fields, and what is in them.
+    /// Returns the files of `element`: their names, which are the names of its fields, and their contents.
     pub(super) fn encode(&self, element: Element) -> Result<Vec<(String, Bytes)>, Error> {
         self.check(&element)?;
         Ok(element.into_iter().map(|(name, value)| (name, encode(value))).collect())
     }
 
-    /// The element in the directory at `path`. `read` gives a file of it by its name, `None` where there is
-    /// none.
+    /// Decodes the element in the directory at `path`. `read` returns the content of a file by its name, or `None` if
+    /// the file is missing.
     pub(super) fn decode(
         &self,
         path: &Path,
         mut read: impl FnMut(&str) -> Result<Option<Vec<u8>>, Error>,
     ) -> Result<Element, Error> {
-        // Only the files that it names: what else is in the element is somebody else's field.
+        // Only the files in the schema are read: other files may be fields of another schema.
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, field) in &self.0 {
             match read(name)? {
@@ -126,12 +126,12 @@ impl Schema {
     }
 }
 
-/// Whether a file of this name in an element's directory is one of its data. Its lock is not.
+/// Returns whether a file of this name in an element's directory holds a field. The lock does not.
 pub(super) fn is_field_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && name != LOCKED
 }
 
-/// A schema as a text: `body:string,header:table?`, with white space around the parts as one likes.
+/// Parses a schema such as `body:string,header:table?`, with optional white space around the parts.
 impl FromStr for Schema {
     type Err = Error;
 
@@ -139,7 +139,7 @@ impl FromStr for Schema {
         let field = |part: &str| match part.split_once(':') {
             Some((name, given)) => Ok((name.trim().to_owned(), given.trim().to_owned())),
             None => Err(Error::InvalidSchema {
-                reason: format!("{part:?} is not a name, a colon and a type"),
+                reason: format!("expected a name, a colon and a type, got {part:?}"),
             }),
         };
         Self::new(text.split(',').map(field).collect::<Result<Vec<_>, _>>()?)

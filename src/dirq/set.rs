@@ -1,15 +1,16 @@
-//! Several queues of one kind, merged by the times in their names.
+//! Sets of queues of one kind, merged by the times in their element names.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::{TryStreamExt, future::BoxFuture, stream::unfold};
 
-use super::{Error, Lock, Name, Walk, prefetch::locks, protocol::Protocol};
+use super::{Error, Lock, Name, Walk, prefetch::lock_all, protocol::Protocol};
 
-/// Several queues of one kind that are walked through as one.
+/// Several queues of one kind that are iterated over as one.
 ///
-/// Names come in the order of their times, whatever queue they are in, each with its queue. As in Perl's
-/// `Directory::Queue::Set` these are the last 14 digits; Python's compares the directories first.
+/// Elements are ordered by the time in their names, whichever queue they are in, and each is returned with its queue.
+/// As in Perl's `Directory::Queue::Set`, the time is the last 14 digits of the name. Python compares the directories
+/// first.
 ///
 /// # Examples
 ///
@@ -37,23 +38,23 @@ pub struct QueueSet<Q> {
     queues: Vec<Q>,
 }
 
-impl<Q: Browse> QueueSet<Q> {
-    /// A set of `queues`; none is allowed.
+impl<Q: SetMember> QueueSet<Q> {
+    /// Creates a set of `queues`, which may be empty.
     ///
     /// # Errors
     ///
-    /// [`Error::Duplicate`] where two are the same directory, whatever their paths.
+    /// [`Error::Duplicate`] if two queues are the same directory, even by different paths.
     pub fn new(queues: impl IntoIterator<Item = Q>) -> Result<Self, Error> {
         let mut set = Self { queues: Vec::new() };
         queues.into_iter().try_for_each(|queue| set.add(queue))?;
         Ok(set)
     }
 
-    /// Adds a queue. Walks that were begun go on without it.
+    /// Adds a queue. Iterations that have already begun do not include it.
     ///
     /// # Errors
     ///
-    /// [`Error::Duplicate`] where it is in the set already.
+    /// [`Error::Duplicate`] if the queue is already in the set.
     pub fn add(&mut self, queue: Q) -> Result<(), Error> {
         if self.queues.iter().any(|other| other.id() == queue.id()) {
             return Err(Error::Duplicate { path: queue.path().to_owned() });
@@ -62,18 +63,19 @@ impl<Q: Browse> QueueSet<Q> {
         Ok(())
     }
 
-    /// Takes a queue out; false where it was not in the set. Walks that were begun go on with it.
+    /// Removes a queue. Returns false if it was not in the set. Iterations that have already begun still include it.
     pub fn remove(&mut self, queue: &Q) -> bool {
         let before = self.queues.len();
         self.queues.retain(|other| other.id() != queue.id());
         self.queues.len() < before
     }
 
-    /// How many elements there are in all queues, locked ones included. Costs a look at each.
+    /// Returns the number of elements in all queues, including locked ones. Reads all queues, so the cost grows with
+    /// the number of elements.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], of the first queue that can't be counted.
+    /// [`Error::Io`] of the first queue that cannot be counted.
     pub async fn count(&self) -> Result<u64, Error> {
         let mut count = 0;
         for queue in &self.queues {
@@ -82,15 +84,15 @@ impl<Q: Browse> QueueSet<Q> {
         Ok(count)
     }
 
-    /// The queues and names of all elements in the order of their times, locked ones included.
+    /// Returns the queues and names of all elements in the order of their times, including locked ones.
     ///
-    /// An error is of one queue, of which it names the path; the walk goes on.
+    /// An error concerns one queue and contains its path. The iteration continues with the other elements.
     #[doc(alias = "first")]
     pub fn names(&self) -> Walk<(Q, Name)> {
         let sources: Vec<_> =
             self.queues.iter().map(|queue| MergeSource::new(queue.clone())).collect();
         Walk::new(unfold(sources, |mut sources| async move {
-            // Each must have told its next before the first of all is known.
+            // The minimum is known only after each queue has supplied its next name.
             for source in &mut sources {
                 if let Err(error) = source.fill().await {
                     return Some((Err(error), sources));
@@ -99,19 +101,19 @@ impl<Q: Browse> QueueSet<Q> {
             sources.retain(|source| source.next.is_some());
             let first =
                 sources.iter_mut().min_by_key(|source| source.next.map(|name| name.element))?;
-            let name = first.next.take().expect("a queue without a next name is out");
+            let name = first.next.take().expect("queues without a next name were removed");
             Some((Ok((first.queue.clone(), name)), sources))
         }))
     }
 
     /// Locks and reads all elements that can be locked, each with its queue, and then ends.
     ///
-    /// It is as [`locked`](super::DirQueue::locked) of one queue; of the elements that the queues are at, the oldest
-    /// comes first. Where one of the queues counts its deliveries, none is locked ahead.
+    /// It behaves like [`locked`](super::DirQueue::locked) of one queue. Among the next elements of all queues, the
+    /// oldest is returned first. If one of the queues counts deliveries, nothing is prefetched.
     ///
     /// # Panics
     ///
-    /// On a runtime without time, unless all queues are in memory.
+    /// On a runtime without a time driver, unless all queues are in memory.
     ///
     /// # Examples
     ///
@@ -132,26 +134,26 @@ impl<Q: Browse> QueueSet<Q> {
         self.walk(None)
     }
 
-    /// Locks and reads all elements that can be locked, and those that are added later to any of the queues: it never
-    /// ends.
+    /// Locks and reads all elements that can be locked, including those added later to any of the queues. The stream
+    /// never ends.
     ///
-    /// It is as [`watch`](super::DirQueue::watch) of one queue, and in the order of [`locked`](Self::locked): an element
-    /// that is added while others still come takes its place among them when its queue is listed next.
+    /// It behaves like [`watch`](super::DirQueue::watch) of one queue, in the order of [`locked`](Self::locked). An
+    /// element that is added during an iteration is returned in its order when its queue is listed next.
     ///
     /// # Panics
     ///
-    /// On a runtime without time.
+    /// On a runtime without a time driver.
     pub fn watch(&self, every: Duration) -> Walk<(Q, Lock<Q::Payload>)> {
         self.walk(Some(every))
     }
 
-    fn walk(&self, again: Option<Duration>) -> Walk<(Q, Lock<Q::Payload>)> {
+    fn walk(&self, poll_interval: Option<Duration>) -> Walk<(Q, Lock<Q::Payload>)> {
         let queues = self.queues.clone();
         let protocols: Arc<[_]> = queues.iter().map(Q::protocol).collect();
-        Walk::new(locks(protocols, again).map_ok(move |lock| {
-            let (id, _) = lock.place();
+        Walk::new(lock_all(protocols, poll_interval).map_ok(move |lock| {
+            let (id, _) = lock.queue_and_name();
             let queue = queues.iter().find(|queue| queue.id() == id);
-            (queue.expect("it is of one of them").clone(), lock)
+            (queue.expect("the lock is of one of the queues").clone(), lock)
         }))
     }
 }
@@ -160,11 +162,11 @@ impl<Q: Browse> QueueSet<Q> {
 struct MergeSource<Q> {
     queue: Q,
     names: Walk<Name>,
-    /// None before it is looked for, and after the last.
+    /// `None` before the name is read, and after the last name.
     next: Option<Name>,
 }
 
-impl<Q: Browse> MergeSource<Q> {
+impl<Q: SetMember> MergeSource<Q> {
     fn new(queue: Q) -> Self {
         Self { names: queue.all_names(), queue, next: None }
     }
@@ -177,12 +179,12 @@ impl<Q: Browse> MergeSource<Q> {
     }
 }
 
-/// What can be in a set: [`QueueSimple`](super::QueueSimple) and [`Queue`](super::Queue).
-pub trait Browse: Clone + Send + 'static {
-    /// What an element is.
+/// A queue that can be in a set: [`QueueSimple`](super::QueueSimple) or [`Queue`](super::Queue).
+pub trait SetMember: Clone + Send + 'static {
+    /// The content of an element.
     type Payload: Send + 'static;
 
-    /// Of device and inode.
+    /// Returns the device and inode of its directory.
     fn id(&self) -> (u64, u64);
     fn path(&self) -> &Path;
     fn count_all(&self) -> BoxFuture<'_, Result<u64, Error>>;

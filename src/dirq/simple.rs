@@ -1,4 +1,4 @@
-//! The simple queue: a file for each element. What users call on this kind alone, and its builder.
+//! Simple queues, which store each element as one file: the public methods of this kind, and the builder.
 
 mod add;
 mod layout;
@@ -20,12 +20,12 @@ use super::{
     root::Options,
 };
 
-/// A queue that holds a file for each element: the `QueueSimple` of the other implementations.
+/// A queue that stores each element as one file: the `QueueSimple` of the other implementations.
 ///
-/// It is a handle: cheap to clone, and all clones are one. Other processes, in whatever language, may use the
-/// same directory at the same time. What holds for all directory queues is in [the module](super).
+/// It is a handle: cheap to clone, and all clones share one queue. Other processes, in any language, may use the same
+/// directory at the same time. See [the module](super) for what holds for all directory queues.
 ///
-/// What it has in common with the other kind is in [`DirQueue`]. What it reads is [`Bytes`](bytes::Bytes).
+/// [`DirQueue`] has the methods that it shares with the other kind. Reading an element returns [`Bytes`](bytes::Bytes).
 ///
 /// # Examples
 ///
@@ -46,7 +46,7 @@ use super::{
 ///                 println!("{name} holds {body:?}");
 ///                 queue.remove(&name).await?;
 ///             }
-///             // It stays, and is in nobody's way.
+///             // It stays in the queue and does not block other elements.
 ///             Err(error) => {
 ///                 eprintln!("{error}");
 ///                 queue.unlock(&name).await?;
@@ -60,16 +60,16 @@ use super::{
 pub type QueueSimple = DirQueue<Simple>;
 
 impl DirQueue<Simple> {
-    /// Opens the queue in the directory `path`, which is made if need be, with those above it.
+    /// Opens the queue in the directory `path`. The directory and its parents are created if needed.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where it can't be made, or is no directory.
+    /// [`Error::Io`] if the directory cannot be created, or `path` is not a directory.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).open().await
     }
 
-    /// Opens it otherwise than by default.
+    /// Returns a builder for a queue with other settings than the defaults.
     pub fn builder(path: impl AsRef<Path>) -> QueueSimpleBuilder {
         QueueSimpleBuilder {
             options: Options::new(path.as_ref()),
@@ -77,53 +77,54 @@ impl DirQueue<Simple> {
         }
     }
 
-    /// Adds an element that holds `data`, and returns its name.
+    /// Adds an element with the content `data`, and returns its name.
     ///
-    /// Others see it whole or not at all. Its name is later than all that this queue gave before; elements of
-    /// several processes come in the order of their clocks.
+    /// Other processes see the element completely or not at all. Its name is later than all names that this queue
+    /// assigned before. Elements of several processes are ordered by their clocks.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`], as on a full disk: then it leaves nothing behind. But
-    /// where only the last step of [`sync`](QueueSimpleBuilder::sync) failed, the element is there: [`Error::Partial`]
-    /// has its name.
+    /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`], for instance if the disk is full: nothing is left
+    /// behind. If only the last step of [`sync`](QueueSimpleBuilder::sync) failed, the element is in the queue, and
+    /// [`Error::Partial`] has its name.
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future can't know whether the element is added.
+    /// Not cancel safe: if the future is dropped, the element may or may not have been added.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         let data = data.as_ref().to_vec();
-        let room = self.room(1).await?;
-        if group::takes(&self.protocol.root, data.len()) {
-            return group::add(&self.protocol, data, room).await;
+        let permit = self.reserve_capacity(1).await?;
+        if group::accepts(&self.protocol.root, data.len()) {
+            return group::add(&self.protocol, data, permit).await;
         }
-        let length = Work::of_add(&self.protocol.root, data.len());
-        run("add to", length, &self.protocol, move |queue| {
-            let _room = room;
+        let work_length = Work::for_add(&self.protocol.root, data.len());
+        run("add to", work_length, &self.protocol, move |queue| {
+            let _permit = permit;
             queue.add(&data)
         })
         .await
     }
 
-    /// Adds an element for each of `bodies`, in their order, at once: quicker than one by one.
+    /// Adds one element for each of `bodies`, in order. This is faster than adding them one by one.
     ///
-    /// All are written before the first is added: where that fails, none is. With
+    /// All are written before the first is added: if a write fails, none is added. With
     /// [`sync`](QueueSimpleBuilder::sync), their directory is synced once.
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add); [`Error::Full`] where there is no room for all. [`Error::Partial`] names those that are
-    /// there: all, where only [`sync`](QueueSimpleBuilder::sync) failed, or those before one that could not be added.
+    /// As for [`add`](Self::add). [`Error::Full`] if there is no capacity for all of them. [`Error::Partial`] has the
+    /// names of the elements that were added: all of them if only [`sync`](QueueSimpleBuilder::sync) failed, otherwise
+    /// those before the one that failed.
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future can't know what is added.
+    /// Not cancel safe: if the future is dropped, any number of the elements may have been added.
     pub fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
     ) -> impl Future<Output = Result<Vec<Name>, Error>> {
-        // The caller's iterator may be of one thread alone, and the future is to go to any.
+        // Consumed here because the caller's iterator may not be `Send`, and the future must be.
         let mut data = Vec::new();
         let mut ends = Vec::new();
         for body in bodies {
@@ -131,9 +132,9 @@ impl DirQueue<Simple> {
             ends.push(data.len());
         }
         async move {
-            let room = self.room(ends.len() as u64).await?;
+            let permit = self.reserve_capacity(ends.len() as u64).await?;
             run("add to", Work::Long, &self.protocol, move |queue| {
-                let _room = room;
+                let _permit = permit;
                 let mut start = 0;
                 let body = |&end: &usize| &data[std::mem::replace(&mut start, end)..end];
                 queue.add_many(&ends.iter().map(body).collect::<Vec<_>>())
@@ -142,43 +143,44 @@ impl DirQueue<Simple> {
         }
     }
 
-    /// Moves a file into the queue, and returns the name of the element that it now is.
+    /// Moves a file into the queue, and returns the name of the new element.
     ///
-    /// It keeps its owner, mode and times.
+    /// The file keeps its owner, mode and times.
     ///
     /// # Errors
     ///
-    /// [`Error::OtherFileSystem`] where it would have to be copied, [`Error::Foreign`] where it is no regular
-    /// file, [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`]. In each case it stays where it is. But where only the last step of
-    /// [`sync`](QueueSimpleBuilder::sync) failed it is moved, and [`Error::Partial`] has its name.
+    /// [`Error::OtherFileSystem`] if the file would have to be copied, [`Error::Foreign`] if it is not a regular file,
+    /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`]. After these errors, the file is where it was. If only
+    /// the last step of [`sync`](QueueSimpleBuilder::sync) failed, the file has been moved, and [`Error::Partial`] has
+    /// its name.
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future can't know whether it is moved.
+    /// Not cancel safe: if the future is dropped, the file may or may not have been moved.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
-        let room = self.room(1).await?;
-        // The file may be on a disk, and then a look at it waits.
+        let permit = self.reserve_capacity(1).await?;
+        // Never in place: the file may be on a disk, so even `lstat` can block.
         run("add to", Work::Long, &self.protocol, move |queue| {
-            let _room = room;
+            let _permit = permit;
             queue.add_path(&path)
         })
         .await
     }
 
-    /// The path of a file with what an element that is locked holds.
+    /// Returns the path of a file with the content of a locked element.
     ///
-    /// It is there as long as the lock. The file is the queue's: who writes to it changes the element.
+    /// The file exists as long as the lock. It belongs to the queue: writing to it changes the element.
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get).
+    /// As for [`get`](Self::get).
     pub async fn get_path(&self, name: &Name) -> Result<PathBuf, Error> {
         self.on("look for", name, |queue, name| queue.get_path(name)).await
     }
 }
 
-/// Opens a [`QueueSimple`] otherwise than by default.
+/// Builder of a [`QueueSimple`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct QueueSimpleBuilder {
@@ -187,82 +189,85 @@ pub struct QueueSimpleBuilder {
 }
 
 impl QueueSimpleBuilder {
-    /// Takes these bits of the mode from all files and directories that it makes, whatever the process' own
-    /// umask. Defaults to the process' umask.
+    /// Sets the mode bits that are removed from all created files and directories, independently of the process' umask.
+    /// Defaults to the process' umask.
     pub fn umask(mut self, umask: u32) -> Self {
         self.options.umask = Some(umask);
         self
     }
 
-    /// For how long new elements go to the same directory, in whole seconds. Defaults to 60 seconds.
-    ///
-    /// Zero is a second.
+    /// Sets the time for which new elements share one directory, in whole seconds. Zero means one second. Defaults to
+    /// 60 seconds.
     pub fn granularity(mut self, granularity: Duration) -> Self {
         self.granularity = granularity;
         self
     }
 
-    /// How many elements the queue may have: an add that would make it more is refused ([`Error::Full`]), or
-    /// [waits](Self::wait_for_room). Zero refuses all. Defaults to no bound.
+    /// Bounds the number of elements in the queue. An add above the bound fails with [`Error::Full`], or
+    /// [waits](Self::wait_for_room). Zero rejects all adds. Defaults to no bound.
     ///
-    /// It counts all that is there, locked and dead elements included. Of one process, with its clones, it is exact.
-    /// Several that add, or other implementations, who don't know of it, may add some more: each counts anew when it has
-    /// added an eighth of the room that there was, as to count is to look at each element.
+    /// All elements count, including locked and dead ones. The bound is exact if one process adds to the queue, with
+    /// any number of clones. If several processes add, or other implementations, which do not know the bound, it may be
+    /// exceeded: counting reads the whole queue, so each process counts again only after it has added an eighth of the
+    /// free capacity that it found.
     pub fn max_elements(mut self, max_elements: u64) -> Self {
         self.options.max_elements = Some(max_elements);
         self
     }
 
-    /// Lets adds wait while there is no room for them, and look for it `every` so often, in the order of asking. What is
-    /// more than the queue may ever have is refused all the same. Defaults to none: they are refused.
+    /// Makes adds wait while the queue is full. The free capacity is checked after each interval `every`, and waiters
+    /// are served in FIFO order. An add of more elements than the bound fails immediately. Defaults to none: adds to a
+    /// full queue fail.
     ///
-    /// Then [`add`](DirQueue::add) and its like need a runtime with time. One that waits, and is kept without being polled,
-    /// holds up those behind it.
+    /// With this setting, [`add`](DirQueue::add) and the other adding methods need a runtime with a time driver. A
+    /// future that waits but is not polled blocks the waiters behind it.
     pub fn wait_for_room(mut self, every: Duration) -> Self {
         self.options.wait_for_room = Some(every);
         self
     }
 
-    /// The last digit of new names, 0 to 15, so that processes that write at once don't meet. Defaults to a
-    /// random one.
+    /// Sets the last hexadecimal digit of new names, 0 to 15, so that names of concurrent writers do not collide.
+    /// Defaults to a random digit.
     pub fn rnd_hex(mut self, digit: u8) -> Self {
         self.options.rnd_hex = Some(digit);
         self
     }
 
-    /// Whether new elements survive a crash of the machine: each add waits until the disk has the file and
-    /// its name, and those of the directories that it is in, up to the mount. Defaults to false, as in the other
+    /// Sets whether new elements survive a crash of the machine. If so, each add waits until the file, its name, and
+    /// the names of all parent directories up to the mount point are on disk. Defaults to false, as in the other
     /// implementations.
     ///
-    /// Adds of several callers at once are [synced together](super#cost).
+    /// Concurrent adds are [synced together](super#cost).
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
         self
     }
 
-    /// How many bytes an element may have. Longer ones are neither added nor read ([`Error::TooLarge`]). Defaults to
-    /// 1 GiB.
+    /// Sets the maximum size of an element in bytes. Longer elements are neither added nor read ([`Error::TooLarge`]).
+    /// Defaults to 1 GiB.
     ///
-    /// What is read is in memory as a whole, and anybody who may write to the queue says how long it is.
+    /// An element is read into memory as a whole, and any process with write access to the queue can choose its size.
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.options.max_size = bytes;
         self
     }
 
-    /// How long an element that failed stays away: `first` after its first failure, and twice as long after each, up to
-    /// `max`. It is jittered: half to three halves of that. Defaults to a second and a minute where there is a
-    /// [`max_attempts`](Self::max_attempts), else to none: what failed may come again at once.
+    /// Sets the backoff of failed elements: `first` after the first failure, doubled after each further failure, up to
+    /// `max`. Jitter keeps it between half and one and a half times that value. Defaults to one second and one minute
+    /// if [`max_attempts`](Self::max_attempts) is set, otherwise to none: a failed element may be delivered again
+    /// immediately.
     ///
-    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         let retries = self.options.retries();
         (retries.first, retries.max) = (first, max);
         self
     }
 
-    /// How often an element may fail before it is [dead](DirQueue::take_dead). Defaults to no bound.
+    /// Sets the number of failures after which an element is a [dead letter](DirQueue::take_dead). Defaults to no
+    /// limit.
     ///
-    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.retries().max_attempts = Some(attempts);
         self
@@ -272,19 +277,19 @@ impl QueueSimpleBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidOption`], and [`Error::Io`] where the directory can't be made, or is none.
+    /// [`Error::InvalidOption`], and [`Error::Io`] if the directory cannot be created, or the path is not a directory.
     pub async fn open(self) -> Result<QueueSimple, Error> {
         let Self { options, granularity } = self;
         let whole = granularity.subsec_nanos() == 0;
         let Some(granularity) = u32::try_from(granularity.as_secs()).ok().filter(|_| whole) else {
             let reason =
-                format!("it is a number of whole seconds, below 2^32, and not {granularity:?}");
+                format!("must be a whole number of seconds below 2^32, got {granularity:?}");
             return Err(Error::InvalidOption { option: "granularity", reason });
         };
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[])).await?;
         Ok(QueueSimple {
-            protocol: Arc::new(Simple { root, granularity, synced: Group::default() }),
+            protocol: Arc::new(Simple { root, granularity, sync_group: Group::default() }),
         })
     }
 }

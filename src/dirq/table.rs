@@ -1,13 +1,13 @@
-//! The bytes of a table: lines of a key, a tabulator and a value, sorted by key.
+//! The file format of tables: lines of a key, a tab and a value, sorted by key.
 
 use std::collections::BTreeMap;
 
-/// The file of `table`, the same for equal tables.
+/// Encodes a table. Equal tables have equal encodings.
 pub(super) fn encode(table: &BTreeMap<String, String>) -> String {
     let escaped = |text: &String| text.len() + text.len() / 8 + 1;
     let capacity = table.iter().map(|(key, value)| escaped(key) + escaped(value)).sum();
     let mut text = String::with_capacity(capacity);
-    // A map of strings is in the order of their bytes, which are not escaped yet: as the format asks.
+    // The map iterates in the byte order of the unescaped keys, as the format requires.
     for (key, value) in table {
         escape(key, &mut text);
         text.push('\t');
@@ -17,10 +17,10 @@ pub(super) fn encode(table: &BTreeMap<String, String>) -> String {
     text
 }
 
-/// The table in `text`, or the number of the first line that is not one of a table, from 1.
+/// Decodes a table, or returns the number of the first invalid line, counted from 1.
 ///
-/// As the other implementations, it takes blank lines before and after the others, and the last of
-/// several values of a key.
+/// Like the other implementations, it accepts blank lines before and after the others, and uses the last of several
+/// values of a key.
 pub(super) fn decode(text: &str) -> Result<BTreeMap<String, String>, usize> {
     let body = text.trim_start_matches('\n');
     let before = text.len() - body.len();
@@ -49,7 +49,7 @@ fn escape(text: &str, into: &mut String) {
     into.push_str(rest);
 }
 
-/// What is no escape stays as it is, as does a backslash at the end.
+/// Unknown escapes and a trailing backslash are left unchanged.
 fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! The stream of all that a queue has, and that of its names.
+//! The streams over a queue's elements, and the stream of their names.
 
 use std::{
     fmt,
@@ -19,15 +19,14 @@ use super::{
     protocol::Protocol,
 };
 
-/// What a queue holds, one after another in the order of the names: [`Name`]s, or [`Lock`](super::Lock)s of
-/// elements.
+/// A stream over the elements of a queue in the order of their names: [`Name`]s, or [`Lock`](super::Lock)s of elements.
 ///
-/// It is a [`Stream`], and has a [`next`](Self::next) of its own. What vanishes while it goes on is passed
-/// over. After an error it goes on behind what could not be read; after its end it stays there.
+/// It implements [`Stream`], and has its own [`next`](Self::next). Elements that are removed during the iteration are
+/// skipped. After an error it continues with the next element. After its end it returns `None` forever.
 ///
 /// # Cancel safety
 ///
-/// Cancel safe: who drops a `next` that waits has taken nothing.
+/// Cancel safe: dropping the future of [`next`](Self::next) loses no element.
 ///
 /// # Examples
 ///
@@ -54,7 +53,7 @@ impl<T> Walk<T> {
         Self(stream.fuse().boxed())
     }
 
-    /// The next one; none after the last.
+    /// Returns the next item, or `None` after the last.
     pub async fn next(&mut self) -> Option<Result<T, Error>> {
         self.0.next().await
     }
@@ -62,8 +61,8 @@ impl<T> Walk<T> {
 
 impl Walk<Name> {
     pub(super) fn names<P: Protocol + ?Sized>(queue: Arc<P>) -> Self {
-        // The directories as the walk begins, and the names of each as it is reached: so it ends, however fast others
-        // add, and what it holds at once is one directory.
+        // Directories are listed when the iteration begins, and the names of each when it is reached. So it ends,
+        // however fast others add, and only the names of one directory are in memory.
         let lister = queue.clone();
         let directories = once(async move {
             run("list", Work::Long, &lister, |queue| queue.root().directories()).await

@@ -1,10 +1,11 @@
-//! Time as one word: the only arithmetic on deadlines in the crate.
+//! Clock, ticks and deadlines: the only arithmetic on time in the crate.
 //!
-//! 1. Dead means `now >= deadline`, and only [`Deadline::is_dead`] says so.
-//! 2. The precise clock is fenced: read inside a look-up it stops the processor from overlapping cache
-//!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and, as each
-//!    precise reading checks, not far behind; only a deadline between the two bounds needs the precise clock.
-//! 3. What anybody has seen dead is dead for all who come after, however late the coarse clock is (`kernel`).
+//! 1. Expired means `now >= deadline`, and only [`Deadline::is_expired`] defines it.
+//! 2. The precise clock is fenced: a reading inside a lookup keeps the processor from overlapping cache misses. So a
+//!    lookup reads the kernel's coarse clock. That one is never ahead of the precise clock, and every precise reading
+//!    checks that it is not far behind. Only a deadline between the two bounds needs the precise clock.
+//! 3. A value that any thread has seen expired is expired for all later calls, however late the coarse clock is (see
+//!    `kernel`).
 
 mod call;
 mod deadline;
@@ -37,29 +38,29 @@ pub(crate) use self::{
 };
 use self::{deadline::EPOCH, test_util::TEST_UTIL};
 
-/// The time of the runtime on which it was made.
+/// The clock of the runtime on which it was created.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
     source: Source,
 }
 
-/// Where the time is read.
+/// Source of the readings of a clock.
 #[derive(Clone, Debug)]
 enum Source {
-    /// The clock of this runtime, which may be paused; also where it is read from elsewhere.
+    /// The clock of this runtime, which may be paused. Also used for readings outside of the runtime.
     Tokio(Handle),
-    /// The machine's clock, by std.
+    /// The machine's clock, read by the standard library.
     Real,
-    /// The machine's clock, by the kernel.
+    /// The machine's clock, read from the kernel.
     Kernel(kernel::Kernel),
 }
 
 impl Clock {
-    /// A clock of the current runtime, or of the machine where there is none.
+    /// Returns a clock of the current runtime, or of the machine if there is no runtime.
     ///
-    /// Only a `current_thread` runtime can pause its clock, and only where Tokio was compiled with
-    /// `test-util`; everywhere else real time is the truth and its cheap readings are exact.
+    /// Only a `current_thread` runtime can pause its clock, and only if Tokio was compiled with `test-util`. In all
+    /// other cases the clock shows real time, and its cheap readings are exact.
     pub(crate) fn new() -> Clock {
         let pausable = |runtime: &Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if TEST_UTIL && let Some(runtime) = Handle::try_current().ok().filter(pausable) {
@@ -69,7 +70,7 @@ impl Clock {
         Clock { epoch, source: kernel.map_or(Source::Real, Source::Kernel) }
     }
 
-    /// Whether time may stand still, as in tests: then what happens one after the other has one stamp.
+    /// Returns whether the clock may be paused, as in tests. Then consecutive actions have the same time stamp.
     pub(crate) fn may_pause(&self) -> bool {
         matches!(self.source, Source::Tokio(_))
     }
@@ -87,8 +88,9 @@ impl Clock {
         Tick(tick.expect("the machine has not run for five centuries"))
     }
 
-    /// How long it is until the next of the moments that come each `every`, which are the same for all who ask: who ticks
-    /// together wakes the runtime once. By a clock that may be paused, it is `every`, so that tests can tell.
+    /// Returns the time until the next multiple of `every` on the machine's clock. It is the same instant for all
+    /// callers, so sweepers that tick together wake the process once. For a clock that may be paused it is `every`, so
+    /// that ticks in tests are predictable.
     pub(crate) fn until_beat(&self, every: Duration) -> Duration {
         match &self.source {
             Source::Kernel(kernel) => kernel.until_beat(every),
@@ -96,7 +98,7 @@ impl Clock {
         }
     }
 
-    /// A reading that moves on in steps of some milliseconds, of the machine's clock, and costs next to nothing.
+    /// Reads the machine's clock in steps of some milliseconds, at almost no cost.
     #[inline]
     fn coarse(&self) -> u64 {
         match &self.source {
@@ -105,7 +107,7 @@ impl Clock {
         }
     }
 
-    /// What [`coarse`](Clock::coarse) shows now that it is `tick`, or a bit less.
+    /// Returns the reading of [`coarse`](Clock::coarse) at `tick`, which is the present, or a little less.
     #[inline]
     fn coarse_at(&self, tick: Tick) -> u64 {
         match &self.source {
@@ -114,13 +116,13 @@ impl Clock {
         }
     }
 
-    /// The tick of `instant`, or the last one where it is too far ahead to be counted.
+    /// Returns the tick of `instant`, or the last tick if it is too far ahead to be represented.
     #[inline]
     pub(crate) fn tick_of(&self, instant: Instant) -> Tick {
         Tick(self.deadline_of(instant).0.unwrap_or(NonZeroU64::MAX))
     }
 
-    /// The deadline at `instant`; one too far ahead to be counted is persistent.
+    /// Returns the deadline at `instant`; persistent if it is too far ahead to be represented.
     #[inline]
     pub(crate) fn deadline_of(&self, instant: Instant) -> Deadline {
         let tick = match instant.checked_duration_since(self.epoch) {
@@ -136,7 +138,7 @@ impl Clock {
 
 impl Now for Clock {
     #[inline]
-    fn is_dead(&self, deadline: Deadline) -> bool {
+    fn is_expired(&self, deadline: Deadline) -> bool {
         let Some(at) = deadline.0 else { return false };
         if let Source::Kernel(kernel) = &self.source
             && let Some((earliest, latest)) = kernel.bounds()
@@ -148,7 +150,7 @@ impl Now for Clock {
                 return true;
             }
         }
-        deadline.is_dead(self.now())
+        deadline.is_expired(self.now())
     }
 
     fn tick(&self) -> Tick {
@@ -164,7 +166,7 @@ impl Now for Clock {
             return NonZeroU64::new(latest).map(Tick);
         }
         let now = self.now();
-        (!deadline.is_dead(now)).then_some(now)
+        (!deadline.is_expired(now)).then_some(now)
     }
 }
 
@@ -178,16 +180,16 @@ mod kernel {
 
     use tokio::time::Instant;
 
-    /// In steps of four milliseconds, by the clock that is there.
+    /// Returns a reading in steps of four milliseconds, by the standard library's clock.
     pub(super) fn coarse() -> u64 {
         static START: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
         1 + START.elapsed().as_millis() as u64 / 4
     }
 
-    /// All readings are precise.
+    /// Does nothing, since all readings are precise.
     pub(crate) fn check() {}
 
-    /// No other clock is known here to be that of `Instant`, so none is ever made.
+    /// Never created: on this system, no other clock is known to be that of `Instant`.
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum Kernel {}
 
@@ -221,28 +223,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokio_in_tests_has_a_clock_that_pauses() {
+    fn tokio_clock_can_be_paused_in_tests() {
         const { assert!(TEST_UTIL) }
     }
 
     #[test]
-    fn a_deadline_takes_one_word() {
+    fn deadline_takes_one_word() {
         assert_eq!(size_of::<Deadline>(), 8);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn dead_from_the_deadline_on() {
+    async fn value_is_expired_from_its_deadline_on() {
         let clock = Clock::new();
         let deadline = clock.now().after(Duration::from_nanos(10));
         tokio::time::advance(Duration::from_nanos(9)).await;
-        assert!(!clock.is_dead(deadline));
+        assert!(!clock.is_expired(deadline));
         tokio::time::advance(Duration::from_nanos(1)).await;
-        assert!(clock.is_dead(deadline));
+        assert!(clock.is_expired(deadline));
         assert_eq!(clock.instant_of(deadline), Some(Instant::now()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_overflows_is_persistent() {
+    async fn overflowing_deadline_is_persistent() {
         let clock = Clock::new();
         assert!(clock.now().after(Duration::MAX).is_persistent());
         assert!(clock.now().after(Duration::from_secs(1)).extended(Duration::MAX).is_persistent());
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn instants_go_there_and_back() {
+    async fn instants_survive_the_conversion_to_deadlines() {
         let clock = Clock::new();
         let now = Instant::now();
         for seconds in [0, 1, 3_600, 1 << 33] {
@@ -260,7 +262,7 @@ mod tests {
         let mut earlier = now;
         while let Some(before) = earlier.checked_sub(Duration::from_secs(60)) {
             assert_eq!(clock.instant_of(clock.deadline_of(before)), Some(before));
-            assert!(clock.is_dead(clock.deadline_of(before)));
+            assert!(clock.is_expired(clock.deadline_of(before)));
             earlier = before;
             if now - earlier > Duration::from_secs(86_400) {
                 break;
@@ -268,10 +270,10 @@ mod tests {
         }
     }
 
-    /// The real clock is the subject: the kernel's reading is that of `Instant`, to the nanosecond.
+    /// The real clock is the subject: the kernel's reading equals that of `Instant`, to the nanosecond.
     #[cfg(target_os = "linux")]
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn the_kernel_and_instant_agree() {
+    async fn kernel_clock_agrees_with_instant() {
         let clock = Clock::new();
         for _ in 0..100_000 {
             let before = Instant::now();
@@ -281,13 +283,13 @@ mod tests {
         }
     }
 
-    /// The real clock is the subject: the coarse bounds must hold the precise reading, always.
+    /// The real clock is the subject: the precise reading is always within the coarse bounds.
     #[cfg(target_os = "linux")]
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn coarse_bounds_hold_the_precise_clock() {
+    async fn coarse_bounds_contain_the_precise_clock() {
         let clock = Clock::new();
         let Source::Kernel(real) = clock.source else {
-            panic!("no kernel clock was found to be that of `Instant`: {clock:?}");
+            panic!("no kernel clock was found that agrees with `Instant`: {clock:?}");
         };
         let mut trusted = 0;
         while trusted < 200_000 {
@@ -302,12 +304,12 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn coarse_and_precise_agree_on_every_deadline() {
+    async fn coarse_and_precise_clock_agree_on_every_deadline() {
         let clock = Clock::new();
         let deadline = clock.now().after(Duration::from_millis(120));
-        while !clock.is_dead(deadline) {
-            assert!(!deadline.is_dead(clock.now()) || clock.is_dead(deadline));
+        while !clock.is_expired(deadline) {
+            assert!(!deadline.is_expired(clock.now()) || clock.is_expired(deadline));
         }
-        assert!(deadline.is_dead(clock.now()), "called dead before its deadline");
+        assert!(deadline.is_expired(clock.now()), "expired before its deadline");
     }
 }

@@ -1,8 +1,8 @@
-//! Taking part in Tokio's cooperative budget, so that a task whose calls never wait still lets others run.
+//! Participation in Tokio's cooperative budget, so that a task whose calls never wait still yields to other tasks.
 //!
-//! Tokio gives a task 128 units each time it is polled. 61 calls cost one, and a call during which the coarse clock
-//! ticks costs all that are left: so a task that does nothing but call keeps its worker for about a tick (4 ms on most
-//! machines) and no longer, be its calls short or long.
+//! Tokio gives a task 128 units each time that it is polled. 61 calls cost one unit, and a call during which the coarse
+//! clock ticks costs all remaining units. A task that only makes calls therefore keeps its worker for about one tick (4
+//! ms on most machines), whether its calls are short or long.
 
 use std::{
     cell::Cell,
@@ -14,34 +14,36 @@ use tokio::task::coop;
 
 use crate::engine::clock::{self, CallTime, Now};
 
-/// Calls between two that take part in Tokio's budget, so that each costs 1 ns for it, not 4.
+/// Number of calls per unit of Tokio's budget. A call then costs 1.3 ns for it, compared with 4.4 ns if each call took
+/// a unit (docs/architecture.md).
 const PROCEED_EVERY: u32 = 61;
 
-/// Of those calls, so many between two that check the coarse clock: a reading of the precise one costs 50 ns.
+/// Number of those units between two checks of the coarse clock. A check reads the precise clock, which costs 50 ns.
 const CHECK_EVERY: u32 = 16;
 
-/// How much budget a task has at most. Where there is more, nobody bounds it.
+/// Maximum number of units to spend at once, above the 128 that Tokio gives to a task. A task with budget left after
+/// that is unconstrained.
 const BUDGET: u32 = 256;
 
 thread_local! {
-    /// Calls until this thread takes part again.
+    /// Calls until this thread takes a unit again.
     static CALLS_LEFT: Cell<u32> = const { Cell::new(0) };
-    /// Turns until this thread checks the coarse clock.
-    static TURNS_LEFT: Cell<u32> = const { Cell::new(0) };
+    /// Units until this thread checks the coarse clock.
+    static UNITS_LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Takes part in Tokio's cooperative budget, once in [`PROCEED_EVERY`] calls of a thread.
+/// Takes part in Tokio's cooperative budget: one unit per [`PROCEED_EVERY`] calls of a thread.
 #[inline]
 pub(crate) async fn proceed() {
     poll_fn(poll_proceed).await
 }
 
-/// As [`proceed`], for what does the work of so many calls.
+/// Does the same as [`proceed`] for an operation that does the work of `calls` calls.
 pub(crate) async fn proceed_as(calls: usize) {
     poll_fn(|cx| poll_proceed_as(cx, calls as u32)).await
 }
 
-/// As [`proceed`].
+/// Does the same as [`proceed`], as a poll function.
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     poll_proceed_as(cx, 1)
@@ -51,15 +53,15 @@ pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
 fn poll_proceed_as(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
     match CALLS_LEFT.get().checked_sub(calls) {
         Some(left) => CALLS_LEFT.set(left),
-        None => ready!(poll_turns(cx, calls)),
+        None => ready!(poll_units(cx, calls)),
     }
     Poll::Ready(())
 }
 
 #[cold]
-fn poll_turns(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
+fn poll_units(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
     while CALLS_LEFT.get() < calls {
-        // Pending leaves the count as it is: the next poll asks again.
+        // If it is pending, the count is unchanged, so the next poll tries again.
         ready!(poll_budget(cx));
         CALLS_LEFT.set(CALLS_LEFT.get() + PROCEED_EVERY);
         check_clock();
@@ -68,7 +70,7 @@ fn poll_turns(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
     Poll::Ready(())
 }
 
-/// A call is done: what took long costs the whole budget, and the next call lets others run.
+/// Ends a call: if it was long, it spends the whole budget, so the next call yields.
 #[inline]
 pub(crate) fn charge(call: &CallTime<'_>) {
     if call.has_ticked() {
@@ -78,7 +80,7 @@ pub(crate) fn charge(call: &CallTime<'_>) {
 
 #[cold]
 fn spend_all() {
-    // Nobody is woken: only who finds no budget left registers its waker, and that is not we.
+    // The waker may do nothing: it is registered only if no budget is left, and the loop checks that first.
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..BUDGET {
         if !coop::has_budget_remaining() || poll_budget(&mut cx).is_pending() {
@@ -93,11 +95,12 @@ fn poll_budget(cx: &mut Context<'_>) -> Poll<()> {
     coop::poll_proceed(cx).map(|budget| budget.made_progress())
 }
 
-/// Here, as each verb comes here now and then, and a counter of look-ups would cost each of them a nanosecond.
+/// Checks the coarse clock. It is called here because every method takes a unit now and then; a counter of its own
+/// would cost each lookup a nanosecond.
 #[cold]
 fn check_clock() {
-    let turns = TURNS_LEFT.get();
-    TURNS_LEFT.set(turns.checked_sub(1).unwrap_or_else(|| {
+    let units = UNITS_LEFT.get();
+    UNITS_LEFT.set(units.checked_sub(1).unwrap_or_else(|| {
         clock::check();
         CHECK_EVERY - 1
     }));

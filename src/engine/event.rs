@@ -1,15 +1,16 @@
-//! What leaves is told: events, the streams that carry them, and the publisher between.
+//! Events of removed entries: the event log, its subscribers, and the publisher that fills it from the journal.
 //!
-//! 1. Departures are recorded in the store's journal under their shard's lock. [`Publisher::flush`] moves
-//!    them to the log, holding the log's lock while it takes them, so their order survives. Where a crowd of
-//!    writers leaves them in the journal for a while, whoever asks the log for anything takes them first.
-//! 2. The log's lock is never held together with a shard's, and nothing is woken, dropped or sent to
-//!    user code under it.
-//! 3. Subscribers of the same causes and of one kind (lossless, or not) read one channel of the log. An event is
-//!    in each channel of its cause: until all readers of that one have read it, or, in a ring, until so
-//!    many have come that it falls out. So none keeps for another what that one does not hear, and what an
-//!    event costs depends on how many channels there are, and not on how many subscribers.
-//! 4. The journal keeps what some channel hears, and nothing else is even cloned for it.
+//! 1. The store records departures in its journal under the lock of their shard. [`Publisher::flush`] moves them to the
+//!    event log. It takes them while it holds the log's lock, so two flushing threads cannot reorder the events of a
+//!    key. Under contention, writers leave departures in the journal for a while; every read of the log moves them
+//!    first.
+//! 2. The log's lock is never held together with a shard lock. No task is woken, no value dropped and no user code
+//!    called under it, because each of these may call back into the cache.
+//! 3. Subscribers of the same causes and of the same kind (lossless or not) share one channel of the log. A channel
+//!    keeps an event until all of its readers have read it, or, as a ring, until newer events push it out. So no
+//!    channel keeps events that its readers did not subscribe to, and the cost of an event depends on the number of
+//!    channels, not of subscribers.
+//! 4. The journal records only causes that some channel subscribes to. Keys of other departures are not even cloned.
 
 mod channel;
 mod chunked_deque;
@@ -25,7 +26,7 @@ pub(crate) use self::publisher::Publisher;
 pub use self::streams::{Events, LosslessEvents};
 pub use crate::engine::store::{Cause, Event};
 
-/// How many events a subscriber missed because it read too slowly.
+/// Number of events that a subscriber missed because it read too slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Lagged(pub u64);

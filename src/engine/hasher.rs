@@ -1,4 +1,4 @@
-//! What hashes keys where the user chose nothing.
+//! The default hasher of keys.
 
-/// What hashes keys by default: foldhash, seeded anew for each cache.
+/// Default hasher of keys: foldhash, with a new random seed for each cache.
 pub type DefaultHasher = foldhash::fast::RandomState;

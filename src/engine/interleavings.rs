@@ -1,6 +1,5 @@
-//! The orders in which threads may meet, tried by shuttle:
-//! `RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --lib interleavings`.
-//! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
+//! Tests of thread interleavings, explored by shuttle: `RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --lib
+//! interleavings`. `SHUTTLE_ITERATIONS` is the number of interleavings explored per test (5,000 by default).
 
 mod bounds;
 mod loads;
@@ -10,15 +9,15 @@ mod streams;
 
 use shuttle::{rand::Rng, thread};
 
-use self::parts::{ALL, Parts, explore, heard, iterations, spawn};
+use self::parts::{ALL, Parts, drain, explore, iterations, spawn};
 use crate::engine::{
     event::{Cause, LosslessEvents},
     store::{LockWait, Store},
 };
 
-/// A refresh and a sweep that saw the old deadline: whoever comes first wins whole.
+/// A `get_ex` and a sweep that may see the old deadline: exactly one of them takes effect.
 #[test]
-fn interleavings_of_a_refresh_and_a_sweep() {
+fn get_ex_and_sweep_never_both_take_effect() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -30,20 +29,24 @@ fn interleavings_of_a_refresh_and_a_sweep() {
         let read = read.join().unwrap();
         match refreshed {
             Some(value) => {
-                assert_eq!((value, swept, heard(&mut events)), (1, 0, vec![]));
-                assert_eq!((parts.get(99), read), (Some(1), Some(1)), "killed by its old deadline");
+                assert_eq!((value, swept, drain(&mut events)), (1, 0, vec![]));
+                assert_eq!(
+                    (parts.get(99), read),
+                    (Some(1), Some(1)),
+                    "expired by its old deadline"
+                );
             }
             None => {
-                assert_eq!(heard(&mut events), [(1, Cause::Expired)]);
+                assert_eq!(drain(&mut events), [(1, Cause::Expired)]);
                 assert_eq!((swept, parts.resident()), (1, None));
             }
         }
     });
 }
 
-/// A dead value that a reader, a writer and the sweeper meet at once leaves once, and before the new.
+/// A reader, a writer and the sweeper find the same expired value: it is published once, before the new value.
 #[test]
-fn interleavings_around_a_dead_value() {
+fn expired_value_is_published_once_and_before_its_successor() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -51,20 +54,20 @@ fn interleavings_around_a_dead_value() {
         let read = spawn(&parts, |parts| parts.get(10));
         let sweep = spawn(&parts, |parts| parts.sweep(10));
         let write = spawn(&parts, |parts| {
-            assert_eq!(parts.set(2, 10, 20), None, "a write on a dead key is one on a missing key");
+            assert_eq!(parts.set(2, 10, 20), None, "an expired key counts as missing");
             parts.remove(11, Cause::Removed)
         });
         assert!(matches!(read.join().unwrap(), None | Some(2)));
         sweep.join().unwrap();
         assert_eq!(write.join().unwrap(), Some(2));
-        assert_eq!(heard(&mut events), [(1, Cause::Expired), (2, Cause::Removed)]);
+        assert_eq!(drain(&mut events), [(1, Cause::Expired), (2, Cause::Removed)]);
     });
 }
 
-/// Three threads do anything to one key. Every value leaves once or stays, and the events tell the
-/// chain of values in the order in which they followed each other.
+/// Three threads make random calls on one key. Every value is published once or still resident, and the events have the
+/// order in which the values followed each other.
 #[test]
-fn interleavings_of_everything_on_one_key() {
+fn events_of_one_key_have_the_order_of_its_values() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -72,70 +75,72 @@ fn interleavings_of_everything_on_one_key() {
             .map(|thread| {
                 spawn(&parts, move |parts| {
                     let mut random = shuttle::rand::thread_rng();
-                    let (mut set, mut after, mut left) = (vec![], vec![], vec![]);
+                    let (mut set, mut replaced, mut removed) = (vec![], vec![], vec![]);
                     for step in 0..3 {
                         let value = 10 * thread + step + 1;
                         match random.gen_range(0..6) {
                             0 | 1 => {
                                 set.push(value);
                                 let deadline = random.gen_range(5..15);
-                                after.extend(parts.set(value, 8, deadline).map(|old| (old, value)));
+                                replaced
+                                    .extend(parts.set(value, 8, deadline).map(|old| (old, value)));
                             }
                             2 => drop(parts.get_ex(8, 30)),
-                            3 => left.extend(parts.remove(8, Cause::Removed)),
-                            4 => left.extend(parts.remove(8, Cause::Expired)),
+                            3 => removed.extend(parts.remove(8, Cause::Removed)),
+                            4 => removed.extend(parts.remove(8, Cause::Expired)),
                             _ => drop(parts.sweep(10)),
                         }
                     }
-                    (set, after, left)
+                    (set, replaced, removed)
                 })
             })
             .collect();
-        let (mut set, mut after, mut left) = (vec![], vec![], vec![]);
+        let (mut set, mut replaced, mut removed) = (vec![], vec![], vec![]);
         for thread in threads {
             let (s, a, l) = thread.join().unwrap();
             set.extend(s);
-            after.extend(a);
-            left.extend(l);
+            replaced.extend(a);
+            removed.extend(l);
         }
-        let heard = heard(&mut events);
-        let mut chain: Vec<u32> = heard.iter().map(|(value, _)| *value).collect();
+        let received = drain(&mut events);
+        let mut chain: Vec<u32> = received.iter().map(|(value, _)| *value).collect();
         chain.extend(parts.resident());
         let mut all = chain.clone();
         all.sort_unstable();
         set.sort_unstable();
-        assert_eq!(all, set, "each value leaves once or stays: {heard:?}");
-        for (old, new) in after {
+        assert_eq!(all, set, "each value is published once or resident: {received:?}");
+        for (old, new) in replaced {
             let at = chain.iter().position(|value| *value == old).unwrap();
-            assert_eq!(heard[at], (old, Cause::Replaced));
-            assert_eq!(chain[at + 1], new, "{old} left as {new} came: {heard:?}");
+            assert_eq!(received[at], (old, Cause::Replaced));
+            assert_eq!(chain[at + 1], new, "{old} was replaced by {new}: {received:?}");
         }
-        for value in left {
-            let reported = heard.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
-            assert!(reported, "{value} was taken out: {heard:?}");
+        for value in removed {
+            let reported =
+                received.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
+            assert!(reported, "{value} was removed: {received:?}");
         }
     });
 }
 
-/// Subscribers that come, read and leave while departures go on: each hears what happened while it was
-/// there, once, and no other's going or coming takes anything from it.
+/// Subscribers come, read and leave during departures: each receives the events of its time once, and no other
+/// subscriber affects them.
 #[test]
-fn interleavings_of_subscribing_and_leaving() {
+fn subscriber_receives_each_event_once_while_others_come_and_leave() {
     explore(|| {
         let parts = Parts::new();
         let mut witness = parts.subscribe();
-        let comes = spawn(&parts, |parts| {
+        let subscribing = spawn(&parts, |parts| {
             let mut events = parts.subscribe();
             parts.store.set(2, 7, &parts.at(0), |_| parts.until(9));
             parts.store.remove(&2, &parts.at(0), Cause::Removed);
             parts.publisher.flush();
-            let heard = heard(&mut events);
-            assert_eq!(heard.iter().filter(|(value, _)| *value == 7).count(), 1, "{heard:?}");
-            heard
+            let received = drain(&mut events);
+            assert_eq!(received.iter().filter(|(value, _)| *value == 7).count(), 1, "{received:?}");
+            received
         });
-        let leaves = spawn(&parts, |parts| {
+        let leaving = spawn(&parts, |parts| {
             let mut events = parts.subscribe();
-            drop(heard(&mut events));
+            drop(drain(&mut events));
             drop(events);
             drop(parts.subscribe());
         });
@@ -145,26 +150,25 @@ fn interleavings_of_subscribing_and_leaving() {
                 parts.remove(0, Cause::Removed);
             }
         });
-        let came = comes.join().unwrap();
-        leaves.join().unwrap();
+        let joined = subscribing.join().unwrap();
+        leaving.join().unwrap();
         departs.join().unwrap();
-        let all = heard(&mut witness);
+        let all = drain(&mut witness);
         let mut values: Vec<u32> =
             all.iter().map(|(value, _)| *value).filter(|v| *v != 7).collect();
         assert_eq!(values, [0, 1, 2]);
         values = all.iter().map(|(value, _)| *value).collect();
-        let came: Vec<u32> = came.iter().map(|(value, _)| *value).collect();
+        let joined: Vec<u32> = joined.iter().map(|(value, _)| *value).collect();
         assert!(
-            values.windows(came.len()).any(|run| run == came),
-            "{came:?} is no run of {values:?}"
+            values.windows(joined.len()).any(|run| run == joined),
+            "{joined:?} is not a run of {values:?}"
         );
     });
 }
 
-/// The end of the streams against departures: what was done before it is heard, nothing twice, and
-/// nothing after.
+/// The end of the streams and concurrent departures: events before the end are received, none twice, and none after it.
 #[test]
-fn interleavings_of_shutdown() {
+fn shutdown_delivers_earlier_events_exactly_once() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -181,20 +185,20 @@ fn interleavings_of_shutdown() {
             parts.sweep(10);
             parts.publisher.close();
         });
-        let late = spawn(&parts, |parts| drop(heard(&mut parts.subscribe())));
+        let late = spawn(&parts, |parts| drop(drain(&mut parts.subscribe())));
         departs.join().unwrap();
         shutdown.join().unwrap();
         late.join().unwrap();
-        let heard = heard(&mut events);
-        assert_eq!(heard[0], (1, Cause::Removed));
-        assert!(matches!(heard[1..], [] | [(2, Cause::Expired)]), "{heard:?}");
+        let received = drain(&mut events);
+        assert_eq!(received[0], (1, Cause::Removed));
+        assert!(matches!(received[1..], [] | [(2, Cause::Expired)]), "{received:?}");
         assert_eq!(parts.resident(), None);
     });
 }
 
-/// A full lossless subscriber: the sweeper stops, and what it was told of is what it read.
+/// A full lossless subscriber: the sweeper stops, and the subscriber receives exactly the expired entries.
 #[test]
-fn interleavings_of_a_full_subscriber() {
+fn full_lossless_subscriber_stops_the_sweeper() {
     explore(|| {
         let parts = Parts::new();
         let mut events = LosslessEvents::new(&parts.publisher, 2);
@@ -203,48 +207,47 @@ fn interleavings_of_a_full_subscriber() {
         }
         let sweeps = spawn(&parts, |parts| {
             for _ in 0..3 {
-                let mut begin_shard_pass =
+                let mut shard_pass =
                     Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
                 for shard in 0..2 {
-                    begin_shard_pass.shard = shard;
-                    let (room, mut dead) = (parts.publisher.room(), vec![]);
+                    shard_pass.shard = shard;
+                    let (room, mut unrecorded) = (parts.publisher.room(), vec![]);
                     let all = |buckets| buckets;
                     let store = &parts.store;
                     store.sweep_windows(
-                        &mut begin_shard_pass,
+                        &mut shard_pass,
                         all,
                         &parts.at(10),
                         room,
                         LockWait::Wait,
-                        &mut dead,
+                        &mut unrecorded,
                     );
                     parts.publisher.flush();
-                    begin_shard_pass =
-                        Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
+                    shard_pass = Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
                 }
             }
         });
         let reads = spawn(&parts, move |_| {
-            let mut values = heard(&mut events);
+            let mut values = drain(&mut events);
             thread::yield_now();
-            values.extend(heard(&mut events));
+            values.extend(drain(&mut events));
             (events, values)
         });
         sweeps.join().unwrap();
         let (mut events, mut values) = reads.join().unwrap();
         assert_eq!(parts.publisher.overflow(), 0, "only writers go beyond the capacity");
-        values.extend(heard(&mut events));
+        values.extend(drain(&mut events));
         assert_eq!(values.len() + parts.store.len(), 5);
         values.sort_by_key(|(value, _)| *value);
         values.dedup();
-        assert_eq!(values.len() + parts.store.len(), 5, "nothing is told twice");
+        assert_eq!(values.len() + parts.store.len(), 5, "no event is received twice");
     });
 }
 
-/// What is left of a shard moves to a smaller table, window by window, while others read, write and sweep: no entry is
-/// lost, and none is there twice.
+/// The entries of a shard move to a smaller table, window by window, during reads, writes and sweeps: no entry is lost,
+/// and none is duplicated.
 #[test]
-fn interleavings_of_a_move() {
+fn shrinking_table_neither_loses_nor_duplicates_entries() {
     let iterations = iterations() / 10;
     shuttle::check_random(
         || {
@@ -280,21 +283,21 @@ fn interleavings_of_a_move() {
             write.join().unwrap();
             sweep.join().unwrap();
             parts.sweep(7);
-            let mut left: Vec<_> = (0..2)
+            let mut resident: Vec<_> = (0..2)
                 .flat_map(|shard| parts.store.snapshot(shard, &parts.at(8)))
                 .map(|(_, value, _)| value)
                 .collect();
-            left.sort_unstable();
-            assert_eq!(left, [0, 1, 2, 3, 104, 105, 106, 107]);
+            resident.sort_unstable();
+            assert_eq!(resident, [0, 1, 2, 3, 104, 105, 106, 107]);
             assert_eq!((parts.store.len(), parts.sweep(100)), (8, 8));
         },
         iterations,
     );
 }
 
-/// A sweeper that goes to rest, and a write of what dies before it would look again: one of them sees the other.
+/// A sweeper begins to rest during a write that expires within the rest: at least one of them notices the other.
 #[test]
-fn interleavings_of_a_rest_and_a_write() {
+fn write_wakes_a_sweeper_that_begins_to_rest() {
     explore(|| {
         let parts = Parts::new();
         parts.set(1, 0, 100);
@@ -306,6 +309,6 @@ fn interleavings_of_a_rest_and_a_write() {
         assert!(!rests || parts.store.journal().is_wake_requested());
         parts.store.disarm_wake_deadline();
         parts.store.set(2, 8, &parts.at(0), |_| parts.until(4));
-        assert!(!parts.store.journal().is_wake_requested(), "nobody rests");
+        assert!(!parts.store.journal().is_wake_requested(), "no sweeper rests");
     });
 }

@@ -1,9 +1,10 @@
-//! What all that has a name tells of itself to the `metrics` facade, twice a second.
+//! Export of the metrics of all named objects to the `metrics` facade, twice per second.
 //!
-//! 1. Nothing is told where it happens: who counts does so as without this. A thread reads it, and tells.
-//! 2. Things of one kind and name are one: their figures are added up, and what has ended stays counted.
-//! 3. Labels are the names that a program gives, and words of ours; never keys.
-//! 4. A recorder is somebody's code, and is called under no lock; so is what is read.
+//! 1. No call of a recorder is made where a metric changes: counters count as they do without this feature. A thread
+//!    reads them and exports them.
+//! 2. Objects of the same kind and name are one: their metrics are summed, and the counts of dropped objects stay.
+//! 3. Labels are the names given by the program, and words of this crate; never keys.
+//! 4. A recorder is user code, and is called under no lock. The same holds for dropping an object that was read.
 
 mod export_order;
 mod histogram;
@@ -25,15 +26,15 @@ pub(crate) use self::{
 #[cfg(feature = "dashboard")]
 pub(crate) use self::{
     reading::Reading,
-    registry::look,
+    registry::read_all,
     source::{DeniedKey, KeyName},
 };
 
-/// Tells the recorder of the [`metrics`](https://docs.rs/metrics) facade what all figures are now (feature `metrics`).
+/// Exports all current metrics to the recorder of the [`metrics`](https://docs.rs/metrics) facade (feature `metrics`).
 ///
-/// A thread does so twice a second by itself. Call it where they are to be exact: before a page of them is made. The
-/// [guide](crate::guide::metrics) has the names. It costs some microseconds for each cache, limiter and the like, and
-/// waits until what the thread is telling at that moment is told.
+/// A thread does this twice per second. Call this function if the values must be exact, for example before a page of
+/// metrics is rendered. The [guide](crate::guide::metrics) lists the names. A call costs some microseconds for each
+/// cache, limiter and other object. If the thread is exporting at that moment, the call waits for it.
 ///
 /// # Examples
 ///

@@ -1,4 +1,4 @@
-//! Code that is not ours: values are dropped one by one, and a panic in one harms no other.
+//! Isolation of panics in user code: values are dropped one by one, so that a panic in one drop affects no other value.
 
 use std::{
     future::poll_fn,
@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-/// Drops each of `items`; tells how many of them panicked.
+/// Drops each of `items`; returns how many of these drops panicked.
 pub(crate) fn drop_all<T>(items: impl IntoIterator<Item = T>) -> usize {
     if !needs_drop::<T>() {
         return 0;
@@ -17,7 +17,7 @@ pub(crate) fn drop_all<T>(items: impl IntoIterator<Item = T>) -> usize {
     items.into_iter().map(drop_one).filter(|dropped| !dropped).count()
 }
 
-/// Awaits `future`, and tells where it panicked.
+/// Awaits `future`; returns `Err` if it panicked.
 pub(crate) async fn caught<F: Future>(future: F) -> thread::Result<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
@@ -27,7 +27,7 @@ pub(crate) async fn caught<F: Future>(future: F) -> thread::Result<F::Output> {
     .await
 }
 
-/// Drops `item`; tells whether that went without a panic.
+/// Drops `item`; returns whether its drop did not panic.
 fn drop_one<T>(item: T) -> bool {
     catch_unwind(AssertUnwindSafe(|| drop(item))).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Durations and instants as serde writes them: seconds, as numbers.
+//! Durations and instants serialized as numbers of seconds.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tokio::time::Instant;
 
 use crate::engine::clock::wall_clock;
 
-/// `0.25` is a quarter of a second.
+/// Serializes a duration: `0.25` is a quarter of a second.
 pub(crate) fn duration<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(duration.as_secs_f64())
 }
 
-/// Seconds since 1970 by the wall clock, to a microsecond.
+/// Serializes an instant as seconds since 1970 by the wall clock, with microsecond precision.
 pub(crate) fn instant<S: Serializer>(instant: &Instant, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(wall_clock(*instant).as_micros() as f64 / 1e6)
 }

@@ -1,4 +1,4 @@
-//! What all handles of a cache (or a limiter) share with their sweeper, and what its end means.
+//! State shared by all handles of a cache or a limiter and their sweeper, and its end.
 
 #[cfg(feature = "dashboard")]
 use std::sync::OnceLock;
@@ -24,45 +24,45 @@ use crate::engine::{
     sweeper::{Sweep, SweepReport},
 };
 
-/// The state that all handles of a cache (or a limiter) and its sweeper share.
+/// State shared by all handles of a cache or a limiter and their sweeper.
 pub(crate) struct SharedState<K, V, S> {
     pub(crate) store: Store<K, V, S>,
     pub(crate) clock: Clock,
     /// In an `Arc` of its own: streams hold it and must not keep the cache alive.
     pub(crate) publisher: Arc<Publisher<K, V>>,
     sweep: Mutex<Sweep>,
-    /// Runs what the cache spawns, also where a handle is used from outside of the runtime.
+    /// Runs the tasks of the cache, also if a handle is used outside of the runtime.
     pub(crate) runtime: Handle,
     name: String,
     random: Mutex<SmallRng>,
     paused: AtomicBool,
-    sweeps: Mutex<Sweeps>,
-    /// How long sweeps worked.
+    sweeps: Mutex<SweepTotals>,
+    /// Durations of the sweeps.
     #[cfg(feature = "metrics")]
     sweep_times: Mutex<Histogram>,
     #[cfg(feature = "metrics")]
     pub(crate) registration: Slot,
-    /// The key that a text stands for, where a dashboard may search.
+    /// Converts a text to a key, for searches on the dashboard.
     #[cfg(feature = "dashboard")]
     pub(crate) inspect: OnceLock<Inspect<K>>,
     task: Mutex<SweeperTask>,
 }
 
-/// The key that a text stands for.
+/// Converts a text to a key.
 #[cfg(feature = "dashboard")]
 pub(crate) type Inspect<K> = Arc<dyn Fn(&str) -> Option<K> + Send + Sync>;
 
-/// The sweeper, for who stops it: `shutdown`, the drop of the last handle, or another one in its place.
+/// The sweeper task, which `shutdown`, the drop of the last handle, and new settings stop.
 #[derive(Default)]
 struct SweeperTask {
     handle: Option<JoinHandle<()>>,
-    /// There is to be no other.
+    /// True if the cache has ended, so that no other task may be started.
     ended: bool,
 }
 
-/// What all sweeps did.
+/// Totals of all sweeps.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Sweeps {
+pub(crate) struct SweepTotals {
     pub(crate) count: u64,
     pub(crate) total: SweepReport,
     pub(crate) last: Option<SweepReport>,
@@ -73,36 +73,36 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Lets all that is dead in one shard, or was removed by its tags, leave, room or not.
+    /// Removes all expired entries of one shard, and those removed by tag, regardless of the capacity of subscribers.
     pub(crate) fn expire_shard(&self, shard: usize) {
         self.store.remove_tagged_of(shard, &self.clock);
         self.publisher.flush();
-        let mut dead = Vec::new();
-        let mut begin_shard_pass = Store::<K, V, S>::begin_shard_pass(shard);
-        while !begin_shard_pass.is_done() {
+        let mut unrecorded = Vec::new();
+        let mut shard_pass = Store::<K, V, S>::begin_shard_pass(shard);
+        while !shard_pass.is_done() {
             let all = |buckets| buckets;
             let (clock, wait) = (&self.clock, LockWait::Wait);
             self.store.sweep_windows(
-                &mut begin_shard_pass,
+                &mut shard_pass,
                 all,
                 clock,
                 usize::MAX,
                 wait,
-                &mut dead,
+                &mut unrecorded,
             );
             self.publisher.flush();
-            panics::drop_all(dead.drain(..));
+            panics::drop_all(unrecorded.drain(..));
         }
     }
 }
 
 impl<K, V, S> SharedState<K, V, S> {
-    /// The state of a cache on the current Tokio runtime; its sweeper is started by
+    /// Returns the state of a cache on the current Tokio runtime. Its sweeper is started by
     /// [`sweeper::start`](super::sweeper::start).
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime.
+    /// Panics outside of a Tokio runtime.
     pub(crate) fn new(
         store: Store<K, V, S>,
         causes: u8,
@@ -163,7 +163,7 @@ impl<K, V, S> SharedState<K, V, S> {
         lock(&self.random)
     }
 
-    pub(crate) fn sweeps(&self) -> Sweeps {
+    pub(crate) fn sweeps(&self) -> SweepTotals {
         *lock(&self.sweeps)
     }
 
@@ -181,19 +181,20 @@ impl<K, V, S> SharedState<K, V, S> {
         lock(&self.sweep_times).clone()
     }
 
-    /// How sweeps are to be from the next one on.
+    /// Returns the current settings of the sweeper.
     pub(crate) fn sweep(&self) -> Sweep {
         *lock(&self.sweep)
     }
 
-    /// Has sweeps be so, and the task that `start` gives do them; gives back the one that did. After the
-    /// [end](Self::end_task) there is none.
-    pub(crate) fn exchange_task(
+    /// Applies new settings and replaces the sweeper task by the one that `start` returns; returns the old task. After
+    /// the [end](Self::end_task), no task is started.
+    pub(crate) fn replace_task(
         &self,
         sweep: Sweep,
         start: impl FnOnce() -> Option<JoinHandle<()>>,
     ) -> Option<JoinHandle<()>> {
-        // All under one lock, so that of two who call this at once one has it all.
+        // One lock for all of it, so that concurrent calls do not mix settings and tasks. Lock order: `task`, then
+        // `sweep`, then `random`.
         let mut task = lock(&self.task);
         *lock(&self.sweep) = sweep;
         if let Some(seed) = sweep.seed {
@@ -205,7 +206,7 @@ impl<K, V, S> SharedState<K, V, S> {
         mem::replace(&mut task.handle, start())
     }
 
-    /// Gives back the task that sweeps, after which there is no other.
+    /// Takes the sweeper task, and prevents another one from being started.
     pub(crate) fn end_task(&self) -> Option<JoinHandle<()>> {
         let mut task = lock(&self.task);
         task.ended = true;
@@ -215,7 +216,7 @@ impl<K, V, S> SharedState<K, V, S> {
 
 impl<K, V, S> Drop for SharedState<K, V, S> {
     fn drop(&mut self) {
-        // It holds only a `Weak`, but may sleep for hours until it would see that.
+        // The task holds only a `Weak`, but might sleep for hours before it notices.
         if let Some(task) = self.end_task() {
             task.abort();
         }

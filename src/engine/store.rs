@@ -1,14 +1,26 @@
-//! The sharded map of entries: every change of the cache, each under the lock of one shard.
+//! The sharded store of entries: all reads and changes of a cache's map, each under the lock of one shard.
 //!
-//! 1. Every method takes `now`, and asks it under the lock: what others saw dead is dead, and the stamps of a key
-//!    never go back. The store itself reads no clock and sends nothing.
-//! 2. Under a lock, departed values are only moved. They are dropped after it, by whoever called.
-//! 3. A departure is recorded in the [`Journal`] under the lock of its shard, which fixes its order.
-//! 4. `Hash`, `Eq` and `Clone` of user types, and the closure of [`Store::update`], do run under a lock.
-//!    One that panics leaves the map whole.
-//! 5. Entries of a shard move between buckets, or its table is another, only after [`Store::insert`],
-//!    [`Store::shrink`] and [`Store::clear_windows`], and all mark the shard, so that the next pass looks at
-//!    all of it and no entry slips behind the cursor.
+//! Invariants:
+//!
+//! 1. **The store never judges expiry by a clock of its own.** Every method takes `now` and evaluates it under the
+//!    shard's lock. So an entry that one caller has seen as expired is never returned to a later caller, and the times of
+//!    a key's departures never decrease.
+//! 2. **One shard lock at a time.** No method waits for the lock of a shard while it holds that of another. Under a
+//!    shard lock only the mutexes of the journal, of a flight's phase and of the hit model (by `try_lock`) are taken;
+//!    no lock is taken under those.
+//! 3. **User values are only moved under a lock**, and dropped by the caller after the unlock, since `Drop` is user
+//!    code. The store calls no waker under a lock and sends nothing.
+//! 4. **A departure is recorded in the [`Journal`] under the lock of its shard**, before a new value of the key can be
+//!    read. So the events of a key are in the order in which the departures happened.
+//! 5. **User code that has to run under a lock** (`Hash`, `Eq` and `Clone` of keys and values, the closures of
+//!    [`Store::decide`], [`Store::update`], [`Store::change`] and [`Store::remove_if`], and the weigher after a change)
+//!    may panic. It runs before the first change to the table. If it has to run later (hashing a moved key, finding
+//!    waiters), a panic is caught.
+//! 6. **Entries change buckets only if a table grows ([`Store::insert`]), shrinks ([`Store::shrink`]) or is cleared
+//!    ([`Store::clear_windows`])**. Each of these calls [`ShardState::entries_moved`], which restarts the next pass at
+//!    the first bucket and invalidates every [`TableCursor`]. So no entry moves behind a cursor without being examined.
+//! 7. **Every lower bound on expiry times may be too early, never too late**: of a window, of a group of windows and of
+//!    a shard.
 
 mod batch;
 mod bound;
@@ -81,7 +93,7 @@ use self::{
     side_tables::SideTables,
     tags::TagNames,
     waiters::Waiters,
-    window::{Locked, Shards, Table},
+    window::{ShardWriteGuard, Shards, Table},
 };
 use crate::engine::{
     clock::{Deadline, Now},
@@ -91,55 +103,60 @@ use crate::engine::{
     },
 };
 
+/// The entries of a cache, in shards that are locked one by one.
 pub(crate) struct Store<K, V, S> {
     shards: Shards<K, V, ShardState<K, V>, S>,
-    /// What of each shard is read without its lock.
+    /// Data of each shard that is read without its lock.
     meta: Box<[ShardMeta]>,
     reads: ReadCounters,
-    /// What a shard is never shrunk below: the capacity that the user asked for.
+    /// Capacity per shard below which no table is shrunk: the initial capacity that the user configured.
     reserved: usize,
     journal: Arc<Journal<K, V>>,
     bound: Option<Box<Bound<K, V>>>,
-    /// How long an entry may be idle.
-    idle: Option<Duration>,
-    /// How long what is dead stays for those who ask for it, in nanoseconds.
+    /// Time without a read after which an entry expires.
+    time_to_idle: Option<Duration>,
+    /// Time for which an expired entry stays readable by loaders, in nanoseconds.
     stale_window: u64,
-    /// Odd where tags were removed that values may still have; never the same again.
-    removed: AtomicUsize,
+    /// Generation of tag removals. Odd if resident entries may have a removed tag; a purge that has seen them all
+    /// clears the lowest bit. No odd value is used twice, so a purge does not clear a removal that happened after it
+    /// began.
+    tag_removals: AtomicUsize,
     tags: TagNames,
-    /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.
+    /// [`Deadline::order`] of the time at which a sleeping sweeper wakes by itself; zero if no sweeper sleeps.
     wake_deadline: AtomicU64,
-    /// Keys whose `Hash` panicked while a table grew or shrank.
+    /// Number of keys whose `Hash` panicked while a table grew or shrank, since the last report.
     unhashed: AtomicUsize,
 }
 
-/// What the lock of a shard guards beside its table.
+/// Everything that the lock of a shard guards in addition to its table.
 struct ShardState<K, V> {
     index: Index,
-    /// What has not moved yet from a table that was too large: see [`Store::shrink`].
+    /// Entries that were not moved yet out of a table that is being shrunk; see [`Store::shrink`].
     old: Option<OldTable<K, V>>,
     side_tables: SideTables,
-    /// None where nobody waits for anything.
+    /// `None` if no task waits for a key of this shard.
     waiters: Option<Box<Waiters<K, V>>>,
-    /// The bucket at which the next pass goes on.
+    /// Sweep cursor: the bucket at which the next pass continues.
     cursor: usize,
-    /// Entries changed places since the last pass.
+    /// True if entries changed buckets since the last pass, so that the next pass must examine the whole shard.
     moved: bool,
-    /// How often they did.
+    /// Table generation: number of times that entries changed buckets.
     generation: u32,
 }
 
-/// Written under the shard's lock, on lines that no other shard shares.
+/// Atomics of one shard that are written under its lock and read without it. Aligned so that no two
+/// shards share a cache line.
 #[repr(align(128))]
 struct ShardMeta {
-    /// [`Deadline::order`] of a deadline before which nothing in the shard dies.
-    soonest: AtomicU64,
+    /// [`Deadline::order`] of the earliest expiry: no entry of the shard expires before it. Zero while a table is being
+    /// shrunk.
+    earliest_expiry: AtomicU64,
     departures: DepartureCounters,
-    /// The most entries that there were of late, for [`Store::shrink`].
+    /// Recent maximum of the number of entries, for [`Store::shrink`]. Fades by an eighth at each of its calls.
     peak: AtomicUsize,
 }
 
-/// Where a key is, if it is anywhere.
+/// Hash of a key and the index of its shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Location {
     hash: u64,
@@ -172,9 +189,9 @@ where
             reserved: capacity.div_ceil(shards),
             journal: Arc::new(Journal::new()),
             bound: None,
-            idle: None,
+            time_to_idle: None,
             stale_window: 0,
-            removed: AtomicUsize::new(0),
+            tag_removals: AtomicUsize::new(0),
             tags: TagNames::new(),
             wake_deadline: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
@@ -189,7 +206,7 @@ where
         self.shards.count()
     }
 
-    /// Resident entries.
+    /// Returns the number of resident entries.
     pub(crate) fn len(&self) -> usize {
         (0..self.shard_count()).map(|index| self.shards.read(index).resident()).sum()
     }
@@ -201,15 +218,16 @@ where
         counts
     }
 
-    /// How many keys could not be hashed since this was last asked.
+    /// Returns and resets the number of keys whose `Hash` panicked.
     pub(crate) fn take_unhashed(&self) -> usize {
+        // A load first: the sweeper calls this at every tick, and a swap would take the line exclusively each time.
         match self.unhashed.load(Relaxed) {
             0 => 0,
             _ => self.unhashed.swap(0, Relaxed),
         }
     }
 
-    /// Where `key` is, if it is anywhere.
+    /// Returns the location of `key`, present or not.
     #[inline]
     pub(crate) fn place<Q>(&self, key: &Q) -> Location
     where
@@ -218,48 +236,50 @@ where
         self.place_of(self.shards.hasher().hash_one(key))
     }
 
-    /// Where a key of this hash is, if it is anywhere.
+    /// Returns the location of keys with this hash.
     #[inline]
     pub(crate) fn place_of(&self, hash: u64) -> Location {
         Location { hash, index: self.shards.index_of(hash) }
     }
 
+    /// Removes the expired entry in `bucket`, records its departure and unlocks the shard.
     #[cold]
     fn expire_found(
         &self,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         index: usize,
         bucket: usize,
         now: &impl Now,
     ) {
         let (key, entry) = self.take_out(&mut locked, bucket);
-        self.expired(locked, index, entry.depart(key, Cause::Expired, now.tick()));
+        self.record_expired(locked, index, entry.depart(key, Cause::Expired, now.tick()));
     }
 
-    /// Takes an entry out of its shard.
+    /// Removes the entry in `bucket` from the table and the side tables, and releases its weight. The caller records
+    /// and counts the departure.
     fn take_out(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         bucket: usize,
     ) -> (K, Entry<V>) {
         let (table, state) = locked.parts();
         let taken = window::take_at(table, bucket);
-        self.free(state.side_tables.left(bucket));
+        self.release(state.side_tables.departed(bucket));
         taken
     }
 
-    /// So much has left.
+    /// Subtracts the weight of removed entries from the bound, if there is one.
     #[inline]
-    fn free(&self, weight: u64) {
+    fn release(&self, weight: u64) {
         if let Some(bound) = &self.bound {
-            bound.free(weight);
+            bound.release(weight);
         }
     }
 
-    /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
-    fn expired(
+    /// Records and counts the departure of an expired entry, and unlocks the shard.
+    fn record_expired(
         &self,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         index: usize,
         mut departure: Departure<K, V>,
     ) {
@@ -270,75 +290,85 @@ where
         drop(unrecorded);
     }
 
-    /// Has those told who wait for what leaves here.
+    /// Attaches the key's departure waiters to the departure; the publisher notifies them after the unlock.
     #[inline]
     fn attach_waiters(&self, state: &mut ShardState<K, V>, departure: &mut Departure<K, V>) {
         if let Some(waiters) = &mut state.waiters {
-            departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
+            departure.waiters =
+                waiters.take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
         }
     }
 
+    /// Inserts an entry whose key is in neither table of the shard. Returns its bucket.
     fn insert(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         Location { hash, index }: Location,
         key: K,
         entry: Entry<V>,
     ) -> usize {
         let (table, state) = locked.parts();
         if table.capacity() == table.len() {
-            // Grown here and not within `insert`, so that it is known when entries change places.
-            match state.side_tables.is_any() {
-                false => table.reserve(1, |(key, _)| self.rehash(key)),
+            // Grown here and not by `RawTable::insert`, so that the store learns when entries change buckets.
+            match state.side_tables.is_active() {
+                false => table.reserve(1, |(key, _)| self.hash_or_zero(key)),
                 true => self.grow(table, &mut state.side_tables),
             }
             state.entries_moved(table);
         }
         let deadline = entry.deadline();
-        let bucket = window::insert(table, hash, key, entry, |key| self.rehash(key));
-        self.note(state, index, bucket, deadline);
+        let bucket = window::insert(table, hash, key, entry, |key| self.hash_or_zero(key));
+        self.note_deadline(state, index, bucket, deadline);
         bucket
     }
 
-    /// The shard of a key, locked for writing. If the key `is_it`, its entry is in the table.
+    /// Locks the shard of a key for writing. The entry for which `matches` returns true is then in the current table if
+    /// it exists: a writer need not search the old one.
     #[inline]
     fn write(
         &self,
-        place: Location,
-        is_it: impl FnMut(&K, &Entry<V>) -> bool,
-    ) -> Locked<'_, K, V, ShardState<K, V>> {
-        let mut locked = self.shards.write(place.index);
-        self.bring(&mut locked, place, is_it);
+        location: Location,
+        matches: impl FnMut(&K, &Entry<V>) -> bool,
+    ) -> ShardWriteGuard<'_, K, V, ShardState<K, V>> {
+        let mut locked = self.shards.write(location.index);
+        self.ensure_moved(&mut locked, location, matches);
         locked
     }
 
-    /// If the key `is_it`, its entry is in the table of its shard from now on.
+    /// Moves the entry for which `matches` returns true to the current table, if it is still in the old one.
     #[inline]
-    fn bring(
+    fn ensure_moved(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
-        place: Location,
-        is_it: impl FnMut(&K, &Entry<V>) -> bool,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        location: Location,
+        matches: impl FnMut(&K, &Entry<V>) -> bool,
     ) {
         if locked.state().old.is_some() {
-            self.move_key(locked, place, is_it);
+            self.move_key(locked, location, matches);
         }
     }
 
-    /// What is in this bucket dies at `deadline`.
+    /// Records that the entry in `bucket` expires at `deadline`, in all lower bounds that this may lower.
     #[inline]
-    fn note(&self, state: &mut ShardState<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
+    fn note_deadline(
+        &self,
+        state: &mut ShardState<K, V>,
+        shard: usize,
+        bucket: usize,
+        deadline: Deadline,
+    ) {
         if let Some(bound) = self.evicting_bound() {
-            bound.note(deadline);
+            bound.note_deadline(deadline);
         }
-        if let Some(soonest) = state.index.note(bucket, deadline) {
-            self.note_soonest(shard, soonest);
+        if let Some(earliest) = state.index.note_deadline(bucket, deadline) {
+            self.note_earliest_expiry(shard, earliest);
         }
     }
 
-    /// The hash of a key that moves. One that panics would cost other entries their place, so such a key
-    /// gets any hash: nobody finds it again, and the sweep lets it leave when its time comes.
-    fn rehash(&self, key: &K) -> u64 {
+    /// Returns the hash of a key that is already in the store, or 0 if `Hash` panics. A panic while a table is rehashed
+    /// would lose the other entries. With a wrong hash only this key is lost: no look-up finds it, and a sweep removes
+    /// it after its deadline.
+    fn hash_or_zero(&self, key: &K) -> u64 {
         catch_unwind(AssertUnwindSafe(|| self.shards.hasher().hash_one(key))).unwrap_or_else(|_| {
             self.unhashed.fetch_add(1, Relaxed);
             0
@@ -359,7 +389,7 @@ impl<K, V> ShardState<K, V> {
         }
     }
 
-    /// Entries have moved, in this table.
+    /// Records that entries of this shard changed buckets, or that `table` replaced another one.
     fn entries_moved(&mut self, table: &Table<K, V>) {
         self.moved = true;
         self.generation = self.generation.wrapping_add(1);
@@ -370,7 +400,7 @@ impl<K, V> ShardState<K, V> {
 impl ShardMeta {
     fn new() -> Self {
         Self {
-            soonest: AtomicU64::new(Deadline::PERSISTENT.order()),
+            earliest_expiry: AtomicU64::new(Deadline::PERSISTENT.order()),
             departures: DepartureCounters::default(),
             peak: AtomicUsize::new(0),
         }

@@ -1,12 +1,13 @@
-//! The Tokio task that lets dead values leave, and how it is set.
+//! The sweeper: a Tokio task that removes expired entries, and its settings.
 //!
-//! 1. A sweep is one or more passes; a pass looks at a share of each shard, in windows, from where the
-//!    last pass stopped. The shards come in random order.
-//! 2. The first pass of a sweep is always whole, so that every resident entry is looked at within
-//!    `ceil(1 / sample)` sweeps. Only repeats are cut by the budget.
-//! 3. A locked shard is come back to; after some times the sweeper keeps those out who come to read it, for so long
-//!    as its worker may wait.
-//! 4. The task holds a `Weak`, upgrades it for each step, and keeps nothing across an await.
+//! 1. A sweep is one or more passes. A pass examines a share of each shard, in windows, starting where the previous
+//!    pass stopped. The shards come in random order.
+//! 2. The first pass of a sweep is always completed, so that every resident entry is examined within `ceil(1 / sample)`
+//!    sweeps. The budget only limits repeats.
+//! 3. A locked shard is retried later. After some retries the sweeper closes the shard's gate to new readers, and spins
+//!    for a time that its worker can spare.
+//! 4. The task holds a `Weak`, upgrades it for each step, and keeps nothing of the cache across an await: otherwise the
+//!    cache would outlive its last handle.
 
 mod config;
 mod report;

@@ -1,5 +1,5 @@
-//! What a race could go through. Under `--cfg shuttle` the tests of interleavings exchange it for
-//! shuttle's, which tries the orders in which threads may meet.
+//! Locks, atomics and the sharded map, as `std` and DashMap provide them. With `--cfg shuttle`, tests replace them by
+//! shuttle's, which explores the interleavings of threads.
 
 #[cfg(not(all(test, shuttle)))]
 mod primitives {
@@ -10,7 +10,7 @@ mod primitives {
 
     pub(crate) use dashmap::{DashMap, RwLockReadGuard, RwLockWriteGuard};
 
-    /// Some ten nanoseconds each time, or some more.
+    /// Spins for a short time: about ten nanoseconds or more per iteration.
     pub(crate) fn spin(times: u32) {
         (0..times).for_each(|_| std::hint::spin_loop());
     }
@@ -27,14 +27,14 @@ mod primitives {
         thread,
     };
 
-    /// However often, it is one turn for the others.
+    /// Gives other threads one turn, for any number of iterations.
     pub(crate) fn spin(_: u32) {
         shuttle::hint::spin_loop();
     }
 
     type Table<K, V> = RawTable<(K, SharedValue<V>)>;
 
-    /// As much of DashMap as the store uses, on shuttle's locks.
+    /// The part of DashMap's interface that the store uses, on shuttle's locks.
     pub(crate) struct DashMap<K, V, S> {
         shards: Box<[RwLock<Table<K, V>>]>,
         hasher: S,

@@ -1,4 +1,4 @@
-//! Tasks have names, where Tokio shows them: in tokio-console, which needs `--cfg tokio_unstable` itself.
+//! Tasks with names in tokio-console, which itself needs `--cfg tokio_unstable`.
 
 use tokio::{runtime::Handle, task::JoinHandle};
 
@@ -19,5 +19,5 @@ where
 {
     let name = format!("fleeting {kind} {name}");
     let task = tokio::task::Builder::new().name(&name).spawn_on(task, runtime);
-    task.expect("a runtime that has threads takes tasks")
+    task.expect("a runtime with threads accepts tasks")
 }

@@ -1,4 +1,4 @@
-//! A small number for each living thread, that no other living thread has: the place of its own counters.
+//! A small number for each running thread, unique among running threads: the index of the thread's own counters.
 
 use std::{
     cell::Cell,
@@ -6,15 +6,15 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-/// Not asked for yet.
+/// The thread has not requested its number yet.
 const UNKNOWN: usize = usize::MAX;
 
-/// That of a thread which is about to end, and has given its own back.
+/// The thread is ending and has returned its number.
 const ENDING: usize = usize::MAX - 1;
 
 thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(UNKNOWN) };
-    /// Apart from the number itself, so that who reads that need not ask whether it is there.
+    /// Separate from the number, so that reading the number does not check for a destructor.
     static RETURN: Return = const { Return };
 }
 
@@ -25,14 +25,14 @@ struct Numbers {
     free: BTreeSet<usize>,
 }
 
-/// Gives the number back at the end of its thread.
+/// Returns the number when its thread ends.
 struct Return;
 
-/// The number of this thread: the least that was free when it was first asked. One that ends has none, and gets a
-/// number that is too great for anything.
+/// Returns the number of this thread: the smallest number that was free at its first call. In a thread that is ending,
+/// it returns [`ENDING`], which is larger than any index.
 #[inline]
 pub(crate) fn number() -> usize {
-    // Here all threads are one, and nothing is its own.
+    // Shuttle runs all of its threads on one, so they must share their counters.
     if cfg!(all(test, shuttle)) {
         return ENDING;
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_live_at_once_have_numbers_of_their_own() {
+    fn numbers_of_concurrent_threads_are_unique() {
         let barrier = std::sync::Barrier::new(50);
         let taken = thread::scope(|scope| {
             let ask = || {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_small_where_threads_come_and_go() {
+    fn numbers_stay_small_if_threads_come_and_go() {
         for _ in 0..1_000 {
             assert!(thread::spawn(number).join().unwrap() < 500);
         }

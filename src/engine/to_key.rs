@@ -1,15 +1,16 @@
-//! What a key is found by, and can be made of.
+//! Borrowed forms of a key that can be made owned.
 
 use std::hash::Hash;
 
 use equivalent::Equivalent;
 
-/// What finds a key, and what the key can be made of where there is none yet: for the verbs of
-/// [`Cache`](crate::Cache) that load or compute, and those of [`RateLimiter`](crate::RateLimiter) that charge.
+/// Borrowed form of a key, from which the key is created if it is missing. It is used by the methods of
+/// [`Cache`](crate::Cache) that load or compute, and by those of [`RateLimiter`](crate::RateLimiter) that charge.
 ///
-/// All that can be [made owned](ToOwned) as the key is one: `str` for `String`, `u32` for `u32`. Of a key that has several
-/// parts, implement it for the borrowed parts. It must hash as the key that it makes, and be [`Equivalent`] to that; where
-/// it does not, keys are not found. Where the key is there already, a load and a check make none of it.
+/// Every type that can be [made owned](ToOwned) as the key implements it: `str` for `String`, `u32` for `u32`. For a
+/// key of several parts, implement it for a struct of the borrowed parts. The type must hash as the key that it
+/// creates, and be [`Equivalent`] to it; otherwise keys are not found. If the key already exists, a load and a check
+/// create no owned key.
 ///
 /// ```
 /// use std::{hash::Hash, time::Duration};
@@ -40,7 +41,7 @@ use equivalent::Equivalent;
 /// # }
 /// ```
 pub trait ToKey<K>: Hash + Equivalent<K> {
-    /// The key.
+    /// Returns the owned key.
     fn to_key(&self) -> K;
 }
 

@@ -1,38 +1,38 @@
-//! How long a value has still to live, and conditions on it, as Redis has them.
+//! Time to live of a value, and conditions on it, as in Redis.
 
 use std::time::Duration;
 
-/// How long a value has still to live. Made by [`Cache::ttl`](crate::Cache::ttl).
+/// Time to live of a value. Returned by [`Cache::ttl`](crate::Cache::ttl).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ttl {
-    /// There is no live value.
+    /// The key has no live value.
     Missing,
-    /// It has no deadline.
+    /// The value has no deadline.
     Persistent,
-    /// So long until its deadline; never zero.
+    /// The time until the deadline of the value; never zero.
     Remaining(Duration),
 }
 
-/// A condition on the TTL that a value has, for [`Cache::expire_if`](crate::Cache::expire_if).
+/// Condition on the current TTL of a value, for [`Cache::expire_if`](crate::Cache::expire_if).
 ///
-/// As in Redis, a persistent value counts as one with an infinite TTL: no new deadline is `Later`, and
-/// each is `Sooner`.
+/// As in Redis, a persistent value counts as one with an infinite TTL: no new deadline is `Later`, and every new
+/// deadline is `Sooner`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum When {
-    /// It has no deadline (Redis: `NX`).
+    /// The value has no deadline (Redis: `NX`).
     NoTtl,
-    /// It has a deadline (Redis: `XX`).
+    /// The value has a deadline (Redis: `XX`).
     HasTtl,
-    /// The new deadline comes after the one it has (Redis: `GT`).
+    /// The new deadline is later than the current one (Redis: `GT`).
     Later,
-    /// The new deadline comes before the one it has (Redis: `LT`).
+    /// The new deadline is earlier than the current one (Redis: `LT`).
     Sooner,
 }
 
 impl Ttl {
-    /// As the Redis command `TTL` answers: -2 for missing, -1 for persistent, else the seconds,
-    /// rounded up.
+    /// Returns the answer of the Redis command `TTL`: -2 if missing, -1 if persistent, otherwise the seconds, rounded
+    /// up.
     ///
     /// ```
     /// use std::time::Duration;

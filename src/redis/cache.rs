@@ -1,8 +1,8 @@
-//! Values that leave by themselves, on a server that many processes share.
+//! Cache on a Redis server, shared by all processes that use the same name.
 //!
-//! What each verb sends is made in [`commands`]; what comes back is decoded here. With events, the server has a
-//! stream of what expired for each shard: [`events`] is what users get of them, `broadcast` and `consumer_group`
-//! are the tasks that read them.
+//! [`commands`] builds the command or script of each method; this module sends it and decodes the reply. With events
+//! enabled, the server keeps a stream of expirations per shard: [`events`] holds the public subscription types, and
+//! `broadcast` and `consumer_group` the tasks that read the streams.
 
 mod broadcast;
 mod builder;
@@ -12,6 +12,7 @@ mod event_record;
 mod events;
 mod expiry;
 mod flights;
+mod in_flight_reads;
 mod lease;
 mod loaders;
 mod many;
@@ -19,12 +20,11 @@ mod many;
 mod metrics;
 mod near;
 mod near_reads;
-mod questions;
 mod scan;
+mod shard_hints;
 mod state;
 mod stats;
 mod update;
-mod watch;
 
 use std::{borrow::Borrow, fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -39,52 +39,60 @@ pub use self::{
 use self::{
     commands::Commands,
     expiry::Expiry,
-    near::{kept, poll_kept},
+    near::{cached, poll_cached},
     state::CacheState,
 };
 use super::{Client, Error, codec::encode_key};
 use crate::engine::ttl::{Ttl, When};
 
-/// A map of values that know when to leave, on a server that many processes share.
+/// A cache with a TTL per value, kept on a Redis server and shared by many processes.
 ///
-/// Verbs and meanings are those of the embedded [`Cache`](crate::Cache), where each answer is a `Result`.
-/// A `Cache` is a handle: cheap to clone. All that are made with one name on one server are one cache, in
-/// whatever process.
+/// Methods and their meanings are those of the embedded [`Cache`](crate::Cache), but each returns a `Result`. A
+/// `Cache` is a handle and cheap to clone. All handles with the same name on the same server are one cache, in any
+/// process.
 ///
-/// Keys are written as they are where they are strings, and else as JSON; values in a
-/// [`Format`](super::Format), JSON by default. So other programs can read and write them: the value of `ada`
-/// in the cache `sessions` is the string `fleeting:cache1:{sessions:2}:ada`, where 2 is the CRC16 of `ada` modulo 16.
-/// So that no two keys are one, a string that reads as JSON is written as JSON, too: `"12"` in quotes, `"null"`. What is
-/// written with the same name, prefix and type by another release is the same, as long as the digit in `cache1` is.
-/// A borrowed form of the key (`&str` for `String`) must be written as the key itself.
+/// # Keys and values
+///
+/// String keys are stored as they are, all other keys as JSON. Values are stored in a [`Format`](super::Format), by
+/// default JSON, so that other programs can read and write them. The value of `ada` in the cache `sessions` is the
+/// string at `fleeting:cache1:{sessions:2}:ada`, where 2 is the CRC16 of `ada` modulo 16.
+///
+/// A string that would parse as JSON is stored as JSON, too (`"12"` with its quotes, `"null"`), so that two keys never
+/// collide. Another release that uses the same name, prefix and types stores the same bytes, as long as the digit in
+/// `cache1` is the same. A borrowed form of the key (`&str` for `String`) must serialize like the key itself.
 ///
 /// # Time
 ///
-/// Time is the server's, in milliseconds. A value lives no shorter than its TTL and less than a millisecond
-/// longer; nothing ever returns a dead one. A TTL of zero is dead at once, one beyond 2<sup>52</sup> ms is
-/// for ever.
+/// Time is the server's, in milliseconds. A value expires when its TTL has elapsed, or less than a millisecond later; an
+/// expired value is never returned. A value with a TTL of zero is expired immediately. A TTL above
+/// 2<sup>52</sup> ms makes a value persistent.
 ///
 /// # Cost
 ///
-/// Each verb is one round trip and atomic, where nothing else is said. Without
-/// [events](CacheBuilder::events) most are the plain command that is named with them; what takes a value out, or gives it
-/// less than a minute, is a script of two commands, as it also ends a [load](Cache::get_or_set_with) of the key. With
-/// events those that only read are plain commands; each that writes is a script, which takes the server several times as long, and what has a TTL takes memory for
-/// an entry of a sorted set and for its value once more. Expired values leave as the server lets them.
+/// Unless noted otherwise, each method is atomic and takes one round trip.
 ///
-/// A name has 16 slots of a cluster: so many nodes share its load at most. Who has more of them takes several names.
+/// Without [events](CacheBuilder::events), most methods send the plain command named in their documentation. Methods
+/// that remove a value or give it a TTL of less than a minute send a script of two commands, because they also
+/// invalidate a [load](Cache::get_or_set_with) of the key.
+///
+/// With events, methods that only read still send plain commands. Methods that write send a script, which takes the
+/// server several times as long. Each value with a TTL also takes the memory of a sorted-set entry and of a second copy
+/// of the value. Expired values are freed when the server expires them.
+///
+/// A cache has 16 shards, each in its own hash slot, so that at most 16 nodes of a cluster share its load. In a larger
+/// cluster, use several caches.
 ///
 /// # Errors
 ///
-/// Each verb fails with
-/// - [`Error::Connect`] and [`Error::Unavailable`] where the server can't be asked within the client's timeout,
-/// - [`Error::Unanswered`] where a change was sent and the answer lost; what only reads is sent once more,
-/// - [`Error::WrongType`] and [`Error::Decode`] where another program put something else under the key,
-/// - [`Error::Encode`] for keys and values that the format can't hold.
+/// Each method fails with
+/// - [`Error::Connect`] or [`Error::Unavailable`] if the server cannot be reached within the client's timeout,
+/// - [`Error::Unanswered`] if a write was sent and the reply was lost (a read is retried once instead),
+/// - [`Error::WrongType`] or [`Error::Decode`] if another program stored something else at the key,
+/// - [`Error::Encode`] if the format cannot represent the key or the value.
 ///
 /// # Cancel safety
 ///
-/// A verb that is dropped before its end may still be carried out by the server.
+/// If the future of a method is dropped before it completes, the server may still execute the command.
 ///
 /// # Examples
 ///
@@ -105,7 +113,7 @@ pub struct Cache<K, V> {
 }
 
 impl<K, V> Cache<K, V> {
-    /// What the handles of this cache in this process have seen. Asks no server.
+    /// Returns the counters of all handles of this cache in this process. Sends nothing to the server.
     pub fn stats(&self) -> CacheStats {
         self.state.counters.snapshot()
     }
@@ -118,7 +126,7 @@ impl<K, V> Cache<K, V> {
         &self.state.commands.client
     }
 
-    /// What `set` gives.
+    /// Expiry of values that are written without a TTL of their own.
     fn default_expiry(&self) -> Expiry {
         self.state.time_to_live.map_or(Expiry::Never, Expiry::of)
     }
@@ -129,32 +137,33 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// The live value of `key` (Redis: `GET`).
+    /// Returns the live value of `key` (Redis: `GET`).
     #[doc(alias = "GET")]
-    // By hand, so that what is kept near is written where the caller wants it: each step on the way would copy it.
+    // A hand-written future: a near hit is written directly into the caller's output slot. With `async fn`, each layer
+    // would move the value once more.
     #[inline]
     pub fn get<Q>(&self, key: &Q) -> impl Future<Output = Result<Option<V>, Error>>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let mut asking = None;
+        let mut request = None;
         poll_fn(move |cx| {
-            // The one that is returned, whatever it comes from.
-            let mut answer = Poll::Pending;
-            let is_kept = match (&asking, &self.state.near) {
-                (None, Some(near)) => poll_kept(near, key, cx, &mut answer),
+            // The only variable that is returned, so that the compiler can build the result in place.
+            let mut output = Poll::Pending;
+            let is_cached = match (&request, &self.state.near) {
+                (None, Some(near)) => poll_cached(near, key, cx, &mut output),
                 _ => Poll::Ready(false),
             };
-            if is_kept == Poll::Ready(false) {
-                let asking = asking.get_or_insert_with(|| Box::pin(self.ask(key)));
-                answer = asking.as_mut().poll(cx);
+            if is_cached == Poll::Ready(false) {
+                let request = request.get_or_insert_with(|| Box::pin(self.get_from_server(key)));
+                output = request.as_mut().poll(cx);
             }
-            answer
+            output
         })
     }
 
-    /// The live value of `key`, which may live for `ttl` from now: sliding expiry (Redis: `GETEX`).
+    /// Returns the live value of `key` and sets its TTL to `ttl`: sliding expiration (Redis: `GETEX`).
     #[doc(alias = "GETEX")]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Result<Option<V>, Error>
     where
@@ -164,7 +173,7 @@ where
         let (key, expiry) = (encode_key(key)?, Expiry::of(ttl));
         let call = self.commands().get_ex(&key, expiry);
         let value = match expiry {
-            // Sent again after a lost answer, it would find nothing.
+            // Not idempotent: it removes the value, so that a retry after a lost reply would return `None`.
             Expiry::Immediate => call.send_once(self.client()).await?,
             _ => call.send_idempotent(self.client()).await?,
         };
@@ -172,23 +181,24 @@ where
         self.decode(&key, value)
     }
 
-    /// Puts `value` at `key` with the default TTL, or without one where none was set; returns the live
-    /// value it replaced (Redis: `SET GET`). A TTL that the replaced value had is dropped.
+    /// Writes `value` at `key` with the default TTL and returns the live value that it replaced (Redis: `SET GET`).
+    ///
+    /// Without a default TTL, the new value is persistent. The TTL of the replaced value is discarded.
     #[doc(alias = "SET")]
     pub async fn set(&self, key: K, value: V) -> Result<Option<V>, Error> {
         self.put(&key, &value, self.default_expiry()).await
     }
 
-    /// Puts `value` at `key` to live for `ttl`; returns the live value it replaced (Redis: `SET PX GET`).
+    /// Writes `value` at `key` with the TTL `ttl` and returns the live value that it replaced (Redis: `SET PX GET`).
     #[doc(alias = "SETEX")]
     #[doc(alias = "PSETEX")]
     pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         self.put(&key, &value, Expiry::of(ttl)).await
     }
 
-    /// Puts `value` at `key` where no live value is, and tells whether it did (Redis: `SET NX PX`).
+    /// Writes `value` at `key` if the key has no live value, and returns whether it did (Redis: `SET NX PX`).
     ///
-    /// Without a `ttl` it gets the default one, as from [`set`](Cache::set).
+    /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> Result<bool, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
@@ -196,10 +206,9 @@ where
         self.commands().set_nx(&key, &value, expiry).send_once(self.client()).await
     }
 
-    /// Puts `value` at `key` and leaves the TTL as it is; returns the live value it replaced
-    /// (Redis: `SET KEEPTTL GET`).
+    /// Writes `value` at `key`, keeps the TTL, and returns the live value that it replaced (Redis: `SET KEEPTTL GET`).
     ///
-    /// Where no live value is, this is [`set`](Cache::set).
+    /// If there is no live value, this is [`set`](Cache::set).
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
@@ -208,7 +217,7 @@ where
         self.decode(&key, old)
     }
 
-    /// Takes the live value of `key` out (Redis: `GETDEL`).
+    /// Removes and returns the live value of `key` (Redis: `GETDEL`).
     #[doc(alias = "DEL")]
     #[doc(alias = "GETDEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Result<Option<V>, Error>
@@ -221,7 +230,7 @@ where
         self.decode(&key, value)
     }
 
-    /// Whether `key` has a live value.
+    /// Returns whether `key` has a live value.
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -229,14 +238,14 @@ where
         Q: Serialize + ?Sized,
     {
         if let Some(near) = &self.state.near
-            && let Some(value) = kept(|cx, found| poll_kept(near, key, cx, found)).await?
+            && let Some(value) = cached(|cx, found| poll_cached(near, key, cx, found)).await?
         {
             return Ok(value.is_some());
         }
         Ok(self.ttl(key).await? != Ttl::Missing)
     }
 
-    /// How long the value of `key` has still to live (Redis: `PTTL`).
+    /// Returns the remaining TTL of `key` (Redis: `PTTL`).
     #[doc(alias = "TTL")]
     #[doc(alias = "PTTL")]
     pub async fn ttl<Q>(&self, key: &Q) -> Result<Ttl, Error>
@@ -249,13 +258,14 @@ where
         Ok(match ttl {
             -2 => Ttl::Missing,
             -1 => Ttl::Persistent,
-            // Redis answers 0 in the last millisecond.
+            // Redis returns 0 during the last millisecond, but the value is still live.
             ttl => Ttl::Remaining(Duration::from_millis(ttl.max(1).unsigned_abs())),
         })
     }
 
-    /// Lets the value of `key` live for `ttl` from now; false where no live value is (Redis: `PEXPIRE`).
-    /// What is dead stays dead.
+    /// Sets the TTL of `key` to `ttl` from now; returns false if there is no live value (Redis: `PEXPIRE`).
+    ///
+    /// An expired value is not restored.
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
@@ -266,13 +276,13 @@ where
         let (key, expiry) = (encode_key(key)?, Expiry::of(ttl));
         let call = self.commands().expire(&key, expiry, None);
         match expiry {
-            // Sent again after a lost answer, it would find nothing.
+            // Not idempotent: it removes the value, so that a retry after a lost reply would return false.
             Expiry::Immediate => call.send_once(self.client()).await,
             _ => call.send_idempotent(self.client()).await,
         }
     }
 
-    /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
+    /// Sets the TTL of `key` to `ttl` from now if `when` holds, and returns whether it did
     /// (Redis: `PEXPIRE NX|XX|GT|LT`).
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> Result<bool, Error>
     where
@@ -284,11 +294,10 @@ where
         call.send_once(self.client()).await
     }
 
-    /// Lets the value of `key` live until `deadline`, dead at once where that is past; false where no live
-    /// value is (Redis: `PEXPIRE`).
+    /// Sets the deadline of `key`; returns false if there is no live value (Redis: `PEXPIRE`).
     ///
-    /// An instant means nothing on another machine: what is sent is how far off it is, and the way to the
-    /// server comes on top.
+    /// If `deadline` has passed, the value expires immediately. An [`Instant`] has no meaning on another machine, so
+    /// the remaining duration is sent, and the time that the command takes to reach the server is added.
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> Result<bool, Error>
@@ -299,7 +308,7 @@ where
         self.expire(key, deadline.saturating_duration_since(Instant::now())).await
     }
 
-    /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
+    /// Adds `more` to the remaining TTL of `key`; returns false if the value is missing or persistent.
     pub async fn extend<Q>(&self, key: &Q, more: Duration) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -309,7 +318,7 @@ where
         self.commands().extend(&key, Expiry::of(more)).send_once(self.client()).await
     }
 
-    /// Takes the deadline of the value of `key` away; true where it had one (Redis: `PERSIST`).
+    /// Removes the deadline of `key`; returns true if it had one (Redis: `PERSIST`).
     #[doc(alias = "PERSIST")]
     pub async fn persist<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -319,9 +328,9 @@ where
         self.commands().persist(&encode_key(key)?).send_once(self.client()).await
     }
 
-    /// Ends the expiry of the value of `key` now, with an event whose deadline is now; returns the value.
+    /// Expires the value of `key` immediately, with an event whose deadline is now, and returns the value.
     ///
-    /// Without [events](CacheBuilder::events) it is [`remove`](Cache::remove).
+    /// Without [events](CacheBuilder::events), this is [`remove`](Cache::remove).
     pub async fn expire_now<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
         K: Borrow<Q>,
@@ -332,8 +341,8 @@ where
         self.decode(&key, value)
     }
 
-    /// The live value of a key that is not kept near.
-    async fn ask<Q>(&self, key: &Q) -> Result<Option<V>, Error>
+    /// Asks the server for a key that the near cache did not answer.
+    async fn get_from_server<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
         Q: Serialize + ?Sized,
     {

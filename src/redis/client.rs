@@ -1,23 +1,25 @@
-//! The handle that everything here is built from, and the one place where a command is sent: again and again
-//! while it certainly was not carried out and there is time, and never twice where it may have been.
+//! The client: the handle that all types of this module are built from, and the retries of commands.
+//!
+//! A command is retried while it certainly was not executed and its timeout has not passed. It is never sent twice if
+//! it may have been executed, unless it only reads.
 
-mod any;
 mod builder;
 mod cluster;
+mod connect;
 mod connection;
 mod counters;
-mod dial;
 mod eviction;
-mod feed;
-mod joint;
-mod line;
-mod link;
-mod marks;
+mod first_ok;
+mod invalidations;
+mod key_versions;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod node;
+mod router;
 mod sentinel;
 mod servers;
+mod shared_connection;
+mod single_flight;
 mod urls;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -28,41 +30,48 @@ use tokio::time::{Instant, sleep};
 pub use self::{builder::ClientBuilder, urls::Urls};
 pub(super) use self::{
     cluster::SlotPlace,
-    dial::LONGEST,
-    feed::{Feed, Mark},
-    link::Asked,
+    connect::MAX_DURATION,
+    invalidations::{Invalidations, KeyVersion},
     node::Node,
+    shared_connection::CommandBatch,
 };
 use self::{
-    connection::Connection, counters::ClientCounters, dial::Dial, feed::Sent, link::Request,
-    node::Lane,
+    connect::Connector, counters::ClientCounters, invalidations::InFlightCommand, node::Lane,
+    router::Router, shared_connection::Request,
 };
 use super::{
     Error,
-    error::is_divided,
+    error::is_try_again,
     keyspace::{Keyspace, Kind},
 };
 
-/// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
+/// First and longest pause between two attempts; each is twice the one before.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// A way to a server or a cluster that all types here are built from. A cheap clone.
+/// Connection to a server or a cluster, from which all types of this module are built. A cheap clone.
 ///
-/// All callers share one multiplexed connection, on which their commands wait for nobody's answer; so that large answers
-/// keep no limiter waiting, limiters have one of their own, and so has what reads many entries at once. (In a cluster, so
-/// many to each node.) A connection is made when it is first used, with `TCP_NODELAY`, in RESP3, or in RESP2 where the
-/// server refuses that; `?protocol=2` in the URL asks for nothing else.
+/// # Connections
 ///
-/// # When something fails
+/// All callers share one multiplexed connection per server, on which a command does not wait for the replies to others.
+/// Rate limiters have a second connection and reads of many entries a third, so that large replies do not delay checks.
+/// In a cluster this applies to each node.
 ///
-/// A connection that ends is made anew by itself. One that goes silent (a network that drops everything, a load balancer
-/// that has forgotten it) is given up when nothing came for 0.4 s, or until the first call on it has run
-/// out of time, and then no answer to a `PING` for another 0.4 s. Where the server says that it is a replica, the address is connected to
-/// anew, as it may lead to the master by now; sentinels are asked who is it.
+/// A connection is made on first use, with `TCP_NODELAY`, in RESP3. If the server refuses RESP3, RESP2 is used. The URL
+/// parameter `?protocol=2` requests RESP2 from the start.
 ///
-/// A command for which there is no connection, or whose server says that it can't do it now, is tried again until
-/// [`timeout`](ClientBuilder::timeout) has passed; one whose answer is lost is not, unless it only reads. What
-/// [each answer of a server](Error#what-servers-say) means is in a table.
+/// # Failures
+///
+/// A connection that ends is replaced. A silent one (a network that drops all packets, a load balancer that has
+/// forgotten the connection) is probed with a `PING` if nothing was received for 0.4 s, or until the first call on it
+/// has timed out. It is replaced if nothing is received for another 0.4 s. If a server reports that it is a replica,
+/// the client connects to its address again, which may lead to the master by now; with sentinels, it asks them for the
+/// master.
+///
+/// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
+/// server reports that it cannot execute the command now. A command whose reply is lost is only retried if it only
+/// reads. See the [table of server replies](Error#server-replies).
+///
+/// # Examples
 ///
 /// ```no_run
 /// use fleeting::redis::Client;
@@ -71,8 +80,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_
 /// let client = Client::connect("redis://127.0.0.1:6379").await?;
 /// let cluster = Client::connect(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]).await?;
 /// let encrypted = Client::connect("rediss://user:password@cache.example.com:6380").await?;
-/// let watched = Client::connect("redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/main").await?;
-/// // Connects when it is first asked: a service that fails open starts while Redis is down.
+/// let with_sentinels = Client::connect("redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/main").await?;
+/// // Connects on first use, so a service that fails open can start while Redis is down.
 /// let lazy = Client::lazy("redis://127.0.0.1:6379")?;
 /// # Ok(())
 /// # }
@@ -84,14 +93,14 @@ pub struct Client {
 }
 
 struct Inner {
-    connection: Connection,
-    dial: Arc<Dial>,
+    router: Router,
+    connector: Arc<Connector>,
     prefix: String,
     timeout: Duration,
     counters: Arc<ClientCounters>,
 }
 
-/// Whether a command whose answer was lost is sent again.
+/// Number of times that a command is sent again after its reply was lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resend {
     Never,
@@ -99,25 +108,26 @@ pub(super) enum Resend {
 }
 
 impl Client {
-    /// Logs in otherwise from now on: for passwords and tokens that change. `None` is the user that the URL names.
+    /// Changes the credentials of new connections, for passwords and tokens that rotate.
     ///
-    /// The connections that there are go on until new ones stand, which are made when they are next used. No call fails
-    /// because of it, while the server knows both.
+    /// With a `username` of `None`, the user of the URL stays. Existing connections are used until their successors,
+    /// made on the next use, are ready. So no call fails because of the change, as long as the server accepts both
+    /// credentials.
     pub fn set_credentials(&self, username: Option<&str>, password: &str) {
-        self.inner.dial.set_credentials(username, password);
+        self.inner.connector.set_credentials(username, password);
     }
 
-    /// The keys of `name`.
+    /// Returns the keyspace of `name`.
     pub(super) fn keyspace(&self, kind: Kind, name: &str) -> Result<Keyspace, Error> {
         Keyspace::new(&self.inner.prefix, kind, name)
     }
 
-    /// The same servers on connections of their own, by which `feed` is told of changes.
-    pub(super) fn telling(&self, feed: Arc<Feed>) -> Self {
-        let dial = Arc::new(self.inner.dial.telling(feed));
+    /// Returns a client of the same servers over separate connections that report changed keys to `invalidations`.
+    pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
+        let connector = Arc::new(self.inner.connector.with_tracking(invalidations));
         let inner = Inner {
-            connection: self.inner.connection.by(dial.clone()),
-            dial,
+            router: self.inner.router.with_connector(connector.clone()),
+            connector,
             prefix: self.inner.prefix.clone(),
             timeout: self.inner.timeout,
             counters: self.inner.counters.clone(),
@@ -125,69 +135,77 @@ impl Client {
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
     }
 
-    /// Who is told of changes by these connections.
-    pub(super) fn feed(&self) -> Option<&Arc<Feed>> {
-        self.inner.dial.feed()
+    /// Returns the receiver of changed keys, if this client tracks them.
+    pub(super) fn invalidations(&self) -> Option<&Arc<Invalidations>> {
+        self.inner.connector.invalidations()
     }
 
-    /// The same on the connection of what has to be answered within milliseconds.
+    /// Returns this client with the lane of rate limit checks, which are answered within milliseconds.
     pub(super) fn for_limits(&self) -> Self {
         Self { lane: Lane::Limits, ..self.clone() }
     }
 
-    /// The same on the connection of answers that may be large. Where changes are told of there is one for all: their order
-    /// is the server's.
+    /// Returns this client with the lane of large replies.
+    ///
+    /// A client that tracks changed keys keeps its lane: replies and invalidations are only ordered within one
+    /// connection.
     pub(super) fn for_batches(&self) -> Self {
-        let lane = if self.feed().is_some() { self.lane } else { Lane::Batches };
+        let lane = if self.invalidations().is_some() { self.lane } else { Lane::Batches };
         Self { lane, ..self.clone() }
     }
 
-    /// Whether what is in several slots can't be had by one command.
+    /// Returns whether this is a cluster, in which one command cannot access keys of several slots.
     pub(super) fn is_cluster(&self) -> bool {
-        self.inner.connection.is_cluster()
+        self.inner.router.is_cluster()
     }
 
-    /// All servers that hold keys.
+    /// Returns all servers that hold keys.
     pub(super) async fn nodes(&self) -> Result<Vec<Node>, Error> {
-        self.inner.connection.nodes(self.deadline(None)).await
+        self.inner.router.nodes(self.deadline(None)).await
     }
 
-    /// Sends what only reads to one server.
+    /// Sends a read-only command to `node`.
     pub(super) async fn send_to(&self, node: &Node, cmd: &Cmd) -> Result<Value, Error> {
-        self.send_until(Some(node), Asked::One(cmd), Resend::Once, self.deadline(None)).await
+        let batch = CommandBatch::One(cmd);
+        self.send_until(Some(node), batch, Resend::Once, self.deadline(None)).await
     }
 
-    /// Sends some that only read, of keys in one slot, so that what they answer may be kept: see [`Asked::Told`].
-    pub(super) async fn send_told(&self, cmds: &[&Cmd]) -> Result<Value, Error> {
-        self.send_until(None, Asked::Told(cmds), Resend::Once, self.deadline(None)).await
+    /// Sends read-only commands on keys of one slot whose replies may be cached: see [`CommandBatch::Tracked`].
+    pub(super) async fn send_tracked(&self, cmds: &[&Cmd]) -> Result<Value, Error> {
+        let batch = CommandBatch::Tracked(cmds);
+        self.send_until(None, batch, Resend::Once, self.deadline(None)).await
     }
 
-    /// When what begins now has to be done: within `timeout`, or the client's own one.
+    /// Returns the deadline of a call that begins now, with `timeout` or else the timeout of the client.
     pub(super) fn deadline(&self, timeout: Option<Duration>) -> Instant {
-        Instant::now() + timeout.unwrap_or(self.inner.timeout).min(LONGEST)
+        Instant::now() + timeout.unwrap_or(self.inner.timeout).min(MAX_DURATION)
     }
 
-    /// Sends a command, again and again while it certainly was not carried out and there is time. Where it reads several keys,
-    /// that some of them are elsewhere, as their slot is being moved, is said at once: `is_divided`.
+    /// Sends a command, with retries until `deadline`.
+    ///
+    /// A read of several keys is not retried after `TRYAGAIN` ([`is_try_again`]): its caller reads the keys one by one.
     pub(super) async fn send(
         &self,
-        asked: Asked<'_>,
+        batch: CommandBatch<'_>,
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
-        let _falls = self.feed().map(|feed| Sent { feed, cmd: asked.first() });
-        self.send_until(None, asked, resend, deadline).await
+        let invalidations = self.invalidations();
+        let _invalidate_on_drop = invalidations
+            .map(|invalidations| InFlightCommand { invalidations, cmd: batch.first() });
+        self.send_until(None, batch, resend, deadline).await
     }
 
-    /// In a cluster, where the slots of some keys are; the keys are those that there can't be.
-    pub(super) async fn places(&self, absent: &[Vec<u8>]) -> Result<Vec<SlotPlace>, Error> {
-        self.inner.connection.places(absent, self.deadline(None)).await
+    /// Returns the current places of the slots of `absent_keys`, which are keys that cannot exist; empty unless this is
+    /// a cluster.
+    pub(super) async fn places(&self, absent_keys: &[Vec<u8>]) -> Result<Vec<SlotPlace>, Error> {
+        self.inner.router.places(absent_keys, self.deadline(None)).await
     }
 
     async fn send_until(
         &self,
         node: Option<&Node>,
-        asked: Asked<'_>,
+        batch: CommandBatch<'_>,
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
@@ -195,22 +213,22 @@ impl Client {
         let (mut resend, only_reads) = (resend, resend == Resend::Once);
         let mut refusal = None;
         loop {
-            let request = Request { asked, deadline, may_repeat: resend == Resend::Once };
-            let answer = self.inner.connection.send(node, self.lane, request).await;
-            self.inner.counters.note(&answer);
+            let request = Request { batch, deadline, may_repeat: resend == Resend::Once };
+            let answer = self.inner.router.send(node, self.lane, request).await;
+            self.inner.counters.record(&answer);
             let Err(error) = answer else { return answer };
             let now = Instant::now();
             match error {
-                // At once and without a pause: the connection that lost the answer is made anew meanwhile.
+                // Without a pause: the connection that lost the reply is already being replaced.
                 Error::Unanswered(_) if resend == Resend::Once && now < deadline => {
                     resend = Resend::Never;
                 }
                 Error::Unavailable(ref cause)
-                    if !matches!(asked, Asked::One(_)) && is_divided(cause) =>
+                    if !matches!(batch, CommandBatch::One(_)) && is_try_again(cause) =>
                 {
                     return Err(error);
                 }
-                // Not carried out for certain, so also what changes something is safe to send again.
+                // Certainly not executed, so a write may be sent again too.
                 Error::Connect(_) | Error::Unavailable(_)
                     if error.is_temporary() && now + pause < deadline =>
                 {
@@ -218,7 +236,8 @@ impl Client {
                     pause = longest.min(2 * pause);
                     refusal = Some(error);
                 }
-                // The time ran out. Where nothing was to change, or was sent, what was said before says more.
+                // The timeout has passed. If no change can have happened, an earlier refusal explains the failure
+                // better.
                 Error::Unanswered(_) if only_reads => return Err(refusal.unwrap_or(error)),
                 Error::Connect(_) if now >= deadline => return Err(refusal.unwrap_or(error)),
                 error => return Err(error),
@@ -231,7 +250,7 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("prefix", &self.inner.prefix)
-            .field("cluster", &self.inner.connection.is_cluster())
+            .field("cluster", &self.inner.router.is_cluster())
             .finish_non_exhaustive()
     }
 }

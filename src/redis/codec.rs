@@ -1,4 +1,5 @@
-//! Keys and values as bytes, the same in every process and every release: they are what is stored.
+//! Encoding of keys and values. It must not change between releases or differ between processes, since the bytes are
+//! stored.
 
 mod finite;
 mod raw;
@@ -13,18 +14,18 @@ use self::{
 };
 use super::Error;
 
-/// How values are written on the server. None of these runs anything when it is read.
+/// Encoding of values on the server. Decoding never executes code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// JSON, which programs in any language read. It has no NaN and no infinities: a value that has one is refused
-    /// ([`Error::Encode`]).
+    /// JSON, which programs in any language can read. It cannot represent NaN and infinities: a value that contains one
+    /// is refused ([`Error::Encode`]).
     #[default]
     Json,
-    /// MessagePack with named fields: smaller and faster than JSON, and known to many languages.
+    /// MessagePack with named fields: smaller and faster than JSON, and supported by many languages.
     MessagePack,
-    /// The bytes of a value themselves: for values that are bytes or strings (`Vec<u8>`, `String`,
-    /// `serde_bytes::ByteBuf`, `bytes::Bytes`). Values of other types are refused.
+    /// The bytes of the value itself, for values that are bytes or strings (`Vec<u8>`, `String`,
+    /// `serde_bytes::ByteBuf`, `bytes::Bytes`). Values of other types are refused ([`Error::Encode`]).
     Raw,
 }
 
@@ -33,7 +34,7 @@ impl Format {
         match self {
             Self::Json => {
                 let text = serde_json::to_string(value);
-                checked(value, text.map_err(|error| Error::Encode(error.into()))?)
+                check_finite(value, text.map_err(|error| Error::Encode(error.into()))?)
             }
             Self::MessagePack => {
                 rmp_serde::to_vec_named(value).map_err(|error| Error::Encode(error.into()))
@@ -42,7 +43,7 @@ impl Format {
         }
     }
 
-    /// What `encode` wrote; an error names where.
+    /// Decodes the output of `encode`. `key` is the key on the server, for the error.
     pub(super) fn decode<V: DeserializeOwned>(
         self,
         bytes: &[u8],
@@ -57,13 +58,15 @@ impl Format {
     }
 }
 
-/// A key as bytes, the same in every process: a string as it is, anything else as JSON. So that no two keys are one, a
-/// string that reads as JSON is JSON too: the name `null` in quotes, no name without.
+/// Encodes a key: a string verbatim, any other value as JSON.
+///
+/// To rule out collisions, a string that is valid JSON is encoded as JSON too: the string `null` with quotes, `None`
+/// without.
 pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
     encode_text(key, |text| !reads_as_json(text))
 }
 
-/// What `f` returns for the key as `encode_key` writes it.
+/// Calls `f` with the output of [`encode_key`], without an allocation if possible.
 #[inline]
 pub(super) fn with_key<K: Serialize + ?Sized, R>(
     key: &K,
@@ -75,7 +78,7 @@ pub(super) fn with_key<K: Serialize + ?Sized, R>(
     }
 }
 
-/// What `encode_key` wrote.
+/// Decodes the output of [`encode_key`].
 pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
     let key = match reads_as_json(text) {
@@ -85,39 +88,40 @@ pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> 
     key.map_err(|error| decode_error(bytes, error.into()))
 }
 
-/// A key as programs write it that know nothing of this crate: any string as it is, also one that reads as JSON.
+/// Encodes a key as other programs do: every string verbatim, even if it is valid JSON.
 pub(super) fn encode_bare_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
     encode_text(key, |_| true)
 }
 
-/// A string as it is where it `stays` so, anything else as JSON; and numbers that JSON has not, as they are read.
+/// Encodes a string verbatim if `is_verbatim`, any other value as JSON, and integers beyond 64 bits as digits.
 fn encode_text<K: Serialize + ?Sized>(
     key: &K,
-    stays: impl FnOnce(&str) -> bool,
+    is_verbatim: impl FnOnce(&str) -> bool,
 ) -> Result<Vec<u8>, Error> {
     match to_json(key) {
-        Ok(Json::String(text)) if stays(&text) => Ok(text.into_bytes()),
-        Ok(other) => checked(key, other.to_string()),
+        Ok(Json::String(text)) if is_verbatim(&text) => Ok(text.into_bytes()),
+        Ok(other) => check_finite(key, other.to_string()),
         Err(error) => with_text(key, <[u8]>::to_vec).ok_or(error),
     }
 }
 
-/// What `encode_bare_key` wrote.
+/// Decodes the output of [`encode_bare_key`].
 pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
-    // As a string first, as most keys are one: `12` is the key of a `String` too, which as JSON is a number.
+    // As a string first, as most keys are strings: for a `String` key, `12` is a string and not a JSON number.
     serde_json::from_value(Json::String(text.to_owned()))
         .or_else(|_| serde_json::from_str(text))
         .map_err(|error| decode_error(bytes, error.into()))
 }
 
-/// Its numbers have 64 bits at most.
+/// Converts a key to JSON. Fails for integers beyond 64 bits.
 fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
     serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))
 }
 
-/// The JSON of a value, where none of its numbers was lost.
-fn checked<T: Serialize + ?Sized>(value: &T, json: String) -> Result<Vec<u8>, Error> {
+/// Returns the JSON of a value, unless it contains a number that JSON cannot represent.
+fn check_finite<T: Serialize + ?Sized>(value: &T, json: String) -> Result<Vec<u8>, Error> {
+    // `serde_json` writes `null` for such a number, so other JSON needs no second pass over the value.
     if json.contains("null") && !is_finite(value) {
         return Err(Error::Encode(NotFinite.into()));
     }
@@ -156,18 +160,18 @@ mod tests {
         User(UserId),
     }
 
-    /// Each comes back, and no two are one.
-    fn are_keys<K: Serialize + DeserializeOwned + PartialEq + Debug>(
+    /// Asserts that each key decodes to itself, and that no two encode to the same bytes.
+    fn assert_round_trip<K: Serialize + DeserializeOwned + PartialEq + Debug>(
         keys: impl IntoIterator<Item = K>,
     ) {
         let mut written = BTreeMap::new();
         for key in keys {
-            let bytes = encode_key(&key).expect("it is a key");
-            assert_eq!(decode_key::<K>(&bytes).expect("it comes back"), key);
-            let same = with_key(&key, <[u8]>::to_vec).expect("it is a key");
+            let bytes = encode_key(&key).expect("the key is valid");
+            assert_eq!(decode_key::<K>(&bytes).expect("the key decodes"), key);
+            let same = with_key(&key, <[u8]>::to_vec).expect("the key is valid");
             assert_eq!(same, bytes, "{key:?}");
             if let Some(other) = written.insert(bytes, key) {
-                panic!("{other:?} is another key, too: {written:?}");
+                panic!("{other:?} collides with another key: {written:?}");
             }
         }
     }
@@ -192,38 +196,38 @@ mod tests {
     ];
 
     #[test]
-    fn each_key_comes_back_and_no_two_are_one() {
+    fn keys_decode_to_themselves_and_never_collide() {
         let texts = || TEXTS.map(str::to_owned);
-        are_keys(texts());
-        are_keys(texts().map(UserId));
-        are_keys(texts().map(Some).into_iter().chain([None]));
-        are_keys(texts().map(|text| Some(UserId(text))).into_iter().chain([None]));
-        are_keys(
+        assert_round_trip(texts());
+        assert_round_trip(texts().map(UserId));
+        assert_round_trip(texts().map(Some).into_iter().chain([None]));
+        assert_round_trip(texts().map(|text| Some(UserId(text))).into_iter().chain([None]));
+        assert_round_trip(
             texts().map(|text| Tagged::User(UserId(text))).into_iter().chain([Tagged::Nobody]),
         );
         let numbers = [0, 12, -1_000_000_000, i64::MAX].map(Either::Number);
         let both = texts().map(|text| Either::Both(1, text));
         let names = texts().map(|text| Either::Name(UserId(text)));
-        are_keys(numbers.into_iter().chain(both).chain(names));
-        are_keys(texts().map(Json::String).into_iter().chain([
+        assert_round_trip(numbers.into_iter().chain(both).chain(names));
+        assert_round_trip(texts().map(Json::String).into_iter().chain([
             Json::Null,
             Json::Bool(true),
             Json::from(12),
             Json::from(vec!["a"]),
         ]));
-        are_keys([u64::MAX, 0, 7, 10, 100]);
-        are_keys([i64::MIN, -1, 0, 10, i64::MAX]);
-        are_keys([i8::MIN, i8::MAX]);
-        are_keys([u128::MAX, 1 << 64, u64::MAX.into(), 0]);
-        are_keys([i128::MIN, i64::MIN.into(), -1, 0, 1 << 63, 1 << 64, i128::MAX]);
-        are_keys([Wide(u128::MAX), Wide(7)]);
-        are_keys([0.5, -3.0, 1e300]);
-        are_keys([true, false]);
-        are_keys(['a', '7', '"', '[']);
+        assert_round_trip([u64::MAX, 0, 7, 10, 100]);
+        assert_round_trip([i64::MIN, -1, 0, 10, i64::MAX]);
+        assert_round_trip([i8::MIN, i8::MAX]);
+        assert_round_trip([u128::MAX, 1 << 64, u64::MAX.into(), 0]);
+        assert_round_trip([i128::MIN, i64::MIN.into(), -1, 0, 1 << 63, 1 << 64, i128::MAX]);
+        assert_round_trip([Wide(u128::MAX), Wide(7)]);
+        assert_round_trip([0.5, -3.0, 1e300]);
+        assert_round_trip([true, false]);
+        assert_round_trip(['a', '7', '"', '[']);
     }
 
     #[test]
-    fn numbers_that_json_does_not_have_are_refused() {
+    fn json_refuses_nan_and_infinity() {
         #[derive(Serialize)]
         enum Of {
             One(f32),
@@ -241,40 +245,48 @@ mod tests {
             assert!(refused(Format::Json.encode(&Of::Named { x, name: None })));
             assert!(refused(encode_key(&x)) && refused(encode_key(&(1, Some(x)))));
             assert!(refused(encode_bare_key(&x)));
-            let bytes = Format::MessagePack.encode(&Some(x)).expect("it has them");
-            let back: Option<f32> = Format::MessagePack.decode(&bytes, Vec::new).expect("and back");
+            let bytes =
+                Format::MessagePack.encode(&Some(x)).expect("MessagePack has these numbers");
+            let back: Option<f32> =
+                Format::MessagePack.decode(&bytes, Vec::new).expect("the number decodes");
             assert_eq!(back.map(f32::to_bits), Some(x.to_bits()));
         }
         for fine in [Of::One(1.0), Of::Two(1, 1.0), Of::Named { x: 1.0, name: None }] {
             assert!(Format::Json.encode(&fine).is_ok());
         }
         assert_eq!(
-            Format::Json.encode(&(None::<f64>, "null", ())).expect("none is odd"),
+            Format::Json.encode(&(None::<f64>, "null", ())).expect("there is no number in it"),
             b"[null,\"null\",null]"
         );
-        assert_eq!(encode_key(&(None::<f64>, 7)).expect("it is a key"), b"[null,7]");
+        assert_eq!(encode_key(&(None::<f64>, 7)).expect("the key is valid"), b"[null,7]");
     }
 
     #[test]
-    fn a_plain_string_is_written_as_it_is() {
+    fn plain_string_key_is_written_verbatim() {
         for text in ["", "ada", "user 7", "10.0.0.1", "1f3c-22", "nobody", "{braces", "a\"b", "é"]
         {
-            assert_eq!(encode_key(text).expect("it is a key"), text.as_bytes());
-            assert_eq!(encode_key(&UserId(text.into())).expect("it is a key"), text.as_bytes());
+            assert_eq!(encode_key(text).expect("the key is valid"), text.as_bytes());
+            assert_eq!(
+                encode_key(&UserId(text.into())).expect("the key is valid"),
+                text.as_bytes()
+            );
         }
-        assert_eq!(encode_key("12").expect("it is a key"), b"\"12\"");
-        assert_eq!(encode_key(&12).expect("it is a key"), b"12");
-        assert_eq!(encode_bare_key(&(1_u128 << 64)).expect("it is a key"), b"18446744073709551616");
+        assert_eq!(encode_key("12").expect("the key is valid"), b"\"12\"");
+        assert_eq!(encode_key(&12).expect("the key is valid"), b"12");
+        assert_eq!(
+            encode_bare_key(&(1_u128 << 64)).expect("the key is valid"),
+            b"18446744073709551616"
+        );
     }
 
     #[test]
-    fn other_programs_write_any_string_as_it_is() {
+    fn bare_string_key_is_written_verbatim() {
         for text in TEXTS {
-            assert_eq!(encode_bare_key(text).expect("it is a key"), text.as_bytes());
-            assert_eq!(decode_bare_key::<String>(text.as_bytes()).expect("it is one"), text);
-            let user: UserId = decode_bare_key(text.as_bytes()).expect("it is one");
+            assert_eq!(encode_bare_key(text).expect("the key is valid"), text.as_bytes());
+            assert_eq!(decode_bare_key::<String>(text.as_bytes()).expect("the key decodes"), text);
+            let user: UserId = decode_bare_key(text.as_bytes()).expect("the key decodes");
             assert_eq!(user.0, text);
         }
-        assert_eq!(decode_bare_key::<(u8, String)>(b"[1,\"a\"]").expect("it is one").0, 1);
+        assert_eq!(decode_bare_key::<(u8, String)>(b"[1,\"a\"]").expect("the key decodes").0, 1);
     }
 }

@@ -1,5 +1,4 @@
-//! The one error of all types here, and how what the client library says is sorted into it: by whether the
-//! command was carried out.
+//! Error of all types of this module. Errors of the client library are classified by whether the command was executed.
 
 use std::error::Error as StdError;
 
@@ -7,108 +6,108 @@ use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 
 use crate::rate_limit::Limited;
 
-/// What can go wrong between a verb and its server.
+/// Error of a call to a server.
 ///
-/// Two of these tell whether a change happened: after [`Unanswered`](Error::Unanswered) nobody knows, after
-/// all others it did not.
+/// After [`Unanswered`](Error::Unanswered) it is unknown whether a change happened; after all other errors it did not.
 ///
-/// # What servers say
+/// # Server replies
 ///
-/// "Again" is until the client's [timeout](super::ClientBuilder::timeout) has passed, with pauses of 2 to 50 ms, and safe:
-/// after such an answer nothing was carried out. The error is what comes where it stays so for so long.
+/// A retry repeats the command until the client's [timeout](super::ClientBuilder::timeout) has passed, with pauses of 2
+/// to 50 ms. Retries are safe: after such a reply, nothing was executed. The error is returned if the timeout has
+/// passed.
 ///
-/// | it says | because | what we do | error | [temporary](Error::is_temporary) |
+/// | reply | reason | reaction | error | [temporary](Error::is_temporary) |
 /// | --- | --- | --- | --- | --- |
-/// | `LOADING` | it reads its data from disk | again | `Unavailable` | yes |
-/// | `READONLY`, `MASTERDOWN` | it is a replica, as after a failover | connect anew, as the address may lead to the master; ask the sentinels, or the cluster, who is it; again | `Unavailable` | yes |
-/// | `CLUSTERDOWN` | the cluster has no node for the slot | ask the cluster, again | `Unavailable` | yes |
-/// | `MOVED`, `ASK` | another node has the slot, or gets it | follow | `Unavailable` | yes |
-/// | the same, to a client of one server | it belongs to a cluster | nothing: several URLs, or [`cluster(true)`](super::ClientBuilder::cluster), lead to one | `Server` | no |
-/// | `TRYAGAIN` | the slot is being moved, and some of several keys with it | again; what only reads them reads one by one | `Unavailable` | yes |
-/// | `BUSY` | a script runs for too long | again | `Unavailable` | yes |
-/// | `NOREPLICAS` | too few replicas follow (`min-replicas-to-write`) | again | `Unavailable` | yes |
-/// | `max number of clients reached` | it lets nobody in any more | connect again | `Connect` | yes |
-/// | `NOAUTH`, `WRONGPASS`, `DENIED` | it wants other credentials | nothing: see [`set_credentials`](super::Client::set_credentials) | `Connect` | no |
-/// | `NOPERM` | the user has not the rights | nothing | `Server` | no |
-/// | `OOM` | its memory is full (`maxmemory`) | nothing: more calls don't help it | `Server` | no |
-/// | `MISCONF` | it can't write to its disk | nothing | `Server` | no |
-/// | `WRONGTYPE` | another program has put something there | nothing | `WrongType` | no |
-/// | `NOSCRIPT` | it has not seen the script, as after a restart | send it whole | none | |
-/// | that it knows no `HELLO` | it, or a proxy before it, is old | speak RESP2 | none | |
-/// | anything else | | nothing | `Server` | no |
-/// | nothing: the connection ends | it was restarted, or the network cut | connect anew; what only reads is sent once more | `Unanswered` | yes |
-/// | nothing at all | it is stopped, or the network drops everything | after 0.4 s ask for a sign of life, and after another 0.4 s connect anew | `Unanswered`, then `Connect` | yes |
+/// | `LOADING` | the server reads its data from disk | retry | `Unavailable` | yes |
+/// | `READONLY`, `MASTERDOWN` | the server is a replica, for example after a failover | connect to the address again, which may lead to the master now, or ask the sentinels or the cluster for the master; retry | `Unavailable` | yes |
+/// | `CLUSTERDOWN` | the cluster has no node for the slot | fetch the slot map; retry | `Unavailable` | yes |
+/// | `MOVED`, `ASK` | another node serves the slot, or imports it | follow the redirection | `Unavailable` | yes |
+/// | the same, to a client of a single server | the server belongs to a cluster | none; configure several URLs, or [`cluster(true)`](super::ClientBuilder::cluster) | `Server` | no |
+/// | `TRYAGAIN` | the slot is being migrated, and some of the keys are on the other node | retry; reads fall back to one key at a time | `Unavailable` | yes |
+/// | `BUSY` | a script runs for too long | retry | `Unavailable` | yes |
+/// | `NOREPLICAS` | the master has too few replicas (`min-replicas-to-write`) | retry | `Unavailable` | yes |
+/// | `max number of clients reached` | the server accepts no more connections | connect again | `Connect` | yes |
+/// | `NOAUTH`, `WRONGPASS`, `DENIED` | the login is refused | none; see [`set_credentials`](super::Client::set_credentials) | `Connect` | no |
+/// | `NOPERM` | the user lacks a permission | none | `Server` | no |
+/// | `OOM` | the memory of the server is full (`maxmemory`) | none, as retries would add load | `Server` | no |
+/// | `MISCONF` | the server cannot write to its disk | none | `Server` | no |
+/// | `WRONGTYPE` | another program has written the key | none | `WrongType` | no |
+/// | `NOSCRIPT` | the server does not have the script, for example after a restart | send the script | none | |
+/// | `HELLO` is unknown | the server, or a proxy in front of it, is old | use RESP2 | none | |
+/// | any other error | | none | `Server` | no |
+/// | the connection ends without a reply | the server was restarted, or the network failed | reconnect; reads are sent again once | `Unanswered` | yes |
+/// | no reply | the server is stopped, or the network drops all packets | send a `PING` after 0.4 s, and reconnect after another 0.4 s | `Unanswered`, then `Connect` | yes |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What [`Client::connect`](super::Client::connect) was given is no address of a server. It is not
-    /// repeated here, since it may hold a password.
-    #[error("not the address of a Redis server")]
+    /// An address given to the [`Client`](super::Client) is not that of a Redis server. The text does not repeat it,
+    /// since it may contain a password.
+    #[error("invalid address of a Redis server; see `Urls` for the supported URLs")]
     Address(#[source] RedisError),
 
-    /// A name that can't be part of a key: names are not empty, and have no `{` and no `}`, which mean hash
-    /// tags to a cluster.
-    #[error("a name is not empty and has neither {{ nor }}, unlike {0:?}")]
+    /// A name cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a cluster.
+    #[error("invalid name {0:?}; a name must not be empty or contain {{ or }}")]
     Name(String),
 
-    /// No connection could be made, or the server lets nobody in with these credentials. Nothing was carried out.
-    #[error("no connection to the server")]
+    /// No connection could be made, or the server refused the login. Nothing was executed.
+    #[error("cannot connect to the server")]
     Connect(#[source] RedisError),
 
-    /// The connection was lost, or the time ran out, before the answer came: it may or may not have been
-    /// carried out. It may also be carried out later: a server that was stopped, or that runs a long script, goes on
-    /// with what it was sent before, whether anybody still waits or not.
-    #[error("no answer from the server, which may or may not have carried it out")]
+    /// The connection was lost, or the timeout passed, before the reply arrived: the command may or may not have been
+    /// executed.
+    ///
+    /// It may also be executed later. A server that was stopped, or that runs a long script, then executes the commands
+    /// that it had received, even if no caller waits for them any more.
+    #[error("no reply from the server, the command may or may not have been executed")]
     Unanswered(#[source] RedisError),
 
-    /// The server can't do it now: it loads its data, is a replica that takes no writes, is busy, or its cluster is
-    /// being changed. Nothing was changed.
-    #[error("the server can't do this now")]
+    /// The server cannot execute the command now: it loads its data, is a read-only replica, is busy, or its cluster is
+    /// being reconfigured. Nothing was changed.
+    #[error("the server is temporarily unavailable")]
     Unavailable(#[source] RedisError),
 
-    /// Under the key is something of another type, which other programs put there.
-    #[error("under {key:?} is something of another type")]
+    /// The key holds a value of another type, written by another program.
+    #[error("key {key:?} holds a value of another type; use another name or key prefix")]
     WrongType {
         /// The key on the server.
         key: String,
     },
 
-    /// A key or value can't be written in the [`Format`](super::Format) that was chosen.
-    #[error("can't be encoded")]
+    /// A key or value cannot be encoded in the configured [`Format`](super::Format).
+    #[error("cannot encode a key or value")]
     Encode(#[source] Box<dyn StdError + Send + Sync>),
 
-    /// What is under the key is no value of the type that was asked for.
-    #[error("what is under {key:?} can't be decoded")]
+    /// The value of the key cannot be decoded as the requested type.
+    #[error("cannot decode the value of key {key:?}")]
     Decode {
         /// The key on the server.
         key: String,
-        /// Why not.
+        /// Error of the decoder.
         source: Box<dyn StdError + Send + Sync>,
     },
 
-    /// The server refused.
-    #[error("the server refused")]
+    /// The server refused the command, permanently.
+    #[error("the server refused the command")]
     Server(#[source] RedisError),
 
-    /// A limit has no room: what a [`RateLimiter`](super::RateLimiter) says of a call that must not pass.
-    /// Nothing was charged.
+    /// A limit of a [`RateLimiter`](super::RateLimiter) is exhausted. Nothing was charged.
     #[error(transparent)]
     Limited(#[from] Limited),
 
-    /// Others changed the value again and again, for as long as the client's timeout. Nothing was changed.
-    #[error("others were always faster")]
+    /// Concurrent writers changed the value each time, until the client's timeout had passed. Nothing was changed.
+    #[error("gave up after repeated conflicting updates; retry, or reduce contention on the key")]
     Contended,
 
-    /// Nothing that expires is told of, as the [`Cache`](super::Cache) was built without
-    /// [events](super::CacheBuilder::events).
-    #[error("the cache was built without events")]
+    /// The [`Cache`](super::Cache) was built without [events](super::CacheBuilder::events), so it cannot be subscribed
+    /// to.
+    #[error("the cache was built without events; enable them with `CacheBuilder::events`")]
     NoEvents,
 }
 
 impl Error {
-    /// Whether the same call may succeed a moment later, without anyone changing anything.
+    /// Returns whether the same call may succeed if it is repeated later.
     ///
-    /// After [`Unanswered`](Error::Unanswered) it may also happen twice then.
+    /// After [`Unanswered`](Error::Unanswered), a repeated call may be executed twice.
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Connect(error) => !is_refusal(error),
@@ -118,14 +117,14 @@ impl Error {
         }
     }
 
-    /// What came in place of an answer to `cmd`, which was sent.
+    /// Classifies the error reply to `cmd`, or the failure of its connection.
     pub(super) fn of(error: RedisError, cmd: &Cmd) -> Self {
         match error.code() {
             Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
             Some("BUSY" | "NOREPLICAS") => Self::Unavailable(error),
             _ if is_refusal(&error) => Self::Connect(error),
             _ if server_kind(&error).is_some_and(is_temporary_state) => Self::Unavailable(error),
-            // After half an answer nobody knows the other half.
+            // The reply was lost or is incomplete.
             _ if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) => {
                 Self::Unanswered(error)
             }
@@ -134,12 +133,12 @@ impl Error {
     }
 }
 
-/// The first key of a command, or of a call of a script.
+/// Returns the first key of a command or of a script call, for messages.
 pub(super) fn key_of(cmd: &Cmd) -> String {
     String::from_utf8_lossy(key_bytes(cmd)).into_owned()
 }
 
-/// The same as it is sent.
+/// Returns the first key of a command or of a script call.
 pub(super) fn key_bytes(cmd: &Cmd) -> &[u8] {
     let mut args = cmd.args_iter();
     let key = match args.next() {
@@ -152,7 +151,7 @@ pub(super) fn key_bytes(cmd: &Cmd) -> &[u8] {
     }
 }
 
-/// The keys of a call of a script, or the first of a command.
+/// Returns the keys of a script call, or the first key of a command.
 pub(super) fn keys_of(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
     let mut args = cmd.args_iter();
     let count = match args.next() {
@@ -168,14 +167,15 @@ pub(super) fn keys_of(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether the server wants another login, or lets nobody in from here: it stays so until somebody changes that.
+/// Returns whether the server refused the login or the address of the client, which is permanent until the
+/// configuration changes.
 pub(super) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
 }
 
-/// Whether some of several keys are elsewhere, as their slot is being moved.
-pub(super) fn is_divided(error: &RedisError) -> bool {
+/// Returns whether the reply is `TRYAGAIN`: the slot is being migrated, and some of the keys are on another node.
+pub(super) fn is_try_again(error: &RedisError) -> bool {
     server_kind(error) == Some(ServerErrorKind::TryAgain)
 }
 

@@ -1,5 +1,5 @@
-//! A sorted set on the server whose members die by their scores: each call is one script, which begins by
-//! removing dead ones. `millis.lua` and `seconds.lua` tell how the two layouts differ.
+//! Expiring set on a Redis server: a sorted set whose members expire by their scores. Each method is one script, which
+//! first removes expired members. The two score layouts are defined in `millis.lua` and `seconds.lua`.
 
 mod builder;
 mod scores;
@@ -20,78 +20,77 @@ use serde::{Serialize, de::DeserializeOwned};
 pub use self::builder::ExpiringSetBuilder;
 use self::{
     scores::ScoreUnit,
-    scripts::{ROUND, Scripts, scripts},
+    scripts::{MAX_REMOVED, Scripts, scripts},
 };
 use super::{
     Client, Error, Format,
     script::{Call, Script},
 };
 
-/// A set on the server whose members are ordered by score. The score is a time, and a member dies when its
-/// score is `ttl` old: as [`fleeting::ExpiringSet`](crate::ExpiringSet), for many processes.
+/// A set of members ordered by score, kept on a Redis server and shared by many processes.
 ///
-/// A cheap clone. All that use the name on a server share one set, and must give it the same `ttl` and
-/// format. A member is dead from the moment at which the server's clock reaches `score + ttl`; each call
-/// begins with the dead, so none returns or counts one.
+/// The score is a time, and a member expires when its score is `ttl` old, as in
+/// [`fleeting::ExpiringSet`](crate::ExpiringSet). An `ExpiringSet` is a handle and cheap to clone. All handles with the
+/// same name on the same server are one set, and must use the same `ttl` and format. A member is expired when the
+/// server's clock reaches `score + ttl`; no method returns or counts an expired member.
 ///
-/// * A member is in the set once: by its bytes, so it must be written alike each time (a `HashMap` is not).
-///   To push it again moves it to its new score.
-/// * Scores are times in whole milliseconds; what is finer is cut off. Equal scores keep all their members, in
-///   the order in which they were pushed: 1,024 of them for certain, of more the last come in the order of
-///   their bytes, as those with a score after the year 2109 do.
-/// * A score in the future makes a life longer. One that is `ttl` old or older is dead at once: it does not
-///   come in, and where the member is in the set already, it leaves.
+/// * Members are compared by their encoded bytes, so a value must always be encoded alike (a `HashMap` is not).
+///   Pushing an existing member moves it to its new score.
+/// * Scores are times in whole milliseconds, rounded down. Members with equal scores are all kept, in the order of
+///   pushing. Above 1,024 members with the same score, the last ones may be ordered by their bytes instead, as are
+///   members with equal scores after the year 2109.
+/// * A member with a score in the future expires correspondingly later. A score that is already `ttl` old is expired
+///   immediately: the member is not added, and is removed if it is in the set.
 ///
-/// There are no events, and nothing sweeps: an idle set leaves as a whole when its last member has died
-/// (`PEXPIREAT`).
+/// There are no events and no sweeper. An idle set is deleted as a whole when its last member expires (`PEXPIREAT`).
 ///
-/// # From the originals
+/// # Migrating from the Python implementations
 ///
-/// | there | here |
+/// | Python and Redis commands | this crate |
 /// | --- | --- |
-/// | `ZADD key now value`, `push(value)` | [`push`](Self::push): by the server's clock, to the microsecond |
-/// | `push(value, score)` | [`push_at`](Self::push_at): any time, and none of them means "now" |
+/// | `ZADD key now value`, `push(value)` | [`push`](Self::push): scored by the server's clock, to the microsecond |
+/// | `push(value, score)` | [`push_at`](Self::push_at): any score; none of them means "now" |
 /// | `push(value, score, unique=True)` | [`push_unique_at`](Self::push_unique_at) |
-/// | `extend(values)` | [`extend`](Self::extend): all of them |
+/// | `extend(values)` | [`extend`](Self::extend): adds all values |
 /// | `ZRANGE key 0 -1`, `elements()` | [`elements`](Self::elements) |
-/// | `queue[i]`, `queue[i:j]` | [`elements`](Self::elements), and the slice of that; by score [`range`](Self::range) |
+/// | `queue[i]`, `queue[i:j]` | [`elements`](Self::elements), then index the vector; by score, [`range`](Self::range) |
 /// | `peek()` | [`peek`](Self::peek) |
 /// | `pop()` | [`pop`](Self::pop) |
 /// | `len(queue)`, `ZCARD key` | [`len`](Self::len) |
 /// | `clear()`, `DEL key` | [`clear`](Self::clear) |
-/// | `ZREMRANGEBYSCORE key -inf now-ttl`, in a MULTI | nothing: each verb is one script that begins with it |
-/// | `pickle` | [`Format`]: none of them runs anything when it is read |
-/// | the set at a bare key | [`compat`](Self::compat) on the same; [`new`](Self::new) at a key with the prefix |
+/// | `ZREMRANGEBYSCORE key -inf now-ttl`, in a MULTI | not needed: the script of each method begins with it |
+/// | `pickle` | [`Format`]: no format executes code when it is decoded |
+/// | the set at a bare key | [`compat`](Self::compat) uses the same key; [`new`](Self::new) uses a key with a prefix |
 ///
 /// # On the server
 ///
-/// One sorted set, `prefix:set1:{name}`, whose members are the values and whose scores are milliseconds since
-/// the Unix epoch. The fraction tells the members of a millisecond apart.
+/// One sorted set, `prefix:set1:{name}`, whose members are the encoded values and whose scores are milliseconds since
+/// the Unix epoch. The fraction of a score orders the members of the same millisecond.
 ///
 /// # Cost
 ///
-/// One script and one round trip a verb; O(log n), and O(m) where m members die, come or are returned. All but
-/// [`remove_range`](Self::remove_range) are atomic. Each takes out up to a thousand of the dead, so that many that die at
-/// once stop nobody for long. One set is one key, so a cluster keeps it on one node. What is returned is one answer: of a
-/// set with hundreds of megabytes, ask for ranges.
+/// Each method is one script and one round trip. It takes O(log n), and O(m) for m members that are added, removed,
+/// expired or returned. All methods except [`remove_range`](Self::remove_range) are atomic. Each call deletes at most a
+/// thousand expired members, so that a large number does not block the server. A set is one key, so a cluster keeps it
+/// on one node. Results are returned in one reply: read a set of hundreds of megabytes in ranges.
 ///
 /// # Errors
 ///
-/// All verbs but the constructors may give those of the connection and of the server, and
-/// [`Error::WrongType`] where the key holds something else. After [`Error::Unanswered`] nobody knows whether a
-/// push, a pop or a removal was carried out; after all others it was not. Calls that only read are repeated
-/// once instead.
+/// All methods except the constructors may return errors of the connection and of the server, and [`Error::WrongType`]
+/// if the key holds another type. After [`Error::Unanswered`], it is unknown whether a push, a pop or a removal was
+/// executed; after any other error, it was not. Reads are retried once instead.
 ///
-/// A member that does not decode is [`Error::Decode`], which names the set's key, and stays in the set until
-/// it dies.
+/// A member that cannot be decoded causes [`Error::Decode`], which names the key of the set. It stays in the set until
+/// it expires.
 ///
 /// # Cancel safety
 ///
-/// A call that is dropped may still be carried out. So a [`pop`](Self::pop) may lose its member.
+/// If the future of a method is dropped before it completes, the server may still execute it. So a
+/// [`pop`](Self::pop) may lose its member.
 ///
 /// # Examples
 ///
-/// Who was here in the last minute, at any of the servers:
+/// Users seen in the last minute by any server:
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -112,7 +111,7 @@ pub struct ExpiringSet<T> {
     types: PhantomData<fn(T)>,
 }
 
-/// What all clones of a handle share.
+/// State shared by all clones of a handle.
 struct SetState {
     client: Client,
     key: Vec<u8>,
@@ -123,14 +122,14 @@ struct SetState {
 }
 
 impl<T> ExpiringSet<T> {
-    /// Takes the members with these scores out; tells how many there were.
+    /// Removes the members with these scores and returns their number.
     ///
-    /// A thousand a script and a round trip, so that nobody waits long behind it: others may see a part of them out, and
-    /// what they push meanwhile may stay.
+    /// Each script and round trip removes a thousand members, so that the server is not blocked for long. Other clients
+    /// may see some of them removed, and members that they push in the meantime may remain.
     ///
     /// # Errors
     ///
-    /// After any error, a part may be out.
+    /// After any error, some of the members may have been removed.
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<SystemTime>) -> Result<usize, Error> {
         let range = self.state.unit.range(&scores);
@@ -139,24 +138,24 @@ impl<T> ExpiringSet<T> {
             let call = self.call(|scripts| &scripts.remove_range).arg(&range);
             let some: usize = call.send_once(&self.state.client).await?;
             removed += some;
-            if some < ROUND {
+            if some < MAX_REMOVED {
                 return Ok(removed);
             }
         }
     }
 
-    /// How many members live.
+    /// Returns the number of live members.
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
         self.call(|scripts| &scripts.len).send_idempotent(&self.state.client).await
     }
 
-    /// Whether no member lives.
+    /// Returns whether there is no live member.
     pub async fn is_empty(&self) -> Result<bool, Error> {
         Ok(self.len().await? == 0)
     }
 
-    /// Takes all members out, at once however many they are.
+    /// Removes all members atomically.
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
         self.call(|scripts| &scripts.clear).send_once(&self.state.client).await
@@ -172,68 +171,69 @@ impl<T> ExpiringSet<T>
 where
     T: Serialize + DeserializeOwned,
 {
-    /// Moves `member` in, with the server's present as its score.
+    /// Adds or moves `member`, with the server's current time as its score.
     #[doc(alias = "ZADD")]
     pub async fn push(&self, member: T) -> Result<(), Error> {
-        self.put([member], None, false).await
+        self.push_all([member], None, false).await
     }
 
-    /// Moves `member` in, at `score`: a time of the caller's, so who mixes it with [`push`](Self::push) needs
-    /// clocks that agree with the server's.
-    pub async fn push_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
-        self.put([member], Some(score), false).await
-    }
-
-    /// Moves `member` in, at `score`, in place of all others that are at that very score.
-    pub async fn push_unique_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
-        self.put([member], Some(score), true).await
-    }
-
-    /// Moves all of `members` in, in their order, with the server's present as their score; nobody sees a part
-    /// of them.
+    /// Adds or moves `member`, with `score`.
     ///
-    /// A millisecond is the present of up to 2,048 of them, the next one that of those behind, and so on; the
-    /// server needs about as long. About a million are as many as a command may carry.
+    /// The score is the caller's time. To mix this method with [`push`](Self::push), keep the clocks synchronized with
+    /// the server's.
+    pub async fn push_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
+        self.push_all([member], Some(score), false).await
+    }
+
+    /// Adds or moves `member`, with `score`, and removes all other members that have exactly that score.
+    pub async fn push_unique_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
+        self.push_all([member], Some(score), true).await
+    }
+
+    /// Adds or moves all of `members` in their order, atomically, with the server's current time as their score.
+    ///
+    /// At most 2,048 members share a millisecond; further ones get the next millisecond, and so on. The server takes
+    /// about as long to add them. A command can carry about a million members.
     pub fn extend(
         &self,
         members: impl IntoIterator<Item = T>,
     ) -> impl Future<Output = Result<(), Error>> {
-        // The caller's iterator may be of one thread alone, and the future is to go to any.
+        // Collected before the future, which would otherwise hold the iterator and might not be `Send`.
         let members: Vec<_> = members.into_iter().collect();
-        async move { self.put(members, None, false).await }
+        async move { self.push_all(members, None, false).await }
     }
 
-    /// The members, lowest score first.
+    /// Returns the members, lowest score first.
     #[doc(alias = "ZRANGE")]
     pub async fn elements(&self) -> Result<Vec<T>, Error> {
         self.range(..).await
     }
 
-    /// The members with these scores, lowest first. A range that is the wrong way round has none.
+    /// Returns the members with these scores, lowest first. A range whose start is after its end is empty.
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<SystemTime>) -> Result<Vec<T>, Error> {
-        self.first(self.state.unit.range(&scores), -1).await
+        self.read_range(self.state.unit.range(&scores), -1).await
     }
 
-    /// The member with the lowest score: the one that dies next.
+    /// Returns the member with the lowest score, which expires next.
     pub async fn peek(&self) -> Result<Option<T>, Error> {
-        let first = self.first(self.state.unit.range(&(..)), 1).await?;
+        let first = self.read_range(self.state.unit.range(&(..)), 1).await?;
         Ok(first.into_iter().next())
     }
 
-    /// Takes the member with the lowest score out.
+    /// Removes and returns the member with the lowest score.
     ///
     /// # Errors
     ///
-    /// After [`Error::Decode`], or a panic of what decodes it, the member is back, at the score that it had, unless
-    /// somebody pushed it again meanwhile.
+    /// After [`Error::Decode`], or if the deserializer panics, the member is put back with its score, unless another
+    /// client has pushed it in the meantime.
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Result<Option<T>, Error> {
         let call = self.call(|scripts| &scripts.pop);
         let popped: Vec<Vec<u8>> = call.send_once(&self.state.client).await?;
         let [member, score] = &popped[..] else { return Ok(None) };
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decode(member)));
-        // Nobody would have it otherwise, not even a program that can read it.
+        // Put back: otherwise it would be lost, even to programs that can decode it.
         if !matches!(decoded, Ok(Ok(_))) {
             let call = self.call(|scripts| &scripts.put_back).arg(member).arg(score);
             let () = call.send_once(&self.state.client).await?;
@@ -241,7 +241,7 @@ where
         decoded.unwrap_or_else(|panic| resume_unwind(panic)).map(Some)
     }
 
-    /// Takes `member` out; tells whether it was there.
+    /// Removes `member` and returns whether it was in the set.
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> Result<bool, Error>
     where
@@ -253,7 +253,7 @@ where
         call.send_once(&self.state.client).await
     }
 
-    /// The score of `member`.
+    /// Returns the score of `member`.
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Result<Option<SystemTime>, Error>
     where
@@ -266,7 +266,7 @@ where
         Ok(score.and_then(|score| self.state.unit.time(score)))
     }
 
-    /// Whether `member` is in the set.
+    /// Returns whether `member` is in the set.
     pub async fn contains<Q>(&self, member: &Q) -> Result<bool, Error>
     where
         T: Borrow<Q>,
@@ -275,7 +275,7 @@ where
         Ok(self.score(member).await?.is_some())
     }
 
-    async fn put(
+    async fn push_all(
         &self,
         members: impl IntoIterator<Item = T>,
         score: Option<SystemTime>,
@@ -287,14 +287,14 @@ where
         if members.is_empty() {
             return Ok(());
         }
-        // An empty score is the present, by the server's clock.
+        // Scripts use the server's clock if the score is empty.
         let score = score.map(|score| unit.score(score)).unwrap_or_default();
         let call = self.call(|scripts| &scripts.push).arg(score).arg(u8::from(is_unique));
         call.arg(members).send_once(client).await
     }
 
-    /// At most `count` members of a range, lowest first; all with -1.
-    async fn first(&self, range: [String; 2], count: i64) -> Result<Vec<T>, Error> {
+    /// Returns at most `count` members of a range, lowest first; -1 means all.
+    async fn read_range(&self, range: [String; 2], count: i64) -> Result<Vec<T>, Error> {
         let call = self.call(|scripts| &scripts.range).arg(&range).arg(count);
         let members: Vec<Vec<u8>> = call.send_idempotent(&self.state.client.for_batches()).await?;
         members.iter().map(|member| self.decode(member)).collect()

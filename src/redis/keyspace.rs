@@ -1,20 +1,20 @@
-//! How keys are named on the server, and by which hash tag a cluster keeps them together.
+//! Names of keys on the server, and their hash tags, which keep keys in one slot of a cluster.
 //!
-//! 1. What a key begins with says of which type and layout it is, and up to the first brace it is ours to choose:
-//!    neither a prefix nor a name has one. So no two keys of different names are one, whatever the user's keys are.
-//! 2. A record of shard `i` is `prefix:cache1:{name:i}:key`, and the shard's index `prefix:cache1:{name:i}`: one hash
-//!    tag, so that a cluster keeps them in one slot. A shard is the CRC16 of the key (as clusters count slots), modulo
-//!    the number of shards. What has no shards is one key.
+//! 1. The part of a key before the first brace contains the type and the version of its layout. Neither a prefix nor a
+//!    name contains braces. So keys of different types or names never collide, regardless of the user's keys.
+//! 2. A record of shard `i` is `prefix:cache1:{name:i}:key`, and the index of the shard `prefix:cache1:{name:i}`. They
+//!    share a hash tag, so a cluster keeps them in one slot. The shard of a key is its CRC16 (the hash of cluster
+//!    slots) modulo the number of shards. Types without shards use a single key.
 
 use futures_util::{StreamExt, stream::iter};
 
 use super::Error;
 
-/// Enough that a cluster spreads a name, few enough that asking each is cheap. With another number, what is on
-/// servers already would not be found.
+/// Number of shards: enough to spread a name over a cluster, few enough to query all of them. It is part of the stored
+/// layout: with another number, existing records would not be found.
 pub(super) const SHARDS: u16 = 16;
 
-/// Whose keys they are. It is a part of them, with the version of their layout.
+/// Type that owns the keys. It is part of them, together with the version of its layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Cache,
@@ -23,13 +23,13 @@ pub(super) enum Kind {
     RateLimiter,
 }
 
-/// The keys of one name of one type. It is written into the data of every user: a layout that changes gets another
-/// number, and a way for what is there.
+/// Keys of one name of one type. They are stored in users' databases: a changed layout needs another version number and
+/// a migration of existing data.
 #[derive(Clone, Debug)]
 pub(super) struct Keyspace {
-    /// For each shard.
+    /// Index key of each shard.
     indexes: Vec<Vec<u8>>,
-    /// Before the hash tag.
+    /// Part of the keys before the hash tag.
     head: String,
     name: String,
 }
@@ -48,7 +48,7 @@ impl Keyspace {
         Ok(Self { indexes: indexes.collect(), head, name: name.to_owned() })
     }
 
-    /// The index of a shard, which is also what all names of its records begin with.
+    /// Returns the index key of a shard, which is also the prefix of its records.
     pub(super) fn index(&self, shard: u16) -> &[u8] {
         &self.indexes[usize::from(shard)]
     }
@@ -62,7 +62,7 @@ impl Keyspace {
         record
     }
 
-    /// The key that [`record`](Keyspace::record) was given.
+    /// Returns the key of a record: the inverse of [`record`](Keyspace::record).
     pub(super) fn key_of<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         let after = record.strip_prefix(self.head.as_bytes())?.strip_prefix(b"{")?;
         let after = after.strip_prefix(self.name.as_bytes())?;
@@ -70,17 +70,17 @@ impl Keyspace {
         after[end + 1..].strip_prefix(b":")
     }
 
-    /// What all records begin with, and little else.
+    /// Returns the common prefix of all records. Other keys of the same name may have it too.
     pub(super) fn prefix(&self) -> Vec<u8> {
         format!("{}{{{}:", self.head, self.name).into_bytes()
     }
 
-    /// What `SCAN` may look for to find all records; not all that it finds are.
+    /// Returns a pattern for `SCAN` that matches all records, and possibly other keys.
     pub(super) fn scan_pattern(&self) -> Vec<u8> {
         let stem = format!("{}{{{}", self.head, self.name);
         let mut pattern = Vec::with_capacity(stem.len() + 6);
         for byte in stem.bytes() {
-            // A name may have what means something in a pattern.
+            // Escapes the special characters of patterns, which names may contain.
             if b"*?[]\\".contains(&byte) {
                 pattern.push(b'\\');
             }
@@ -90,18 +90,18 @@ impl Keyspace {
         pattern
     }
 
-    /// The one key of a name without shards, `prefix:set1:{name}`.
+    /// Returns the single key of a name without shards, `prefix:set1:{name}`.
     pub(super) fn single(&self) -> Vec<u8> {
         format!("{}{{{}}}", self.head, self.name).into_bytes()
     }
 
-    /// A key that has a hash tag of its own, `prefix:limit1:name:{key}`.
+    /// Returns a key with its own hash tag, `prefix:limit1:name:{key}`.
     pub(super) fn tagged(&self, key: &[u8]) -> Vec<u8> {
         [self.head.as_bytes(), self.name.as_bytes(), b":{", key, b"}"].concat()
     }
 }
 
-/// The key that [`Keyspace::tagged`] was given: what is between the first brace and the last.
+/// Returns the part between the first and the last brace: the inverse of [`Keyspace::tagged`].
 #[cfg(feature = "dashboard")]
 pub(super) fn key_of_tagged(tagged: &[u8]) -> &[u8] {
     let begin = tagged.iter().position(|byte| *byte == b'{').map_or(0, |brace| brace + 1);
@@ -109,14 +109,15 @@ pub(super) fn key_of_tagged(tagged: &[u8]) -> &[u8] {
     key.strip_suffix(b"}").unwrap_or(key)
 }
 
-/// Asks shards for what may be large, four at once: all answers come by one connection, each in the time that a client
-/// gives it. In their order.
-pub(super) async fn few_at_once<F: Future>(asks: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let asks: Vec<_> = asks.into_iter().collect();
-    iter(asks).buffered(4).collect().await
+/// Runs calls with large replies, four at a time, and returns their results in order.
+///
+/// Not all at once: the replies share one connection, and each must arrive within the timeout of its call.
+pub(super) async fn few_at_once<F: Future>(calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let calls: Vec<_> = calls.into_iter().collect();
+    iter(calls).buffered(4).collect().await
 }
 
-/// Whether it may stand in a key.
+/// Checks that `name` may be part of a key.
 pub(super) fn check_name(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.contains(['{', '}']) {
         return Err(Error::Name(name.to_owned()));
@@ -128,7 +129,7 @@ pub(super) fn shard(key: &[u8]) -> u16 {
     crc16(key) % SHARDS
 }
 
-/// Which of a cluster's slots has a key: what is between the first braces tells, if there is anything.
+/// Returns the cluster slot of a key: the hash of its hash tag, or of the whole key if it has none.
 pub(super) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let after = &key[open + 1..];
@@ -138,7 +139,7 @@ pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % 16_384
 }
 
-/// CRC-16/XMODEM, as in Redis' cluster specification.
+/// CRC-16/XMODEM, as in the Redis cluster specification.
 fn crc16(bytes: &[u8]) -> u16 {
     const OF_BYTE: [u16; 256] = {
         let mut table = [0; 256];
@@ -168,9 +169,9 @@ mod tests {
         assert_eq!(crc16(b"123456789"), 0x31C3);
     }
 
-    /// As `CLUSTER KEYSLOT` says.
+    /// The slots are those that `CLUSTER KEYSLOT` returns.
     #[test]
-    fn a_slot_is_that_of_the_hash_tag() {
+    fn slot_is_that_of_the_hash_tag() {
         assert_eq!(slot(b"foo"), 12_182);
         assert_eq!(slot(b"p:{foo}:}{"), 12_182);
         for whole in [&b"p:{}:foo"[..], b"p:{foo"] {
@@ -179,11 +180,11 @@ mod tests {
     }
 
     fn keyspace(kind: Kind, name: &str) -> Keyspace {
-        Keyspace::new("shop", kind, name).expect("it is a name")
+        Keyspace::new("shop", kind, name).expect("the name is valid")
     }
 
     #[test]
-    fn a_record_gives_its_key_back() {
+    fn key_of_a_record_is_the_key_it_was_made_from() {
         let keyspace = keyspace(Kind::Cache, "sessions");
         for key in ["", "ada", "}:{", "a:b"] {
             let record = keyspace.record(key.as_bytes());
@@ -196,7 +197,7 @@ mod tests {
 
     #[cfg(feature = "dashboard")]
     #[test]
-    fn what_is_tagged_gives_its_key_back() {
+    fn key_of_a_tagged_key_is_the_key_it_was_made_from() {
         let keyspace = keyspace(Kind::RateLimiter, "api");
         for key in ["", "ada", "{", "}", "}:{", "{a}", "a:b"] {
             assert_eq!(key_of_tagged(&keyspace.tagged(key.as_bytes())), key.as_bytes());
@@ -204,12 +205,15 @@ mod tests {
     }
 
     #[test]
-    fn no_two_keys_of_different_names_or_types_are_one() {
+    fn keys_of_different_names_or_types_never_collide() {
         let parts = ["a", "b", "7", "a:b", "b:7", "a:b:7", ":", "a:7"];
         let mut all = BTreeMap::new();
-        let mut add = |key: Vec<u8>, whose: String| {
-            let other = all.insert(key, whose.clone());
-            assert!(other.as_ref().is_none_or(|other| *other == whose), "{whose} and {other:?}");
+        let mut add = |key: Vec<u8>, owner: String| {
+            let other = all.insert(key, owner.clone());
+            assert!(
+                other.as_ref().is_none_or(|other| *other == owner),
+                "{owner} and {other:?} collide"
+            );
         };
         for name in parts {
             for kind in [Kind::Cache, Kind::TimeoutDict] {
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_are_no_part_of_a_name() {
+    fn name_with_braces_is_refused() {
         for name in ["", "a{b", "a}b"] {
             assert!(
                 matches!(Keyspace::new("p", Kind::Cache, name), Err(Error::Name(bad)) if bad == name)

@@ -1,30 +1,30 @@
-//! Rate limits that all processes share.
+//! Rate limits shared by all processes that use the same server.
 //!
-//! 1. A check is one script on one key, which has all that a subject has in use: all limits are charged, or
-//!    none. `prelude.lua` and the file of a window are one script together.
-//! 2. Each way to the server goes through `LimiterState::ask`: its time is short, and the breaker keeps calls
-//!    from a server that fails. What may have been charged is never sent again.
-//! 3. What the server has denied is certain until its time comes, and so repeated without asking (`DenyCache`).
+//! 1. A check is one script on one key, which holds the charges of one subject for all limits: either all limits are
+//!    charged, or none. A script consists of `prelude.lua` and the file of its window.
+//! 2. Every call to the server goes through `LimiterState::call_server`, with a short timeout and the circuit breaker.
+//!    A call that may have been charged is never sent again.
+//! 3. A denial by the server holds until its time has passed, so it is repeated from `DenyCache` without a round trip.
 //!
-//! A subject is a key of the user's, as the key on the server.
+//! A subject is the key on the server of one rate-limit key.
 
 mod breaker;
 mod builder;
 mod check;
 mod deny_cache;
-#[cfg(feature = "dashboard")]
-mod hot;
 #[cfg(feature = "axum")]
 mod layer;
+mod limit_set;
 mod limits;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod on_error;
 mod permit;
-mod plan;
 mod protocol;
 mod state;
 mod stats;
+#[cfg(feature = "dashboard")]
+mod top_denied;
 mod waiting;
 
 use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
@@ -41,71 +41,71 @@ pub use self::{
 use super::Error;
 use crate::rate_limit::{Limit, State, with_denials};
 
-/// Limits how much each key may do in any window of time, over all processes that use its name.
+/// Rate limiter shared by all processes that use its name on the same server.
 ///
-/// The verbs and meanings of [`fleeting::RateLimiter`](crate::RateLimiter), with the same
-/// [`Limit`]s and [`Window`](crate::Window)s, on a server that many share. A handle: cheap to clone, and all
-/// clones are one limiter. Keys are whatever serde can write, in any borrowed form (`&str` for `String`).
+/// The methods are those of [`fleeting::RateLimiter`](crate::RateLimiter), with the same [`Limit`]s and
+/// [`Window`](crate::Window)s. A handle: cheap to clone, and all clones are one limiter. Keys are any values that serde
+/// can serialize, in any borrowed form (`&str` for `String`).
 ///
-/// # What a check says
+/// # Results
 ///
-/// A check that does not pass is an error, [`Error::Limited`], as a failing server is another: so
-/// `limiter.check(&user).await?` lets nobody through by mistake, which a result within a result would. With
-/// feature `axum` both are responses: 429, with all that [`Limited`](crate::Limited) says, and 503.
+/// A denied check is an error, [`Error::Limited`], as is a failing server. So `limiter.check(&user).await?` cannot
+/// admit a denied call by mistake, as a result within a result could. With feature `axum` both errors are responses:
+/// 429 with all fields of [`Limited`](crate::Limited), and 503.
 ///
 /// # Cost
 ///
-/// One round trip a verb; none for what was denied and is asked again at once
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), for a cost of 0, and for one above a quota. The server
-/// keeps one key for each subject (`prefix:limit1:name:{key}`), which leaves by itself once nothing of it is in use any
-/// more, or an eighth of that time later:
+/// One round trip per call. There is none for a denied key that is checked again too early
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), for a cost of 0, and for a cost above a quota. The server keeps
+/// one key per subject (`prefix:limit1:name:{key}`). It expires once nothing of the subject is in use any more, or up
+/// to an eighth of that time later:
 ///
-/// | | bytes in the key | work for a check |
+/// | | bytes per key | work per check |
 /// | --- | --- | --- |
-/// | `Log` | 44, 28 for each limit, 12 for each call in the longest window; as many again before they are cut off | O(1), amortised |
-/// | `Buckets(n)` | 26, and for each limit 6 and 12 for each bucket with calls, of at most `n + 1` | O(n) bytes copied |
-/// | `Gcra` | 26, 16 for each limit | O(1) |
+/// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to as many again until old calls are cut off | O(1), amortised |
+/// | `Buckets(n)` | 26, plus for each limit 6 and 12 per bucket with calls, at most `n + 1` | O(n) bytes copied |
+/// | `Gcra` | 26, plus 16 per limit | O(1) |
 ///
-/// A `Log` keeps each call once, whatever the number of limits. A key of more than 256 bytes is named by its
-/// first 256 and a hash.
+/// A `Log` stores each call once, regardless of the number of limits. A key longer than 256 bytes is shortened to its
+/// first 256 bytes and a hash.
 ///
 /// # Time
 ///
-/// The server's, in microseconds, to which windows and steps are rounded up; the clocks of the processes do
-/// not matter. It never goes back for a key: where the server's clock does, as after a failover to one whose clock is
-/// behind, all times of the key go back with it. So nobody waits for longer than a window because of it, and nothing
-/// passes sooner; permits of before can't be refunded any more. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
-/// this process's own clock, so that who waits it alone passes.
+/// All times are those of the server, in microseconds, to which windows and steps are rounded up. The clocks of the
+/// processes do not matter. Time never goes back for a key: if the server's clock does, for example after a failover to
+/// a server whose clock is behind, all times of the key are moved back with it. So no caller waits longer than a window
+/// because of it, and no call passes sooner; permits issued before can no longer be refunded.
+/// [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this process. A
+/// caller without competitors that waits for it is admitted.
 ///
 /// # Atomicity
 ///
-/// All limits of one key are checked and charged together, or not at all. Those of several keys can't be,
-/// since in a cluster they are on several nodes: check one after the other, and
-/// [`refund`](Permit::refund) the first where the second denies.
+/// All limits of one key are checked and charged together, or not at all. Several keys cannot be checked atomically,
+/// since in a cluster they are on different nodes. Check one after the other, and [`refund`](Permit::refund) the first
+/// permit if the second check is denied.
 ///
-/// # A failing server
+/// # Server failures
 ///
-/// A call waits for [`timeout`](RateLimiterBuilder::timeout) at most (50 ms). Three failures in a row open a
-/// breaker: then the server is left alone for half a second, and one call tries it for all. What a check says
-/// meanwhile is up to [`on_error`](RateLimiterBuilder::on_error); [`peek`](RateLimiter::peek),
-/// [`reset`](RateLimiter::reset) and [`refund`](Permit::refund) return the error. A check whose answer is lost
-/// is never sent again: it may or may not have been charged, but not twice. Failures are logged once a second
-/// at most. Three errors are no failures of the server, and returned whatever the policy:
-/// [`Error::WrongType`], [`Error::Encode`] and [`Error::Decode`]. In a cluster, one breaker counts for all
-/// nodes.
+/// A call waits at most [`timeout`](RateLimiterBuilder::timeout) (50 ms). Three consecutive failures open a circuit
+/// breaker: for half a second no call is sent, then one call tests the server. In the meantime
+/// [`on_error`](RateLimiterBuilder::on_error) decides checks; [`peek`](RateLimiter::peek),
+/// [`reset`](RateLimiter::reset) and [`refund`](Permit::refund) return the error. A check whose reply is lost is never
+/// sent again: it is charged once or not at all. Failures are logged at most once per second. Three errors are not
+/// failures of the server and are returned regardless of the policy: [`Error::WrongType`], [`Error::Encode`] and
+/// [`Error::Decode`]. In a cluster, all nodes share one breaker.
 ///
-/// # A server whose memory is full
+/// # Eviction
 ///
-/// With `maxmemory-policy noeviction` checks are refused, which [`on_error`](RateLimiterBuilder::on_error) decides about.
-/// By any other policy, `volatile-*` too, the server takes keys away: for such a key nothing is in use any more. So it
-/// has its whole quota again, a permit of before gives nothing back, and nobody is told. Where that may not be, give
-/// limiters a server of their own, or enough memory. At its start, a limiter writes a warning to the log where the
-/// server may do that, as far as it may be asked (`INFO`).
+/// With `maxmemory-policy noeviction`, a server whose memory is full refuses checks, which
+/// [`on_error`](RateLimiterBuilder::on_error) then decides. With any other policy, including `volatile-*`, the server
+/// evicts keys. An evicted key has its whole quota again, its earlier permits refund nothing, and no error is reported.
+/// To rule that out, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
+/// warning if the settings of the server permit evictions, unless the user of the client has no right to `INFO`.
 ///
-/// # Plans
+/// # Limits per call
 ///
-/// As in the embedded limiter, [`check_with`](RateLimiter::check_with) takes other limits for one call. Those of
-/// a `Log` all count the same calls, as far as the plans before kept them.
+/// As in the embedded limiter, [`check_with`](RateLimiter::check_with) applies other limits to one call. With `Log`,
+/// all limits count the same calls, as far as the limits of earlier checks kept them.
 ///
 /// # Examples
 ///
@@ -120,8 +120,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///     .build()?;
 ///
 /// match limiter.check("ada").await {
-///     Ok(permit) => println!("{} more pass now", permit.remaining()),
-///     Err(Error::Limited(limited)) => println!("come again in {:?}", limited.retry_after()),
+///     Ok(permit) => println!("{} more calls would pass now", permit.remaining()),
+///     Err(Error::Limited(limited)) => println!("retry in {:?}", limited.retry_after()),
 ///     Err(error) => return Err(error),
 /// }
 /// # Ok(())
@@ -133,17 +133,19 @@ pub struct RateLimiter<K> {
 }
 
 impl<K> RateLimiter<K> {
-    /// Charges one unit to `key`, or tells when to come again. One round trip.
+    /// Charges one unit to `key`, or returns when to retry.
+    ///
+    /// One round trip.
     ///
     /// # Errors
     ///
-    /// [`Error::Limited`] where a limit has no room; then nothing is charged. Where the server fails, what
-    /// [`OnError`] says: an error only by [`OnError::Deny`]. Always [`Error::WrongType`] for what others have
-    /// put under the key, and [`Error::Encode`] for a key that can't be written.
+    /// [`Error::Limited`] if a limit is exhausted; nothing is charged then. If the server fails, [`OnError`] decides:
+    /// only [`OnError::Deny`] returns the error. Regardless of that, [`Error::WrongType`] if another program or another
+    /// window has written the key, and [`Error::Encode`] if the key cannot be serialized.
     ///
     /// # Cancel safety
     ///
-    /// Once it has been polled, a call that is dropped before its end may still be charged. So for all others.
+    /// A call that is dropped after it was polled may still be charged. This applies to all methods of this type.
     #[doc(alias = "EVALSHA")]
     pub async fn check<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
@@ -153,13 +155,14 @@ impl<K> RateLimiter<K> {
         self.check_n(key, 1).await
     }
 
-    /// As [`check`](RateLimiter::check), for a call that costs `cost` units. A cost of 0 always passes,
-    /// without asking the server.
+    /// Charges `cost` units to `key`, or returns when to retry: see [`check`](RateLimiter::check).
+    ///
+    /// A cost of 0 always passes, without a round trip.
     ///
     /// # Errors
     ///
-    /// As those of [`check`](RateLimiter::check); with [`Duration::MAX`] to wait where the cost is above a
-    /// quota, so that it never passes.
+    /// The same as those of [`check`](RateLimiter::check). If the cost is above a quota, the call can never pass, and
+    /// [`retry_after`](crate::Limited::retry_after) is [`Duration::MAX`].
     pub async fn check_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -169,11 +172,11 @@ impl<K> RateLimiter<K> {
         Ok(self.state.decide(subject, cost, None).await?.outcome?)
     }
 
-    /// As [`check`](RateLimiter::check), by `limits` in place of the limiter's own: plans, tiers.
+    /// Charges one unit to `key` under `limits` in place of the limiter's own, for example those of a plan or tier.
     ///
     /// # Errors
     ///
-    /// As those of [`check`](RateLimiter::check).
+    /// The same as those of [`check`](RateLimiter::check).
     pub async fn check_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -182,11 +185,12 @@ impl<K> RateLimiter<K> {
         self.check_n_with(key, 1, limits).await
     }
 
-    /// [`check_n`](RateLimiter::check_n) and [`check_with`](RateLimiter::check_with) in one.
+    /// Charges `cost` units to `key` under `limits`: combines [`check_n`](RateLimiter::check_n) and
+    /// [`check_with`](RateLimiter::check_with).
     ///
     /// # Errors
     ///
-    /// As those of [`check_n`](RateLimiter::check_n).
+    /// The same as those of [`check_n`](RateLimiter::check_n).
     pub async fn check_n_with<Q>(
         &self,
         key: &Q,
@@ -201,11 +205,13 @@ impl<K> RateLimiter<K> {
         Ok(self.state.decide(subject, cost, Some(limits)).await?.outcome?)
     }
 
-    /// What is left for `key`. Charges nothing. One round trip.
+    /// Returns the remaining quota of `key` without charging it.
+    ///
+    /// One round trip.
     ///
     /// # Errors
     ///
-    /// Those of the server, whatever [`OnError`] says.
+    /// Those of the server, regardless of [`OnError`].
     pub async fn peek<Q>(&self, key: &Q) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -214,11 +220,14 @@ impl<K> RateLimiter<K> {
         self.state.peek(&self.state.subject(key)?, None).await
     }
 
-    /// What is left for `key` by `limits`, as of [`check_with`](RateLimiter::check_with). One round trip.
+    /// Returns the remaining quota of `key` under `limits`, without charging it: see
+    /// [`check_with`](RateLimiter::check_with).
+    ///
+    /// One round trip.
     ///
     /// # Errors
     ///
-    /// As those of [`peek`](RateLimiter::peek).
+    /// The same as those of [`peek`](RateLimiter::peek).
     pub async fn peek_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -227,12 +236,13 @@ impl<K> RateLimiter<K> {
         self.state.peek(&self.state.subject(key)?, Some(limits)).await
     }
 
-    /// Forgets what `key` has in use; tells whether the server knew anything of it (Redis: `DEL`). One round
-    /// trip.
+    /// Removes all charges of `key`; returns whether the server had any state of it (Redis: `DEL`).
+    ///
+    /// One round trip.
     ///
     /// # Errors
     ///
-    /// As those of [`peek`](RateLimiter::peek).
+    /// The same as those of [`peek`](RateLimiter::peek).
     #[doc(alias = "DEL")]
     pub async fn reset<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -242,21 +252,22 @@ impl<K> RateLimiter<K> {
         self.state.reset(&self.state.subject(key)?).await
     }
 
-    /// Waits until a call of one unit passes, and charges it. Who waits for the same key in this process is
-    /// let in, one after the other, in the order of asking; a [`check`](RateLimiter::check) meanwhile, or
-    /// another process, may come first. One round trip for each time that there may be room. A refund or a
-    /// reset meanwhile does not wake who waits for what was in use before.
+    /// Waits until one unit can be charged to `key`, and charges it.
+    ///
+    /// Waiters for the same key in this process are admitted one after the other, in FIFO order. A concurrent
+    /// [`check`](RateLimiter::check), or another process, may be admitted first. There is one round trip each time that
+    /// the call may pass. A refund or a reset in the meantime does not wake waiters.
     ///
     /// # Errors
     ///
-    /// As those of [`check`](RateLimiter::check), but for [`Error::Limited`].
+    /// The same as those of [`check`](RateLimiter::check), except [`Error::Limited`].
     ///
     /// # Cancel safety
     ///
-    /// Who gives up makes place for those behind; if that is in the middle of a round trip, it may have been
-    /// charged. One that is kept and no longer polled (a branch of `select!` that lost, and is waited for again
-    /// later) holds them up for a second after it could pass, or for some seconds where it comes to the head of the line
-    /// by others giving up. Then they go first, until it is polled again.
+    /// A dropped call gives up its place in the queue; during a round trip, it may still be charged. A call that is
+    /// neither dropped nor polled (a `select!` branch that lost and is awaited again later) delays the waiters behind
+    /// it for one second after it could pass, or for several seconds if it became the head of the queue because others
+    /// were dropped. After that they pass it, until it is polled again.
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -266,17 +277,19 @@ impl<K> RateLimiter<K> {
         Ok(self.state.until_ready(subject, 1, None, None).await?.0.outcome?)
     }
 
-    /// As [`until_ready`](RateLimiter::until_ready), for a call that costs `cost` units. One that waits for many
-    /// is not overtaken by those behind it in this process that wait for few.
+    /// Waits until `cost` units can be charged to `key`, and charges them: see
+    /// [`until_ready`](RateLimiter::until_ready).
+    ///
+    /// A call with a high cost is not overtaken by cheaper ones behind it in this process.
     ///
     /// # Errors
     ///
-    /// As those of [`check`](RateLimiter::check); [`Error::Limited`] only where the cost is above a quota, so that it
-    /// can never pass.
+    /// The same as those of [`check`](RateLimiter::check); [`Error::Limited`] only if the cost is above a quota, so
+    /// that the call can never pass.
     ///
     /// # Cancel safety
     ///
-    /// As that of [`until_ready`](RateLimiter::until_ready).
+    /// The same as that of [`until_ready`](RateLimiter::until_ready).
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -286,13 +299,15 @@ impl<K> RateLimiter<K> {
         Ok(self.state.until_ready(subject, cost, None, None).await?.0.outcome?)
     }
 
-    /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait` and one round trip.
+    /// Waits until one unit can be charged to `key`, for at most `max_wait` and one round trip: see
+    /// [`until_ready`](RateLimiter::until_ready).
     ///
     /// # Errors
     ///
-    /// As those of [`check`](RateLimiter::check); [`Error::Limited`] where it can't pass within `max_wait`:
-    /// at once where that is clear from what the server says, or from what those before it in this process wait for, or
-    /// where [as many](RateLimiterBuilder::max_waiting) wait as may; else when it is over.
+    /// The same as those of [`check`](RateLimiter::check); [`Error::Limited`] if the call cannot pass within
+    /// `max_wait`. It is returned immediately if that follows from the reply of the server or from the waiters ahead in
+    /// this process, or if [`max_waiting`](RateLimiterBuilder::max_waiting) callers wait already; otherwise after
+    /// `max_wait`.
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -302,19 +317,21 @@ impl<K> RateLimiter<K> {
         Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.0.outcome?)
     }
 
-    /// Changes the limits of this name, for all processes and from now on: this one has them at once, the others
-    /// within a second, and those that start later. What was charged stays charged, as far as the limits before kept
-    /// it: what has left a shorter window is not known to a longer one, and what is in use by
-    /// [`Window::Gcra`](crate::Window::Gcra) is a time. Who waits in this process waits by the new limits. One round
-    /// trip.
+    /// Changes the limits of this name for all processes.
+    ///
+    /// They take effect in this process immediately, in others within a second, and in processes that start later.
+    /// Existing charges stay, as far as the previous limits kept them: a longer window does not know calls that had
+    /// left a shorter one, and [`Window::Gcra`](crate::Window::Gcra) keeps charges as a time. Callers that wait in this
+    /// process wait under the new limits. One round trip.
     ///
     /// # Panics
     ///
-    /// Without a limit.
+    /// If `limits` is empty.
     ///
     /// # Errors
     ///
-    /// Those of the server; then nothing has changed, or it is seen in a moment.
+    /// Those of the server. The limits are then unchanged, or change shortly after, if the server did execute the
+    /// command.
     #[doc(alias = "SET")]
     pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
         let limits: Vec<Limit> = limits.into_iter().collect();
@@ -322,18 +339,20 @@ impl<K> RateLimiter<K> {
         self.state.set_limits(limits).await
     }
 
-    /// The limits that hold where no others are given.
+    /// Returns the limits that apply to calls without limits of their own.
     pub fn limits(&self) -> Arc<[Limit]> {
-        self.state.plan.present().limits.clone()
+        self.state.current_limits.get().limits.clone()
     }
 
-    /// What this process has decided; the server is not asked.
+    /// Returns the statistics of this process. Sends nothing to the server.
     pub fn stats(&self) -> LimiterStats {
         self.state.stats()
     }
 
-    /// How many of the denials of [`stats`](RateLimiter::stats) each limit has: where several had no room, the one
-    /// that it takes longest to wait for. Limits of other plans count by their place, from the seventh on together.
+    /// Returns the number of denials of each limit, which add up to the denials of [`stats`](RateLimiter::stats).
+    ///
+    /// If several limits were exhausted, the denial counts for the one with the longest wait. Limits that were given
+    /// for a single call count by their position; from the seventh on, they are counted together.
     pub fn denials(&self) -> Vec<(Limit, u64)> {
         with_denials(&self.limits(), self.state.counters.denials())
     }

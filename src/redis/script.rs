@@ -1,7 +1,7 @@
-//! What is sent: commands, and scripts by which everything that checks and changes is one.
+//! Calls of commands and of Lua scripts. Every check-and-change is one script.
 //!
-//! Lua files stand beside the Rust that sends them. `prelude.lua` of a folder is what its scripts begin with: it
-//! says what `KEYS` and the first of `ARGV` are. A script of one line stands in the Rust, beside its name.
+//! Lua files are next to the Rust code that sends them. Each script of a folder begins with its `prelude.lua`, which
+//! documents `KEYS` and the first arguments. Scripts of one line are written inline in the Rust code.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -9,20 +9,21 @@ use ::redis::{Arg, Cmd, FromRedisValue, ToRedisArgs, Value};
 
 use super::{
     Client, Error,
-    client::{Asked, Resend},
+    client::{CommandBatch, Resend},
     error::key_of,
 };
 
-/// Arguments and their bytes, for which most calls need no more memory: of commands, and of scripts.
+/// Initial capacity of a call, as the number of arguments and their bytes: of commands, and of scripts. Sufficient for
+/// most calls.
 const CAPACITY: [(usize, usize); 2] = [(8, 192), (16, 512)];
 
-/// Of so many files a script is made at most: a layout, a prelude, and what it is about.
-const PARTS: usize = 3;
+/// Maximum number of files of a script: layout, prelude, and the operation itself.
+const MAX_PARTS: usize = 3;
 
-/// A Lua script. A server knows it by its hash once it has seen it.
+/// A Lua script. It is called by its hash, and sent as a whole only if the server does not have it.
 pub(super) struct Script {
-    parts: [&'static str; PARTS],
-    /// Made when it is first sent: most programs send few of the scripts.
+    parts: [&'static str; MAX_PARTS],
+    /// Built on first use: most programs use few of the scripts.
     source: OnceLock<Source>,
 }
 
@@ -32,9 +33,9 @@ struct Source {
 }
 
 impl Script {
-    /// One script of several files, which follow one another: each sees the locals of those before.
+    /// Creates a script from files that are concatenated: each sees the locals of the files before it.
     pub(super) const fn new<const N: usize>(parts: [&'static str; N]) -> Self {
-        let mut all = [""; PARTS];
+        let mut all = [""; MAX_PARTS];
         let mut at = 0;
         while at < N {
             all[at] = parts[at];
@@ -43,7 +44,7 @@ impl Script {
         Self { parts: all, source: OnceLock::new() }
     }
 
-    /// To be called with these keys, which share a hash tag.
+    /// Creates a call with `keys`, which must share a hash tag.
     pub(super) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
         let mut call =
             Call::new(Some(self)).arg("EVALSHA").arg(&self.source().hash).arg(keys.len());
@@ -55,7 +56,7 @@ impl Script {
 
     fn source(&self) -> &Source {
         self.source.get_or_init(|| {
-            // A file may end within a line, as one of a single line in the Rust does.
+            // With line breaks: an inline script does not end with one.
             let code = self.parts.join("\n");
             let hash = ::redis::Script::new(&code).get_hash().to_owned();
             Source { code, hash }
@@ -63,24 +64,24 @@ impl Script {
     }
 }
 
-/// One call of a script, or of a command.
+/// One call of a script or a command.
 pub(super) struct Call<'a> {
     script: Option<&'a Script>,
     cmd: Cmd,
-    /// How long it may take, where that is not as long as all others.
+    /// Timeout, if not that of the client.
     timeout: Option<Duration>,
-    /// It reads several keys, and its caller asks for each where that can't be.
-    is_divisible: bool,
+    /// True if it reads several keys, which the caller can read one by one instead.
+    is_multi_key: bool,
 }
 
 impl<'a> Call<'a> {
     fn new(script: Option<&'a Script>) -> Self {
         let (args, bytes) = CAPACITY[usize::from(script.is_some())];
         let cmd = Cmd::with_capacity(args, bytes);
-        Self { script, cmd, timeout: None, is_divisible: false }
+        Self { script, cmd, timeout: None, is_multi_key: false }
     }
 
-    /// Of the command `name`, whose first argument is `key`.
+    /// Creates a call of the command `name`, with `key` as the first argument.
     pub(super) fn command(name: &str, key: &[u8]) -> Self {
         Self::new(None).arg(name).arg(key)
     }
@@ -90,20 +91,20 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// In place of the client's own timeout.
+    /// Sets a timeout in place of the client's.
     pub(super) fn within(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Where some of its keys are elsewhere, as their slot is being moved, that is said at once: see `is_divided`.
-    pub(super) fn divisible(mut self) -> Self {
-        self.is_divisible = true;
+    /// Marks a read of several keys that is not retried after `TRYAGAIN`: see `is_try_again`.
+    pub(super) fn multi_key(mut self) -> Self {
+        self.is_multi_key = true;
         self
     }
 
-    /// Sends what may be sent twice: what only reads, or leaves the same state if it is repeated. Where an
-    /// answer is lost, it is.
+    /// Sends an idempotent call: one that only reads, or leaves the same state if repeated. It is sent again once if
+    /// its reply is lost.
     pub(super) async fn send_idempotent<T: FromRedisValue>(
         self,
         client: &Client,
@@ -111,33 +112,33 @@ impl<'a> Call<'a> {
         self.send(client, Resend::Once).await
     }
 
-    /// Sends what must not be carried out twice. Where the answer is lost, the error is
-    /// [`Error::Unanswered`].
+    /// Sends a call that must not be executed twice. If its reply is lost, the error is [`Error::Unanswered`].
     pub(super) async fn send_once<T: FromRedisValue>(self, client: &Client) -> Result<T, Error> {
         self.send(client, Resend::Never).await
     }
 
-    /// Sends what only reads, with another of the same key, so that the answers may be kept; and tells whether changes are
-    /// told of from then on.
-    pub(super) async fn send_both<T: FromRedisValue, U: FromRedisValue>(
+    /// Sends this read together with `other` of the same key. Also returns whether later changes of the key will be
+    /// reported, so that the answers may be cached.
+    pub(super) async fn send_both_tracked<T: FromRedisValue, U: FromRedisValue>(
         self,
         other: Call<'_>,
         client: &Client,
     ) -> Result<(T, U, bool), Error> {
-        let answer = client.send_told(&[&self.cmd, &other.cmd]).await;
-        self.read(answer)
+        let answer = client.send_tracked(&[&self.cmd, &other.cmd]).await;
+        self.decode(answer)
     }
 
-    /// The same of one alone.
-    pub(super) async fn send_told<T: FromRedisValue>(
+    /// Sends this read. Also returns whether later changes of its keys will be reported, so that the answer may be
+    /// cached.
+    pub(super) async fn send_tracked<T: FromRedisValue>(
         mut self,
         client: &Client,
     ) -> Result<(T, bool), Error> {
-        let mut answer = client.send_told(&[&self.cmd]).await;
+        let mut answer = client.send_tracked(&[&self.cmd]).await;
         if self.is_unknown(&answer) {
-            answer = client.send_told(&[&self.cmd]).await;
+            answer = client.send_tracked(&[&self.cmd]).await;
         }
-        self.read(answer)
+        self.decode(answer)
     }
 
     async fn send<T: FromRedisValue>(
@@ -146,38 +147,42 @@ impl<'a> Call<'a> {
         resend: Resend,
     ) -> Result<T, Error> {
         let deadline = client.deadline(self.timeout);
-        let mut answer = client.send(self.asked(), resend, deadline).await;
+        let mut answer = client.send(self.batch(), resend, deadline).await;
         if self.is_unknown(&answer) {
-            answer = client.send(self.asked(), resend, deadline).await;
+            answer = client.send(self.batch(), resend, deadline).await;
         }
-        self.read(answer)
+        self.decode(answer)
     }
 
-    fn asked(&self) -> Asked<'_> {
-        if self.is_divisible { Asked::Many(&self.cmd) } else { Asked::One(&self.cmd) }
+    fn batch(&self) -> CommandBatch<'_> {
+        match self.is_multi_key {
+            true => CommandBatch::MultiKey(&self.cmd),
+            false => CommandBatch::One(&self.cmd),
+        }
     }
 
-    /// Whether the server does not know the script, which is sent by its hash at first: that is shorter. A server that
-    /// restarted, or another after a failover, has not seen it. It has changed nothing, so the whole script is safe to
-    /// send, which this call is from then on.
+    /// Returns whether the server does not have the script, and changes the call to `EVAL` if so.
+    ///
+    /// The first attempt is by hash, which is shorter. A server that was restarted, or another one after a failover,
+    /// does not have the script. It has not executed anything, so the call is safe to repeat.
     fn is_unknown(&mut self, answer: &Result<Value, Error>) -> bool {
         match (answer, self.script) {
             (Err(Error::Server(error)), Some(script)) if error.code() == Some("NOSCRIPT") => {
-                self.cmd = by_code(&self.cmd, script);
+                self.cmd = with_source(&self.cmd, script);
                 true
             }
             _ => false,
         }
     }
 
-    fn read<T: FromRedisValue>(&self, answer: Result<Value, Error>) -> Result<T, Error> {
+    fn decode<T: FromRedisValue>(&self, answer: Result<Value, Error>) -> Result<T, Error> {
         T::from_redis_value(answer?)
             .map_err(|source| Error::Decode { key: key_of(&self.cmd), source: source.into() })
     }
 }
 
-/// The same call for a server that has not seen the script.
-fn by_code(by_hash: &Cmd, script: &Script) -> Cmd {
+/// Returns the same call with the source of the script in place of its hash.
+fn with_source(by_hash: &Cmd, script: &Script) -> Cmd {
     let mut call = ::redis::cmd("EVAL");
     call.arg(&script.source().code);
     for arg in by_hash.args_iter().skip(2) {

@@ -1,11 +1,11 @@
-//! Deadlines that are pulled, by any process that uses the server.
+//! Timeout dictionary on a Redis server, from which any process can take expired entries.
 //!
-//! 1. The entries are in sixteen shards. A record is in its shard's slot, and what is done with one entry is
-//!    one script. What is due is asked of all shards at once: see `collect`.
-//! 2. What was taken or claimed is a `Delivery` until the caller has it: of whoever gives up it goes back. A take is
-//!    lent what it takes, until it has said that it has it: see `confirm`.
-//! 3. What the scripts may count on is in `timeout_dict/prelude.lua`; the two layouts differ in the few
-//!    functions of `sharded.lua` and `compat.lua`.
+//! 1. The entries are distributed over 16 shards. A record is in the hash slot of its shard, and an operation on one
+//!    entry is one script. All shards are asked for due entries concurrently: see `collect`.
+//! 2. A taken or claimed entry is a `Delivery` until the caller has it; if the caller is dropped before that, the entry
+//!    is returned. A take only leases its entries until it has confirmed that it received them: see `confirm`.
+//! 3. The invariants of the scripts are in `timeout_dict/prelude.lua`. The two layouts differ only in the functions of
+//!    `sharded.lua` and `compat.lua`.
 
 mod batch_reply;
 mod builder;
@@ -34,78 +34,79 @@ use self::{
 use super::{Error, script::Call};
 use crate::engine::ttl::Ttl;
 
-/// How many entries `clear.lua` takes out at most: all others wait meanwhile.
-const CLEAR_BATCH: usize = 512;
+/// Maximum number of entries that `clear.lua` removes, because the server executes nothing else in the meantime.
+const MAX_CLEARED: usize = 512;
 
-/// A map on the server whose entries wait, once their time is over, until somebody takes them: as
-/// [`fleeting::TimeoutDict`](crate::TimeoutDict), for many processes.
+/// A map on a Redis server whose entries wait after their deadline until a caller takes them; shared by many processes.
 ///
-/// A cheap clone. All that use the name on a server share one dictionary. An entry may have a deadline; it is
-/// due from the moment at which the server's clock reaches it, and stays readable until somebody takes it
-/// out. [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) give each entry to
-/// exactly one caller, whatever the number of processes. Where that caller might die with it,
-/// [`claim_expired`](Self::claim_expired) and [`next_claim`](Self::next_claim) lend it until it is done with
-/// ([`Claim::ack`]).
+/// It is the counterpart of [`fleeting::TimeoutDict`](crate::TimeoutDict). A `TimeoutDict` is a handle and cheap to
+/// clone. All handles with the same name on the same server are one dictionary.
 ///
-/// What is lent and fails comes again, each time later, and where
-/// [`max_attempts`](TimeoutDictBuilder::max_attempts) bounds that, not for ever: what failed so often is *dead*. It stays
-/// readable, but no claim and no take returns it, but [`take_dead`](Self::take_dead), unless it is
-/// [revived](Self::revive) or set.
+/// An entry may have a deadline. It is due when the server's clock reaches the deadline, and stays readable until a
+/// caller takes it. [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) give each entry to
+/// exactly one caller in all processes. If an entry must not be lost when that caller crashes, use
+/// [`claim_expired`](Self::claim_expired) or [`next_claim`](Self::next_claim). They lease it to the caller until it is
+/// acknowledged ([`Claim::ack`]).
 ///
-/// A TTL of zero is due at once. One that ends after the year 2255 makes an entry without deadline.
+/// A leased entry that fails is delivered again, each time after a longer delay. With
+/// [`max_attempts`](TimeoutDictBuilder::max_attempts), an entry that has failed that often becomes a *dead letter*. It
+/// stays readable, but of all claims and takes only [`take_dead`](Self::take_dead) returns it, unless it is
+/// [revived](Self::revive) or set again.
 ///
-/// # From the timeout dictionary on Redis
+/// An entry with a TTL of zero is due immediately. An entry whose TTL ends after the year 2255 has no deadline.
 ///
-/// | there | here |
+/// # Migrating from the Python timeout dictionary
+///
+/// | Python | this crate |
 /// | --- | --- |
-/// | `set_data(key, data, timeout)` | [`set(k, v, ttl)`](Self::set): one script, so no crash leaves a value without its deadline; the value is replaced as a whole, not merged by fields |
+/// | `set_data(key, data, timeout)` | [`set(k, v, ttl)`](Self::set): one script, so that a crash cannot leave a value without its deadline; replaces the whole value instead of merging fields |
 /// | `get_data(key)` | [`get(&k)`](Self::get) |
-/// | `remove_data(key)` | [`remove(&k)`](Self::remove): its deadline goes with it |
-/// | `set_timeout(key, timeout)` | [`set_timeout(&k, ttl)`](Self::set_timeout): only where there is an entry |
-/// | `remove_timeout(key)` | [`remove_timeout(&k)`](Self::remove_timeout): the entry stays, and is counted by [`len`](Self::len) |
-/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): with the keys, and never to two callers; [`claim_expired`](Self::claim_expired) where nothing may be lost with a caller |
-/// | a sorted set and bare keys | [`compat`](Self::compat) on the same; [`new`](Self::new) in sixteen slots of its own |
+/// | `remove_data(key)` | [`remove(&k)`](Self::remove): also removes its deadline |
+/// | `set_timeout(key, timeout)` | [`set_timeout(&k, ttl)`](Self::set_timeout): only if there is an entry |
+/// | `remove_timeout(key)` | [`remove_timeout(&k)`](Self::remove_timeout): the entry stays and is counted by [`len`](Self::len) |
+/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): returns the keys, too, and never an entry to two callers; [`claim_expired`](Self::claim_expired) if a crash must not lose entries |
+/// | a sorted set and bare keys | [`compat`](Self::compat) uses the same keys; [`new`](Self::new) uses 16 shards of its own |
 ///
 /// # Order
 ///
-/// One call takes the oldest deadline first, over all shards, as long as nobody else takes meanwhile. Where
-/// others do, each of them gets what is oldest in a shard, and what two of them get may be interleaved. Equal
-/// deadlines are those of one microsecond. An entry that comes again after a lease that ran out stands where
-/// the lease ended, behind what was due before that.
+/// A call returns the oldest deadlines of all shards first, if no other call takes entries concurrently. Otherwise,
+/// each call gets the oldest entries of each shard, and the entries of two calls may interleave. Deadlines within one
+/// microsecond are equal. An entry whose lease expired is ordered by the end of the lease.
 ///
 /// # On the server
 ///
-/// An entry is a string, `prefix:dict1:{name:shard}:key`, that holds nothing but the value; keys are written as those of
-/// a [`Cache`](super::Cache). The shard's index is a sorted set, `prefix:dict1:{name:shard}`: its members are the keys,
-/// their scores the deadlines in microseconds since the Unix epoch. They are even; an odd one is the end of a lease, of
-/// an entry that is lent. Beside it `.dead` is a sorted set of what is dead, by the time of its death, and `.failed` a
-/// hash: how often claims on an entry have failed. No key has an expiry of Redis' own, so the server must not evict:
-/// `maxmemory-policy noeviction`, or one of the `volatile` ones.
+/// An entry is a string at `prefix:dict1:{name:shard}:key` that contains only the value. Keys are encoded as those of a
+/// [`Cache`](super::Cache). The index of a shard is a sorted set at `prefix:dict1:{name:shard}`. Its members are the
+/// keys, and its scores the deadlines in microseconds since the Unix epoch. Deadlines are even; an odd score is the end
+/// of the lease of an entry. In addition, `.dead` is a sorted set of dead letters by the time when they became that,
+/// and `.failed` a hash with the number of failed claims of each entry. The keys have no Redis expiry, so the server
+/// must not evict: use `maxmemory-policy noeviction` or one of the `volatile` policies.
 ///
 /// # Cost
 ///
-/// What is done with one key is one script and one round trip, O(log n). To claim asks the shards first
-/// and then those that have something, all at once: two round trips; three where more is due than asked for,
-/// and as many again for each further few thousand entries, or mebibytes. To take is one round trip more, which says that
-/// what was taken is here. A script touches at most 512 entries, and stops at about a mebibyte of values, so that
-/// nobody waits long behind one. [`len`](Self::len) is sixteen commands in one round trip.
+/// A method on one key is one script and one round trip, O(log n). A claim asks all shards concurrently and then claims
+/// from those with due entries: two round trips. It takes three if more entries are due than requested, and as many
+/// again for each further few thousand entries or mebibytes. A take adds one round trip, in which it confirms that the
+/// entries have arrived. A script processes at most 512 entries and stops at about a mebibyte of values, so that it
+/// does not block the server for long. [`len`](Self::len) is 16 commands in one round trip.
 ///
 /// # Errors
 ///
-/// All verbs but the constructors may give those of the connection and of the server. Where the record or
-/// the index is of another type, it is [`Error::WrongType`], and nothing was changed. Where a call
-/// asks all shards and some fail, it returns what the others gave, and logs the failure: it is an error where
-/// none gave anything.
+/// All methods except the constructors may return errors of the connection and of the server. If the record or the
+/// index has another type, the error is [`Error::WrongType`] and nothing was changed. If a call asks all shards and
+/// some of them fail, it returns the entries of the others and logs the failure. It returns the error only if it got no
+/// entries.
 ///
-/// **After [`Error::Unanswered`] nobody knows.** An entry may be set or not, removed or not. What was to be
-/// taken or claimed comes again, when the lease is over: that of a take is short. What is lost with a process that dies
-/// is what a take had just returned to it, so claims are for what must not be lost.
+/// **After [`Error::Unanswered`], the outcome is unknown.** An entry may or may not have been set or removed. Entries
+/// that should have been taken or claimed become due again when their lease expires; the lease of a take is short. If a
+/// process crashes, it loses the entries that a take had just returned to it. Use claims for entries that must not be
+/// lost.
 ///
-/// **What does not decode is never lost.** What a call can't read, as its key or value is of another type of yours, it
-/// leaves where it is, and returns the others. Where there are none, it is an error, which names the first of them; else
-/// it is logged. They are hidden for a while, so that they do not stand in the way of all others: by a claim until the
-/// lease is over, which counts as a failure of theirs, by a take for a minute. Programs that know the type can take them
-/// then.
+/// **An entry that cannot be decoded is never lost.** If its key or value does not have the types of this handle, a
+/// call leaves it in place and returns the others. If there are no others, the call returns the error for the first
+/// such entry, else it logs the error. To keep such entries from blocking all others, they are hidden for a while: by a
+/// claim until the lease expires, which counts as a failure, and by a take for a minute. Programs with the right types
+/// can take them then.
 ///
 /// # Examples
 ///
@@ -132,9 +133,9 @@ pub struct TimeoutDict<K, V> {
 }
 
 impl<K, V> TimeoutDict<K, V> {
-    /// How many entries there are: due or not, claimed or not.
+    /// Returns the number of entries, due or not, claimed or not.
     ///
-    /// One round trip to each shard, at once; what others do meanwhile is counted or not.
+    /// All shards are asked concurrently, one round trip each. Concurrent changes may or may not be counted.
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
         let shards = self.state.layout.shards().iter();
@@ -144,28 +145,28 @@ impl<K, V> TimeoutDict<K, V> {
         Ok(try_join_all(counts).await?.into_iter().sum())
     }
 
-    /// Whether there is no entry. As [`len`](Self::len).
+    /// Returns whether there is no entry, at the cost of [`len`](Self::len).
     pub async fn is_empty(&self) -> Result<bool, Error> {
         Ok(self.len().await? == 0)
     }
 
-    /// Takes all entries out. Their claims are void.
+    /// Removes all entries and makes their claims void.
     ///
-    /// By scripts that take out 512 entries each, in all shards at once: what others set meanwhile may stay,
-    /// and they may see a part.
+    /// Each script removes 512 entries, in all shards concurrently. Entries that are set during the call may remain,
+    /// and other clients may see some of the entries removed.
     ///
     /// # Errors
     ///
-    /// After any error, a part may be out.
+    /// After any error, some of the entries may have been removed.
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
         let shards = self.state.layout.shards().iter().map(async |shard| {
             loop {
-                let call = self.state.shard_call(shard, |scripts| &scripts.clear).arg(CLEAR_BATCH);
-                // The second time it takes out others, which are to go too.
+                let call = self.state.shard_call(shard, |scripts| &scripts.clear).arg(MAX_CLEARED);
+                // Safe to retry: a second execution removes further entries, which are to be removed anyway.
                 let cleared: Result<usize, _> = call.send_idempotent(&self.state.client).await;
                 match cleared {
-                    Ok(CLEAR_BATCH) => {}
+                    Ok(MAX_CLEARED) => {}
                     Ok(_) => return Ok(()),
                     Err(error) => return Err(self.state.name_wrong_type(error, shard, None).await),
                 }
@@ -181,14 +182,15 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// Puts `value` at `key`, due in `ttl`; returns the value it replaced, due or not, where that is one.
+    /// Writes `value` at `key`, due in `ttl`, and returns the value that it replaced, due or not.
     ///
-    /// A claim on the replaced value is void: its end changes nothing any more. What does not decode is
-    /// replaced as all else, and `None` is returned for it.
+    /// A claim on the replaced entry becomes void. A replaced value that cannot be decoded is replaced, too; then
+    /// `None` is returned.
     ///
     /// # Cancel safety
     ///
-    /// As all verbs of one key: a call that is dropped may still be carried out.
+    /// If the future of this or any other method on one key is dropped before it completes, the server may still
+    /// execute it.
     #[doc(alias = "HMSET")]
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         let key = self.state.layout.encode_key(&key)?;
@@ -197,13 +199,13 @@ where
         let old: Reply = self.send_once(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
             Reply::Nil => Ok(None),
-            // It is gone for good, so an error about it would only hide that the new one is there.
+            // A decoding error is dropped: the caller would conclude that the new value was not written.
             old => Ok(self.decode(&key, &old).ok()),
         }
     }
 
-    /// Lets the entry of `key` be due in `ttl` from now, also where it is due already; false where there is
-    /// none. A claim on it is void.
+    /// Makes the entry of `key` due in `ttl` from now, even if it is due already. Returns false if there is no entry. A
+    /// claim on it becomes void.
     #[doc(alias = "ZADD")]
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
     where
@@ -213,8 +215,8 @@ where
         Ok(self.set_deadline(&self.state.layout.encode_key(key)?, ttl).await? > 0)
     }
 
-    /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays, and a claim
-    /// on it is void.
+    /// Removes the deadline of the entry of `key`; returns true if it had one. The entry stays, and a claim on it
+    /// becomes void.
     pub async fn remove_timeout<Q>(&self, key: &Q) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -223,7 +225,7 @@ where
         Ok(self.set_deadline(&self.state.layout.encode_key(key)?, Duration::MAX).await? > 1)
     }
 
-    /// The value of `key`, due or not, claimed or not.
+    /// Returns the value of `key`, due or not, claimed or not.
     #[doc(alias = "HGETALL")]
     pub async fn get<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
@@ -237,14 +239,14 @@ where
             .await?;
         match value {
             Reply::Nil => Ok(None),
-            // `HGETALL` of what is not there; as a map with RESP3, else as an array.
+            // `HGETALL` of a missing key returns an empty map with RESP3, and an empty array with RESP2.
             Reply::Map(fields) if fields.is_empty() => Ok(None),
             Reply::Array(fields) if fields.is_empty() => Ok(None),
             value => self.decode(&key, &value).map(Some),
         }
     }
 
-    /// Whether there is an entry of `key`, due or not.
+    /// Returns whether `key` has an entry, due or not.
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -254,7 +256,7 @@ where
         Ok(self.ttl(key).await? != Ttl::Missing)
     }
 
-    /// In how long the entry of `key` is due: [`Ttl::Remaining`] of zero where it is.
+    /// Returns the time until the entry of `key` is due; [`Ttl::Remaining`] of zero if it is.
     #[doc(alias = "ZSCORE")]
     pub async fn ttl<Q>(&self, key: &Q) -> Result<Ttl, Error>
     where
@@ -273,11 +275,12 @@ where
         }
     }
 
-    /// Takes the value of `key` out, due or not. A claim on it is void.
+    /// Removes the entry of `key`, due or not, and returns its value. A claim on it becomes void.
     ///
     /// # Errors
     ///
-    /// After [`Error::Decode`] the entry is back, without its claim, unless somebody set another meanwhile.
+    /// After [`Error::Decode`], the entry is put back without its claim, unless another client has set the key in the
+    /// meantime.
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
@@ -287,11 +290,11 @@ where
         let key = self.state.layout.encode_key(key)?;
         let call = self.state.key_call(&key, |scripts| &scripts.remove);
         let removed: Option<(Vec<u8>, Reply)> = self.send_once(&key, call).await?;
-        let Some((was, value)) = removed else { return Ok(None) };
+        let Some((saved, value)) = removed else { return Ok(None) };
         match self.decode(&key, &value) {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                let on_drop = OnDrop::PutBack { was };
+                let on_drop = OnDrop::PutBack { saved };
                 Delivery::new(&self.state, key, value, on_drop).send_back().await;
                 Err(error)
             }
@@ -303,7 +306,7 @@ where
         self.send_once(key, call.arg(micros(ttl))).await
     }
 
-    /// A script about one key, of which an error names what is of another type.
+    /// Sends a script about one key. An error of type names the key that has the wrong type.
     async fn send_once<T: ::redis::FromRedisValue>(
         &self,
         key: &[u8],

@@ -1,12 +1,12 @@
-//! Sets whose members die when their scores, which are times, have grown old: [`ExpiringSet`] is one,
-//! [`ExpiringSets`] are one a key.
+//! Sets whose members expire when their scores, which are times, are older than a TTL: [`ExpiringSet`] is a
+//! single set, [`ExpiringSets`] holds one set per key.
 //!
-//! 1. A change is made under one lock, with one reading of the clock, and begins with the dead: they leave
-//!    before anybody sees them. Events are recorded under that lock, and sent after it.
-//! 2. What is the user's runs under the lock only to look or to copy (`Eq`, `Clone`), and before anything is
-//!    changed. What leaves, and what came in vain, is dropped after it.
-//! 3. The sweeper holds a `Weak`, and sleeps until the next death. Who lets a member die sooner than the
-//!    sweeper knows of wakes it; what it looks at then, and which shards it locks, follows from what is due
+//! 1. Each change is made under one lock and with one reading of the clock. It first removes expired members,
+//!    so that no call sees them. Events are recorded under that lock and sent after it is released.
+//! 2. User code that runs under the lock only compares or clones (`Eq`, `Clone`), and runs before anything is
+//!    changed. Removed and rejected members are dropped after the lock is released.
+//! 3. The sweeper holds a `Weak` and sleeps until the next expiry. A push that expires sooner than that wakes
+//!    it. It then locks only the shards with members that may have expired, which it finds without a lock
 //!    (`schedule`).
 
 mod builder;

@@ -1,13 +1,14 @@
-//! An ordered sequence that knows ranks: a B+ tree whose nodes know how many items are below them.
+//! Ordered map with ranks: a B+ tree whose inner nodes store the number of items below each child.
 //!
-//! 1. Keys are unique. Items are in leaves, in order; all leaves are equally deep.
-//! 2. A separator is greater than all keys before it, and at most the least key after it.
-//! 3. No node but the root is empty. After a removal, a node of less than a quarter is merged with a neighbour
-//!    where both fit into three quarters of one; so the depth stays logarithmic.
-//! 4. What comes in order fills its nodes: a full one is not halved where the new item is its last.
-//! 5. `Ord` and `Clone` of keys may be somebody's code, and panic. They are called before a change; a
-//!    split that was made by then is whole by itself. Taking out, which goes by rank, calls neither.
-//! 6. Separators that are of no more use wait in `garbage`, as the sequence may be behind a lock.
+//! 1. Keys are unique. Items are in the leaves, in order; all leaves have the same depth.
+//! 2. A separator is greater than all keys before it, and less than or equal to the first key after it.
+//! 3. Only the root may be empty. After a removal, a node that is less than a quarter full is merged with a
+//!    neighbour if both fit into three quarters of a node; so the depth stays logarithmic.
+//! 4. Keys inserted in ascending order fill their nodes: a full node is not halved if the new item is its
+//!    last.
+//! 5. `Ord` and `Clone` of keys may be user code and panic. They are called before a change; a split made
+//!    before the panic leaves a valid tree. Removal goes by rank and calls neither.
+//! 6. Separators that are no longer needed wait in `drop_queue`, as the tree may be behind a lock.
 
 mod node;
 
@@ -19,15 +20,16 @@ use self::node::{Inner, Node, discard};
 pub(crate) struct RankTree<K, V> {
     root: Node<K, V>,
     len: usize,
-    garbage: Vec<K>,
+    drop_queue: Vec<K>,
 }
 
-/// Which child to take, from the root on. Nodes of two would make a tree of 2^32 items no deeper.
+/// Index of the child at each level, from the root. Even with two children per node, a tree of 2^32 items
+/// would not be deeper than 32 levels.
 type Path = [u8; 32];
 
 impl<K, V> RankTree<K, V> {
     pub(crate) fn new() -> Self {
-        Self { root: Node::Leaf(Leaf::new()), len: 0, garbage: Vec::new() }
+        Self { root: Node::Leaf(Leaf::new()), len: 0, drop_queue: Vec::new() }
     }
 
     #[inline]
@@ -35,7 +37,7 @@ impl<K, V> RankTree<K, V> {
         self.len
     }
 
-    /// The item before which `rank` others are. O(log n).
+    /// Returns the item with this rank. O(log n).
     pub(crate) fn at(&self, mut rank: usize) -> Option<&(K, V)> {
         if rank >= self.len {
             return None;
@@ -63,7 +65,7 @@ impl<K, V> RankTree<K, V> {
         }
     }
 
-    /// How many keys are `before` something; they must come before all others. O(log n).
+    /// Returns the number of keys for which `before` is true; they must precede all others. O(log n).
     pub(crate) fn rank_where(&self, before: impl Fn(&K) -> bool) -> usize {
         let mut rank = 0;
         let mut node = &self.root;
@@ -89,7 +91,7 @@ impl<K, V> RankTree<K, V> {
         self.root.for_each(ranks.start, ranks.end, &mut each);
     }
 
-    /// Takes out the item of a rank, which must be there. O(log n).
+    /// Removes and returns the item with this rank, which must exist. O(log n).
     #[inline]
     pub(crate) fn remove_at(&mut self, rank: usize) -> (K, V) {
         self.len -= 1;
@@ -98,12 +100,13 @@ impl<K, V> RankTree<K, V> {
         {
             return first;
         }
-        let removed = self.root.remove_at(rank, &mut self.garbage);
+        let removed = self.root.remove_at(rank, &mut self.drop_queue);
         self.lower_root();
         removed
     }
 
-    /// Takes out the items of these ranks, in order, as the leaves in which they are. O(log n + m).
+    /// Removes the items with these ranks and appends them in order, in the leaves that held them. O(log n +
+    /// m).
     pub(crate) fn drain(&mut self, ranks: Range<usize>, drained: &mut Vec<Leaf<K, V>>) {
         let Range { start, end } = ranks;
         if start >= end {
@@ -111,25 +114,25 @@ impl<K, V> RankTree<K, V> {
         }
         if end - start == self.len {
             let root = mem::replace(&mut self.root, Node::Leaf(Leaf::new()));
-            root.into_leaves(drained, &mut self.garbage);
+            root.into_leaves(drained, &mut self.drop_queue);
         } else {
-            self.root.drain(start, end, drained, &mut self.garbage);
+            self.root.drain(start, end, drained, &mut self.drop_queue);
         }
         self.len -= end - start;
         self.lower_root();
     }
 
-    /// Keeps a key for whoever takes the garbage, unless its drop is nobody's code.
+    /// Queues a key to be dropped by the caller after unlock, unless its type has no drop code.
     #[inline]
     pub(crate) fn discard(&mut self, key: K) {
-        discard(key, &mut self.garbage);
+        discard(key, &mut self.drop_queue);
     }
 
-    pub(crate) fn take_garbage(&mut self) -> Vec<K> {
-        mem::take(&mut self.garbage)
+    pub(crate) fn take_drop_queue(&mut self) -> Vec<K> {
+        mem::take(&mut self.drop_queue)
     }
 
-    /// A root with one child gives way to it.
+    /// Replaces a root that has a single child by that child.
     #[inline]
     fn lower_root(&mut self) {
         while let Node::Inner(inner) = &mut self.root
@@ -141,11 +144,11 @@ impl<K, V> RankTree<K, V> {
 }
 
 impl<K: Ord + Clone, V> RankTree<K, V> {
-    /// Puts in an item whose key is not there yet. O(log n).
+    /// Inserts an item whose key is not present. O(log n).
     #[inline]
     pub(crate) fn insert(&mut self, key: K, value: impl FnOnce() -> V) {
         let mut path = Path::default();
-        let at = self.make_room(&key, &mut path);
+        let at = self.find_insert_position(&key, &mut path);
         let mut children = path.iter();
         let mut node = &mut self.root;
         while let Node::Inner(inner) = node {
@@ -162,8 +165,9 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
         self.len += 1;
     }
 
-    /// Where in a leaf that is not full an item of `key` is to be put, `None` for its end; and the way there.
-    fn make_room(&mut self, key: &K, path: &mut Path) -> Option<usize> {
+    /// Returns the position for `key` in a leaf, with `None` for its end, and stores the way there in `path`.
+    /// Splits full nodes on the way, so that the leaf has room.
+    fn find_insert_position(&mut self, key: &K, path: &mut Path) -> Option<usize> {
         if self.root.is_full() {
             let mut root = Inner::new();
             root.lens.push(self.len);
@@ -179,9 +183,9 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
                     let mut child = inner.child_of(key);
                     is_last &= child == inner.separators.len();
                     if inner.nodes[child].is_full() {
-                        child = inner.split_child(child, key, is_last, &mut self.garbage);
+                        child = inner.split_child(child, key, is_last, &mut self.drop_queue);
                     }
-                    *path.next().expect("the tree is not so deep") = child as u8;
+                    *path.next().expect("the tree has at most 32 levels") = child as u8;
                     node = &mut inner.nodes[child];
                 }
                 Node::Leaf(items) => {
@@ -192,7 +196,7 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
         }
     }
 
-    /// The item of `key`, and how many are before it. O(log n).
+    /// Returns the rank and the value of `key`. O(log n).
     pub(crate) fn find(&self, key: &K) -> Option<(usize, &V)> {
         let mut rank = 0;
         let mut node = &self.root;

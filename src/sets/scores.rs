@@ -1,14 +1,15 @@
-//! Members ordered by score: the plain data below [`SortedSet`](crate::SortedSet) and
-//! [`ExpiringSet`](crate::ExpiringSet).
+//! Members ordered by score: the data structure of [`SortedSet`](crate::SortedSet) and
+//! [`ExpiringSet`](crate::ExpiringSet), without locks.
 //!
-//! 1. Each member has a slot, and its slot is in the table.
-//! 2. A slot whose member has left is stale: it stays in the table for a while, but its key is not in the
-//!    order any more. To take it out costs a wait for memory; of many at once, the waits fall together.
-//! 3. There are no more slots than three times the members, and a few.
-//! 4. `Eq` of members, and `Ord` and `Clone` of scores, may be somebody's code, and panic. They are called
-//!    before a change. Taking out, which goes by rank, calls none of them.
-//! 5. All this may be behind a lock, so nothing of the user's is dropped here. What leaves is left in a
-//!    [`Drained`], in what is returned, or in the garbage, for whoever drops it after unlocking.
+//! 1. Each member has a slot, and the slot is in the table.
+//! 2. The slot of a removed member is stale: it stays in the table for a time, but its key is not in the
+//!    order. Taking a slot out of the table waits for memory; if many are taken out together, their waits
+//!    overlap.
+//! 3. There are at most three times as many slots as members, plus [`SLOT_SLACK`].
+//! 4. `Eq` of members, and `Ord` and `Clone` of scores, may be user code and panic. They are called before a
+//!    change. Removal goes by rank and calls none of them.
+//! 5. This may be behind a lock, so nothing of the user's types is dropped here. Removed values are put in a
+//!    [`Drained`], returned, or put in the drop queue, to be dropped by the caller after unlock.
 
 mod slot_table;
 
@@ -27,31 +28,32 @@ use crate::{
     sets::rank_tree::{Leaf, RankTree},
 };
 
-/// How many stale slots are taken out of the table at once.
-const BATCH: usize = 32;
+/// Number of stale slots that are taken out of the table together.
+const STALE_BATCH: usize = 32;
 
-/// So many slots are not worth giving back.
-const SMALL: usize = 16;
+/// Number of slots in excess of three per member that is tolerated: fewer are not worth a rebuild.
+const SLOT_SLACK: usize = 16;
 
-/// As many are taken out one by one before memory is taken for them.
-pub(crate) const FEW: usize = 4;
+/// Number of members that are removed one by one before a removal allocates.
+pub(crate) const INLINE_DRAINED: usize = 4;
 
-/// Each member once, in the order of the scores; equal scores in the order of coming.
+/// Members in the order of their scores, each once; equal scores in the order of insertion.
 pub(crate) struct Scores<S, T> {
     members: RankTree<OrderKey<S>, Member<T>>,
-    /// The key of each member, by slot. Of a stale slot it stays, as `None` would cost a wait for memory.
+    /// The key of each member, by slot. A stale slot keeps its key if dropping it runs no code, as writing
+    /// `None` would wait for memory.
     slots: Vec<Option<OrderKey<S>>>,
-    /// Slots, by the hashes of their members. Not the members themselves, as those move in the tree.
+    /// Slots by the hash of their members. It has no references to members, as those move within the tree.
     table: SlotTable,
-    /// Slots whose members have left, and that are still in the table.
+    /// Slots of removed members that are still in the table.
     stale: Vec<Slot>,
-    /// Slots that are not in the table.
+    /// Slots that are not in the table and can be reused.
     free: Vec<u32>,
-    /// Of the next to come.
+    /// Sequence number of the next insertion.
     next_sequence: u64,
 }
 
-/// A score, and a number that tells equal ones apart.
+/// A score, and a sequence number that orders equal scores.
 pub(crate) type OrderKey<S> = (S, u64);
 
 struct Member<T> {
@@ -59,24 +61,24 @@ struct Member<T> {
     slot: Slot,
 }
 
-/// Where a member's key is, and the hash by which that is found.
+/// Index of a member's key in `slots`, and the hash under which the table has it.
 #[derive(Clone, Copy)]
 struct Slot {
     number: u32,
     hash: u32,
 }
 
-/// Members that were taken out. Made before the lock, and dropped after it.
+/// Removed members. Created before the lock is taken, and dropped after unlock.
 pub(crate) struct Drained<S, T> {
-    few: SmallVec<[(S, T); FEW]>,
+    inline: SmallVec<[(S, T); INLINE_DRAINED]>,
     leaves: Vec<Leaf<OrderKey<S>, Member<T>>>,
-    /// Memory that is given back, as to free much of it takes long, too.
-    old: Option<OldSlots<S>>,
+    /// Replaced tables, as freeing much memory takes long, too.
+    old_slots: Option<OldSlots<S>>,
 }
 
 type OldSlots<S> = (Vec<Option<OrderKey<S>>>, SlotTable);
 
-/// The hash by which a member is found.
+/// Returns the hash under which a member is stored.
 #[inline]
 pub(crate) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, member: &Q) -> u32 {
     let hash = hasher.hash_one(member);
@@ -109,7 +111,7 @@ impl<S, T> Scores<S, T> {
         self.members.at(rank).map(|((score, _), member)| (score, &member.member))
     }
 
-    /// How many scores are `before` something; they must come before all others. O(log n).
+    /// Returns the number of scores for which `before` is true; they must precede all others. O(log n).
     pub(crate) fn rank_where(&self, before: impl Fn(&S) -> bool) -> usize {
         self.members.rank_where(|(score, _)| before(score))
     }
@@ -119,11 +121,11 @@ impl<S, T> Scores<S, T> {
         self.members.for_each(ranks, |(score, _), member| each(score, &member.member));
     }
 
-    /// Takes out the member of a rank, which must be there. O(log n).
+    /// Removes and returns the member with this rank, which must exist. O(log n).
     #[inline]
     pub(crate) fn remove_at(&mut self, rank: usize) -> (S, T) {
         let ((score, _), Member { member, slot }) = self.members.remove_at(rank);
-        self.forget_key(slot);
+        self.discard_key(slot);
         self.stale.push(slot);
         if self.has_too_many_slots() {
             drop(self.rebuild());
@@ -131,38 +133,38 @@ impl<S, T> Scores<S, T> {
         (score, member)
     }
 
-    /// Takes out the members of these ranks, in order. O(log n + m).
+    /// Removes the members with these ranks, in order. O(log n + m).
     #[inline]
     pub(crate) fn drain(&mut self, ranks: Range<usize>, drained: &mut Drained<S, T>) {
-        // What dies in a steady flow is one at a time, and takes no memory for it.
-        if ranks.len() == 1 && drained.few.len() < FEW && drained.leaves.is_empty() {
-            drained.few.push(self.remove_at(ranks.start));
+        // In a steady flow, members expire one at a time; that needs no allocation.
+        if ranks.len() == 1 && drained.inline.len() < INLINE_DRAINED && drained.leaves.is_empty() {
+            drained.inline.push(self.remove_at(ranks.start));
         } else {
             self.drain_leaves(ranks, drained);
         }
     }
 
-    /// Scores that are of no more use, to be dropped after unlocking.
-    pub(crate) fn take_garbage(&mut self) -> Vec<OrderKey<S>> {
-        self.members.take_garbage()
+    /// Returns the scores that are no longer needed, to be dropped after unlock.
+    pub(crate) fn take_drop_queue(&mut self) -> Vec<OrderKey<S>> {
+        self.members.take_drop_queue()
     }
 
     fn drain_leaves(&mut self, ranks: Range<usize>, drained: &mut Drained<S, T>) {
         let before = drained.leaves.len();
         self.members.drain(ranks, &mut drained.leaves);
         if self.has_too_many_slots() {
-            drained.old = Some(self.rebuild());
+            drained.old_slots = Some(self.rebuild());
             return;
         }
         for (_, member) in drained.leaves[before..].iter().flatten() {
-            self.forget_key(member.slot);
+            self.discard_key(member.slot);
             self.stale.push(member.slot);
         }
     }
 
-    /// A key whose drop is somebody's code goes to the garbage in time.
+    /// Queues the key of a removed member to be dropped, unless scores have no drop code.
     #[inline]
-    fn forget_key(&mut self, slot: Slot) {
+    fn discard_key(&mut self, slot: Slot) {
         if needs_drop::<S>()
             && let Some(key) = self.slots[slot.number as usize].take()
         {
@@ -172,11 +174,11 @@ impl<S, T> Scores<S, T> {
 
     #[inline]
     fn has_too_many_slots(&self) -> bool {
-        self.slots.len() > 3 * self.members.len() + SMALL
+        self.slots.len() > 3 * self.members.len() + SLOT_SLACK
     }
 
-    /// Gives each member a new slot, and so all memory back that is not needed. O(n), but members are few
-    /// where there are too many slots.
+    /// Assigns new slots to all members, and so frees unused memory. O(n), but there are few members if there
+    /// are too many slots.
     #[cold]
     fn rebuild(&mut self) -> OldSlots<S> {
         let len = self.members.len();
@@ -197,9 +199,9 @@ impl<S, T> Scores<S, T> {
         (mem::replace(&mut self.slots, slots), mem::replace(&mut self.table, table))
     }
 
-    /// Makes room in the table: a larger one, or one without the stale slots.
+    /// Replaces the full table by a larger one, or by one without the stale slots.
     #[cold]
-    fn grow(&mut self) {
+    fn replace_table(&mut self) {
         let mut table = SlotTable::with_capacity((self.members.len() + 1) * 5 / 4);
         self.members.for_each(0..self.members.len(), |_, Member { slot, .. }| {
             table.insert(slot.hash, slot.number);
@@ -208,11 +210,11 @@ impl<S, T> Scores<S, T> {
         self.free.extend(self.stale.drain(..).map(|slot| slot.number));
     }
 
-    /// Takes the youngest of the stale slots out of the table.
+    /// Takes the most recent stale slots out of the table.
     #[cold]
-    fn free_slots(&mut self) {
-        // None of these waits for another: the processor fetches what it needs of many at once.
-        for Slot { number, hash } in self.stale.drain(self.stale.len() - BATCH..) {
+    fn free_stale_slots(&mut self) {
+        // The iterations are independent, so that the processor loads memory for many of them at once.
+        for Slot { number, hash } in self.stale.drain(self.stale.len() - STALE_BATCH..) {
             self.table.remove(hash, number);
             self.free.push(number);
         }
@@ -220,15 +222,15 @@ impl<S, T> Scores<S, T> {
 }
 
 impl<S: Ord + Clone, T> Scores<S, T> {
-    /// Moves in a member at its score, behind those of the same score. Where it was there already, `member`
-    /// is then what was there, and its score is returned. O(log n).
+    /// Inserts a member behind those with the same score, or moves it there. If it was present, `member` then
+    /// holds the previous equal one, and its previous score is returned. O(log n).
     #[inline]
     pub(crate) fn insert(&mut self, score: S, hash: u32, member: &mut Option<T>) -> Option<S>
     where
         T: Eq,
     {
-        let coming = member.as_ref().expect("there is one to come");
-        match self.find_slot(hash, coming) {
+        let new_member = member.as_ref().expect("the caller passes a member");
+        match self.find_slot(hash, new_member) {
             None => {
                 self.insert_new(score, hash, member);
                 None
@@ -237,7 +239,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
         }
     }
 
-    /// How many are before a member, and its score. O(log n).
+    /// Returns the rank of a member and its score. O(log n).
     pub(crate) fn find<Q>(&self, hash: u32, member: &Q) -> Option<(usize, &S)>
     where
         Q: Equivalent<T> + ?Sized,
@@ -247,7 +249,8 @@ impl<S: Ord + Clone, T> Scores<S, T> {
         Some((rank, score))
     }
 
-    /// The ranks of these scores; none where the range is empty or the wrong way round. O(log n).
+    /// Returns the ranks of the members with scores in this range; an empty range if it is empty or inverted.
+    /// O(log n).
     pub(crate) fn ranks(&self, scores: &impl RangeBounds<S>) -> Range<usize> {
         let start = match scores.start_bound() {
             Bound::Unbounded => 0,
@@ -265,10 +268,10 @@ impl<S: Ord + Clone, T> Scores<S, T> {
     #[inline]
     fn insert_new(&mut self, score: S, hash: u32, member: &mut Option<T>) {
         if self.table.is_full() {
-            self.grow();
+            self.replace_table();
         }
-        if self.free.is_empty() && self.stale.len() >= BATCH {
-            self.free_slots();
+        if self.free.is_empty() && self.stale.len() >= STALE_BATCH {
+            self.free_stale_slots();
         }
         let unused = || u32::try_from(self.slots.len()).expect("there are at most 2^32 slots");
         let number = self.free.last().copied().unwrap_or_else(unused);
@@ -285,10 +288,10 @@ impl<S: Ord + Clone, T> Scores<S, T> {
 
     fn move_to(&mut self, score: S, rank: usize, slot: Slot, member: &mut Option<T>) -> S {
         let key = (score.clone(), self.next_sequence);
-        // It is put in before it is taken out, as only that may panic (`Ord`, `Clone`): a member is lost never,
-        // and twice only for the moment in between.
+        // Inserted before the old item is removed, because only the insertion may panic (`Ord`, `Clone`). So
+        // a member is never lost, and is present twice only between these two steps.
         let old = self.slots[slot.number as usize].as_ref();
-        let rank = rank + usize::from(key < *old.expect("it was found by its key"));
+        let rank = rank + usize::from(key < *old.expect("the member was found by its key"));
         self.members.insert((score, self.next_sequence), || Member { member: take(member), slot });
         self.next_sequence += 1;
         let ((score, _), old) = self.members.remove_at(rank);
@@ -306,7 +309,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
     {
         let mut rank = 0;
         let found = self.table.find(hash, |slot| {
-            // The key of a stale slot is not in the order.
+            // The key of a stale slot is not in the order, so that `find` skips it.
             let key = self.slots[slot as usize].as_ref();
             let found = key.and_then(|key| self.members.find(key));
             found.is_some_and(|(at, found)| {
@@ -319,27 +322,27 @@ impl<S: Ord + Clone, T> Scores<S, T> {
 }
 
 impl<S, T> Drained<S, T> {
-    /// What was taken out, in order.
+    /// Returns the removed members, in order.
     pub(crate) fn into_members(self) -> impl Iterator<Item = (S, T)> {
         let leaves = self.leaves.into_iter().flatten();
-        self.few.into_iter().chain(leaves.map(|((score, _), member)| (score, member.member)))
+        self.inline.into_iter().chain(leaves.map(|((score, _), member)| (score, member.member)))
     }
 
-    /// Drops all, one by one; tells how many panicked.
+    /// Drops the members one by one and returns the number of drops that panicked.
     #[inline]
     pub(crate) fn drop_all(self) -> usize {
-        drop_all(self.few) + drop_all(self.leaves.into_iter().flatten())
+        drop_all(self.inline) + drop_all(self.leaves.into_iter().flatten())
     }
 }
 
 impl<S, T> Default for Drained<S, T> {
     fn default() -> Self {
-        Self { few: SmallVec::new(), leaves: Vec::new(), old: None }
+        Self { inline: SmallVec::new(), leaves: Vec::new(), old_slots: None }
     }
 }
 
 fn take<T>(member: &mut Option<T>) -> T {
-    member.take().expect("there is one to come")
+    member.take().expect("the caller passes a member")
 }
 
 #[cfg(test)]

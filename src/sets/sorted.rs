@@ -1,5 +1,5 @@
-//! A sorted set of any scores: [`Scores`] behind one lock. What is the user's is hashed before the lock and
-//! dropped after it.
+//! Sorted set with scores of any ordered type: [`Scores`] behind one lock. Members are hashed before the lock
+//! is taken, and removed members and scores are dropped after it is released.
 
 use std::{
     fmt,
@@ -15,19 +15,19 @@ use crate::{
     sets::scores::{Drained, Scores, hash_of},
 };
 
-/// A set whose members are ordered by score, as Redis' sorted sets are.
+/// A set whose members are ordered by score, like a sorted set of Redis.
 ///
-/// A `SortedSet` is a handle: cheap to clone, and all clones are one set. The score is of any type with an
-/// order. A member is in the set once; to insert it again moves it. Equal scores keep all their members, in
-/// the order in which they were inserted. A rank is the number of members that come before.
+/// A `SortedSet` is a handle to one shared set; cloning it is cheap. The score has any type with a total
+/// order. Each member is in the set once; inserting it again moves it. Members with equal scores are all
+/// kept, in the order in which they were inserted. The rank of a member is the number of members before it.
 ///
-/// This is [`ExpiringSet`](crate::ExpiringSet) without the time: nothing dies here, and no runtime is
-/// needed. Each call is atomic against all others. Look-ups take any borrowed form of a member (`&str` for
+/// It is an [`ExpiringSet`](crate::ExpiringSet) without time: nothing expires, and no runtime is needed. Each
+/// call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
 /// `String`).
 ///
 /// # From Redis
 ///
-/// | there | here |
+/// | Redis | `SortedSet` |
 /// | --- | --- |
 /// | `ZADD` | [`insert`](Self::insert), [`extend`](Self::extend) |
 /// | `ZSCORE`, `ZRANK` | [`score`](Self::score), [`rank`](Self::rank) |
@@ -39,21 +39,22 @@ use crate::{
 /// | `ZPOPMIN`, `ZPOPMAX` | [`pop_first`](Self::pop_first), [`pop_last`](Self::pop_last) |
 /// | `DEL` | [`clear`](Self::clear) |
 ///
-/// Ranges are Rust's: `0..3` are the first three, where Redis says `0 2`. One that is empty, the wrong way
-/// round or beyond the end has no members, and is no error. Redis puts members of equal scores in the order
-/// of their bytes; for that, make the member a part of the score.
+/// Ranges are Rust ranges: `0..3` selects the first three members, which is `0 2` in Redis. A range that is
+/// empty, inverted or beyond the end selects no members and is not an error. Redis orders members with equal
+/// scores by their bytes; to get that order, make the member a part of the score.
 ///
 /// # Cost
 ///
-/// One lock and O(log n), and O(m) where m members are returned or removed. That is amortized: a set that has
-/// doubled, or shrunk to a third, gets a new table under that lock, which takes up to 100 ns a
-/// member. An awaited call takes part in Tokio's cooperative budget (once in 61 calls). That is the only point
-/// at which it waits, and it comes before the call does anything: all calls are cancel safe.
+/// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. That cost is
+/// amortized: a set that has doubled, or shrunk to a third, gets a new table under the lock, which takes up
+/// to 100 ns per member. An awaited call takes part in Tokio's cooperative budget (once in 61 calls). This is
+/// the only point at which it waits, and it precedes all effects of the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of members, and `Ord` and `Clone` of scores, run under the lock, and so must not call
-/// the set; `Hash` and `Drop` do not, and may. A panic in any of them leaves the set whole.
+/// `Eq` and `Clone` of members, and `Ord` and `Clone` of scores, run under the lock and must not call the
+/// set. `Hash` and `Drop` run outside it and may call the set. A panic in any of them leaves the set
+/// consistent.
 ///
 /// # Examples
 ///
@@ -85,42 +86,44 @@ where
     S: Ord + Clone,
     T: Hash + Eq + Clone,
 {
-    /// An empty set.
+    /// Creates an empty set.
     pub fn new() -> Self {
         let (scores, hasher) = (Mutex::new(Scores::new()), DefaultHasher::default());
         Self(Arc::new(SharedState { scores, hasher }))
     }
 
-    /// Moves `member` in, at `score`; returns the score that it had (Redis: `ZADD`).
+    /// Adds `member` with this score, or moves it to that score. Returns its previous score (Redis: `ZADD`).
     #[doc(alias = "ZADD")]
     pub async fn insert(&self, score: S, member: T) -> Option<S> {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, &member);
-        // Out here it is dropped after the lock, and so is what it displaces.
+        // Declared outside of the closure, so that it, or the member that it displaces, is dropped after
+        // unlock.
         let mut member = Some(member);
         self.change(|scores| scores.insert(score, hash, &mut member))
     }
 
-    /// Moves all members in, in their order; nobody sees a part of them.
+    /// Adds all members in their order, as one atomic change.
     pub fn extend(&self, members: impl IntoIterator<Item = (S, T)>) -> impl Future<Output = ()> {
         let hashed =
             |(score, member)| (hash_of(&self.0.hasher, &member), Some(score), Some(member));
-        // The caller's iterator may be of one thread alone, and the future is to go to any.
-        let mut coming: Vec<_> = members.into_iter().map(hashed).collect();
+        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
+        // future should be.
+        let mut hashed_members: Vec<_> = members.into_iter().map(hashed).collect();
         async move {
             coop::proceed().await;
             self.change(|scores| {
-                for (hash, coming, member) in &mut coming {
-                    // The old score goes where the new one was: it is dropped after the lock, too.
-                    if let Some(score) = coming.take() {
-                        *coming = scores.insert(score, *hash, member);
+                for (hash, score, member) in &mut hashed_members {
+                    // The old score takes the place of the new one, so that it is dropped after unlock, too.
+                    if let Some(new_score) = score.take() {
+                        *score = scores.insert(new_score, *hash, member);
                     }
                 }
             });
         }
     }
 
-    /// The score of `member` (Redis: `ZSCORE`).
+    /// Returns the score of `member`, or `None` if it is not in the set (Redis: `ZSCORE`).
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Option<S>
     where
@@ -131,7 +134,7 @@ where
         self.change(|scores| scores.find(hash, member).map(|(_, score)| score.clone()))
     }
 
-    /// How many members come before `member` (Redis: `ZRANK`).
+    /// Returns the number of members before `member`, or `None` if it is not in the set (Redis: `ZRANK`).
     #[doc(alias = "ZRANK")]
     pub async fn rank<Q>(&self, member: &Q) -> Option<usize>
     where
@@ -142,7 +145,7 @@ where
         self.change(|scores| scores.find(hash, member).map(|(rank, _)| rank))
     }
 
-    /// Whether `member` is in the set.
+    /// Returns whether `member` is in the set.
     pub async fn contains<Q>(&self, member: &Q) -> bool
     where
         Q: Hash + Equivalent<T> + ?Sized,
@@ -150,40 +153,40 @@ where
         self.rank(member).await.is_some()
     }
 
-    /// The member with the lowest score.
+    /// Returns the member with the lowest score.
     pub async fn first(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| scores.first().map(cloned))
     }
 
-    /// The member with the highest score.
+    /// Returns the member with the highest score.
     pub async fn last(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| scores.at(scores.len().checked_sub(1)?).map(cloned))
     }
 
-    /// The members with these scores, lowest first (Redis: `ZRANGEBYSCORE`).
+    /// Returns the members with scores in this range, lowest first (Redis: `ZRANGEBYSCORE`).
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<S>) -> Vec<(S, T)> {
         coop::proceed().await;
-        self.copies(|all| all.ranks(&scores))
+        self.clone_members(|all| all.ranks(&scores))
     }
 
-    /// The members of these ranks, lowest first (Redis: `ZRANGE`).
+    /// Returns the members with these ranks, lowest score first (Redis: `ZRANGE`).
     #[doc(alias = "ZRANGE")]
     pub async fn ranks(&self, ranks: impl RangeBounds<usize>) -> Vec<(S, T)> {
         coop::proceed().await;
-        self.copies(|all| clamped(&ranks, all.len()))
+        self.clone_members(|all| clamped(&ranks, all.len()))
     }
 
-    /// How many members have these scores (Redis: `ZCOUNT`). O(log n).
+    /// Returns the number of members with scores in this range (Redis: `ZCOUNT`). O(log n).
     #[doc(alias = "ZCOUNT")]
     pub async fn count(&self, scores: impl RangeBounds<S>) -> usize {
         coop::proceed().await;
         self.change(|all| all.ranks(&scores).len())
     }
 
-    /// Takes `member` out; returns the score that it had (Redis: `ZREM`).
+    /// Removes `member` and returns its score, or `None` if it is not in the set (Redis: `ZREM`).
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> Option<S>
     where
@@ -198,60 +201,60 @@ where
         removed.map(|(score, _)| score)
     }
 
-    /// Takes the members with these scores out; tells how many there were (Redis: `ZREMRANGEBYSCORE`).
+    /// Removes the members with scores in this range and returns their number (Redis: `ZREMRANGEBYSCORE`).
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<S>) -> usize {
         coop::proceed().await;
         self.drain(|all| all.ranks(&scores))
     }
 
-    /// Takes the members of these ranks out; tells how many there were (Redis: `ZREMRANGEBYRANK`).
+    /// Removes the members with these ranks and returns their number (Redis: `ZREMRANGEBYRANK`).
     #[doc(alias = "ZREMRANGEBYRANK")]
     pub async fn remove_ranks(&self, ranks: impl RangeBounds<usize>) -> usize {
         coop::proceed().await;
         self.drain(|all| clamped(&ranks, all.len()))
     }
 
-    /// Takes the member with the lowest score out (Redis: `ZPOPMIN`).
+    /// Removes and returns the member with the lowest score (Redis: `ZPOPMIN`).
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop_first(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| (scores.len() > 0).then(|| scores.remove_at(0)))
     }
 
-    /// Takes the member with the highest score out (Redis: `ZPOPMAX`).
+    /// Removes and returns the member with the highest score (Redis: `ZPOPMAX`).
     #[doc(alias = "ZPOPMAX")]
     pub async fn pop_last(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| scores.len().checked_sub(1).map(|last| scores.remove_at(last)))
     }
 
-    /// How many members there are (Redis: `ZCARD`).
+    /// Returns the number of members (Redis: `ZCARD`).
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> usize {
         coop::proceed().await;
         self.change(|scores| scores.len())
     }
 
-    /// Whether there are no members.
+    /// Returns whether the set is empty.
     pub async fn is_empty(&self) -> bool {
         self.len().await == 0
     }
 
-    /// Takes all members out.
+    /// Removes all members.
     #[doc(alias = "DEL")]
     pub async fn clear(&self) {
         self.remove_ranks(..).await;
     }
 
-    fn copies(&self, ranks: impl FnOnce(&Scores<S, T>) -> Range<usize>) -> Vec<(S, T)> {
-        let mut copies = Vec::new();
+    fn clone_members(&self, ranks: impl FnOnce(&Scores<S, T>) -> Range<usize>) -> Vec<(S, T)> {
+        let mut clones = Vec::new();
         self.change(|scores| {
             let ranks = ranks(scores);
-            copies.reserve(ranks.len());
-            scores.for_each(ranks, |score, member| copies.push(cloned((score, member))));
+            clones.reserve(ranks.len());
+            scores.for_each(ranks, |score, member| clones.push(cloned((score, member))));
         });
-        copies
+        clones
     }
 
     fn drain(&self, ranks: impl FnOnce(&Scores<S, T>) -> Range<usize>) -> usize {
@@ -269,10 +272,11 @@ where
     fn change<R>(&self, op: impl FnOnce(&mut Scores<S, T>) -> R) -> R {
         let mut scores = lock(&self.0.scores);
         let outcome = op(&mut scores);
-        // Taken after each change, so that it never grows.
-        let garbage = scores.take_garbage();
+        // Taken after each change, so that it does not accumulate, and dropped after unlock, as `Drop` of
+        // scores is user code.
+        let drop_queue = scores.take_drop_queue();
         drop(scores);
-        drop_all(garbage);
+        drop_all(drop_queue);
         outcome
     }
 }
@@ -305,7 +309,7 @@ fn cloned<S: Clone, T: Clone>((score, member): (&S, &T)) -> (S, T) {
     (score.clone(), member.clone())
 }
 
-/// These ranks, of those that are there.
+/// Limits `ranks` to the `len` existing ones.
 fn clamped(ranks: &impl RangeBounds<usize>, len: usize) -> Range<usize> {
     let start = match ranks.start_bound() {
         Bound::Unbounded => 0,
@@ -321,7 +325,8 @@ fn clamped(ranks: &impl RangeBounds<usize>, len: usize) -> Range<usize> {
     start.min(end)..end
 }
 
-/// Somebody's code may have panicked under the lock; what it guards is whole all the same.
+/// Ignores poisoning: user code may have panicked under the lock, but it runs only when the data is
+/// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

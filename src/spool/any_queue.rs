@@ -1,11 +1,11 @@
-//! The queue that a spool writes to, of either kind.
+//! A queue of either kind, as the target of a spool.
 
 use std::{path::Path, sync::Arc};
 
 use super::record::Record;
 use crate::dirq::{Error, Purge, Queue, QueueSimple};
 
-/// A queue of either kind, as a spool writes to it. It is `pub` as what [`Spool::new`](crate::Spool::new) takes.
+/// A queue of either kind. `pub` because [`Spool::new`](crate::Spool::new) takes it.
 #[derive(Debug)]
 pub enum AnyQueue {
     Simple(QueueSimple),
@@ -13,7 +13,7 @@ pub enum AnyQueue {
 }
 
 impl AnyQueue {
-    /// Whether elements of the spool go in.
+    /// Checks that the queue accepts elements of the spool.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self {
             Self::Simple(_) => Ok(()),
@@ -38,7 +38,7 @@ impl AnyQueue {
         }
     }
 
-    /// Adds the records in their order, as far as it can; tells how many are in the queue now.
+    /// Adds as many records as possible, in order. Returns the number that are in the queue now.
     pub(super) async fn add(&self, records: &[Arc<Record>]) -> (usize, Result<(), Error>) {
         let records = records.iter();
         let added = match self {

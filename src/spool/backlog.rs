@@ -1,4 +1,4 @@
-//! The events that were taken off a stream and are not yet in the queue, and how the tries to write them went.
+//! The events that were taken off a stream and are not in the queue yet, and the results of the attempts to write them.
 
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
@@ -7,17 +7,17 @@ use tokio::time::Instant;
 use super::{record::Record, stats::SpoolStats};
 use crate::dirq::Error;
 
-/// How many events are in hand at most, of each run, and written at once.
+/// Maximum number of events that each run holds and writes at once.
 pub(super) const BATCH: usize = 256;
-/// The same in bytes; beyond the first, which may be longer.
+/// The same limit in bytes, except that the first event may be longer.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 
-/// What is in hand. It is under a lock, and so never drops a record itself.
+/// Events that are held. The backlog is guarded by a lock, so its methods return records instead of dropping them.
 pub(super) struct Backlog {
-    /// The oldest first. Only the task that writes takes them out, and so those of its batch are the first until it
-    /// has written them, whatever comes behind meanwhile.
+    /// Oldest first. Only the task that writes removes records, so its batch stays at the front until it is written,
+    /// even if records are pushed in the meantime.
     records: VecDeque<Arc<Record>>,
-    /// How many to write at once: fewer after a try that failed.
+    /// Number of records to write at once: reduced after a failed attempt.
     batch_size: usize,
     written: u64,
     unsynced: u64,
@@ -25,7 +25,7 @@ pub(super) struct Backlog {
     skipped: u64,
     failures: u64,
     stalled_since: Option<Instant>,
-    /// Whether the last batch was not synced.
+    /// True if the last batch could not be synced.
     is_unsynced: bool,
 }
 
@@ -52,12 +52,12 @@ impl Backlog {
         self.records.push_back(Arc::new(record));
     }
 
-    /// Counts an event that can't be written.
-    pub(super) fn pass_over(&mut self) {
+    /// Counts an event that cannot be serialized.
+    pub(super) fn count_unwritable(&mut self) {
         self.unwritable += 1;
     }
 
-    /// The next to write, which stay in the backlog until they are written.
+    /// Returns the next records to write. They stay in the backlog until they are written.
     pub(super) fn batch(&self) -> Vec<Arc<Record>> {
         let mut bytes = 0;
         let fits = |record: &&Arc<Record>| {
@@ -67,23 +67,23 @@ impl Backlog {
         self.records.iter().take(self.batch_size).take_while(fits).cloned().collect()
     }
 
-    /// Takes out the first, which the queue will never take. To be dropped outside of the lock.
+    /// Removes the first record, which the queue will never accept. Drop it outside of the lock.
     pub(super) fn skip(&mut self) -> Option<Arc<Record>> {
         self.skipped += 1;
         self.failures += 1;
-        // What it held up may be written as before.
+        // The events behind it may be written now.
         self.stalled_since = None;
         self.records.pop_front()
     }
 
-    /// Takes out the first, which are in the queue. To be dropped outside of the lock.
+    /// Removes the first records, which are in the queue. Drop them outside of the lock.
     pub(super) fn remove_written(&mut self, written: usize) -> Vec<Arc<Record>> {
         self.written += written as u64;
         self.records.drain(..written).collect()
     }
 
-    /// Counts a try to write, after what was written is taken out.
-    pub(super) fn record_try(
+    /// Records the result of an attempt, after the written records were removed.
+    pub(super) fn record_attempt(
         &mut self,
         batch: usize,
         written: usize,
@@ -91,21 +91,21 @@ impl Backlog {
     ) -> Option<Transition> {
         self.failures += u64::from(result.is_err());
         if result.is_err() && written < batch {
-            // A disk that has no room for a batch may have some for one.
+            // A disk without space for a batch may have space for one event.
             self.batch_size = 1;
             let begins = self.stalled_since.is_none();
             self.stalled_since.get_or_insert_with(Instant::now);
             return begins.then_some(Transition::Stalled);
         }
         self.batch_size = BATCH.min(2 * self.batch_size);
-        // All is in the queue. To write it again would double it, at each try.
+        // All events are in the queue. Writing them again would duplicate them at each attempt.
         let was_unsynced = mem::replace(&mut self.is_unsynced, result.is_err());
         if self.is_unsynced {
             self.unsynced += written as u64;
             self.stalled_since = None;
             return (!was_unsynced).then_some(Transition::Unsynced);
         }
-        // Where one goes in now and then, it has not come to take them all.
+        // A single event that was accepted does not mean that the queue has recovered.
         if self.batch_size < BATCH && !self.records.is_empty() {
             return None;
         }
@@ -125,11 +125,11 @@ impl Backlog {
     }
 }
 
-/// That the queue begins to refuse what it is given, or takes it again.
+/// A change in whether the queue accepts events.
 pub(super) enum Transition {
     Stalled,
-    /// It takes what it is given, but can't promise that a crash of the machine leaves it.
+    /// Events are accepted, but may not survive a crash of the machine.
     Unsynced,
-    /// After it had stalled for so long.
+    /// After a stall of this duration.
     Recovered(Duration),
 }

@@ -1,4 +1,4 @@
-//! What a spool tells of itself to the `metrics` facade.
+//! Metrics of a spool, exported to the `metrics` facade.
 
 use std::sync::{Arc, Weak};
 
@@ -6,26 +6,26 @@ use super::writer::Writer;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 static SERIES: [Series; 7] = [
-    counter(
-        "fleeting_spool_written_total",
-        "Events that are in the queue, or were taken from it again.",
-    ),
+    counter("fleeting_spool_written_total", "Events written to the queue."),
     counter(
         "fleeting_spool_unsynced_total",
-        "Of these, those that a crash of the machine may take.",
+        "Events written to the queue that may not survive a crash of the machine, because syncing failed.",
     ),
-    counter("fleeting_spool_unwritable_total", "Events that could not be made JSON of."),
+    counter("fleeting_spool_unwritable_total", "Events that could not be serialized."),
     counter(
         "fleeting_spool_skipped_total",
-        "Events that were too large for the queue, and skipped.",
+        "Events skipped because they were too large for the queue.",
     ),
-    counter("fleeting_spool_failures_total", "Tries to write that failed."),
-    gauge("fleeting_spool_in_hand", "Events that are not known to be in the queue."),
-    gauge("fleeting_spool_stalled_seconds", "For how long the queue has refused what is in hand."),
+    counter("fleeting_spool_failures_total", "Failed attempts to write."),
+    gauge("fleeting_spool_in_hand", "Events taken off a stream and not yet in the queue."),
+    gauge(
+        "fleeting_spool_stalled_seconds",
+        "Time for which the queue has rejected the events in hand.",
+    ),
 ];
 
-/// Has a spool tell of itself, by the path of its queue.
-pub(super) fn follow(writer: &Arc<Writer>) {
+/// Registers a spool with the exporter, labelled with the path of its queue.
+pub(super) fn register_spool(writer: &Arc<Writer>) {
     let source: Weak<Writer> = Arc::downgrade(writer);
     register(&SERIES, &writer.queue().path().to_string_lossy(), source, &writer.registration);
 }

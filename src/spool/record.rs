@@ -1,4 +1,4 @@
-//! An event as it is written: its key and value as JSON, made when it comes off the stream.
+//! Serialized events. The key and the value are converted to JSON when the event is taken off the stream.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use crate::{
     engine::event::Event,
 };
 
-/// An event in the words of the queue.
+/// An event as it is written to the queue.
 pub(super) struct Record {
     /// As JSON.
     key: String,
@@ -32,11 +32,11 @@ struct Meta {
 
 pub(super) fn schema() -> Schema {
     Schema::new([("key", "string"), ("value", "string"), ("meta", "table")])
-        .expect("names and types are right")
+        .expect("the names and types are valid")
 }
 
 impl Record {
-    /// Where serde refuses the key or the value, or panics in them, an error.
+    /// Fails if serializing the key or the value fails or panics.
     pub(super) fn of<K: Serialize, V: Serialize>(
         event: &Event<K, V>,
         wall_clock: &WallClock,
@@ -52,26 +52,26 @@ impl Record {
         })
     }
 
-    /// With all that one can have.
+    /// Returns a record with all optional fields.
     pub(super) fn sample() -> Self {
         let meta = Meta { deadline: Some(0.0), at: 0.0, cause: "expired" };
         Self { key: "null".to_owned(), value: "null".to_owned(), meta }
     }
 
-    /// How many bytes it has, about.
+    /// Returns its approximate size in bytes.
     pub(super) fn len(&self) -> usize {
         const META: usize = 96;
         self.key.len() + self.value.len() + META
     }
 
-    /// For a simple queue.
+    /// Returns the body for a simple queue.
     pub(super) fn body(&self) -> Vec<u8> {
         let Self { key, value, meta } = self;
         let meta = serde_json::to_string(meta).expect("numbers and a word are JSON");
         format!(r#"{{"key":{key},"value":{value},"meta":{meta}}}"#).into_bytes()
     }
 
-    /// For a normal one.
+    /// Returns the element for a normal queue.
     pub(super) fn element(&self) -> Element {
         let mut meta = BTreeMap::from([
             ("at", self.meta.at.to_string()),
@@ -84,7 +84,7 @@ impl Record {
     }
 }
 
-/// One moment on both clocks.
+/// The same moment on the monotonic clock and on the wall clock.
 pub(super) struct WallClock {
     instant: Instant,
     /// Microseconds since 1970.
@@ -97,7 +97,7 @@ impl WallClock {
         Self { instant: Instant::now(), micros: micros(since) }
     }
 
-    /// Seconds since 1970, to a microsecond.
+    /// Converts to seconds since 1970, with microsecond precision.
     fn seconds(&self, instant: Instant) -> f64 {
         let micros = match instant.checked_duration_since(self.instant) {
             Some(later) => self.micros.saturating_add(micros(later)),
@@ -112,7 +112,7 @@ fn micros(duration: std::time::Duration) -> i64 {
 }
 
 fn to_json(value: &impl Serialize) -> serde_json::Result<String> {
-    // The value's code is anybody's, and the events behind it must not suffer for it.
+    // `Serialize` is user code. A panic in it must not lose the events behind this one.
     catch_unwind(AssertUnwindSafe(|| serde_json::to_string(value)))
-        .unwrap_or_else(|_| Err(serde_json::Error::custom("its serialization panicked")))
+        .unwrap_or_else(|_| Err(serde_json::Error::custom("the serialization panicked")))
 }

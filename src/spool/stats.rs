@@ -1,30 +1,30 @@
-//! What a spool tells of itself.
+//! Statistics of a spool.
 
 use std::time::Duration;
 
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
 
-/// What a [`Spool`](crate::Spool) has done and holds.
+/// Statistics of a [`Spool`](crate::Spool).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SpoolStats {
-    /// Events that are in the queue, or were taken from it again.
+    /// Events written to the queue, including those that were already taken from it.
     pub written: u64,
-    /// Of these, events that a crash of the machine may take, as the disk failed to sync them, where the queue
-    /// [asks for that](crate::dirq::QueueSimpleBuilder::sync).
+    /// Written events that may not survive a crash of the machine, because the disk failed to sync them although the
+    /// queue [is synced](crate::dirq::QueueSimpleBuilder::sync).
     pub unsynced: u64,
     /// Events that were taken off a stream and are not known to be in the queue.
     pub in_hand: usize,
-    /// Events that serde could not make JSON of, which were passed over.
+    /// Events that were ignored because serde could not convert them to JSON.
     pub unwritable: u64,
-    /// Events that were longer than the queue takes, and were skipped, where that
-    /// [is wanted](crate::Spool::skip_too_large).
+    /// Events that were skipped because they exceed the queue's `max_size`, if
+    /// [`skip_too_large`](crate::Spool::skip_too_large) is set.
     pub skipped: u64,
-    /// Tries to write that failed.
+    /// Failed attempts to write.
     pub failures: u64,
-    /// How long the queue has refused what is in hand; `None` while it takes it.
+    /// Time for which the queue has rejected the events in hand; `None` if it accepts them.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_duration"))]
     pub stalled: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! What writes for a spool: it takes events off a stream into the backlog, and the backlog in batches to the queue.
+//! The writer of a spool: moves events from a stream to the backlog, and from the backlog to the queue in batches.
 
 #[cfg(test)]
 mod tests;
@@ -29,24 +29,24 @@ use crate::{
     engine::{event::Event, panics::drop_all},
 };
 
-/// How long it waits after a try that failed; each next time twice as long, up to the longest.
+/// Pause after a failed attempt. It doubles after each further failure, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a handle of a spool wants.
+/// Settings of one handle of a spool.
 #[derive(Clone, Copy)]
 pub(super) struct Settings {
-    /// The causes that are written, as bits.
+    /// The causes to write, as bits.
     pub(super) causes: u8,
     pub(super) skip_too_large: bool,
     pub(super) purge: Option<(Duration, Purge)>,
 }
 
-/// What all clones of a spool share.
+/// State shared by all clones of a spool.
 pub(super) struct Writer {
     queue: AnyQueue,
-    /// The one permit to write. It goes with the task that writes, and not with the run that waits for it: a run that
-    /// is dropped in between must not let the next one overtake its batch.
+    /// The permit to write. It is owned by the task that writes, and not by the run that waits for it: if a run is
+    /// dropped in the meantime, the next one must not overtake its batch.
     write_permit: Arc<Semaphore>,
     backlog: Mutex<Backlog>,
     purged: Mutex<Option<Instant>>,
@@ -72,10 +72,10 @@ impl Writer {
         &self.queue
     }
 
-    /// Takes a batch of events into the backlog, or what of it is there; waits only for the first. False where the
-    /// stream has ended.
+    /// Moves a batch of events into the backlog, or as many as are available. Waits only for the first. Returns false
+    /// if the stream has ended.
     ///
-    /// It is one poll: between the stream and the backlog there is no await at which an event could be lost.
+    /// A single poll: there is no await between the stream and the backlog at which an event could be lost.
     pub(super) fn poll_batch<K, V, E>(
         &self,
         events: &mut E,
@@ -87,7 +87,7 @@ impl Writer {
         V: Serialize,
         E: Stream<Item = Arc<Event<K, V>>> + Unpin,
     {
-        // Once for all: each event's times are told from this one moment on both clocks.
+        // Once per batch, so that all its times are converted by the same pair of clock readings.
         let wall_clock = WallClock::now();
         let (mut taken, mut bytes) = (0, 0);
         while taken < BATCH && bytes < BATCH_BYTES {
@@ -97,7 +97,7 @@ impl Writer {
                     if event.cause.bit() & causes != 0 {
                         bytes += self.push(&event, &wall_clock);
                     }
-                    // Key and value are the user's, and so is a panic in their drop.
+                    // Dropping the key and the value runs user code, which may panic.
                     drop_all([event]);
                 }
                 Poll::Ready(None) => return Poll::Ready(false),
@@ -108,7 +108,7 @@ impl Writer {
         Poll::Ready(true)
     }
 
-    /// Returns how many bytes it is in hand.
+    /// Returns its size in the backlog in bytes.
     fn push<K: Serialize, V: Serialize>(
         &self,
         event: &Event<K, V>,
@@ -121,9 +121,9 @@ impl Writer {
                 len
             }
             Err(error) => {
-                self.backlog().pass_over();
+                self.backlog().count_unwritable();
                 let queue = self.queue.path().display();
-                tracing::error!(%queue, %error, "an event that can't be written is passed over");
+                tracing::error!(%queue, %error, "event skipped because its serialization failed");
                 0
             }
         }
@@ -133,13 +133,18 @@ impl Writer {
     pub(super) async fn write_all(self: &Arc<Self>, settings: Settings) {
         let mut pause = FIRST_PAUSE;
         loop {
-            let permit = self.write_permit.clone().acquire_owned().await.expect("nobody closes it");
-            // With the permit: what another run is just writing may still fail.
+            let permit = self
+                .write_permit
+                .clone()
+                .acquire_owned()
+                .await
+                .expect("the semaphore is never closed");
+            // Checked with the permit: a batch that another run is writing may still fail.
             if self.backlog().is_empty() {
                 return;
             }
             let writer = self.clone();
-            // A task of its own, as to drop this run in mid-write would leave open what is in the queue.
+            // A separate task: if this run were dropped during a write, it would be unknown what is in the queue.
             let writing = tokio::spawn(async move {
                 let _permit = permit;
                 writer.purge(settings).await;
@@ -153,18 +158,18 @@ impl Writer {
                 Ok(_) => pause = FIRST_PAUSE,
                 Err(error) => match error.try_into_panic() {
                     Ok(panic) => resume_unwind(panic),
-                    // The runtime shuts down, and with it this run at its next pause.
+                    // The runtime is shutting down, and drops this run at its next await.
                     Err(_) => sleep(pause).await,
                 },
             }
         }
     }
 
-    /// Takes away what dead writers have left in the queue, if it is time.
+    /// Purges leftovers of crashed writers, if the interval has passed.
     async fn purge(&self, settings: Settings) {
         let Some((every, purge)) = settings.purge else { return };
         {
-            let mut purged = self.purged.lock().expect("nothing here panics");
+            let mut purged = self.purged.lock().expect("nothing under this lock panics");
             if purged.is_some_and(|purged| purged.elapsed() < every) {
                 return;
             }
@@ -172,11 +177,11 @@ impl Writer {
         }
         if let Err(error) = self.queue.purge(purge).await {
             let (queue, error) = (self.queue.path().display(), &error as &dyn std::error::Error);
-            tracing::warn!(%queue, error, "the spool's queue can't be purged");
+            tracing::warn!(%queue, error, "purge of the spool's queue failed");
         }
     }
 
-    /// Writes a batch of the backlog; tells how many went in, or were skipped.
+    /// Writes a batch of the backlog. Returns the number of events that were written or skipped.
     async fn write_batch(&self, skip_too_large: bool) -> usize {
         let batch = self.backlog().batch();
         let (written, result) = self.queue.add(&batch).await;
@@ -185,27 +190,27 @@ impl Writer {
             let skipped = self.backlog().skip();
             drop(skipped);
             let (queue, error) = (self.queue.path().display(), error as &dyn std::error::Error);
-            tracing::error!(%queue, error, "an event that is too large for the queue is skipped");
+            tracing::error!(%queue, error, "event skipped because it is too large for the queue");
             return 1;
         }
         let (gone, transition) = {
             let mut backlog = self.backlog();
             let gone = backlog.remove_written(written);
-            (gone, backlog.record_try(batch.len(), written, &result))
+            (gone, backlog.record_attempt(batch.len(), written, &result))
         };
         drop(gone);
         let queue = self.queue.path().display();
         match (transition, result) {
             (Some(Transition::Stalled), Err(error)) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(%queue, error, "the spool can't write, and holds events back");
+                tracing::warn!(%queue, error, "spool write failed, holding events and retrying");
             }
             (Some(Transition::Unsynced), Err(error)) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(%queue, error, "what the spool writes may not survive a crash of the machine");
+                tracing::warn!(%queue, error, "spool sync failed, written events may not survive a crash of the machine");
             }
             (Some(Transition::Recovered(stalled)), _) => {
-                tracing::info!(%queue, ?stalled, "the spool writes again");
+                tracing::info!(%queue, ?stalled, "spool writes succeed again");
             }
             _ => {}
         }

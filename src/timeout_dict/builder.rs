@@ -1,4 +1,4 @@
-//! How a dictionary is made: its settings and their defaults.
+//! Builder of a timeout dictionary.
 
 use std::{
     fmt,
@@ -13,7 +13,7 @@ use crate::engine::hasher::DefaultHasher;
 
 const DEFAULT_NAME: &str = "timeout dict";
 
-/// Sets up a [`TimeoutDict`]. Made by [`TimeoutDict::builder`].
+/// Builder for a [`TimeoutDict`]. Created by [`TimeoutDict::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct TimeoutDictBuilder<K, V, S = DefaultHasher> {
     retries: Retries,
@@ -24,7 +24,7 @@ pub struct TimeoutDictBuilder<K, V, S = DefaultHasher> {
 }
 
 impl<K, V> TimeoutDict<K, V> {
-    /// Sets up a dictionary.
+    /// Returns a builder for a dictionary.
     ///
     /// ```
     /// use std::time::Duration;
@@ -35,10 +35,10 @@ impl<K, V> TimeoutDict<K, V> {
     /// let jobs = TimeoutDict::builder().max_attempts(2).build();
     /// jobs.set("mail", "to ada", Duration::ZERO).await;
     ///
-    /// drop(jobs.next_claim(lease).await); // fails, and comes again in about a second
+    /// drop(jobs.next_claim(lease).await); // fails, and is delivered again in about a second
     /// let again = jobs.next_claim(lease).await;
     /// assert_eq!(again.attempts(), 2);
-    /// drop(again); // fails once more, and so for good
+    /// drop(again); // fails for the second time, and is dead
     ///
     /// assert_eq!(jobs.get("mail").await, Some("to ada"));
     /// assert_eq!(jobs.take_dead(9).await, [("mail", "to ada")]);
@@ -56,48 +56,52 @@ impl<K, V> TimeoutDict<K, V> {
 }
 
 impl<K, V, S> TimeoutDictBuilder<K, V, S> {
-    /// How long an entry stays away when a claim on it was dropped: `first` after its first failure, and twice as long
-    /// after each, up to `max`. Defaults to a second, and a minute.
+    /// Sets the delay until an entry is delivered again after a claim on it was dropped: `first` after the
+    /// first failure, doubled after each further one, up to `max`. Defaults to 1 s and 1 min.
     ///
-    /// It is jittered: half to three halves of that, so that what failed together does not come again together. With
-    /// zero, an entry comes again at once, behind what is due by then: a job that fails is then tried without a
-    /// pause, as long as nothing else is due.
+    /// The delay is jittered between 0.5 and 1.5 times that value, so that entries that failed together are
+    /// not delivered again together. With zero, an entry is due again immediately, behind all other due
+    /// entries: a failing job is then retried without a pause as long as nothing else is due.
     ///
     /// # Panics
     ///
-    /// Where `first` is longer than `max`.
+    /// Panics if `first` is longer than `max`.
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
-        assert!(first <= max, "the first backoff is {first:?}, longer than the longest, {max:?}");
+        assert!(
+            first <= max,
+            "backoff: first must not be longer than max, got {first:?} and {max:?}"
+        );
         (self.retries.first, self.retries.max) = (first, max);
         self
     }
 
-    /// How often an entry may fail before it is dead: then it is still read, but comes no more until it is
-    /// [revived](TimeoutDict::revive), set, or taken by [`take_dead`](TimeoutDict::take_dead). Defaults to no bound.
+    /// Sets the number of failed attempts after which an entry is dead. A dead entry stays readable, but is
+    /// not delivered until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead)
+    /// removes it. Defaults to no limit.
     ///
     /// # Panics
     ///
-    /// Where `attempts` is 0.
+    /// Panics if `attempts` is 0.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        assert!(attempts > 0, "max_attempts is at least 1, and not 0");
+        assert!(attempts > 0, "max_attempts must be at least 1, got 0");
         self.retries.max_attempts = attempts;
         self
     }
 
-    /// Makes the jitter repeatable. Defaults to none: it differs each time.
+    /// Sets the seed of the jitter, to make it repeatable. Defaults to a random seed.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The name that [metrics](crate::guide::metrics) show. Defaults to `timeout dict`.
+    /// Sets the name that [metrics](crate::guide::metrics) show. Defaults to `timeout dict`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// How keys are hashed. Where an attacker chooses them, std's `RandomState` resists it better. Defaults to that of
-    /// [`TimeoutDict::new`].
+    /// Sets the hasher of keys. If an attacker can choose keys, std's `RandomState` resists collisions
+    /// better. Defaults to the hasher of [`TimeoutDict::new`].
     pub fn hasher<H>(self, hasher: H) -> TimeoutDictBuilder<K, V, H> {
         let Self { retries, seed, name, .. } = self;
         TimeoutDictBuilder { retries, seed, name, hasher, types: PhantomData }
@@ -110,7 +114,7 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// An empty dictionary.
+    /// Builds an empty dictionary.
     pub fn build(self) -> TimeoutDict<K, V, S> {
         let shared = Arc::new(SharedState::new(self.retries, self.seed));
         #[cfg(feature = "metrics")]

@@ -1,4 +1,4 @@
-//! What a claim may do, and what becomes of its entry when it is dropped.
+//! Claims: the operations of a claim, and the return of its entry on drop.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,24 +8,25 @@ use crate::engine::{
     coop,
 };
 
-/// An entry that is due, lent until the end of a lease. Made by
+/// A due entry that is leased to its holder. Returned by
 /// [`TimeoutDict::claim_expired`](crate::TimeoutDict::claim_expired) and
 /// [`next_claim`](crate::TimeoutDict::next_claim).
 ///
-/// The entry itself stays in the dictionary, readable, until the claim is [acked](Claim::ack). A claim that is
-/// dropped without it, because of an error, a panic or the end of its task, has failed: the entry is due again after a
-/// [backoff](crate::TimeoutDictBuilder::backoff), which doubles with each failure, or when
-/// [`retry_in`](Claim::retry_in) says, and until then others come first. Where a claim is leaked or its holder hangs,
-/// the entry comes again when the lease is over, at once and with the deadline that it had. After so many
-/// failures as there may be ([`max_attempts`](crate::TimeoutDictBuilder::max_attempts)), it is dead.
+/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). A claim that
+/// is dropped without that, because of an error, a panic or the end of its task, is a failed attempt. The
+/// entry is then due again after a [backoff](crate::TimeoutDictBuilder::backoff), which doubles with each
+/// failure, or after the delay given to [`retry_in`](Claim::retry_in). If a claim is leaked or its holder
+/// hangs, the entry is due again when the lease ends, immediately and with its original deadline. After
+/// [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts, the entry is dead.
 ///
-/// A claim is void once its entry was given to another, after the end of the lease, or was set, removed,
-/// cleared, or given another deadline or none. Whatever is done with a void claim changes nothing. The end of
-/// the lease alone does not make it void: as long as nobody else got the entry, it can be acked and extended.
+/// A claim becomes void when its entry is delivered to another caller after the end of the lease, when the
+/// entry is set, removed or cleared, and when its deadline is set or removed. Operations on a void claim
+/// change nothing. The end of the lease alone does not make the claim void: until another caller gets the
+/// entry, it can be acknowledged and extended.
 pub struct Claim<K, V> {
     shared: Arc<SharedState<K, V>>,
     claimed: ClaimedEntry<K, V>,
-    /// Whether nothing is left to give back.
+    /// True once the entry was acknowledged or given back: drop must then not give it back again.
     is_done: bool,
 }
 
@@ -34,38 +35,40 @@ impl<K, V> Claim<K, V> {
         Self { shared, claimed, is_done: false }
     }
 
-    /// The key of the entry.
+    /// Returns the key of the entry.
     pub fn key(&self) -> &K {
         &self.claimed.key
     }
 
-    /// The value, as it was when the entry was claimed.
+    /// Returns the value as it was when the entry was claimed.
     pub fn value(&self) -> &V {
         &self.claimed.value
     }
 
-    /// How often the entry was lent since it was set or revived, with this claim: 1 at the first.
+    /// Returns how often the entry has been delivered since it was set or revived, including this claim: 1 at
+    /// the first delivery.
     pub fn attempts(&self) -> u32 {
         self.claimed.attempts
     }
 
-    /// Takes the entry out, as it is done with; false where the claim is void. Of all claims that were ever
-    /// made on an entry, one at most is acked with true.
+    /// Removes the entry, as its work is done. Returns `false` if the claim is void. Of all claims on one
+    /// entry, at most one is acknowledged with `true`.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before its end drops the claim: the entry is given back.
+    /// A cancelled call drops the claim, which gives the entry back.
     pub async fn ack(mut self) -> bool {
         coop::proceed().await;
         self.ack_now()
     }
 
-    /// Gives the entry back, so that it comes again in `delay`; false where the claim is void. It counts as a failure:
-    /// the last that there may be leaves the entry dead, whatever `delay`. One that overflows is never over.
+    /// Gives the entry back, to be delivered again after `delay`. Returns `false` if the claim is void. This
+    /// counts as a failed attempt: after the last allowed one the entry is dead, regardless of `delay`. If
+    /// `delay` overflows, the entry is never due again.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before its end drops the claim: the entry is given back, for its backoff.
+    /// A cancelled call drops the claim, which gives the entry back for its backoff.
     ///
     /// ```
     /// use std::time::Duration;
@@ -83,15 +86,15 @@ impl<K, V> Claim<K, V> {
     /// ```
     pub async fn retry_in(mut self, delay: Duration) -> bool {
         coop::proceed().await;
-        self.give_back(Some(delay), self.shared.clock.now())
+        self.return_entry(Some(delay), self.shared.clock.now())
     }
 
-    /// Lets the lease be over in `lease` from now, sooner or later than it was; false where the claim is
-    /// void.
+    /// Sets the end of the lease to `lease` from now, earlier or later than before. Returns `false` if the
+    /// claim is void.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call that is dropped before its end extended nothing.
+    /// This method is cancel safe: a cancelled call has extended nothing.
     pub async fn extend(&self, lease: Duration) -> bool {
         coop::proceed().await;
         let now = self.shared.clock.now();
@@ -102,13 +105,13 @@ impl<K, V> Claim<K, V> {
         self.shared.with(|entries| entries.extend(self.claimed.id, end, now))
     }
 
-    pub(super) fn give_back(&mut self, delay: Option<Duration>, now: Tick) -> bool {
+    pub(super) fn return_entry(&mut self, delay: Option<Duration>, now: Tick) -> bool {
         self.is_done = true;
-        self.shared.with(|entries| entries.give_back(self.claimed.id, delay, now))
+        self.shared.with(|entries| entries.return_entry(self.claimed.id, delay, now))
     }
 
     pub(super) fn ack_now(&mut self) -> bool {
-        // First: whatever the ack finds, the drop has nothing to give back.
+        // Set first, so that drop does not give the entry back, regardless of the result.
         self.is_done = true;
         let entry = self.shared.with(|entries| entries.ack(self.claimed.id));
         entry.is_some()
@@ -118,7 +121,7 @@ impl<K, V> Claim<K, V> {
 impl<K, V> Drop for Claim<K, V> {
     fn drop(&mut self) {
         if !self.is_done {
-            self.give_back(None, self.shared.clock.now());
+            self.return_entry(None, self.shared.clock.now());
         }
     }
 }

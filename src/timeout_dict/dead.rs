@@ -1,4 +1,4 @@
-//! What users do with entries that failed too often.
+//! Public methods for dead entries.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -16,18 +16,18 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Takes out at most `max` entries that are dead, the one first that died first.
+    /// Removes and returns up to `max` dead entries, in the order in which they became dead.
     ///
-    /// An entry is dead when claims on it failed as often as
-    /// [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) says, by whatever end but [`Claim::ack`]. A claim
-    /// whose lease is over is not void yet: who is late may still ack a dead entry, and so takes it out.
+    /// An entry is dead after [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) claims on it ended
+    /// without [`Claim::ack`]. A claim whose lease has ended is not void yet: its holder may still
+    /// acknowledge a dead entry, which removes it.
     ///
     /// [`Claim::ack`]: crate::Claim::ack
     pub async fn take_dead(&self, max: usize) -> Vec<(K, V)> {
         self.take(max, |entries, _| entries.take_dead()).await
     }
 
-    /// How many entries are dead.
+    /// Returns the number of dead entries.
     pub async fn dead_len(&self) -> usize {
         coop::proceed().await;
         let now = self.shared.clock.lazy_now();
@@ -37,8 +37,8 @@ where
         })
     }
 
-    /// Lets the entry of `key`, which is dead, be due in `ttl`, as if it had never failed; false where there is none,
-    /// or it is not dead.
+    /// Revives a dead entry: the entry of `key` becomes due in `ttl`, without failed attempts. Returns
+    /// `false` if there is no entry, or if it is not dead.
     ///
     /// ```
     /// use std::time::Duration;

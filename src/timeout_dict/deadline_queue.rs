@@ -1,23 +1,23 @@
-//! What is due first: timers in order, sorted no sooner than needed.
+//! Priority queue of timers by deadline, which sorts as late as possible.
 //!
-//! 1. `front` is sorted, the first timer last. All its timers come before those of the buckets.
-//! 2. A bucket is in no order. Its timers are not before its key, and before that of the next bucket.
-//! 3. A bucket is never empty, and has at most [`FULL`] timers: a full one is halved. `front` has at most twice
-//!    as many: then the later half becomes a bucket.
+//! 1. `front` is sorted, with the first timer last. All its timers precede those in the buckets.
+//! 2. A bucket is unordered. Its timers are not before its key, and are before the key of the next bucket.
+//! 3. A bucket is never empty and has at most [`BUCKET_CAPACITY`] timers; a full one is halved before an
+//!    insertion. `front` has at most twice as many; beyond that, its later half becomes a bucket.
 //!
-//! So each change costs O(log n) for the way to a bucket, and a look at few timers that are neighbours; a tree of
-//! single timers would go to a distant place for each.
+//! So each change costs O(log n) to find a bucket, and a scan of a few adjacent timers. A tree of single
+//! timers would access a distant place in memory for each of them.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::key_index::Location;
 use crate::engine::clock::Deadline;
 
-/// Timers of a bucket.
-const FULL: usize = 128;
+/// Maximum number of timers in a bucket.
+const BUCKET_CAPACITY: usize = 128;
 
 pub(super) struct DeadlineQueue {
-    /// The first one last, as that is the end from which a vector pops.
+    /// In descending order, because a vector pops from its end.
     front: Vec<Timer>,
     buckets: BTreeMap<Order, Vec<Timer>>,
 }
@@ -25,12 +25,13 @@ pub(super) struct DeadlineQueue {
 #[derive(Clone, Copy)]
 pub(super) struct Timer {
     pub(super) deadline: Deadline,
-    /// Tells equal deadlines apart. No other timer has it.
+    /// Orders timers with equal deadlines. Unique among all timers.
     pub(super) sequence: u64,
     pub(super) location: Location,
 }
 
-/// When in the upper half, and which first of the same instant. As one number, it is compared at once.
+/// Deadline in the upper 64 bits and sequence number in the lower ones, so that one comparison orders two
+/// timers.
 type Order = u128;
 
 impl DeadlineQueue {
@@ -43,13 +44,13 @@ impl DeadlineQueue {
         let Some((_, bucket)) = self.buckets.range_mut(..=order).next_back() else {
             return self.insert_front(timer);
         };
-        if bucket.len() < FULL {
+        if bucket.len() < BUCKET_CAPACITY {
             return bucket.push(timer);
         }
-        // Halved, not sorted: whether anybody will ever want this order is still open.
-        bucket.select_nth_unstable_by_key(FULL / 2, |timer| timer.order());
-        let mut later = Vec::with_capacity(FULL);
-        later.extend(bucket.drain(FULL / 2..));
+        // Partitioned but not sorted, as most of its timers may be removed before their order matters.
+        bucket.select_nth_unstable_by_key(BUCKET_CAPACITY / 2, |timer| timer.order());
+        let mut later = Vec::with_capacity(BUCKET_CAPACITY);
+        later.extend(bucket.drain(BUCKET_CAPACITY / 2..));
         let key = later[0].order();
         if order < key {
             bucket.push(timer);
@@ -59,7 +60,7 @@ impl DeadlineQueue {
         self.buckets.insert(key, later);
     }
 
-    /// Removes the timer that `insert` was given with these.
+    /// Removes the timer that was inserted with this deadline and sequence number.
     pub(super) fn remove(&mut self, deadline: Deadline, sequence: u64) {
         let order = order(deadline, sequence);
         let Some((&key, bucket)) = self.buckets.range_mut(..=order).next_back() else {
@@ -75,12 +76,13 @@ impl DeadlineQueue {
         if bucket.is_empty() {
             self.buckets.remove(&key);
         } else if bucket.len() < bucket.capacity() / 4 {
-            // Half of it is left free: the next to come must not make it grow again.
+            // Leaves half of the capacity free, so that the next insertion does not grow it again.
             bucket.shrink_to(2 * bucket.len());
         }
     }
 
-    /// The first timer. Timers come in runs: before the first of a run comes, `prepare` is called with each.
+    /// Returns the first timer. A bucket becomes the new `front` as a whole; `prepare` is then called with
+    /// each of its timers.
     pub(super) fn first(&mut self, prepare: impl FnMut(&Timer)) -> Option<Timer> {
         if self.front.is_empty() {
             let (_, mut bucket) = self.buckets.pop_first()?;
@@ -91,7 +93,7 @@ impl DeadlineQueue {
         self.front.last().copied()
     }
 
-    /// Removes what [`first`](DeadlineQueue::first) returned.
+    /// Removes the timer that [`first`](DeadlineQueue::first) returned.
     pub(super) fn remove_first(&mut self) {
         self.front.pop();
     }
@@ -100,9 +102,9 @@ impl DeadlineQueue {
         let order = timer.order();
         let at = self.front.partition_point(|other| other.order() > order);
         self.front.insert(at, timer);
-        if self.front.len() > 2 * FULL {
-            let bucket: Vec<Timer> = self.front.drain(..FULL).collect();
-            self.buckets.insert(bucket[FULL - 1].order(), bucket);
+        if self.front.len() > 2 * BUCKET_CAPACITY {
+            let bucket: Vec<Timer> = self.front.drain(..BUCKET_CAPACITY).collect();
+            self.buckets.insert(bucket[BUCKET_CAPACITY - 1].order(), bucket);
         }
     }
 }
@@ -130,7 +132,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Op {
-        /// So many, so many nanoseconds from one to the next.
+        /// First deadline, number of timers, and nanoseconds between two of them.
         Insert(u64, usize, i64),
         Remove(prop::sample::Index),
         TakeFirst(usize),
@@ -145,15 +147,18 @@ mod tests {
     }
 
     impl DeadlineQueue {
-        /// Checks what the file's head promises; returns how many timers there are.
+        /// Checks the invariants of the module docs, and returns the number of timers.
         fn check(&self) -> usize {
             assert!(self.front.is_sorted_by(|a, b| a.order() > b.order()));
-            assert!(self.front.len() <= 2 * FULL);
+            assert!(self.front.len() <= 2 * BUCKET_CAPACITY);
             let mut before = self.front.first().map(Timer::order);
             let mut len = self.front.len();
             for (key, bucket) in &self.buckets {
                 assert!(before.is_none_or(|before| before < *key));
-                assert!((1..=FULL).contains(&bucket.len()) && bucket.capacity() <= FULL);
+                assert!(
+                    (1..=BUCKET_CAPACITY).contains(&bucket.len())
+                        && bucket.capacity() <= BUCKET_CAPACITY
+                );
                 assert!(bucket.iter().all(|timer| timer.order() >= *key));
                 before = bucket.iter().map(Timer::order).max();
                 len += bucket.len();
@@ -164,11 +169,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_in_order(ops in proptest::collection::vec(op(), 1..100)) {
+        fn deadline_queue_agrees_with_a_sorted_set(ops in proptest::collection::vec(op(), 1..100)) {
             let now = Clock::new().now();
             let deadline = |at| now.after(Duration::from_nanos(at));
             let mut queue = DeadlineQueue::new();
-            let mut naive = BTreeSet::new();
+            let mut model = BTreeSet::new();
             let mut sequence = 0;
             for op in ops {
                 match op {
@@ -177,21 +182,21 @@ mod tests {
                         sequence += 1;
                         let location = Location { slot: sequence as u32, hash: at as u32 };
                         queue.insert(Timer { deadline: deadline(at), sequence, location });
-                        naive.insert((at, sequence));
+                        model.insert((at, sequence));
                     },
-                    Op::Remove(which) if !naive.is_empty() => {
-                        let (at, sequence) = **which.get(&naive.iter().collect::<Vec<_>>());
-                        naive.remove(&(at, sequence));
+                    Op::Remove(which) if !model.is_empty() => {
+                        let (at, sequence) = **which.get(&model.iter().collect::<Vec<_>>());
+                        model.remove(&(at, sequence));
                         queue.remove(deadline(at), sequence);
                     }
                     Op::Remove(_) => {}
                     Op::TakeFirst(count) => for _ in 0..count {
                         let first = queue.first(|_| ()).map(|timer| (u64::from(timer.location.hash), timer.sequence));
-                        prop_assert_eq!(first, naive.pop_first());
+                        prop_assert_eq!(first, model.pop_first());
                         queue.remove_first();
                     },
                 }
-                prop_assert_eq!(queue.check(), naive.len());
+                prop_assert_eq!(queue.check(), model.len());
             }
         }
     }

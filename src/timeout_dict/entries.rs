@@ -1,17 +1,17 @@
-//! The entries of a timeout dictionary: plain data that knows neither clock nor lock.
+//! Entries of a timeout dictionary: a data structure without clock and lock.
 //!
 //! 1. The location of each entry is in `by_key`.
-//! 2. An entry with a deadline is in `deadlines`, unless it is on lease; then it is in `leases`, unless the
-//!    lease is never over. One that failed too often is in `dead`. All others are in none.
-//! 3. No sequence number is given twice, neither to a deadline nor to a claim. So a claim is void unless its
-//!    number is the one that its entry has.
-//! 4. The user's `Eq` and `Clone` run before anything is changed, and nothing of the user's is dropped. So
-//!    a panic of theirs leaves all this as it was.
-//! 5. Whatever is put into one of the queues and comes before what the first waiter sleeps for, sets
-//!    `must_wake`.
+//! 2. An entry with a deadline is in `deadlines` or, while it is leased, in `leases`, except if the lease
+//!    never ends. An entry that failed too often is in `dead`. All other entries are in no queue.
+//! 3. Each sequence number is used once, for a deadline or for a claim. A claim is void unless its number is
+//!    the one stored in its entry.
+//! 4. The user's `Eq` and `Clone` run before anything is changed, and no key or value is dropped here. So a
+//!    panic in user code leaves the entries unchanged.
+//! 5. Adding to a queue sets `wake_requested` if the addition is due before the wake deadline of the first
+//!    waiter.
 
-mod claims;
 mod dead;
+mod leases;
 
 use std::{hint::black_box, mem};
 
@@ -26,31 +26,31 @@ use super::{
 };
 use crate::engine::clock::{Deadline, Now};
 
-/// As many entries' memory stays when none is left: a dictionary that is often empty does not begin anew each
-/// time.
+/// Capacity up to which the memory is kept when the last entry is removed, so that a dictionary that is often
+/// empty does not allocate each time.
 const MIN_CAPACITY: usize = 1_024;
 
 pub(super) struct Entries<K, V> {
     slots: Slab<Entry<K, V>>,
     by_key: KeyIndex,
     deadlines: DeadlineQueue,
-    /// The ends of leases.
+    /// Ends of leases.
     leases: DeadlineQueue,
-    /// In the order of their deaths, by their sequence numbers alone.
+    /// In the order in which the entries became dead, by their sequence numbers alone.
     dead: DeadlineQueue,
     dead_len: usize,
     retries: Retries,
-    /// For the jitter.
-    random: SmallRng,
+    /// Random numbers for the jitter.
+    rng: SmallRng,
     last_sequence: u64,
     counts: Counts,
-    /// What the first waiter sleeps for, as [`Deadline::order`]. It may outlive the wait, at the cost of a
-    /// needless notice.
-    sleeps_until: Option<u64>,
-    must_wake: bool,
+    /// Time until which the first waiter sleeps, as [`Deadline::order`]. It may remain set after the wait,
+    /// which costs one unnecessary notification.
+    wake_deadline: Option<u64>,
+    wake_requested: bool,
 }
 
-/// What has become of entries that were due.
+/// Counters of taken and claimed entries.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) taken: u64,
@@ -59,7 +59,7 @@ pub(super) struct Counts {
     pub(super) failed: u64,
 }
 
-/// A key and a value that somebody may work on, until the end of a lease.
+/// Key and value of a claimed entry.
 pub(super) struct ClaimedEntry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
@@ -67,7 +67,8 @@ pub(super) struct ClaimedEntry<K, V> {
     pub(super) id: ClaimId,
 }
 
-/// Which claim it is, and on what. By its number, as another entry may be at the location by now.
+/// Identity of a claim: its location and number. The number is needed because the location may hold another
+/// entry by now.
 #[derive(Clone, Copy)]
 pub(super) struct ClaimId {
     location: Location,
@@ -78,19 +79,19 @@ struct Entry<K, V> {
     key: K,
     value: V,
     deadline: Deadline,
-    /// Tells equal deadlines apart: the one that was set first is less.
+    /// Orders equal deadlines: the one that was set first has the lower number.
     sequence: u64,
-    /// The number of the last claim, unless that is void; else 0. It outlives the lease: who is late may still
-    /// ack, as long as nobody else got the entry.
+    /// Number of the last claim, or 0 if that is void. It stays valid after the lease ends: the holder may
+    /// still acknowledge the entry until another caller gets it.
     claim: u64,
-    /// Of the lease, where the entry is on one.
+    /// End of the lease, if the entry is leased.
     lease_end: Deadline,
-    /// How often it was lent since it was set.
+    /// Number of claims since the entry was set or revived.
     attempts: u32,
     queued_in: QueuedIn,
 }
 
-/// In which queue an entry has its timer.
+/// Queue that holds the timer of an entry.
 #[derive(Clone, Copy)]
 enum QueuedIn {
     None,
@@ -100,7 +101,7 @@ enum QueuedIn {
 }
 
 impl<K, V> Entries<K, V> {
-    pub(super) fn new(retries: Retries, random: SmallRng) -> Self {
+    pub(super) fn new(retries: Retries, rng: SmallRng) -> Self {
         Self {
             slots: Slab::new(),
             by_key: KeyIndex::new(),
@@ -109,11 +110,11 @@ impl<K, V> Entries<K, V> {
             dead: DeadlineQueue::new(),
             dead_len: 0,
             retries,
-            random,
+            rng,
             last_sequence: 0,
             counts: Counts::default(),
-            sleeps_until: None,
-            must_wake: false,
+            wake_deadline: None,
+            wake_requested: false,
         }
     }
 
@@ -126,7 +127,7 @@ impl<K, V> Entries<K, V> {
         self.slots.len()
     }
 
-    /// Puts `new` in, and leaves in its place what it replaced: a key that is equal, and the old value.
+    /// Sets an entry, and leaves in `new` what it replaced: an equal key and the old value.
     pub(super) fn set(&mut self, hash: u64, new: &mut Option<(K, V)>, deadline: Deadline)
     where
         K: Eq,
@@ -164,7 +165,7 @@ impl<K, V> Entries<K, V> {
         })
     }
 
-    /// Returns the deadline it had; none where there is no entry, or a dead one.
+    /// Returns the previous deadline, or `None` if there is no entry or it is dead.
     pub(super) fn set_deadline<Q>(
         &mut self,
         hash: u64,
@@ -179,10 +180,10 @@ impl<K, V> Entries<K, V> {
         if matches!(queued_in, QueuedIn::Dead) {
             return None;
         }
-        if self.has_failed_for_good(location) {
-            // Its last claim is still out, and void by this.
+        if self.has_exhausted_attempts(location) {
+            // Its last allowed claim is still held, and becomes void here, which is its failure.
             self.dequeue(location);
-            self.bury(location);
+            self.move_to_dead(location);
             self.entry_mut(location).claim = 0;
             return None;
         }
@@ -199,20 +200,20 @@ impl<K, V> Entries<K, V> {
         Some(self.remove_at(location))
     }
 
-    /// Returns all that there was. Numbers go on, so that old claims are void.
+    /// Removes and returns all entries. Sequence numbers continue, so that old claims are void.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
         let fresh = Self {
             last_sequence: self.last_sequence,
             counts: self.counts,
-            sleeps_until: self.sleeps_until,
-            must_wake: self.must_wake,
-            ..Self::new(self.retries, self.random.clone())
+            wake_deadline: self.wake_deadline,
+            wake_requested: self.wake_requested,
+            ..Self::new(self.retries, self.rng.clone())
         };
         let old = mem::replace(self, fresh);
         old.slots.into_iter().map(|(_, entry)| (entry.key, entry.value))
     }
 
-    /// Takes the first entry out that is due.
+    /// Removes and returns the first due entry.
     pub(super) fn take_first(&mut self, now: &impl Now) -> Option<(K, V)> {
         let first = self.first_due(now)?;
         self.deadlines.remove_first();
@@ -220,19 +221,20 @@ impl<K, V> Entries<K, V> {
         Some(self.remove_at(first.location))
     }
 
-    /// When something may be due at the earliest. Whatever comes sooner sets `must_wake`.
-    pub(super) fn sleep_until_first(&mut self) -> Deadline {
+    /// Returns the earliest time at which an entry may be due, and sets it as wake deadline: an addition that
+    /// is due earlier sets `wake_requested`.
+    pub(super) fn arm_wake_deadline(&mut self) -> Deadline {
         let firsts = [self.deadlines.first(|_| ()), self.leases.first(|_| ())];
         let deadlines = firsts.into_iter().flatten().map(|first| first.deadline);
         let first = deadlines.min_by_key(|deadline| deadline.order());
         let first = first.unwrap_or(Deadline::PERSISTENT);
-        self.sleeps_until = Some(first.order());
+        self.wake_deadline = Some(first.order());
         first
     }
 
-    /// Whether the first waiter is to be woken; once.
-    pub(super) fn take_wake(&mut self) -> bool {
-        mem::take(&mut self.must_wake)
+    /// Returns whether the first waiter must be woken, and resets the request.
+    pub(super) fn take_wake_request(&mut self) -> bool {
+        mem::take(&mut self.wake_requested)
     }
 
     fn find<Q>(&self, hash: u32, key: &Q) -> Option<Location>
@@ -242,20 +244,20 @@ impl<K, V> Entries<K, V> {
         self.by_key.find(hash, |location| key.equivalent(&self.entry(location).key))
     }
 
-    /// The first timer of what is due.
+    /// Returns the first timer if it is due.
     fn first_due(&mut self, now: &impl Now) -> Option<Timer> {
         let (slots, by_key) = (&self.slots, &self.by_key);
-        // Entries that are due one after the other are anywhere in memory: fetched together, they are
-        // waited for once.
-        let fetch = |timer: &Timer| {
+        // Entries with successive deadlines are scattered in memory. Loading them together makes the waits
+        // for memory overlap.
+        let prefetch = |timer: &Timer| {
             let entry = slots.get(timer.location.slot as usize);
             black_box(entry.map(|e| (e.deadline, e.sequence, e.claim, e.lease_end)));
-            by_key.fetch(timer.location);
+            by_key.prefetch(timer.location);
         };
-        self.deadlines.first(fetch).filter(|first| now.is_dead(first.deadline))
+        self.deadlines.first(prefetch).filter(|first| now.is_expired(first.deadline))
     }
 
-    /// Puts in an entry whose key is not there.
+    /// Inserts an entry whose key is not present.
     fn insert_new(&mut self, hash: u32, key: K, value: V, deadline: Deadline) {
         let entry = Entry {
             key,
@@ -268,7 +270,7 @@ impl<K, V> Entries<K, V> {
             queued_in: QueuedIn::None,
         };
         let vacant = self.slots.vacant_entry();
-        // 32 bits, so that a location is one word of the index.
+        // 32 bits, so that a location fits into one word of the index.
         let slot = u32::try_from(vacant.key()).expect("there are fewer than 2^32 entries");
         vacant.insert(entry);
         let location = Location { slot, hash };
@@ -276,7 +278,7 @@ impl<K, V> Entries<K, V> {
         self.enqueue(location);
     }
 
-    /// Gives an entry a new deadline. A claim on it is void.
+    /// Sets a new deadline. A claim on the entry becomes void.
     fn reschedule(&mut self, location: Location, deadline: Deadline) {
         self.dequeue(location);
         let sequence = self.next_sequence();
@@ -287,7 +289,7 @@ impl<K, V> Entries<K, V> {
         self.enqueue(location);
     }
 
-    /// From no queue into `deadlines`, where it has a deadline.
+    /// Adds an entry that is in no queue to `deadlines`, if it has a deadline.
     fn enqueue(&mut self, location: Location) {
         let entry = self.entry_mut(location);
         if entry.deadline.is_persistent() {
@@ -297,10 +299,10 @@ impl<K, V> Entries<K, V> {
         entry.queued_in = QueuedIn::Deadlines;
         let timer = Timer { deadline: entry.deadline, sequence: entry.sequence, location };
         self.deadlines.insert(timer);
-        self.wake_for(timer.deadline);
+        self.request_wake_before(timer.deadline);
     }
 
-    /// Out of the queue in which it is, if any.
+    /// Removes an entry from its queue, if it is in one.
     fn dequeue(&mut self, location: Location) {
         let entry = &mut self.slots[location.slot as usize];
         match mem::replace(&mut entry.queued_in, QueuedIn::None) {
@@ -314,9 +316,10 @@ impl<K, V> Entries<K, V> {
         }
     }
 
-    /// Takes out an entry that is in no queue any more.
+    /// Removes an entry that is in no queue.
     fn remove_at(&mut self, location: Location) -> (K, V) {
-        // Before the search in the index, beyond which the processor does not guess.
+        // Before the search in the index: its branches are hard to predict, so the processor would not start
+        // this memory access early after it.
         let entry = self.slots.remove(location.slot as usize);
         self.by_key.remove(location);
         if self.slots.is_empty() && self.slots.capacity() > MIN_CAPACITY {
@@ -326,10 +329,10 @@ impl<K, V> Entries<K, V> {
         (entry.key, entry.value)
     }
 
-    fn wake_for(&mut self, deadline: Deadline) {
-        if self.sleeps_until.is_some_and(|until| deadline.order() < until) {
-            self.sleeps_until = None;
-            self.must_wake = true;
+    fn request_wake_before(&mut self, deadline: Deadline) {
+        if self.wake_deadline.is_some_and(|until| deadline.order() < until) {
+            self.wake_deadline = None;
+            self.wake_requested = true;
         }
     }
 
@@ -338,7 +341,7 @@ impl<K, V> Entries<K, V> {
         self.last_sequence
     }
 
-    /// Of a location that is in the index or in a queue, and so is occupied.
+    /// Returns the entry of a location that is in the index or in a queue, and therefore occupied.
     fn entry(&self, location: Location) -> &Entry<K, V> {
         &self.slots[location.slot as usize]
     }

@@ -1,4 +1,4 @@
-//! What is due leaves: taken or claimed, at once or as soon as there is something.
+//! Methods that take or claim due entries, with and without waiting.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -14,22 +14,23 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Takes out at most `max` entries that are due: at most once, as they are lost where the caller is.
+    /// Removes and returns up to `max` due entries: delivery at most once, as they are lost if the caller
+    /// fails.
     ///
-    /// The dictionary is locked until all are out: choose `max` by how long others may wait for it. A future
-    /// that is dropped before its end took nothing.
+    /// The dictionary is locked until all of them are removed; choose `max` by how long other callers may be
+    /// blocked. A cancelled call has taken nothing.
     pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
         self.take(max, |entries, now| entries.take_first(now)).await
     }
 
-    /// Lends at most `max` entries that are due for `lease`: at least once, as what is not acked by then
-    /// comes again.
+    /// Claims up to `max` due entries for `lease`: delivery at least once, as an entry that is not
+    /// acknowledged within the lease is delivered again.
     ///
-    /// Each entry comes as a [`Claim`], which is ended by [`Claim::ack`] when the work is done. A claim that
-    /// is dropped, because of an error, a panic or the end of its task, gives its entry back: it is due again after
-    /// a [backoff](crate::TimeoutDictBuilder::backoff). What hangs, or was leaked, holds it until the lease is over,
-    /// and then it comes again at once. A lease that overflows is never over; one of zero is at once, so that
-    /// anybody may claim the entry next.
+    /// Each entry is returned as a [`Claim`]; call [`Claim::ack`] when its work is done. A claim that is
+    /// dropped, because of an error, a panic or the end of its task, gives its entry back, which is then due
+    /// again after a [backoff](crate::TimeoutDictBuilder::backoff). A claim that is leaked or never finished
+    /// keeps its entry until the lease ends; the entry is then due again immediately. A lease that overflows
+    /// never ends. A lease of zero ends immediately, so that any caller may claim the entry next.
     ///
     /// ```
     /// use std::time::Duration;
@@ -56,7 +57,8 @@ where
     pub async fn claim_expired(&self, max: usize, lease: Duration) -> Vec<Claim<K, V>> {
         coop::proceed().await;
         let now = self.now();
-        // Outside of the lock: where a clone panics, what was claimed before is given back.
+        // Declared outside of the lock: if a clone panics, the earlier claims are dropped after unlock, which
+        // gives their entries back.
         let mut claims = Vec::new();
         self.shared.with(|entries| {
             entries.end_leases(&now);
@@ -69,20 +71,21 @@ where
         claims
     }
 
-    /// Waits until an entry is due, and takes it out: at most once, as [`take_expired`](Self::take_expired).
+    /// Waits until an entry is due, and removes and returns it: delivery at most once, as by
+    /// [`take_expired`](Self::take_expired).
     ///
-    /// It sleeps until the first deadline or end of a lease, and is woken where one comes that is sooner, or
-    /// a claim is given back. Who waits, here or in [`next_claim`](Self::next_claim), is served in the order
-    /// of asking; a call that does not wait may come first.
+    /// The call sleeps until the first deadline or end of a lease. It is woken when an earlier one is added,
+    /// or a claim is given back. Waiters, here and in [`next_claim`](Self::next_claim), are served in the
+    /// order of their calls; a call that does not wait may be served before them.
     ///
     /// # Panics
     ///
-    /// Where it has to wait outside of a Tokio runtime, or on one without time.
+    /// Panics if it has to wait outside of a Tokio runtime, or on a runtime without a time driver.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: who gives up took nothing, and those behind move up. A future that has waited, and is kept without
-    /// being polled, holds them up.
+    /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. A
+    /// future that has begun to wait and is neither polled nor dropped blocks the waiters behind it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -109,17 +112,17 @@ where
             .await
     }
 
-    /// Waits until an entry is due, and lends it for `lease`: at least once, as
-    /// [`claim_expired`](Self::claim_expired). Otherwise as [`next_expired`](Self::next_expired).
+    /// Waits until an entry is due, and claims it for `lease`: delivery at least once, as by
+    /// [`claim_expired`](Self::claim_expired). Otherwise works as [`next_expired`](Self::next_expired).
     ///
     /// # Panics
     ///
-    /// Where it has to wait outside of a Tokio runtime, or on one without time.
+    /// Panics if it has to wait outside of a Tokio runtime, or on a runtime without a time driver.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: who gives up claimed nothing, and those behind move up. A future that has waited, and is kept without
-    /// being polled, holds them up.
+    /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up. A
+    /// future that has begun to wait and is neither polled nor dropped blocks the waiters behind it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -130,7 +133,7 @@ where
     ///         let job = jobs.next_claim(Duration::from_secs(60)).await;
     ///         if work(job.value()).await.is_ok() {
     ///             job.ack().await;
-    ///         } // else it is given back, and comes again, each time later
+    ///         } // else it is given back, and delivered again after a growing delay
     ///     }
     /// }
     /// # async fn work(_: &u32) -> Result<(), ()> { Ok(()) }
@@ -144,7 +147,8 @@ where
         };
         self.shared.next(claimed).await
     }
-    /// Takes out at most `max` entries, each of which is the `next`.
+
+    /// Removes up to `max` entries, each selected by `next`.
     pub(super) async fn take(
         &self,
         max: usize,

@@ -1,4 +1,4 @@
-//! The orders in which threads may meet over the entries of a timeout dictionary; see
+//! Interleavings of threads on the entries of a timeout dictionary, explored by shuttle; see
 //! `crate::engine::interleavings`.
 
 use std::{
@@ -15,14 +15,14 @@ use crate::engine::clock::{Deadline, Tick};
 
 const KEY: u8 = 1;
 
-/// A dictionary of one key without its handle, on a clock that is handed in.
+/// A dictionary of one key, without its handle and with an explicit clock.
 #[derive(Clone)]
-struct Parts {
+struct BareDict {
     shared: Arc<SharedState<u8, u32>>,
     start: Tick,
 }
 
-impl Parts {
+impl BareDict {
     fn new() -> Self {
         let at_once = Retries { first: Duration::ZERO, ..Retries::DEFAULT };
         let shared = Arc::new(SharedState::new(at_once, Some(7)));
@@ -34,12 +34,12 @@ impl Parts {
         self.shared.clock.tick_of(start + Duration::from_secs(second))
     }
 
-    /// `u64::MAX` for never.
+    /// `u64::MAX` stands for no deadline.
     fn until(&self, second: u64) -> Deadline {
         if second == u64::MAX { Deadline::PERSISTENT } else { self.at(second).into() }
     }
 
-    /// Returns the value it replaced.
+    /// Returns the replaced value.
     fn set(&self, value: u32, deadline: u64) -> Option<u32> {
         let mut new = Some((KEY, value));
         let deadline = self.until(deadline);
@@ -89,30 +89,30 @@ impl Parts {
 
     fn spawn<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Parts) -> T + Send + 'static,
+        work: impl FnOnce(&BareDict) -> T + Send + 'static,
     ) -> thread::JoinHandle<T> {
-        let parts = self.clone();
-        thread::spawn(move || work(&parts))
+        let dict = self.clone();
+        thread::spawn(move || work(&dict))
     }
 }
 
-fn explore(test: impl Fn() + Send + Sync + 'static) {
+fn check_interleavings(test: impl Fn() + Send + Sync + 'static) {
     let iterations = std::env::var("SHUTTLE_ITERATIONS");
     let iterations = iterations.map_or(5_000, |n| n.parse().expect("a number"));
     shuttle::check_random(test, iterations);
 }
 
-/// A claim whose lease is over meets one that comes after it: one of them is acked.
+/// A claim whose lease has ended and a later claim compete: exactly one of them is acknowledged.
 #[test]
 fn interleavings_of_an_ack_and_the_end_of_its_lease() {
-    explore(|| {
-        let parts = Parts::new();
-        parts.set(7, 10);
-        let mut first = parts.claim(10, 5).expect("it is due");
-        let acks = parts.spawn(move |_| first.ack_now());
-        let claims = parts.spawn(|parts| {
-            assert!(parts.claim(14, 5).is_none(), "somebody has a lease on it");
-            let second = parts.claim(15, 5);
+    check_interleavings(|| {
+        let dict = BareDict::new();
+        dict.set(7, 10);
+        let mut first = dict.claim(10, 5).expect("the entry is due");
+        let acks = dict.spawn(move |_| first.ack_now());
+        let claims = dict.spawn(|dict| {
+            assert!(dict.claim(14, 5).is_none(), "another claim holds the lease");
+            let second = dict.claim(15, 5);
             second.map(|mut second| (*second.value(), second.ack_now()))
         });
         let (first, second) = (acks.join().unwrap(), claims.join().unwrap());
@@ -120,123 +120,125 @@ fn interleavings_of_an_ack_and_the_end_of_its_lease() {
             matches!((first, second), (true, None) | (false, Some((7, true)))),
             "{first} {second:?}"
         );
-        assert_eq!(parts.get(), None);
+        assert_eq!(dict.get(), None);
     });
 }
 
-/// What was set anew is not touched by the end of a claim on what was there before.
+/// A value that was set is not affected by the end of a claim on its predecessor.
 #[test]
 fn interleavings_of_a_set_and_the_end_of_a_claim() {
-    explore(|| {
-        let parts = Parts::new();
-        parts.set(1, 10);
-        let mut claim = parts.claim(10, 5).expect("it is due");
-        let ends = parts.spawn(move |parts| {
-            let mut random = shuttle::rand::thread_rng();
-            match random.gen_range(0..3) {
+    check_interleavings(|| {
+        let dict = BareDict::new();
+        dict.set(1, 10);
+        let mut claim = dict.claim(10, 5).expect("the entry is due");
+        let ends = dict.spawn(move |dict| {
+            let mut rng = shuttle::rand::thread_rng();
+            match rng.gen_range(0..3) {
                 0 => claim.ack_now(),
-                1 => parts.extend(&claim, 60) && claim.ack_now(),
+                1 => dict.extend(&claim, 60) && claim.ack_now(),
                 _ => false,
             }
         });
-        let replaced = parts.spawn(|parts| parts.set(2, 20));
-        let takes = parts.spawn(|parts| parts.take(19));
+        let replaced = dict.spawn(|dict| dict.set(2, 20));
+        let takes = dict.spawn(|dict| dict.take(19));
         let (acked, replaced) = (ends.join().unwrap(), replaced.join().unwrap());
         match takes.join().unwrap() {
             Some(1) => {
-                assert_eq!((acked, replaced), (false, None), "taken when its lease was over")
+                assert_eq!((acked, replaced), (false, None), "taken after its lease ended")
             }
             taken => assert_eq!((acked, taken), (replaced.is_none(), None)),
         }
-        assert_eq!(parts.get(), Some(2));
-        assert_eq!((parts.take(19), parts.take(20)), (None, Some(2)), "at its own deadline");
+        assert_eq!(dict.get(), Some(2));
+        assert_eq!((dict.take(19), dict.take(20)), (None, Some(2)), "due at its own deadline");
     });
 }
 
-/// Three threads do anything to one key. Each value leaves once or stays, and nobody acks or takes what
-/// somebody else has a lease on.
+/// Three threads run random operations on one key. Each value is removed once or stays, and no thread
+/// acknowledges or takes an entry that another has leased.
 #[test]
-fn interleavings_of_everything_on_one_entry() {
-    explore(|| {
-        let parts = Parts::new();
+fn interleavings_of_all_operations_on_one_entry() {
+    check_interleavings(|| {
+        let dict = BareDict::new();
         let threads: Vec<_> = (0..3_u32)
             .map(|thread| {
-                parts.spawn(move |parts| {
-                    let mut random = shuttle::rand::thread_rng();
-                    let (mut set, mut left) = (vec![], vec![]);
+                dict.spawn(move |dict| {
+                    let mut rng = shuttle::rand::thread_rng();
+                    let (mut set, mut departed) = (vec![], vec![]);
                     let mut claims: Vec<Claim<u8, u32>> = vec![];
                     for step in 0..4 {
-                        match random.gen_range(0..9) {
+                        match rng.gen_range(0..9) {
                             0 | 1 => {
                                 let value = 10 * thread + step + 1;
                                 set.push(value);
-                                left.extend(parts.set(value, random.gen_range(5..15)));
+                                departed.extend(dict.set(value, rng.gen_range(5..15)));
                             }
-                            2 | 3 => claims.extend(parts.claim(10, random.gen_range(0..9))),
-                            4 => left.extend(parts.take(random.gen_range(10..20))),
-                            5 => left.extend(parts.remove()),
-                            6 => drop(parts.set_deadline(random.gen_range(5..15))),
+                            2 | 3 => claims.extend(dict.claim(10, rng.gen_range(0..9))),
+                            4 => departed.extend(dict.take(rng.gen_range(10..20))),
+                            5 => departed.extend(dict.remove()),
+                            6 => drop(dict.set_deadline(rng.gen_range(5..15))),
                             7 => {
-                                claims
-                                    .last()
-                                    .map(|claim| parts.extend(claim, random.gen_range(5..25)));
+                                claims.last().map(|claim| dict.extend(claim, rng.gen_range(5..25)));
                             }
                             _ => drop(claims.pop()),
                         }
-                        if random.gen_bool(0.3)
+                        if rng.gen_bool(0.3)
                             && let Some(mut claim) = claims.pop()
                             && claim.ack_now()
                         {
-                            left.push(*claim.value());
+                            departed.push(*claim.value());
                         }
                     }
-                    (set, left)
+                    (set, departed)
                 })
             })
             .collect();
-        let (mut set, mut left) = (vec![], vec![]);
+        let (mut set, mut departed) = (vec![], vec![]);
         for thread in threads {
             let (s, l) = thread.join().unwrap();
             set.extend(s);
-            left.extend(l);
+            departed.extend(l);
         }
-        // All claims are given back by now, so that what there is can be taken.
-        left.extend(parts.take(30));
-        assert_eq!(parts.get(), None);
+        // All claims have been given back, so that the entry can be taken.
+        departed.extend(dict.take(30));
+        assert_eq!(dict.get(), None);
         set.sort_unstable();
-        left.sort_unstable();
-        assert_eq!(left, set, "each value leaves once");
+        departed.sort_unstable();
+        assert_eq!(departed, set, "each value is removed once");
     });
 }
 
-/// While a lease lasts, what is on it goes to nobody else.
+/// A leased entry is not delivered to other callers.
 #[test]
-fn interleavings_of_claims_that_want_the_same() {
-    explore(|| {
-        let parts = Parts::new();
-        parts.set(7, 10);
-        let claim = |parts: &Parts| parts.claim(10, 5);
-        let (a, b) = (parts.spawn(claim), parts.spawn(claim));
-        let take = parts.spawn(|parts| parts.take(10));
+fn interleavings_of_claims_on_the_same_entry() {
+    check_interleavings(|| {
+        let dict = BareDict::new();
+        dict.set(7, 10);
+        let claim = |dict: &BareDict| dict.claim(10, 5);
+        let (a, b) = (dict.spawn(claim), dict.spawn(claim));
+        let take = dict.spawn(|dict| dict.take(10));
         let (a, b, taken) = (a.join().unwrap(), b.join().unwrap(), take.join().unwrap());
-        let gone = u32::from(a.is_some()) + u32::from(b.is_some()) + u32::from(taken.is_some());
-        assert_eq!(gone, 1);
+        let granted = u32::from(a.is_some()) + u32::from(b.is_some()) + u32::from(taken.is_some());
+        assert_eq!(granted, 1);
         let was_claimed = a.is_some() || b.is_some();
-        let gives_back = parts.spawn(|_| drop((a, b)));
-        let again = parts.spawn(|parts| parts.take(10));
+        let gives_back = dict.spawn(|_| drop((a, b)));
+        let again = dict.spawn(|dict| dict.take(10));
         gives_back.join().unwrap();
-        let again = again.join().unwrap().or_else(|| parts.take(10));
-        assert_eq!(again.is_some(), was_claimed, "a claim that is dropped gives back at once");
+        let again = again.join().unwrap().or_else(|| dict.take(10));
+        assert_eq!(
+            again.is_some(),
+            was_claimed,
+            "a dropped claim gives its entry back immediately"
+        );
     });
 }
 
-/// Two wait, one of them gives up; what comes due meanwhile wakes who is left.
+/// One of two waiters is cancelled; an entry that becomes due in the meantime wakes the other.
 #[test]
-fn interleavings_of_waiting_and_giving_up() {
-    explore(|| {
-        let parts = Parts::new();
-        let gives_up = parts.spawn(|parts| {
-            let mut next = pin!(parts.next());
+fn interleavings_of_waiting_and_cancelling() {
+    check_interleavings(|| {
+        let dict = BareDict::new();
+        let gives_up = dict.spawn(|dict| {
+            let mut next = pin!(dict.next());
             let mut cx = Context::from_waker(Waker::noop());
             for _ in 0..3 {
                 thread::yield_now();
@@ -246,24 +248,24 @@ fn interleavings_of_waiting_and_giving_up() {
             }
             None
         });
-        let waits = parts.spawn(|parts| block_on(parts.next()));
-        let sets = parts.spawn(|parts| {
-            parts.set(1, u64::MAX);
-            parts.set_deadline(0);
-            let claim = parts.claim(0, u64::MAX);
+        let waits = dict.spawn(|dict| block_on(dict.next()));
+        let sets = dict.spawn(|dict| {
+            dict.set(1, u64::MAX);
+            dict.set_deadline(0);
+            let claim = dict.claim(0, u64::MAX);
             thread::yield_now();
             if let Some(mut claim) = claim {
-                // At a time that is over for who waits, whose clock goes on.
-                claim.give_back(Some(Duration::ZERO), parts.start);
+                // A time that has passed for the waiter, whose clock runs.
+                claim.return_entry(Some(Duration::ZERO), dict.start);
             }
-            parts.set(2, 0)
+            dict.set(2, 0)
         });
         let (replaced, given) = (sets.join().unwrap(), gives_up.join().unwrap());
         if replaced.is_some() && given.is_some() {
-            // Nothing is left for who waits.
-            parts.set(3, 0);
+            // No entry is left for the waiter.
+            dict.set(3, 0);
         }
-        let taken = [replaced, given, Some(waits.join().unwrap()), parts.take(0)];
+        let taken = [replaced, given, Some(waits.join().unwrap()), dict.take(0)];
         let mut taken: Vec<u32> = taken.into_iter().flatten().collect();
         taken.sort_unstable();
         assert!(taken == [1, 2] || taken == [1, 2, 3], "{taken:?}");

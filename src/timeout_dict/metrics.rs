@@ -1,4 +1,4 @@
-//! What a dictionary tells of itself to the `metrics` facade.
+//! Metrics of a timeout dictionary for the `metrics` facade.
 
 use std::sync::{Arc, Weak};
 
@@ -6,18 +6,18 @@ use super::state::SharedState;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 static SERIES: [Series; 6] = [
-    gauge("fleeting_dict_entries", "Entries, the dead ones included."),
-    gauge("fleeting_dict_dead", "Entries that failed too often."),
-    counter("fleeting_dict_taken_total", "Entries that were taken for good when they were due."),
-    counter("fleeting_dict_claims_total", "Claims that were given out."),
-    counter("fleeting_dict_acked_total", "Claims whose work was done."),
+    gauge("fleeting_dict_entries", "Entries, including dead ones."),
+    gauge("fleeting_dict_dead", "Dead entries: all attempts failed."),
+    counter("fleeting_dict_taken_total", "Due entries that were taken without a claim."),
+    counter("fleeting_dict_claims_total", "Claims delivered."),
+    counter("fleeting_dict_acked_total", "Claims acknowledged."),
     counter(
         "fleeting_dict_failed_total",
-        "Claims that were dropped or given back, and leases that ended.",
+        "Failed attempts: claims dropped or given back, and leases that ended.",
     ),
 ];
 
-/// Has a dictionary tell of itself.
+/// Registers the metrics of a dictionary.
 pub(super) fn follow<K, V>(shared: &Arc<SharedState<K, V>>, name: &str)
 where
     K: Send + Sync + 'static,

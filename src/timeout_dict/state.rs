@@ -1,4 +1,4 @@
-//! The state behind all handles and claims: the entries under their lock, and the queue of those who wait.
+//! State shared by all handles and claims: the entries under their lock, and the queue of waiters.
 
 use std::sync::PoisonError;
 
@@ -11,65 +11,68 @@ use crate::engine::{
     sync::Mutex,
 };
 
-/// The state behind all handles and claims.
+/// State shared by all handles and claims.
 pub(super) struct SharedState<K, V> {
     entries: Mutex<Entries<K, V>>,
     pub(super) clock: Clock,
-    /// Who waits holds it or queues for it. Tokio's lock lets in who asked first, and forgets who gives up. One
-    /// only sleeps for the first deadline, so that what comes due wakes one task and not all.
-    waiters: tokio::sync::Mutex<()>,
-    /// Tells the first waiter that something is due sooner than it sleeps.
-    sooner: Notify,
+    /// Each waiter holds this lock or queues for it. Tokio's mutex is FIFO and forgets cancelled waiters.
+    /// Only its holder sleeps until the first deadline, so that a due entry wakes one task and not all.
+    waiter_queue: tokio::sync::Mutex<()>,
+    /// Wakes the first waiter if something is due before its wake deadline.
+    wake_first_waiter: Notify,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl<K, V> SharedState<K, V> {
     pub(super) fn new(retries: Retries, seed: Option<u64>) -> Self {
-        let random = seed.map_or_else(make_rng, SmallRng::seed_from_u64);
+        let rng = seed.map_or_else(make_rng, SmallRng::seed_from_u64);
         Self {
-            entries: Mutex::new(Entries::new(retries, random)),
+            entries: Mutex::new(Entries::new(retries, rng)),
             clock: Clock::new(),
-            waiters: tokio::sync::Mutex::new(()),
-            sooner: Notify::new(),
+            waiter_queue: tokio::sync::Mutex::new(()),
+            wake_first_waiter: Notify::new(),
             #[cfg(feature = "metrics")]
             registration: Default::default(),
         }
     }
 
-    /// Calls `change` under the lock, then wakes who is to be woken.
+    /// Calls `change` under the lock, then wakes the first waiter if requested.
     ///
-    /// What `change` owns is dropped under the lock where it panics: let it borrow all that is the user's.
+    /// If `change` panics, the values that it owns are dropped under the lock; so it must only borrow keys
+    /// and values of the user.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Entries<K, V>) -> R) -> R {
-        // A panic of the user's leaves the entries whole: see their invariants.
+        // Ignores poisoning: a panic in user code leaves the entries consistent; see the invariants of
+        // `entries`.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut entries);
-        let wakes = entries.take_wake();
+        let wake_requested = entries.take_wake_request();
         drop(entries);
-        // After the lock, for which who is woken asks at once.
-        if wakes {
-            self.sooner.notify_one();
+        // After unlock, as the woken task immediately takes this lock.
+        if wake_requested {
+            self.wake_first_waiter.notify_one();
         }
         changed
     }
 
-    /// Waits for its turn, then until `take` takes something.
+    /// Waits for its turn in the queue, then until `take` returns a value.
     pub(super) async fn next<R>(
         &self,
         mut take: impl FnMut(&mut Entries<K, V>, Tick) -> Option<R>,
     ) -> R {
-        let _first = self.waiters.lock().await;
+        let _turn = self.waiter_queue.lock().await;
         loop {
             let now = self.clock.now();
-            // Under one lock: what comes sooner after a look in vain sets off `sooner`.
+            // The attempt and the wake deadline are set under one lock, so that an earlier deadline added
+            // after the attempt always notifies.
             let taken =
-                self.with(|entries| take(entries, now).ok_or_else(|| entries.sleep_until_first()));
-            let until = match taken {
+                self.with(|entries| take(entries, now).ok_or_else(|| entries.arm_wake_deadline()));
+            let wake_at = match taken {
                 Ok(taken) => return taken,
-                Err(until) => until,
+                Err(wake_at) => wake_at,
             };
-            // What came since the look has left a notice, which ends the wait at once.
-            self.clock.timeout_at(until, self.sooner.notified()).await;
+            // A notification sent since the attempt is stored as a permit and ends the wait immediately.
+            self.clock.timeout_at(wake_at, self.wake_first_waiter.notified()).await;
         }
     }
 }

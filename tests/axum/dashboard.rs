@@ -212,11 +212,11 @@ async fn a_key_is_searched_where_that_is_allowed() {
         assert_eq!(status, expected, "{told}");
         assert!(told["error"].as_str().is_some_and(|told| told.contains(part)), "{told}");
     };
-    refused(by("searched", "x").await, 422, "no key").await;
+    refused(by("searched", "x").await, 422, "not a valid key").await;
     refused(by("searched", "666").await, 500, "panicked").await;
-    refused(by("closed", "1").await, 404, "may be searched").await;
-    refused(by("nothing", "1").await, 404, "may be searched").await;
-    refused(search("x".to_owned()).await, 400, "a search is").await;
+    refused(by("closed", "1").await, 404, "can be searched").await;
+    refused(by("nothing", "1").await, 404, "can be searched").await;
+    refused(search("x".to_owned()).await, 400, "invalid search").await;
     // It goes on after a panic.
     assert_eq!(by("searched", "2").await.0, 200);
     let long = ask(&app, Request::post("/ops/ttl").body("x".repeat(100_000).into()).unwrap()).await;

@@ -32,9 +32,9 @@ async fn figures_are_those_of_the_api() {
     for _ in 0..8 {
         client.get(format!("{}/sessions/long0", service.url)).send().await;
     }
-    browser.until("word('sessions', 'Expired a second') === '7 in all'").await;
+    browser.until("word('sessions', 'Expired/s') === '7 total'").await;
     browser.until("figure('sessions', 'Entries') === '20'").await;
-    browser.until("word('requests', 'Denied a second') === '4 in all'").await;
+    browser.until("word('requests', 'Denied/s') === '4 total'").await;
     browser.until("figure('sessions', 'Hit ratio') === '100.0 %'").await;
     browser.until("figure('sessions', 'Event lag, p50').endsWith('s')").await;
     let stats: Value = client.get(format!("{}/stats", service.url)).send().await.json().await;
@@ -58,14 +58,13 @@ async fn figures_are_those_of_the_api() {
                   form.requestSubmit(); return true";
     browser.ask(search).await;
     let found = "card('sessions').querySelector('output').textContent";
-    browser.until(&format!("{found}.startsWith('long3 lives for another')")).await;
-    let seconds =
-        browser.ask(&format!("return {found}.match(/another (.*) ms|another (.*) s/)[2]")).await;
+    browser.until(&format!("{found}.startsWith('long3 expires in')")).await;
+    let seconds = browser.ask(&format!("return {found}.match(/in (.*) ms|in (.*) s/)[2]")).await;
     let seconds: u64 =
         seconds.as_str().and_then(|text| text.replace(',', "").parse().ok()).expect("seconds");
     assert!((100..=1_000).contains(&seconds), "{seconds}");
     browser.ask(&search.replace("long3", "nobody")).await;
-    browser.until(&format!("{found} === 'nobody is not there.'")).await;
+    browser.until(&format!("{found} === 'nobody has no live value.'")).await;
 
     // Sessions are put, read and deleted.
     let press = |verb: &str, id: &str| {

@@ -22,7 +22,7 @@ async fn it_comes_back_after_a_restart_and_after_a_502() {
     browser.until("figure('sessions', 'Entries') === '0'").await;
 
     drop(first);
-    browser.until("state.startsWith('The service can\\'t be reached.')").await;
+    browser.until("state.startsWith('The service is unreachable.')").await;
     let nowhere = browser.ask("return document.body.innerText").await;
     assert!(!nowhere.to_string().contains("NaN"), "{nowhere}");
     let second = Service::start();
@@ -33,14 +33,14 @@ async fn it_comes_back_after_a_restart_and_after_a_502() {
     browser.until("figure('sessions', 'Entries') === '1'").await;
 
     for (answer, sentence) in [
-        (BAD_GATEWAY, "A proxy can\\'t reach the service (502)."),
-        (LOG_IN, "What answers is not the service: perhaps a page to log in."),
+        (BAD_GATEWAY, "A proxy cannot reach the service (502)."),
+        (LOG_IN, "The answer is not from the service: possibly a login page."),
     ] {
         proxy.answer(Some(answer));
         browser.until(&format!("state.startsWith('{sentence}')")).await;
         // The figures stay, and say of when they are.
         browser
-            .until("figure('sessions', 'Entries') === '1' && state.includes('What is shown is of')")
+            .until("figure('sessions', 'Entries') === '1' && state.includes('Showing data from')")
             .await;
         let shown = browser.ask("return document.body.innerText").await;
         assert!(!shown.to_string().contains("NaN"), "{shown}");

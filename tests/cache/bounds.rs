@@ -1,4 +1,4 @@
-//! The bound: hard, exact, and nobody leaves in vain.
+//! Bounds by entries and by weight: hard, exact, and no eviction before the cache is full.
 
 use std::{
     hash::{BuildHasher, Hasher},
@@ -18,23 +18,23 @@ use tokio::{task::unconstrained, time::advance};
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Sends all keys to one shard: DashMap takes the upper bits of a hash.
+/// Hasher that sends all keys to one shard, which DashMap chooses by the upper bits of a hash.
 #[derive(Clone, Default)]
-struct Crowd;
+struct OneShard;
 
-struct CrowdHasher(u64);
+struct OneShardHasher(u64);
 
-impl BuildHasher for Crowd {
-    type Hasher = CrowdHasher;
+impl BuildHasher for OneShard {
+    type Hasher = OneShardHasher;
 
-    fn build_hasher(&self) -> CrowdHasher {
-        CrowdHasher(0)
+    fn build_hasher(&self) -> OneShardHasher {
+        OneShardHasher(0)
     }
 }
 
-impl Hasher for CrowdHasher {
+impl Hasher for OneShardHasher {
     fn finish(&self) -> u64 {
-        // Seven bits for the table's own bytes, and what is above them for the bucket.
+        // Seven bits are the control bytes of the table, and the bits above them choose the bucket.
         (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) & 0x00ff_ffff
     }
 
@@ -45,26 +45,26 @@ impl Hasher for CrowdHasher {
     }
 }
 
-fn quiet<V: Clone + Send + Sync + 'static>() -> Builder<u64, V> {
+fn manual<V: Clone + Send + Sync + 'static>() -> Builder<u64, V> {
     Cache::builder().sweep(Sweep::manual())
 }
 
-fn heard(events: &mut LosslessEvents<u64, u64>) -> Vec<(u64, u64, Cause)> {
+fn drain(events: &mut LosslessEvents<u64, u64>) -> Vec<(u64, u64, Cause)> {
     std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten())
         .map(|event| (event.key, event.value, event.cause))
         .collect()
 }
 
-fn panic_of(of: impl FnOnce()) -> String {
-    let panic = catch_unwind(AssertUnwindSafe(of)).expect_err("it does not panic");
+fn panic_message(of: impl FnOnce()) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(of)).expect_err("the closure must panic");
     match panic.downcast::<String>() {
         Ok(text) => *text,
-        Err(panic) => (*panic.downcast::<&str>().expect("a panic with a text")).to_owned(),
+        Err(panic) => (*panic.downcast::<&str>().expect("the panic has a message")).to_owned(),
     }
 }
 
 #[tokio::test]
-async fn each_new_entry_costs_exactly_one_old_one_and_is_there() {
+async fn each_new_entry_evicts_exactly_one_and_is_readable() {
     for bound in [1, 2, 3, 10, 63, 64, 65, 1_000, 5_000] {
         for shards in [None, Some(2), Some(64)] {
             let builder = Cache::builder().sweep(Sweep::manual()).max_entries(bound);
@@ -77,28 +77,32 @@ async fn each_new_entry_costs_exactly_one_old_one_and_is_there() {
             let count = 3 * bound as u64 + 7;
             for key in 0..count {
                 assert_eq!(cache.set(key, key).await, None);
-                assert_eq!(cache.get(&key).await, Some(key), "what was set is there");
+                assert_eq!(cache.get(&key).await, Some(key), "a new entry is readable");
                 assert_eq!(cache.len(), bound.min(key as usize + 1));
                 assert_eq!(cache.weight(), cache.len() as u64);
             }
-            let evicted = heard(&mut events);
+            let evicted = drain(&mut events);
             assert_eq!(evicted.len() as u64, count - bound as u64);
             assert_eq!(cache.stats().evicted, count - bound as u64);
             for (key, value, cause) in evicted {
                 assert_eq!((value, cause), (key, Cause::Evicted));
-                assert_eq!(cache.get(&key).await, None, "it has left");
+                assert_eq!(cache.get(&key).await, None, "the entry was evicted");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_crowd_in_one_shard_has_the_room_of_all() {
-    let cache = Cache::builder().hasher(Crowd).shards(64).max_entries(1_000).build();
+async fn max_entries_bounds_the_cache_and_not_the_shard() {
+    let cache = Cache::builder().hasher(OneShard).shards(64).max_entries(1_000).build();
     for key in 0..1_000_u64 {
         cache.set(key, key).await;
     }
-    assert_eq!((cache.len(), cache.stats().evicted), (1_000, 0), "nobody leaves before it is full");
+    assert_eq!(
+        (cache.len(), cache.stats().evicted),
+        (1_000, 0),
+        "no eviction before the cache is full"
+    );
     for key in 1_000..3_000 {
         cache.set(key, key).await;
         assert_eq!(cache.get(&key).await, Some(key));
@@ -107,8 +111,8 @@ async fn a_crowd_in_one_shard_has_the_room_of_all() {
 }
 
 #[tokio::test]
-async fn writing_what_is_there_costs_nobody_its_place() {
-    let cache = quiet().max_entries(10).build();
+async fn replacing_a_value_evicts_no_entry() {
+    let cache = manual().max_entries(10).build();
     for round in 0..5 {
         for key in 0..10_u64 {
             cache.set(key, round).await;
@@ -122,8 +126,8 @@ async fn writing_what_is_there_costs_nobody_its_place() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_makes_room() {
-    let cache = quiet().max_entries(4).build();
+async fn every_removal_frees_capacity() {
+    let cache = manual().max_entries(4).build();
     for round in 0..100_u64 {
         for key in 0..4 {
             cache.set(key, round).await;
@@ -135,7 +139,7 @@ async fn whoever_leaves_makes_room() {
         }
     }
     assert_eq!(cache.stats().evicted, 0);
-    // With somebody who listens, clear goes another way.
+    // With a subscriber, `clear` takes another path.
     let mut events = cache.events_lossless(1);
     for round in 0..100_u64 {
         for key in 0..4 {
@@ -144,27 +148,29 @@ async fn whoever_leaves_makes_room() {
         cache.clear().await;
         assert_eq!(cache.weight(), 0);
     }
-    assert!(heard(&mut events).iter().all(|(.., cause)| *cause != Cause::Evicted));
+    assert!(drain(&mut events).iter().all(|(.., cause)| *cause != Cause::Evicted));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_dead_leave_before_the_living_wherever_they_are() {
+async fn expired_entries_of_any_shard_are_removed_before_live_ones() {
     for bound in [2, 10, 100, 3_000_u64] {
-        let cache = quiet().max_entries(bound as usize).build();
-        let dead = bound / 2;
+        let cache = manual().max_entries(bound as usize).build();
+        let expired_count = bound / 2;
         for key in 0..bound {
-            let ttl = if key < dead { Duration::from_secs(1) } else { HOUR };
+            let ttl = if key < expired_count { Duration::from_secs(1) } else { HOUR };
             cache.set_ex(key, key, ttl).await;
         }
         let mut events = cache.events_lossless(1);
         advance(Duration::from_secs(1)).await;
-        for key in 0..dead {
+        for key in 0..expired_count {
             cache.set(bound + key, key).await;
             assert!(cache.len() as u64 <= bound);
         }
-        let heard = heard(&mut events);
-        assert!(heard.iter().all(|(key, _, cause)| *cause == Cause::Expired && *key < dead));
-        assert_eq!(heard.len() as u64, dead);
+        let events = drain(&mut events);
+        assert!(
+            events.iter().all(|(key, _, cause)| *cause == Cause::Expired && *key < expired_count)
+        );
+        assert_eq!(events.len() as u64, expired_count);
         assert_eq!(cache.stats().evicted, 0);
         assert_eq!(cache.len() as u64, bound);
         cache.set(9_999_999, 0).await;
@@ -172,17 +178,17 @@ async fn the_dead_leave_before_the_living_wherever_they_are() {
     }
 }
 
-/// The store keeps deadlines by the millisecond, and sums them up: who dies is told by the nanosecond.
+/// The store keeps a summary of deadlines in milliseconds, but an entry expires to the nanosecond.
 #[tokio::test(start_paused = true)]
-async fn the_dead_leave_first_to_the_nanosecond() {
-    let cache = quiet().max_entries(2).build();
+async fn expired_entries_are_removed_first_to_the_nanosecond() {
+    let cache = manual().max_entries(2).build();
     let mut soon = Duration::from_micros(1_300);
     for round in 0..50_u64 {
         cache.clear().await;
         cache.set_ex(1, round, soon).await;
         cache.set_ex(2, round, HOUR).await;
         let before = cache.stats();
-        // Still alive, and yet it must be looked at.
+        // The entry is still live, but due within the current millisecond, so it has to be examined.
         advance(soon - Duration::from_nanos(1)).await;
         cache.set_ex(2, round, HOUR).await;
         assert_eq!(cache.get(&1).await, Some(round));
@@ -190,7 +196,7 @@ async fn the_dead_leave_first_to_the_nanosecond() {
         cache.set_ex(3, round, HOUR).await;
         let stats = cache.stats();
         assert_eq!((stats.evicted, stats.expired), (before.evicted, before.expired + 1));
-        // Two that die within one millisecond, the second written after somebody looked.
+        // Two entries expire within one millisecond, and the second is written after the first examination.
         cache.clear().await;
         cache.set_ex(1, round, Duration::from_micros(900)).await;
         cache.set_ex(2, round, HOUR).await;
@@ -206,76 +212,76 @@ async fn the_dead_leave_first_to_the_nanosecond() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_dead_when_it_is_set_takes_nobodys_place() {
-    let cache = quiet().max_entries(3).build();
+async fn entry_expired_when_set_evicts_no_other() {
+    let cache = manual().max_entries(3).build();
     let mut events = cache.events_lossless(10);
     for key in 0..3_u64 {
         cache.set(key, key).await;
     }
     assert_eq!(cache.set_ex(9, 9, Duration::ZERO).await, None);
-    assert_eq!(heard(&mut events), [(9, 9, Cause::Expired)]);
+    assert_eq!(drain(&mut events), [(9, 9, Cause::Expired)]);
     assert_eq!((cache.len(), cache.get(&9).await), (3, None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_came_sooner_is_known_of() {
-    let cache = quiet().max_entries(100).build();
+async fn entry_with_a_shortened_deadline_is_removed_before_live_ones() {
+    let cache = manual().max_entries(100).build();
     for key in 0..100_u64 {
         cache.set_ex(key, key, HOUR).await;
     }
     cache.set(100, 100).await;
     assert_eq!(cache.stats().evicted, 1);
-    let key = cache.keys().find(|key| *key < 100).expect("99 are there");
+    let key = cache.keys().find(|key| *key < 100).expect("99 of these keys are present");
     assert!(cache.expire(&key, Duration::from_secs(1)).await);
     advance(Duration::from_secs(1)).await;
     cache.set(101, 101).await;
     let stats = cache.stats();
-    assert_eq!((stats.evicted, stats.expired), (1, 1), "the dead one left");
+    assert_eq!((stats.evicted, stats.expired), (1, 1), "the expired entry was removed");
 }
 
 #[tokio::test]
-async fn what_is_heavier_than_the_whole_bound_leaves_at_once() {
-    let cache = quiet().max_weight(100, |_, value: &u64| *value as u32).publish(ALL).build();
+async fn entry_heavier_than_max_weight_is_evicted_immediately() {
+    let cache = manual().max_weight(100, |_, value: &u64| *value as u32).publish(ALL).build();
     let mut events = cache.events_lossless(10);
     assert_eq!(cache.set(1, 101).await, None);
-    assert_eq!(heard(&mut events), [(1, 101, Cause::Evicted)]);
+    assert_eq!(drain(&mut events), [(1, 101, Cause::Evicted)]);
     assert_eq!((cache.get(&1).await, cache.len(), cache.weight()), (None, 0, 0));
     cache.set(2, 50).await;
     cache.set(1, 40).await;
     assert_eq!(cache.set(1, u64::from(u32::MAX)).await, Some(40));
-    let told = heard(&mut events);
-    assert_eq!(told, [(1, 40, Cause::Replaced), (1, u64::from(u32::MAX), Cause::Evicted)]);
+    let received = drain(&mut events);
+    assert_eq!(received, [(1, 40, Cause::Replaced), (1, u64::from(u32::MAX), Cause::Evicted)]);
     assert_eq!((cache.get(&1).await, cache.get(&2).await), (None, Some(50)));
     assert_eq!(cache.weight(), 50);
-    // As heavy as the whole bound is not too heavy.
+    // An entry as heavy as the whole bound is not too heavy.
     cache.set(3, 100).await;
     assert_eq!((cache.get(&3).await, cache.len(), cache.weight()), (Some(100), 1, 100));
-    assert!(!cache.set_nx(3, 500, None).await, "it is there");
+    assert!(!cache.set_nx(3, 500, None).await, "the key has a live value");
     assert!(cache.set_nx(4, 500, None).await);
     assert_eq!((cache.get(&3).await, cache.get(&4).await), (Some(100), None));
 }
 
 #[tokio::test]
-async fn an_update_in_place_is_weighed_again() {
-    let cache = quiet().max_weight(100, |_, value: &u64| *value as u32).build();
+async fn update_changes_the_weight() {
+    let cache = manual().max_weight(100, |_, value: &u64| *value as u32).build();
     let mut events = cache.events_lossless(10);
     for key in 0..10 {
         cache.set(key, 10).await;
     }
     assert_eq!(cache.update(&3, |value| *value = 50).await, Some(()));
-    assert_eq!(cache.get(&3).await, Some(50), "who was written stays");
+    assert_eq!(cache.get(&3).await, Some(50), "the updated entry stays");
     assert_eq!(cache.weight(), 100);
-    assert_eq!(heard(&mut events).len(), 4);
+    assert_eq!(drain(&mut events).len(), 4);
     cache.update(&3, |value| *value = 5).await;
     assert_eq!(cache.weight(), 55);
     cache.update(&3, |value| *value = 1_000).await;
     assert_eq!((cache.get(&3).await, cache.weight()), (None, 50));
-    assert_eq!(heard(&mut events), [(3, 1_000, Cause::Evicted)]);
+    assert_eq!(drain(&mut events), [(3, 1_000, Cause::Evicted)]);
 }
 
 #[tokio::test]
-async fn what_weighs_nothing_never_leaves_for_others() {
-    let cache = quiet().max_weight(10, |_, value: &u64| *value as u32).build();
+async fn entry_of_weight_zero_is_never_evicted() {
+    let cache = manual().max_weight(10, |_, value: &u64| *value as u32).build();
     for key in 0..100 {
         cache.set(key, 0).await;
     }
@@ -285,8 +291,8 @@ async fn what_weighs_nothing_never_leaves_for_others() {
     }
     assert_eq!(cache.len(), 101);
     assert_eq!(cache.get(&50).await, Some(0));
-    // Among many who would give no room, the few who do are found.
-    let cache = quiet().shards(2).max_weight(10, |_, value: &u64| *value as u32).build();
+    // The few entries whose eviction frees weight are found among many that free none.
+    let cache = manual().shards(2).max_weight(10, |_, value: &u64| *value as u32).build();
     for key in 0..20_000 {
         cache.set(key, u64::from(key % 5_000 == 0)).await;
     }
@@ -298,17 +304,21 @@ async fn what_weighs_nothing_never_leaves_for_others() {
 }
 
 #[tokio::test]
-async fn for_a_heavy_one_as_many_leave_as_it_takes() {
+async fn heavy_entry_evicts_as_many_as_its_weight_requires() {
     for shards in [2, 16, 256] {
         let weigher = |_: &u64, value: &u64| *value as u32;
-        let cache = quiet().shards(shards).max_weight(10_000, weigher).build();
+        let cache = manual().shards(shards).max_weight(10_000, weigher).build();
         for key in 0..10_000 {
             cache.set(key, 1).await;
         }
         assert_eq!(cache.stats().evicted, 0);
         cache.set(10_000, 4_000).await;
         let stats = cache.stats();
-        assert_eq!((stats.weight, stats.evicted), (10_000, 4_000), "and no more");
+        assert_eq!(
+            (stats.weight, stats.evicted),
+            (10_000, 4_000),
+            "no more evictions than necessary"
+        );
         cache.set(10_001, 10_000).await;
         assert_eq!((cache.len(), cache.weight()), (1, 10_000));
         assert_eq!(cache.get(&10_001).await, Some(10_000));
@@ -316,77 +326,80 @@ async fn for_a_heavy_one_as_many_leave_as_it_takes() {
 }
 
 #[tokio::test]
-async fn the_weigher_is_asked_once_a_write_and_may_use_the_cache() {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+async fn weigher_runs_once_per_write_and_may_call_the_cache() {
+    static WEIGHED: AtomicUsize = AtomicUsize::new(0);
     let slot: Arc<std::sync::OnceLock<Cache<u64, u64>>> = Arc::default();
     let weak = Arc::downgrade(&slot);
     let weigher = move |key: &u64, _: &u64| {
-        ASKED.fetch_add(1, Relaxed);
-        // A natural thing to do, if not a wise one: no lock may be held here.
-        let slot = weak.upgrade().expect("the cache is there");
-        let cache = slot.get().expect("the cache is there");
+        WEIGHED.fetch_add(1, Relaxed);
+        // A weigher may call the cache, since no lock is held here.
+        let slot = weak.upgrade().expect("the cache still has a handle");
+        let cache = slot.get().expect("the cache still has a handle");
         cache.get(key).now_or_never();
         1
     };
-    let cache = quiet().max_weight(2, weigher).build();
-    slot.set(cache.clone()).expect("it is set once");
+    let cache = manual().max_weight(2, weigher).build();
+    slot.set(cache.clone()).expect("the slot is set once");
     for key in 0..10 {
         cache.set(key, 1).await;
         cache.set_ex(key, 1, HOUR).await;
         cache.set_nx(key, 1, None).await;
         cache.set_keep_ttl(key, 1).await;
     }
-    assert_eq!(ASKED.load(Relaxed), 40);
+    assert_eq!(WEIGHED.load(Relaxed), 40);
     cache.expire(&9, HOUR).await;
     cache.get_ex(&9, HOUR).await;
     cache.remove(&9).await;
-    assert_eq!(ASKED.load(Relaxed), 40, "no value was written");
+    assert_eq!(WEIGHED.load(Relaxed), 40, "no value was written");
 }
 
 #[tokio::test]
-async fn bad_bounds_panic_with_name_and_value() {
+async fn invalid_bounds_panic_with_name_and_value() {
     let weigher = |_: &u64, _: &u64| 1;
     type Case<'a> = (&'a str, Box<dyn FnOnce()>);
     let cases: [Case<'_>; 4] = [
-        ("max_entries must be at least 1, got 0", Box::new(|| drop(quiet::<u64>().max_entries(0)))),
+        (
+            "max_entries must be at least 1, got 0",
+            Box::new(|| drop(manual::<u64>().max_entries(0))),
+        ),
         (
             "max_weight must be at least 1, got 0",
-            Box::new(move || drop(quiet().max_weight(0, weigher))),
+            Box::new(move || drop(manual().max_weight(0, weigher))),
         ),
         (
             "max_weight(7): this cache has max_entries(5)",
             Box::new(move || {
-                drop(quiet().max_entries(5).max_weight(7, weigher));
+                drop(manual().max_entries(5).max_weight(7, weigher));
             }),
         ),
         (
             "max_entries(5): this cache has max_weight(7)",
             Box::new(move || {
-                drop(quiet().max_weight(7, weigher).max_entries(5));
+                drop(manual().max_weight(7, weigher).max_entries(5));
             }),
         ),
     ];
     for (expected, case) in cases {
-        let text = panic_of(case);
+        let text = panic_message(case);
         assert!(text.contains(expected), "{text}");
     }
-    let none = quiet::<u64>().name("free").build();
-    let entries = quiet::<u64>().name("counted").max_entries(1).build();
-    let weight = quiet().name("weighed").max_weight(1, weigher).build();
+    let none = manual::<u64>().name("free").build();
+    let entries = manual::<u64>().name("counted").max_entries(1).build();
+    let weight = manual().name("weighed").max_weight(1, weigher).build();
     for (cache, by_entries, by_weight) in
         [(&none, true, true), (&entries, false, true), (&weight, true, false)]
     {
-        let zero = panic_of(|| _ = cache.set_max_entries(0).now_or_never());
+        let zero = panic_message(|| _ = cache.set_max_entries(0).now_or_never());
         assert!(zero.contains("max_entries must be at least 1, got 0"), "{zero}");
         if by_entries {
-            let text = panic_of(|| _ = cache.set_max_entries(3).now_or_never());
+            let text = panic_message(|| _ = cache.set_max_entries(3).now_or_never());
             assert!(
                 text.contains("set_max_entries(3)") && text.contains("without max_entries"),
                 "{text}"
             );
         }
         if by_weight {
-            let text = panic_of(|| _ = cache.set_max_weight(3).now_or_never());
+            let text = panic_message(|| _ = cache.set_max_weight(3).now_or_never());
             assert!(
                 text.contains("set_max_weight(3)") && text.contains("without max_weight"),
                 "{text}"
@@ -396,15 +409,15 @@ async fn bad_bounds_panic_with_name_and_value() {
 }
 
 #[tokio::test]
-async fn a_bound_may_change_while_the_cache_runs() {
-    let cache = quiet().max_entries(10_000).build();
+async fn set_max_entries_and_set_max_weight_change_a_running_cache() {
+    let cache = manual().max_entries(10_000).build();
     let mut events = cache.events_lossless(1);
     for key in 0..10_000_u64 {
         cache.set(key, key).await;
     }
     cache.set_max_entries(100).await;
     assert_eq!(cache.len(), 100);
-    assert_eq!(heard(&mut events).len(), 9_900);
+    assert_eq!(drain(&mut events).len(), 9_900);
     cache.set_max_entries(1).await;
     assert_eq!(cache.len(), 1);
     cache.set_max_entries(500).await;
@@ -413,7 +426,7 @@ async fn a_bound_may_change_while_the_cache_runs() {
     }
     assert_eq!(cache.len(), 500);
 
-    let cache = quiet().max_weight(1_000, |_, value: &u64| *value as u32).build();
+    let cache = manual().max_weight(1_000, |_, value: &u64| *value as u32).build();
     for key in 0..100_u64 {
         cache.set(key, 10).await;
     }
@@ -422,10 +435,10 @@ async fn a_bound_may_change_while_the_cache_runs() {
 }
 
 #[tokio::test]
-async fn misses_of_what_was_evicted_lately_are_counted() {
-    // By some seeds of a hasher, keys in a row come to one shard: as it grows, it forgets whom it knew.
+async fn misses_of_evicted_counts_misses_of_recently_evicted_keys() {
+    // Fixed, because with some seeds consecutive keys share a shard, which discards its ghosts when it grows.
     let fixed = foldhash::fast::FixedState::default();
-    let cache = quiet().hasher(fixed).max_entries(1_000).build();
+    let cache = manual().hasher(fixed).max_entries(1_000).build();
     for key in 0..1_500_u64 {
         cache.set(key, key).await;
     }
@@ -445,7 +458,7 @@ async fn misses_of_what_was_evicted_lately_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_seed_leads_to_the_same_evictions() {
+async fn same_seed_leads_to_the_same_evictions() {
     let run = async || {
         let cache = Cache::builder()
             .hasher(foldhash::fast::FixedState::default())
@@ -461,7 +474,7 @@ async fn the_same_seed_leads_to_the_same_evictions() {
             }
             advance(Duration::from_millis(1)).await;
         }
-        heard(&mut events)
+        drain(&mut events)
     };
     let first = run().await;
     assert!(first.len() > 100);

@@ -1,4 +1,5 @@
-//! Random sequences within a bound, against a map that follows the events; and many writers at once.
+//! Random operations on a bounded cache, compared with a model that follows the events; and concurrent writers at the
+//! bound.
 
 use std::{
     collections::BTreeMap,
@@ -22,8 +23,8 @@ use crate::sequences::config;
 
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
-/// Who leaves is not for a model to say. That whoever leaves was there, that all the others still are, that nothing
-/// living leaves while something dead is there or while there is room, and that the bound holds: that is.
+/// The model does not predict victims. It checks that each removed entry was present, that all others still are, that
+/// no live entry is evicted while an expired one is present or the cache is below its bound, and that the bound holds.
 #[derive(Clone, Debug)]
 enum Op {
     Set(u64, u64),
@@ -59,11 +60,12 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Key, number and weight, and deadline.
+/// Maps a key to its value (number and weight) and deadline.
 type Entries = BTreeMap<u64, ((u64, u64), Option<Instant>)>;
 
-async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
-    let weigher = |_: &u64, value: &(u64, u64)| u32::try_from(value.1).expect("it fits");
+async fn check_against_model(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
+    let weigher =
+        |_: &u64, value: &(u64, u64)| u32::try_from(value.1).expect("the weight fits in a u32");
     let builder = Cache::builder().sweep(Sweep::manual()).publish(ALL).shards(shards);
     let cache = match by_weight {
         true => builder.max_weight(bound, weigher).build(),
@@ -78,48 +80,48 @@ async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
         let number = number as u64;
         let before = entries.clone();
         let mut written: Option<(u64, (u64, u64), Option<Instant>)> = None;
-        let alive =
+        let live_entry =
             |key: &u64| before.get(key).filter(|(_, deadline)| !is_dead(*deadline)).copied();
         match op.clone() {
             Op::Set(key, weight) => {
                 let old = cache.set(key, (number, weight)).await;
-                assert_eq!(old, alive(&key).map(|(value, _)| value));
+                assert_eq!(old, live_entry(&key).map(|(value, _)| value));
                 written = Some((key, (number, weight), None));
             }
             Op::SetEx(key, weight, ttl) => {
                 let old =
                     cache.set_ex(key, (number, weight), Duration::from_millis(100 * ttl)).await;
-                assert_eq!(old, alive(&key).map(|(value, _)| value));
+                assert_eq!(old, live_entry(&key).map(|(value, _)| value));
                 written = Some((key, (number, weight), after(ttl)));
             }
             Op::SetNx(key, weight) => {
                 let set = cache.set_nx(key, (number, weight), None).await;
-                assert_eq!(set, alive(&key).is_none());
+                assert_eq!(set, live_entry(&key).is_none());
                 written = set.then_some((key, (number, weight), None));
             }
             Op::KeepTtl(key, weight) => {
                 cache.set_keep_ttl(key, (number, weight)).await;
-                let kept = alive(&key).and_then(|(_, deadline)| deadline);
-                written = Some((key, (number, weight), kept));
+                let current_deadline = live_entry(&key).and_then(|(_, deadline)| deadline);
+                written = Some((key, (number, weight), current_deadline));
             }
             Op::Update(key, weight) => {
                 let updated = cache.update(&key, |value| *value = (number, weight)).await;
-                assert_eq!(updated.is_some(), alive(&key).is_some());
-                if let Some((_, deadline)) = alive(&key) {
+                assert_eq!(updated.is_some(), live_entry(&key).is_some());
+                if let Some((_, deadline)) = live_entry(&key) {
                     entries.insert(key, ((number, weight), deadline));
                     written = Some((key, (number, weight), deadline));
                 }
             }
             Op::Expire(key, ttl) => {
                 if cache.expire(&key, Duration::from_millis(100 * ttl)).await {
-                    entries.get_mut(&key).expect("it is there").1 = after(ttl);
+                    entries.get_mut(&key).expect("the model has the key").1 = after(ttl);
                 }
             }
             Op::Remove(key) => {
-                assert_eq!(cache.remove(&key).await, alive(&key).map(|(value, _)| value));
+                assert_eq!(cache.remove(&key).await, live_entry(&key).map(|(value, _)| value));
             }
             Op::Get(key) => {
-                assert_eq!(cache.get(&key).await, alive(&key).map(|(value, _)| value));
+                assert_eq!(cache.get(&key).await, live_entry(&key).map(|(value, _)| value));
             }
             Op::Clear => cache.clear().await,
             Op::Advance(ticks) => advance(Duration::from_millis(100 * ticks)).await,
@@ -132,13 +134,13 @@ async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
                 }
             }
         }
-        // The events in their order, and then what was written is there, unless it was told of.
-        let mut told = Vec::new();
+        // The events are applied in their order. Then the written entry is present, unless an event removed it.
+        let mut received = Vec::new();
         while let Some(event) = unconstrained(events.recv()).now_or_never().flatten() {
-            told.push(event);
+            received.push(event);
         }
-        let mut is_there = written.is_some();
-        for event in &told {
+        let mut is_present = written.is_some();
+        for event in &received {
             let is_new =
                 written.is_some_and(|(key, value, _)| (key, value) == (event.key, event.value));
             match entries.get(&event.key) {
@@ -146,9 +148,9 @@ async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
                     assert_eq!(event.deadline, *deadline, "{op:?}: {event:?}");
                     entries.remove(&event.key);
                 }
-                _ => assert!(is_new, "{op:?}: {event:?} was not there"),
+                _ => assert!(is_new, "{op:?}: the removed entry of {event:?} was not present"),
             }
-            is_there &= !is_new;
+            is_present &= !is_new;
             match event.cause {
                 Cause::Expired => assert!(is_dead(event.deadline), "{op:?}: {event:?}"),
                 Cause::Evicted => {
@@ -158,10 +160,10 @@ async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
                 _ => {}
             }
         }
-        if let Some((key, value, deadline)) = written.filter(|_| is_there) {
+        if let Some((key, value, deadline)) = written.filter(|_| is_present) {
             entries.insert(key, (value, deadline));
         }
-        let evicted: u64 = told
+        let evicted: u64 = received
             .iter()
             .filter(|event| event.cause == Cause::Evicted)
             .filter(|event| written.is_none_or(|(_, value, _)| value != event.value))
@@ -172,9 +174,9 @@ async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
         if evicted > 0 {
             assert!(
                 entries.values().all(|(value, deadline)| weigh(value) == 0 || !is_dead(*deadline)),
-                "{op:?}: somebody living left before the dead"
+                "{op:?}: a live entry was evicted before an expired one"
             );
-            assert!(used + evicted > bound, "{op:?}: {evicted} left, and there was room");
+            assert!(used + evicted > bound, "{op:?}: {evicted} evicted below the bound");
         }
         assert_eq!(cache.weight(), used, "{op:?}");
         assert_eq!(cache.len(), entries.len(), "{op:?}");
@@ -187,7 +189,7 @@ async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
 }
 
 #[test]
-fn whoever_leaves_was_there_and_all_others_stay() {
+fn events_match_removed_entries_and_all_others_stay() {
     let ops = proptest::collection::vec(op(), 1..60);
     let setup = (ops, any::<bool>(), 1..6_usize, 1..12_u64);
     proptest!(config(1_000, 0x5eed_0018), |((ops, by_weight, shards, bound) in setup)| {
@@ -195,14 +197,14 @@ fn whoever_leaves_was_there_and_all_others_stay() {
             .enable_time()
             .start_paused(true)
             .build()
-            .expect("a runtime can be made");
-        runtime.block_on(unconstrained(check(ops, by_weight, shards, bound)));
+            .expect("the runtime is built");
+        runtime.block_on(unconstrained(check_against_model(ops, by_weight, shards, bound)));
     });
 }
 
-/// So many write at once: what each of them is just writing may be above the bound, and nothing else.
+/// The weight may exceed the bound only by the entries that concurrent writers are writing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn many_writers_at_once_stay_within_the_bound() {
+async fn concurrent_writers_stay_within_the_bound() {
     const WRITERS: u64 = 8;
     for bound in [1_u64, 10, 1_000] {
         for by_weight in [false, true] {
@@ -219,14 +221,15 @@ async fn many_writers_at_once_stay_within_the_bound() {
                 let (cache, over) = (cache.clone(), over.clone());
                 async move {
                     while !over.load(Relaxed) {
-                        // Of all shards, one after the other: what moves in between may count twice.
+                        // The shards are read one after the other, so an entry that is moved in between may count
+                        // twice.
                         let weight = cache.weight();
                         assert!(weight <= most + above, "{weight} of {most}");
                         tokio::task::yield_now().await;
                     }
                 }
             });
-            let told = tokio::spawn(async move {
+            let event_counter = tokio::spawn(async move {
                 let (mut count, mut evicted) = (0_u64, 0_u64);
                 while let Some(event) = events.recv().await {
                     count += 1;
@@ -262,7 +265,7 @@ async fn many_writers_at_once_stay_within_the_bound() {
             let written = futures::future::join_all(writers).await;
             let written: u64 = written.into_iter().map(|writer| writer.expect("no panic")).sum();
             over.store(true, Relaxed);
-            watcher.await.expect("the bound held");
+            watcher.await.expect("the watcher does not panic");
             assert!(cache.weight() <= most, "{} of {most}", cache.weight());
             if !by_weight {
                 assert_eq!(cache.weight(), cache.len() as u64);
@@ -273,12 +276,12 @@ async fn many_writers_at_once_stay_within_the_bound() {
             assert!(weight <= cache.weight());
             let resident = cache.len() as u64;
             cache.clear().await;
-            assert_eq!(cache.weight(), 0, "nothing was counted twice, or not at all");
+            assert_eq!(cache.weight(), 0, "each entry is counted exactly once");
             cache.shutdown().await;
-            let (count, evicted) = told.await.expect("no panic");
+            let (count, evicted) = event_counter.await.expect("no panic");
             assert_eq!(
                 count, written,
-                "each value that was written has left once; {resident} in the end"
+                "each written value has one event; {resident} resident at the end"
             );
             assert_eq!(evicted, stats.evicted);
         }

@@ -1,4 +1,4 @@
-//! Each subscription has its own causes: what it does not hear is to it as if it had never been.
+//! Causes of subscriptions: `only` limits a stream, and an event that it filters out has no effect on the stream.
 
 use std::{
     sync::{
@@ -23,20 +23,20 @@ fn manual() -> Cache<u32, u32> {
     Cache::builder().sweep(Sweep::manual().sample(1.0)).publish(ALL).event_capacity(4).build()
 }
 
-fn heard(events: &mut LosslessEvents<u32, u32>) -> Vec<(u32, Cause)> {
+fn drain_lossless(events: &mut LosslessEvents<u32, u32>) -> Vec<(u32, Cause)> {
     let next = || unconstrained(events.recv()).now_or_never().flatten();
     std::iter::from_fn(next).map(|event| (event.value, event.cause)).collect()
 }
 
-fn read(events: &mut Events<u32, u32>) -> Vec<Result<u32, u64>> {
+fn drain(events: &mut Events<u32, u32>) -> Vec<Result<u32, u64>> {
     let next = || unconstrained(events.recv()).now_or_never().flatten();
     std::iter::from_fn(next)
         .map(|next| next.map(|event| event.value).map_err(|lagged| lagged.0))
         .collect()
 }
 
-/// One value leaves for each cause: 1 replaced, 2 removed, 3 expired.
-async fn let_three_leave(cache: &Cache<u32, u32>) {
+/// Removes one value for each of three causes: 1 replaced, 2 removed, 3 expired.
+async fn remove_three_values(cache: &Cache<u32, u32>) {
     cache.set(1, 1).await;
     cache.set(1, 2).await;
     cache.remove(&1).await;
@@ -45,74 +45,74 @@ async fn let_three_leave(cache: &Cache<u32, u32>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_stream_hears_its_own() {
+async fn only_limits_each_stream_to_its_causes() {
     let cache = manual();
     let mut all = cache.events_lossless(8);
     let mut removed = cache.events_lossless(8).only([Cause::Removed]);
     let mut two = cache.events_lossless(8).only([Cause::Expired, Cause::Replaced]);
-    let mut ring = cache.events().only(vec![Cause::Replaced]);
+    let mut broadcast = cache.events().only(vec![Cause::Replaced]);
     let mut none = cache.events_lossless(8).only([]);
-    let_three_leave(&cache).await;
+    remove_three_values(&cache).await;
     use Cause::{Expired, Removed, Replaced};
-    assert_eq!(heard(&mut all), [(1, Replaced), (2, Removed), (3, Expired)]);
-    assert_eq!(heard(&mut removed), [(2, Removed)]);
-    assert_eq!(heard(&mut two), [(1, Replaced), (3, Expired)]);
-    assert_eq!(read(&mut ring), [Ok(1)]);
-    assert_eq!(heard(&mut none), []);
+    assert_eq!(drain_lossless(&mut all), [(1, Replaced), (2, Removed), (3, Expired)]);
+    assert_eq!(drain_lossless(&mut removed), [(2, Removed)]);
+    assert_eq!(drain_lossless(&mut two), [(1, Replaced), (3, Expired)]);
+    assert_eq!(drain(&mut broadcast), [Ok(1)]);
+    assert_eq!(drain_lossless(&mut none), []);
     assert_eq!(cache.stats().subscribers, 5);
     drop(cache);
-    assert!(none.recv().await.is_none(), "it ends as the others");
+    assert!(none.recv().await.is_none(), "an empty stream ends like the others");
 }
 
 #[tokio::test(start_paused = true)]
-async fn called_twice_both_count_and_what_is_not_published_does_not_come() {
+async fn only_twice_intersects_the_causes_and_adds_no_unpublished_one() {
     let cache: Cache<u32, u32> = Cache::builder().publish([Cause::Expired, Cause::Removed]).build();
     let stream = cache.events_lossless(8).only([Cause::Removed, Cause::Replaced]);
     let mut replaced = cache.events_lossless(8).only([Cause::Replaced]);
     let mut removed = stream.only([Cause::Removed, Cause::Expired]);
-    let_three_leave(&cache).await;
-    assert_eq!(heard(&mut removed), [(2, Cause::Removed)]);
-    assert_eq!(heard(&mut replaced), []);
+    remove_three_values(&cache).await;
+    assert_eq!(drain_lossless(&mut removed), [(2, Cause::Removed)]);
+    assert_eq!(drain_lossless(&mut replaced), []);
 }
 
-/// What waits when it is narrowed is narrowed too, also beside others who hear the same and have read on.
+/// Unread events are filtered too, even if other subscribers with the same causes have read further.
 #[tokio::test(start_paused = true)]
-async fn what_waits_is_narrowed_too() {
+async fn only_filters_unread_events_too() {
     let cache = manual();
     let mut late = cache.events_lossless(8);
     let mut early = cache.events_lossless(8).only([Cause::Removed]);
-    let_three_leave(&cache).await;
-    let_three_leave(&cache).await;
-    assert_eq!(heard(&mut early).len(), 2);
+    remove_three_values(&cache).await;
+    remove_three_values(&cache).await;
+    assert_eq!(drain_lossless(&mut early).len(), 2);
     assert_eq!(late.recv().await.unwrap().cause, Cause::Replaced);
     let mut late = late.only([Cause::Removed]);
     assert_eq!(format!("{late:?}"), "LosslessEvents { unread: 2 }");
     assert_eq!(format!("{early:?}"), "LosslessEvents { unread: 0 }");
-    let_three_leave(&cache).await;
-    assert_eq!(heard(&mut late), [(2, Cause::Removed); 3]);
-    assert_eq!(heard(&mut early), [(2, Cause::Removed)]);
+    remove_three_values(&cache).await;
+    assert_eq!(drain_lossless(&mut late), [(2, Cause::Removed); 3]);
+    assert_eq!(drain_lossless(&mut early), [(2, Cause::Removed)]);
 }
 
-/// What is filtered out is no overflow, holds nothing back, and is no lag.
+/// A filtered-out event is not counted as overflow, does not delay the sweeper, and does not make a subscriber lag.
 #[tokio::test(start_paused = true)]
-async fn what_is_filtered_out_takes_no_room() {
+async fn filtered_out_events_use_no_capacity() {
     let cache = manual();
     let mut expired = cache.events_lossless(1).only([Cause::Expired]);
-    let mut ring = cache.events().only([Cause::Expired]);
+    let mut broadcast = cache.events().only([Cause::Expired]);
     for value in 0..9_000 {
         cache.set(1, value).await;
     }
     cache.remove(&1).await;
     assert_eq!(cache.stats().overflow, 0);
     cache.set_ex(2, 5, Duration::ZERO).await;
-    assert_eq!(cache.sweep().await.expired, 1, "there was room for it");
-    assert_eq!(heard(&mut expired), [(5, Cause::Expired)]);
-    assert_eq!(read(&mut ring), [Ok(5)]);
+    assert_eq!(cache.sweep().await.expired, 1, "filtered-out events use no capacity");
+    assert_eq!(drain_lossless(&mut expired), [(5, Cause::Expired)]);
+    assert_eq!(drain(&mut broadcast), [Ok(5)]);
 }
 
-/// The sweeper sends nothing to who does not hear what expires, and waits for nobody else.
+/// The sweeper publishes only `Expired` events, so a stream without this cause never delays it.
 #[tokio::test(start_paused = true)]
-async fn who_does_not_hear_what_expires_holds_nothing_back() {
+async fn lossless_stream_without_expired_never_delays_the_sweeper() {
     let cache: Cache<u32, u32> = Cache::builder().publish(ALL).build();
     let removed = cache.events_lossless(1).only([Cause::Removed]);
     for key in 0..500 {
@@ -126,9 +126,9 @@ async fn who_does_not_hear_what_expires_holds_nothing_back() {
     assert_eq!(cache.stats().overflow, 0);
 }
 
-/// A sweeper that waits for a full stream goes on when that one does not hear what expires any more.
+/// A sweeper that waits for a full stream continues when this stream no longer has the cause `Expired`.
 #[tokio::test(start_paused = true)]
-async fn narrowing_the_slow_subscriber_lets_the_sweeper_go() {
+async fn only_on_a_full_stream_resumes_the_sweeper() {
     let cache: Cache<u32, u32> = Cache::builder().publish(ALL).build();
     let stuck = cache.events_lossless(1);
     for key in 0..100 {
@@ -142,26 +142,26 @@ async fn narrowing_the_slow_subscriber_lets_the_sweeper_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_filtered_out_wakes_nobody() {
+async fn filtered_out_events_wake_no_subscriber() {
     let cache = manual();
     let mut removed = cache.events().only([Cause::Removed]);
     let mut lossless = cache.events_lossless(1).only([Cause::Removed]);
-    let (mut ring, mut other) = (spawn(removed.recv()), spawn(lossless.recv()));
-    assert_pending!(ring.poll());
-    assert_pending!(other.poll());
+    let (mut broadcast, mut lossless) = (spawn(removed.recv()), spawn(lossless.recv()));
+    assert_pending!(broadcast.poll());
+    assert_pending!(lossless.poll());
     for value in 0..100 {
         cache.set(1, value).await;
     }
     cache.expire_now(&1).await;
-    assert!(!ring.is_woken() && !other.is_woken());
+    assert!(!broadcast.is_woken() && !lossless.is_woken());
     cache.set(1, 1).await;
     cache.remove(&1).await;
-    assert!(ring.is_woken() && other.is_woken());
+    assert!(broadcast.is_woken() && lossless.is_woken());
 }
 
-/// A stream that was polled before it is narrowed still wakes its task.
+/// A stream that was polled before `only` still wakes its task.
 #[tokio::test(start_paused = true)]
-async fn who_waits_while_it_is_narrowed_is_woken() {
+async fn only_on_a_polled_stream_still_wakes_its_task() {
     let cache = manual();
     let mut events = cache.events_lossless(4);
     let mut task = spawn(());
@@ -174,12 +174,12 @@ async fn who_waits_while_it_is_narrowed_is_woken() {
     assert!(!task.is_woken());
     cache.remove(&1).await;
     assert!(task.is_woken());
-    assert_eq!(heard(&mut events), [(2, Cause::Removed)]);
+    assert_eq!(drain_lossless(&mut events), [(2, Cause::Removed)]);
 }
 
-/// What it missed before is told; what it would not have heard is not counted from then on.
+/// Events missed before `only` are reported; filtered-out events are not counted after it.
 #[tokio::test(start_paused = true)]
-async fn what_was_missed_before_is_still_told() {
+async fn events_missed_before_only_are_still_reported() {
     let cache = manual();
     let events = cache.events();
     for value in 0..7 {
@@ -190,10 +190,10 @@ async fn what_was_missed_before_is_still_told() {
         cache.set(1, value).await;
     }
     cache.remove(&1).await;
-    assert_eq!(read(&mut events), [Err(2), Ok(6)]);
+    assert_eq!(drain(&mut events), [Err(2), Ok(6)]);
 }
 
-/// Counts its clones.
+/// Value that counts its clones.
 struct Counted(Arc<AtomicUsize>);
 
 impl Clone for Counted {
@@ -204,7 +204,7 @@ impl Clone for Counted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_cloned_for_causes_that_no_stream_hears() {
+async fn values_are_not_cloned_for_causes_without_a_stream() {
     let clones = Arc::new(AtomicUsize::new(0));
     let cache: Cache<u32, Counted> = Cache::builder().publish(ALL).build();
     let callback = cache.on_expired(async |_| ());
@@ -215,7 +215,7 @@ async fn nothing_is_cloned_for_causes_that_no_stream_hears() {
         cache.remove(&1).await;
         clones.swap(0, Relaxed)
     };
-    assert_eq!(replace().await, 2, "one for each that is told");
+    assert_eq!(replace().await, 2, "one clone per published event");
     let narrow = wide.only([Cause::Expired, Cause::Removed]);
     assert_eq!(replace().await, 1);
     let narrow = narrow.only([Cause::Expired]);
@@ -226,12 +226,12 @@ async fn nothing_is_cloned_for_causes_that_no_stream_hears() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_callback_hears_what_expires_whatever_is_published() {
+async fn on_expired_receives_expired_events_regardless_of_publish() {
     let publish: [&[Cause]; 4] = [&[], &[Cause::Removed], &[Cause::Replaced, Cause::Removed], &ALL];
     for causes in publish {
         let cache: Cache<u32, u32> = Cache::builder().publish(causes.iter().copied()).build();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let log = seen.clone();
+        let received_by_callback = Arc::new(Mutex::new(Vec::new()));
+        let log = received_by_callback.clone();
         let mut other = cache.events_lossless(100);
         cache.on_expired(async move |event| log.lock().unwrap().push((event.key, event.cause)));
         cache.set_ex(1, 1, SECOND).await;
@@ -239,15 +239,19 @@ async fn a_callback_hears_what_expires_whatever_is_published() {
         cache.expire_now(&2).await;
         sleep(3 * SECOND).await;
         let expected = [(2, Cause::Expired), (1, Cause::Expired)];
-        assert_eq!(*seen.lock().unwrap(), expected, "published: {causes:?}");
-        let told = heard(&mut other).len();
-        assert_eq!(told, if causes.len() == 4 { 2 } else { 0 }, "of others only those");
+        assert_eq!(*received_by_callback.lock().unwrap(), expected, "published: {causes:?}");
+        let received = drain_lossless(&mut other).len();
+        assert_eq!(
+            received,
+            if causes.len() == 4 { 2 } else { 0 },
+            "the stream has only published causes"
+        );
     }
 }
 
-/// A callback that is stuck queues nothing that it would not be called for.
+/// A stuck callback queues no events of other causes.
 #[tokio::test(start_paused = true)]
-async fn a_callback_queues_nothing_but_what_expires() {
+async fn on_expired_queues_no_events_of_other_causes() {
     let cache: Cache<u32, u32> = Cache::builder().publish(ALL).build();
     cache.on_expired(async |_| std::future::pending().await);
     cache.set_ex(0, 0, SECOND).await;

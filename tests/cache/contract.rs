@@ -1,4 +1,4 @@
-//! The public contract, item by item: what compiles here must compile for ever.
+//! Compile-time checks of the public API, item by item: what compiles here must compile forever.
 
 use std::{
     collections::hash_map::RandomState, future::Future, hash::Hash, sync::Arc, time::Duration,
@@ -19,8 +19,8 @@ fn is_send<T: Send>(value: T) -> T {
 
 fn is_shared<T: Send + Sync + Clone + 'static>(_: &T) {}
 
-/// Bounds as the contract gives them: no more than these may be asked of a user.
-async fn every_verb_for_any_key<K, V>(k: K, v: V)
+/// The bounds are those of the public API: no method may require more of a user's types.
+async fn call_every_method<K, V>(k: K, v: V)
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
@@ -61,19 +61,19 @@ where
 }
 
 #[tokio::test]
-async fn cache_on_a_current_thread_runtime() {
-    every_verb_for_any_key("key".to_owned(), vec![1_u8]).await;
-    every_verb_for_any_key((1_u32, [0_u8; 3]), Arc::new("value")).await;
+async fn every_method_works_on_a_current_thread_runtime() {
+    call_every_method("key".to_owned(), vec![1_u8]).await;
+    call_every_method((1_u32, [0_u8; 3]), Arc::new("value")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cache_on_a_multi_thread_runtime() {
-    every_verb_for_any_key("key".to_owned(), vec![1_u8]).await;
-    tokio::spawn(every_verb_for_any_key(7_u64, ())).await.unwrap();
+async fn every_method_works_on_a_multi_thread_runtime() {
+    call_every_method("key".to_owned(), vec![1_u8]).await;
+    tokio::spawn(call_every_method(7_u64, ())).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn builder() {
+async fn builder_has_the_documented_setters() {
     let builder: Builder<String, u32> = Cache::builder();
     let cache: Cache<String, u32, RandomState> = builder
         .time_to_live(TTL)
@@ -91,7 +91,7 @@ async fn builder() {
 }
 
 #[tokio::test]
-async fn borrowed_forms_of_keys() {
+async fn lookups_accept_borrowed_forms_of_keys() {
     let cache: Cache<String, u32> = Cache::new();
     cache.set("a".into(), 1).await;
     let owned = "a".to_owned();
@@ -107,14 +107,14 @@ async fn borrowed_forms_of_keys() {
 }
 
 #[test]
-fn ttl_and_when() {
+fn ttl_and_when_have_the_documented_variants() {
     assert_eq!(Ttl::Missing.as_secs(), -2);
     assert_eq!(Ttl::Persistent.as_secs(), -1);
     assert_eq!(Ttl::Remaining(Duration::from_nanos(1)).as_secs(), 1);
     assert_eq!(Ttl::Remaining(TTL).as_secs(), 10);
     let _ = [When::NoTtl, When::HasTtl, When::Later, When::Sooner];
     for ttl in [Ttl::Missing, Ttl::Persistent, Ttl::Remaining(TTL)] {
-        // Exhaustive: the contract promises no other.
+        // Exhaustive match, because the API promises no other variant.
         match ttl {
             Ttl::Missing | Ttl::Persistent => {}
             Ttl::Remaining(left) => assert_eq!(left, TTL),
@@ -123,7 +123,7 @@ fn ttl_and_when() {
 }
 
 #[test]
-fn sweep() {
+fn sweep_has_the_documented_setters() {
     let _: Sweep = Sweep::default()
         .every(Duration::from_millis(250))
         .sample(0.25)
@@ -134,7 +134,7 @@ fn sweep() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events() {
+async fn streams_yield_events_with_the_documented_fields() {
     let cache: Cache<&str, u32> = Cache::new();
     let mut events = cache.events();
     let mut lossless = cache.events_lossless(4);
@@ -169,10 +169,9 @@ async fn events() {
     task.await.unwrap();
 }
 
-/// Both ways to write a callback: an async closure that owns what it captures, and one that returns a
-/// future.
+/// A callback is an async closure that owns its captures, or a closure that returns a future.
 #[tokio::test(start_paused = true)]
-async fn callbacks() {
+async fn on_expired_accepts_both_forms_of_callbacks() {
     fn takes<F, Fut>(cache: &Cache<u8, u8>, callback: F) -> JoinHandle<()>
     where
         F: FnOnce(Arc<Event<u8, u8>>) -> Fut + Clone + Send + 'static,

@@ -1,4 +1,5 @@
-//! No stream keeps what nobody will read: a value goes with its last reader, and not with the next event.
+//! Memory retained by event streams: an event is dropped when its last subscriber has read it, and not only with the
+//! next event.
 
 use std::sync::{Arc, Weak};
 
@@ -8,14 +9,14 @@ use tokio::task::unconstrained;
 
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
-type Values = Cache<u32, Arc<u32>>;
+type ValueCache = Cache<u32, Arc<u32>>;
 
-fn cache(ring: usize) -> Values {
-    Cache::builder().sweep(Sweep::manual()).publish(ALL).event_capacity(ring).build()
+fn cache(capacity: usize) -> ValueCache {
+    Cache::builder().sweep(Sweep::manual()).publish(ALL).event_capacity(capacity).build()
 }
 
-/// So many values leave as removed.
-async fn leave(cache: &Values, count: u32) -> Vec<Weak<u32>> {
+/// Inserts and removes `count` values, so that each one has a `Removed` event.
+async fn remove_values(cache: &ValueCache, count: u32) -> Vec<Weak<u32>> {
     let mut values = Vec::new();
     for key in 0..count {
         let value = Arc::new(key);
@@ -26,11 +27,11 @@ async fn leave(cache: &Values, count: u32) -> Vec<Weak<u32>> {
     values
 }
 
-fn kept(values: &[Weak<u32>]) -> usize {
+fn count_alive(values: &[Weak<u32>]) -> usize {
     values.iter().filter(|value| value.strong_count() > 0).count()
 }
 
-/// Reads so many, at most.
+/// Reads at most `count` events, and returns how many there were.
 fn read(events: &mut Events<u32, Arc<u32>>, count: usize) -> usize {
     let next = || unconstrained(events.next()).now_or_never().flatten();
     std::iter::from_fn(next).take(count).inspect(|event| assert!(event.is_ok())).count()
@@ -42,91 +43,91 @@ fn read_lossless(events: &mut LosslessEvents<u32, Arc<u32>>, count: usize) -> us
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_value_goes_with_its_last_reader() {
+async fn event_is_dropped_when_its_last_subscriber_has_read_it() {
     let cache = cache(2_000);
     let (mut first, mut second) = (cache.events(), cache.events());
-    let values = leave(&cache, 1_000).await;
-    assert_eq!((read(&mut first, 1_000), kept(&values)), (1_000, 1_000));
-    assert_eq!((read(&mut second, 400), kept(&values)), (400, 600));
-    assert_eq!((read(&mut second, 1_000), kept(&values)), (600, 0));
+    let values = remove_values(&cache, 1_000).await;
+    assert_eq!((read(&mut first, 1_000), count_alive(&values)), (1_000, 1_000));
+    assert_eq!((read(&mut second, 400), count_alive(&values)), (400, 600));
+    assert_eq!((read(&mut second, 1_000), count_alive(&values)), (600, 0));
 
     let mut lossless = [cache.events_lossless(1), cache.events_lossless(1_000)];
-    let values = leave(&cache, 1_000).await;
+    let values = remove_values(&cache, 1_000).await;
     assert_eq!((read(&mut first, 1_000), read(&mut second, 1_000)), (1_000, 1_000));
     assert_eq!(read_lossless(&mut lossless[0], 700), 700);
-    assert_eq!(kept(&values), 1_000);
-    assert_eq!((read_lossless(&mut lossless[1], 500), kept(&values)), (500, 500));
+    assert_eq!(count_alive(&values), 1_000);
+    assert_eq!((read_lossless(&mut lossless[1], 500), count_alive(&values)), (500, 500));
     drop(lossless);
-    assert_eq!(kept(&values), 0, "nobody will read the others");
+    assert_eq!(count_alive(&values), 0, "no subscriber is left for the other events");
 }
 
-/// Who stands at what it does not hear keeps nothing from going that others have read.
+/// A stream positioned at an event it filters out does not retain events that others have read.
 #[tokio::test(start_paused = true)]
-async fn who_reads_nothing_keeps_its_own_alone() {
+async fn idle_stream_retains_only_events_of_its_causes() {
     let cache = cache(10);
     let _stuck = cache.events_lossless(1).only([Cause::Replaced]);
     let mut removed = cache.events_lossless(1).only([Cause::Removed]);
     let (old, new) = (Arc::new(1), Arc::new(2));
     cache.set(5_000, old.clone()).await;
     cache.set(5_000, new).await;
-    let values = leave(&cache, 1_000).await;
-    assert_eq!(kept(&values), 1_000);
-    assert_eq!((read_lossless(&mut removed, 1_000), kept(&values)), (1_000, 0));
-    assert_eq!(Arc::strong_count(&old), 2, "it is unread");
+    let values = remove_values(&cache, 1_000).await;
+    assert_eq!(count_alive(&values), 1_000);
+    assert_eq!((read_lossless(&mut removed, 1_000), count_alive(&values)), (1_000, 0));
+    assert_eq!(Arc::strong_count(&old), 2, "the event is unread");
 }
 
-/// A ring keeps as many as it was made for, whoever reads or does not.
+/// A broadcast stream retains as many events as its capacity, regardless of reads.
 #[tokio::test(start_paused = true)]
-async fn a_ring_keeps_no_more_than_it_holds() {
-    for ring in [1, 5, 64, 100] {
-        let cache = cache(ring);
+async fn broadcast_stream_retains_at_most_event_capacity() {
+    for capacity in [1, 5, 64, 100] {
+        let cache = cache(capacity);
         let idle = cache.events();
         let mut others = [cache.events(), cache.events()];
-        let values = leave(&cache, 1_000).await;
-        assert_eq!(kept(&values), ring);
+        let values = remove_values(&cache, 1_000).await;
+        assert_eq!(count_alive(&values), capacity);
         for other in &mut others {
             assert!(
-                matches!(other.recv().await, Some(Err(missed)) if missed.0 == 1_000 - ring as u64)
+                matches!(other.recv().await, Some(Err(missed)) if missed.0 == 1_000 - capacity as u64)
             );
-            assert_eq!(read(other, 1_000), ring);
+            assert_eq!(read(other, 1_000), capacity);
         }
-        assert_eq!(kept(&values), ring);
+        assert_eq!(count_alive(&values), capacity);
         drop(idle);
-        assert_eq!(kept(&values), 0);
+        assert_eq!(count_alive(&values), 0);
     }
 }
 
-/// What is narrowed away is let go at once.
+/// Events that `only` filters out are dropped immediately.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_heard_any_more_is_let_go() {
+async fn only_drops_the_unread_events_it_filters_out() {
     let cache = cache(2_000);
-    let (ring, lossless) = (cache.events(), cache.events_lossless(1));
-    let values = leave(&cache, 1_000).await;
-    let ring = ring.only([Cause::Expired]);
-    assert_eq!(kept(&values), 1_000);
+    let (broadcast, lossless) = (cache.events(), cache.events_lossless(1));
+    let values = remove_values(&cache, 1_000).await;
+    let broadcast = broadcast.only([Cause::Expired]);
+    assert_eq!(count_alive(&values), 1_000);
     let lossless = lossless.only([Cause::Replaced]);
-    assert_eq!(kept(&values), 0);
-    drop((ring, lossless));
+    assert_eq!(count_alive(&values), 0);
+    drop((broadcast, lossless));
 }
 
-/// From many threads at once, too: when all is read, all is gone.
+/// The same with concurrent writers: when all events are read, all values are dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_a_crowd_tells_is_let_go() {
+async fn events_of_concurrent_writers_are_dropped_once_read() {
     let cache = cache(100_000);
     let mut streams = [cache.events(), cache.events()];
     let writers: Vec<_> = (0..4)
         .map(|_| {
             let cache = cache.clone();
-            tokio::spawn(async move { leave(&cache, 10_000).await })
+            tokio::spawn(async move { remove_values(&cache, 10_000).await })
         })
         .collect();
     let mut values = Vec::new();
     for writer in writers {
         values.extend(writer.await.unwrap());
     }
-    // Two of them may have met at a key: the one who came second has replaced the first.
-    let told = read(&mut streams[0], 100_000);
-    assert_eq!(told, 40_000, "each leaves once");
+    // Two writers may use the same key: the second one replaces the value of the first.
+    let received = read(&mut streams[0], 100_000);
+    assert_eq!(received, 40_000, "one event per removal");
     assert_eq!(read(&mut streams[1], 100_000), 40_000);
-    assert_eq!(kept(&values), 0);
+    assert_eq!(count_alive(&values), 0);
 }

@@ -1,4 +1,5 @@
-//! Nobody is kept waiting by those who only read, and no task keeps its worker. By the real clock, on real threads.
+//! Fairness: overlapping readers do not starve writers or the sweeper, and long calls yield to other tasks. Uses real
+//! time and real threads.
 
 use std::{
     sync::{
@@ -15,21 +16,21 @@ use futures::FutureExt;
 use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Outside of a task nothing waits.
-fn call<T>(verb: impl Future<Output = T>) -> T {
-    verb.now_or_never().expect("a verb takes its turn in tasks only")
+/// Outside of a task no call waits.
+fn call<T>(call_future: impl Future<Output = T>) -> T {
+    call_future.now_or_never().expect("a call outside of a task never yields")
 }
 
-/// Threads that read `key` of `cache` over and over, until they are dropped.
+/// Threads that read `key` of `cache` in a loop until they are dropped.
 struct Readers {
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Readers {
-    /// Comes back when all of them read.
+    /// Returns when all of them are reading.
     fn start(cache: &Cache<u64, Vec<u8>>, count: usize) -> Self {
         let (stop, reading) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let read = || {
@@ -55,9 +56,9 @@ impl Readers {
     }
 }
 
-/// Readers of one value overlap nearly always, and a lock that prefers readers would never be free.
+/// Reads of one value overlap almost always, so a lock that prefers readers would never be free.
 #[test]
-fn writers_get_in_beside_readers_that_overlap() {
+fn overlapping_readers_do_not_starve_writers() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _context = runtime.enter();
     for (readers, size) in [(2, 64), (4, 64), (8, 4_096), (8, 65_536)] {
@@ -67,16 +68,19 @@ fn writers_get_in_beside_readers_that_overlap() {
         let begin = Instant::now();
         for write in 0..200_u64 {
             let key = write % 2;
-            call(cache.set_ex(key, vec![2; size], PATIENCE));
-            assert!(begin.elapsed() < PATIENCE, "{write} writes beside {readers} of {size}");
+            call(cache.set_ex(key, vec![2; size], TIMEOUT));
+            assert!(
+                begin.elapsed() < TIMEOUT,
+                "{write} writes with {readers} readers of {size} bytes"
+            );
         }
         all.stop();
     }
 }
 
-/// The sweeper has a runtime of one worker, which must go on with all else that it has.
+/// The sweeper runs on a runtime with one worker, which must be able to run other tasks.
 #[test]
-fn the_sweeper_gets_in_beside_readers_and_blocks_no_worker() {
+fn overlapping_readers_do_not_starve_the_sweeper_or_its_worker() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let _context = runtime.enter();
@@ -97,25 +101,27 @@ fn the_sweeper_gets_in_beside_readers_and_blocks_no_worker() {
         for key in 1..20 {
             call(cache.set_ex(key, Vec::new(), MS));
         }
-        let gone = runtime.block_on(timeout(PATIENCE, async {
+        let result = runtime.block_on(timeout(TIMEOUT, async {
             for _ in 1..20 {
                 events.recv().await.unwrap();
             }
-            // And whoever else has something to do there has had turns.
+            // Other tasks of the same worker got to run.
             while turns.load(Relaxed) < before + 2 {
                 sleep(MS).await;
             }
         }));
-        gone.unwrap_or_else(|_| panic!("in round {round} they stay, or the worker stands still"));
+        result.unwrap_or_else(|_| {
+            panic!("round {round}: the entries stay in memory, or the worker is blocked")
+        });
     }
     readers.stop();
 }
 
-/// One call may take long, but not thousands of them one after the other.
+/// A single call may take long, but not thousands of them in a row without a yield.
 #[tokio::test]
-async fn large_values_let_others_have_their_turn() {
+async fn calls_that_clone_large_values_yield_to_other_tasks() {
     let cache = Cache::new();
-    cache.set_ex(0, vec![1_u8; 1 << 20], PATIENCE).await;
+    cache.set_ex(0, vec![1_u8; 1 << 20], TIMEOUT).await;
     cache.set(1, vec![1_u8; 1 << 20]).await;
     let turns = Arc::new(AtomicUsize::new(0));
     let counter = turns.clone();
@@ -126,34 +132,34 @@ async fn large_values_let_others_have_their_turn() {
         }
     });
     for key in [0, 1] {
-        let (mut seen, mut calls, mut most) = (turns.load(Relaxed), 0, 0);
+        let (mut last_turns, mut calls, mut most) = (turns.load(Relaxed), 0, 0);
         for _ in 0..4_000 {
             assert!(cache.get(&key).await.is_some());
             calls += 1;
             let now = turns.load(Relaxed);
-            if now != seen {
-                (seen, calls) = (now, 0);
+            if now != last_turns {
+                (last_turns, calls) = (now, 0);
             }
             most = most.max(calls);
         }
-        // Some dozens come between two ticks. By their number alone it would be 7,808.
-        assert!(most < 1_000, "{most} calls without a turn for others");
+        // Some dozens of calls fit between two ticks. By their number alone there would be 7,808.
+        assert!(most < 1_000, "{most} calls without a yield");
     }
     other.abort();
 }
 
-/// A first call of a task never yields: who polls once, and drops it, gets an answer.
+/// The first call of a task never yields: if it is polled once and dropped, it has returned its result.
 #[tokio::test]
-async fn a_call_that_is_polled_once_answers() {
+async fn first_call_of_a_task_never_yields() {
     let cache = Cache::new();
-    cache.set_ex(0, vec![1_u8; 10], PATIENCE).await;
+    cache.set_ex(0, vec![1_u8; 10], TIMEOUT).await;
     for _ in 0..100 {
         sleep(MS).await;
         assert!(cache.get(&0).now_or_never().flatten().is_some());
     }
 }
 
-/// The only key, whose hash waits where it is told to.
+/// Type of the only key; its hash waits if it has a `wait`.
 #[derive(Clone, Debug)]
 struct SlowKey {
     wait: Option<Arc<Wait>>,
@@ -185,7 +191,7 @@ impl std::hash::Hash for SlowKey {
     }
 }
 
-type Verb<T> = fn(&Cache<SlowKey, u32>, SlowKey) -> T;
+type CallFn<T> = fn(&Cache<SlowKey, u32>, SlowKey) -> T;
 
 const KEY: SlowKey = SlowKey { wait: None };
 
@@ -194,39 +200,39 @@ fn slow() -> (SlowKey, Arc<Wait>) {
     (SlowKey { wait: Some(wait.clone()) }, wait)
 }
 
-/// Calls `verb` in a thread with a key whose hash takes as long as `meanwhile`.
-fn slowly<T: Send + 'static>(
-    verb: impl FnOnce(SlowKey) -> T + Send + 'static,
-    meanwhile: impl FnOnce(),
+/// Runs `function` in a thread with a key whose hash takes as long as `during`.
+fn call_slowly<T: Send + 'static>(
+    function: impl FnOnce(SlowKey) -> T + Send + 'static,
+    during: impl FnOnce(),
 ) -> T {
     let (key, wait) = slow();
     let (sender, receiver) = mpsc::channel();
-    let thread = thread::spawn(move || sender.send(verb(key)).unwrap());
+    let thread = thread::spawn(move || sender.send(function(key)).unwrap());
     while !wait.begun.load(Relaxed) {
         thread::yield_now();
     }
-    meanwhile();
+    during();
     wait.go_on.store(true, Relaxed);
     thread.join().unwrap();
     receiver.recv().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_anybody_saw_dead_stays_dead() {
-    let verbs: [Verb<bool>; 5] = [
-        |cache, key| call(cache.expire(&key, PATIENCE)),
-        |cache, key| call(cache.get_ex(&key, PATIENCE)).is_some(),
-        |cache, key| call(cache.extend(&key, PATIENCE)),
+async fn observed_expiry_is_never_undone() {
+    let functions: [CallFn<bool>; 5] = [
+        |cache, key| call(cache.expire(&key, TIMEOUT)),
+        |cache, key| call(cache.get_ex(&key, TIMEOUT)).is_some(),
+        |cache, key| call(cache.extend(&key, TIMEOUT)),
         |cache, key| call(cache.persist(&key)),
         |cache, key| call(cache.set_keep_ttl(key, 2)).is_some(),
     ];
-    for verb in verbs {
+    for function in functions {
         let cache: Cache<SlowKey, u32> = Cache::builder().sweep(Sweep::manual()).build();
         cache.set_ex(KEY, 1, 100 * MS).await;
         let its = cache.clone();
-        let revived = slowly(
-            move |key| verb(&its, key),
-            // Seen, and left where it is.
+        let revived = call_slowly(
+            move |key| function(&its, key),
+            // Observed as expired, and left in place.
             || while cache.iter().next().is_some() {},
         );
         assert!(!revived);
@@ -235,24 +241,24 @@ async fn what_anybody_saw_dead_stays_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_stamps_of_a_key_never_go_back() {
-    let verbs: [Verb<()>; 4] = [
+async fn event_times_of_a_key_never_decrease() {
+    let functions: [CallFn<()>; 4] = [
         |cache, key| _ = call(cache.set(key, 3)),
-        |cache, key| _ = call(cache.set_ex(key, 3, PATIENCE)),
+        |cache, key| _ = call(cache.set_ex(key, 3, TIMEOUT)),
         |cache, key| _ = call(cache.remove(&key)),
         |cache, key| _ = call(cache.expire_now(&key)),
     ];
-    for verb in verbs {
+    for function in functions {
         let all = [Cause::Expired, Cause::Removed, Cause::Replaced];
         let cache: Cache<SlowKey, u32> = Cache::builder().publish(all).build();
         let mut events = cache.events_lossless(10);
-        cache.set_ex(KEY, 1, PATIENCE).await;
+        cache.set_ex(KEY, 1, TIMEOUT).await;
         let its = cache.clone();
-        slowly(
-            move |key| verb(&its, key),
+        call_slowly(
+            move |key| function(&its, key),
             || {
                 thread::sleep(20 * MS);
-                call(cache.set_ex(KEY, 2, PATIENCE));
+                call(cache.set_ex(KEY, 2, TIMEOUT));
             },
         );
         let (first, second) = (events.recv().await.unwrap(), events.recv().await.unwrap());

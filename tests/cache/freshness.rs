@@ -1,4 +1,4 @@
-//! Values that are stale, refreshed, idle or shortened by chance.
+//! Freshness of values: stale windows, background refreshes, `time_to_idle` and jitter.
 
 use std::{
     hash::{Hash, Hasher},
@@ -21,31 +21,31 @@ fn builder() -> Builder<u32, u32> {
     Cache::builder().sweep(Sweep::manual())
 }
 
-type Loaded = Result<(u32, Freshness), Arc<&'static str>>;
+type LoadResult = Result<(u32, Freshness), Arc<&'static str>>;
 
-/// Loads `value` at once, or fails.
-async fn load(cache: &Cache<u32, u32>, ttl: u32, value: Result<u32, &'static str>) -> Loaded {
+/// Requests key 1 with a loader that returns `value` immediately.
+async fn load(cache: &Cache<u32, u32>, ttl: u32, value: Result<u32, &'static str>) -> LoadResult {
     cache.get_or_try_set_with_freshness(&1, ttl * SECOND, async move || value).await
 }
 
-/// Lets what runs in the background run.
-async fn settle() {
+/// Lets background refreshes run.
+async fn run_background_tasks() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_value_is_returned_while_it_is_loaded_anew() {
+async fn stale_while_revalidate_returns_the_old_value_and_reloads_it() {
     let cache = builder().stale_while_revalidate(10 * SECOND).build();
     let mut events = cache.events();
     cache.set_ex(1, 1, SECOND).await;
     advance(SECOND).await;
     assert_eq!((cache.get(&1).await, cache.contains_key(&1).await), (None, false));
     assert_eq!((cache.ttl(&1).await, cache.iter().count()), (Ttl::Missing, 0));
-    assert!(!cache.expire(&1, SECOND).await, "what is dead stays dead");
+    assert!(!cache.expire(&1, SECOND).await, "an expired value is not revived");
     assert_eq!(load(&cache, 1, Ok(2)).await, Ok((1, Freshness::Stale)));
-    settle().await;
+    run_background_tasks().await;
     assert_eq!(cache.get(&1).await, Some(2));
     let event = events.recv().await.unwrap().unwrap();
     assert_eq!((event.value, event.cause), (1, Cause::Expired));
@@ -53,7 +53,7 @@ async fn a_stale_value_is_returned_while_it_is_loaded_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_leaves_when_its_window_is_over_as_what_died_before() {
+async fn stale_entry_expires_after_its_window_with_its_original_deadline() {
     for bounded in [false, true] {
         let builder = Cache::<u32, u32>::builder().stale_if_error(10 * SECOND);
         let cache = if bounded { builder.max_entries(10).build() } else { builder.build() };
@@ -75,9 +75,9 @@ async fn it_leaves_when_its_window_is_over_as_what_died_before() {
     }
 }
 
-/// By itself, within the bound on staleness after the window.
+/// The sweeper removes the entry without a call, within the bound on staleness after the window.
 #[tokio::test(start_paused = true)]
-async fn the_sweeper_comes_when_the_window_is_over() {
+async fn sweeper_removes_stale_entries_after_their_window() {
     let cache = Cache::<u32, u32>::builder().stale_while_revalidate(3_600 * SECOND).build();
     for key in 0..1_000 {
         cache.set_ex(key, key, SECOND).await;
@@ -89,7 +89,7 @@ async fn the_sweeper_comes_when_the_window_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_ends_staleness() {
+async fn write_or_removal_ends_the_stale_window() {
     for write in 0..5 {
         let cache = builder().stale_while_revalidate(10 * SECOND).build();
         cache.set_tagged(1, 1, SECOND, ["tag"]).await;
@@ -103,7 +103,7 @@ async fn a_write_ends_staleness() {
         }
         let (value, freshness) = load(&cache, 1, Ok(2)).await.unwrap();
         match write {
-            // What was written is itself dead, and stale.
+            // The written value has itself expired, and is stale.
             0 | 4 => assert_eq!((value, freshness), (9, Freshness::Stale), "{write}"),
             _ => assert_eq!((value, freshness), (2, Freshness::Loaded), "{write}"),
         }
@@ -111,7 +111,7 @@ async fn a_write_ends_staleness() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_fails_is_tried_again_later_and_later() {
+async fn failed_refresh_is_retried_with_exponential_backoff() {
     let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
     cache.set_ex(1, 1, SECOND).await;
     advance(SECOND).await;
@@ -126,7 +126,7 @@ async fn a_refresh_that_fails_is_tried_again_later_and_later() {
         };
         let stale = cache.get_or_try_set_with_freshness(&1, SECOND, fails).await;
         assert_eq!(stale.unwrap(), (1, Freshness::Stale));
-        settle().await;
+        run_background_tasks().await;
         if tries.load(SeqCst) > before {
             at.push(start.elapsed().as_secs());
         }
@@ -134,31 +134,31 @@ async fn a_refresh_that_fails_is_tried_again_later_and_later() {
     }
     assert_eq!(at, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
     assert_eq!(cache.stats().failed_loads, 9);
-    // One that succeeds begins anew.
+    // A refresh that succeeds ends the backoff.
     advance(60 * SECOND).await;
     load(&cache, 1, Ok(2)).await.unwrap();
-    settle().await;
+    run_background_tasks().await;
     assert_eq!(cache.get(&1).await, Some(2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_panics_harms_nobody() {
+async fn refresh_that_panics_is_retried() {
     let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
     cache.set_ex(1, 1, SECOND).await;
     advance(SECOND).await;
-    let panics = async || -> Result<u32, &str> { panic!("the loader") };
+    let panics = async || -> Result<u32, &str> { panic!("panic of the loader") };
     let stale = cache.get_or_try_set_with_freshness(&1, SECOND, panics).await;
     assert_eq!(stale.unwrap(), (1, Freshness::Stale));
-    settle().await;
+    run_background_tasks().await;
     advance(SECOND).await;
     load(&cache, 1, Ok(2)).await.unwrap();
-    settle().await;
+    run_background_tasks().await;
     assert_eq!(cache.get(&1).await, Some(2));
 }
 
-/// One refresh at a time; what is written meanwhile wins over it; and it keeps no cache alive.
+/// One refresh runs at a time, a concurrent write takes precedence over it, and it does not keep the cache alive.
 #[tokio::test(start_paused = true)]
-async fn one_refresh_runs_for_a_key_and_a_write_wins_over_it() {
+async fn one_refresh_runs_per_key_and_a_write_takes_precedence() {
     let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
     let loads = Arc::new(AtomicU32::new(0));
     cache.set_ex(1, 1, SECOND).await;
@@ -183,7 +183,7 @@ async fn one_refresh_runs_for_a_key_and_a_write_wins_over_it() {
 
     cache.set_ex(1, 1, Duration::ZERO).await;
     cache.get_or_try_set_with_freshness(&1, SECOND, slow()).await.unwrap();
-    settle().await;
+    run_background_tasks().await;
     assert_eq!(loads.load(SeqCst), 2);
     let weak = cache.downgrade();
     drop(cache);
@@ -191,11 +191,11 @@ async fn one_refresh_runs_for_a_key_and_a_write_wins_over_it() {
     sleep(10 * SECOND).await;
 }
 
-/// A key that does something when it is hashed for the so manyth time.
+/// Key that calls a closure when it is hashed for the n-th time.
 #[derive(Clone)]
-struct Meddler(Arc<AtomicU32>, Arc<dyn Fn() + Send + Sync>);
+struct HookedKey(Arc<AtomicU32>, Arc<dyn Fn() + Send + Sync>);
 
-impl Hash for Meddler {
+impl Hash for HookedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         if self.0.fetch_sub(1, SeqCst) == 1 {
             (self.1)();
@@ -204,47 +204,47 @@ impl Hash for Meddler {
     }
 }
 
-impl PartialEq for Meddler {
+impl PartialEq for HookedKey {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Meddler {}
+impl Eq for HookedKey {}
 
-/// At whichever moment of the call: what has been renewed is not loaded.
+/// A value renewed at any point during the call is not loaded again.
 #[tokio::test(start_paused = true)]
-async fn who_saw_a_stale_value_does_not_load_again_what_is_new_by_then() {
+async fn refresh_is_skipped_if_the_value_was_renewed_since_the_lookup() {
     let mut renewed = 0;
-    for moment in 1..10 {
-        let builder = Cache::<Meddler, u32>::builder().sweep(Sweep::manual());
+    for hash_call in 1..10 {
+        let builder = Cache::<HookedKey, u32>::builder().sweep(Sweep::manual());
         let cache = builder.stale_while_revalidate(10 * SECOND).build();
-        let quiet = Meddler(Arc::default(), Arc::new(|| ()));
-        cache.set_ex(quiet.clone(), 1, SECOND).await;
+        let plain_key = HookedKey(Arc::default(), Arc::new(|| ()));
+        cache.set_ex(plain_key.clone(), 1, SECOND).await;
         advance(SECOND).await;
         let renewal = Arc::new(AtomicU32::new(0));
-        let (renews, is_renewed, key) = (cache.downgrade(), renewal.clone(), quiet.clone());
-        let meddles = move || {
+        let (renews, is_renewed, key) = (cache.downgrade(), renewal.clone(), plain_key.clone());
+        let renew = move || {
             let cache = renews.upgrade().unwrap();
             let set = tokio::task::unconstrained(cache.set_ex(key.clone(), 7, 60 * SECOND));
             is_renewed.store(set.now_or_never().is_some().into(), SeqCst);
         };
-        let key = Meddler(Arc::new(AtomicU32::new(moment)), Arc::new(meddles));
+        let key = HookedKey(Arc::new(AtomicU32::new(hash_call)), Arc::new(renew));
         let got = cache.get_or_set_with(&key, SECOND, async || 2).await;
         let was_renewed = renewal.load(SeqCst);
         renewed += was_renewed;
-        settle().await;
+        run_background_tasks().await;
         if was_renewed == 1 {
-            assert_eq!(cache.stats().loads, 0, "moment {moment}, got {got}");
-            assert_eq!(cache.get(&quiet).await, Some(7));
+            assert_eq!(cache.stats().loads, 0, "hash_call {hash_call}, got {got}");
+            assert_eq!(cache.get(&plain_key).await, Some(7));
         }
     }
     assert!(renewed >= 3, "{renewed}");
 }
 
-/// What a loader verb may return at each instant, beside a few lines that say so.
+/// Result of a loader method at any time, compared with a model of a few lines.
 #[tokio::test(start_paused = true)]
-async fn freshness_beside_a_naive_model() {
+async fn freshness_agrees_with_a_naive_model() {
     let mut random = SmallRng::seed_from_u64(0x5eed_0150);
     for round in 0..200 {
         let [revalidate, if_error] = [0, 0].map(|_: u32| random.random_range(0..4_u32) * 2);
@@ -255,7 +255,7 @@ async fn freshness_beside_a_naive_model() {
             0 => builder.build(),
             seconds => builder.negative_ttl(seconds * SECOND).build(),
         };
-        // The value and when it dies; until when an error is kept; until when no refresh is tried, and how often it failed.
+        // Value and its deadline; end of the kept error; end of the refresh backoff, and number of failures in a row.
         let (mut value, mut error) = (None::<(u32, Duration)>, Duration::ZERO);
         let (mut pause, mut fails, mut forgotten) = (Duration::ZERO, 0_u32, Duration::ZERO);
         let (start, mut next) = (Instant::now(), 0);
@@ -265,14 +265,15 @@ async fn freshness_beside_a_naive_model() {
             let source = if random.random_bool(0.5) { Ok(next) } else { Err("down") };
             let ttl = random.random_range(0..3_u32);
             let got = load(&cache, ttl, source).await;
-            settle().await;
-            let is_within = |window: u32| value.filter(|(_, died)| now < *died + window * SECOND);
+            run_background_tasks().await;
+            let is_within =
+                |window: u32| value.filter(|(_, expired_at)| now < *expired_at + window * SECOND);
             let may_retry = now >= pause || now >= forgotten;
-            let mut fail = |kept: &mut Duration| {
+            let mut fail = |error_until: &mut Duration| {
                 if negative > 0 || revalidate > 0 {
                     let row = if now < forgotten { fails } else { 0 };
                     let wait = SECOND * 2_u32.pow(row).min(60);
-                    *kept = now + negative * SECOND;
+                    *error_until = now + negative * SECOND;
                     (pause, fails) = (now + wait, row + 1);
                     forgotten = now + (2 * wait).max(negative * SECOND);
                 }
@@ -320,7 +321,7 @@ async fn freshness_beside_a_naive_model() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_ahead_loads_before_the_death_and_returns_at_once() {
+async fn refresh_ahead_reloads_before_the_deadline_and_returns_immediately() {
     let cache = builder().refresh_ahead(10.0).sweep(Sweep::manual().seed(1)).build();
     let slow = |value| {
         async move || {
@@ -339,14 +340,14 @@ async fn refresh_ahead_loads_before_the_death_and_returns_at_once() {
         }
         sleep(SECOND).await;
     }
-    // A load takes a second: so about ten of them before the death.
-    let refreshed = refreshed.expect("it was loaded before its death");
+    // A load takes a second, so the refresh starts within about ten seconds before the deadline.
+    let refreshed = refreshed.expect("the value was reloaded before its deadline");
     assert!((30..99).contains(&refreshed), "{refreshed}");
 }
 
-/// What changes a value in place wins over what is being loaded then, as other writes do.
+/// An update in place takes precedence over a running load, as other writes do.
 #[tokio::test(start_paused = true)]
-async fn an_update_wins_over_a_load_ahead() {
+async fn update_takes_precedence_over_a_refresh_ahead() {
     for bounded in [false, true] {
         let builder = builder().refresh_ahead(1e9).sweep(Sweep::manual().seed(1));
         let cache = if bounded { builder.max_entries(10).build() } else { builder.build() };
@@ -358,14 +359,14 @@ async fn an_update_wins_over_a_load_ahead() {
         };
         cache.get_or_set_with(&1, 100 * SECOND, slow(1)).await;
         assert_eq!(cache.get_or_set_with(&1, 100 * SECOND, slow(2)).await, 1);
-        settle().await;
+        run_background_tasks().await;
         assert_eq!(cache.update(&1, |value| *value = 10).await, Some(()));
         sleep(2 * SECOND).await;
         assert_eq!(cache.stats().loads, 2);
         assert_eq!(cache.get(&1).await, Some(10), "bounded {bounded}: the update is lost");
-        // What only looks, or gives another deadline, does not.
+        // Reads and changes of the deadline do not.
         assert_eq!(cache.get_or_set_with(&1, 100 * SECOND, slow(3)).await, 10);
-        settle().await;
+        run_background_tasks().await;
         assert_eq!(cache.get_ex(&1, 50 * SECOND).await, Some(10));
         assert_eq!(cache.update(&2, |value| *value = 10).await, None);
         sleep(2 * SECOND).await;
@@ -374,7 +375,7 @@ async fn an_update_wins_over_a_load_ahead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitter_shortens_by_a_random_share() {
+async fn jitter_shortens_the_ttl_by_a_random_share() {
     let cache: Cache<u32, u32> = Cache::builder()
         .jitter(0.5)
         .time_to_live(100 * SECOND)
@@ -388,13 +389,13 @@ async fn jitter_shortens_by_a_random_share() {
             _ => cache.set_many([(key, 0)], None).await,
         }
     }
-    let mut left = Vec::new();
+    let mut ttls = Vec::new();
     for key in 0..1_000 {
         let Ttl::Remaining(ttl) = cache.ttl(&key).await else { panic!("{key}") };
         assert!(ttl > 50 * SECOND && ttl <= 100 * SECOND, "{ttl:?}");
-        left.push(ttl);
+        ttls.push(ttl);
     }
-    let mean = left.iter().sum::<Duration>() / 1_000;
+    let mean = ttls.iter().sum::<Duration>() / 1_000;
     assert!(mean > 73 * SECOND && mean < 77 * SECOND, "{mean:?}");
     cache.expire(&1, 100 * SECOND).await;
     assert_eq!(cache.ttl(&1).await, Ttl::Remaining(100 * SECOND));
@@ -402,7 +403,7 @@ async fn jitter_shortens_by_a_random_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_reads_dies_idle() {
+async fn time_to_idle_expires_unread_entries() {
     for bounded in [false, true] {
         let builder = builder().time_to_idle(10 * SECOND);
         let cache = if bounded { builder.max_entries(100).build() } else { builder.build() };
@@ -415,10 +416,10 @@ async fn what_nobody_reads_dies_idle() {
         advance(9 * SECOND).await;
         assert_eq!(cache.get_many([&1, &2, &3]).await, [Some(1), Some(2), None]);
         advance(9 * SECOND).await;
-        // Neither is a hit.
+        // Neither of these calls is a hit.
         assert!(cache.contains_key(&1).await && cache.iter().count() == 2);
         assert_eq!(cache.get_or_set_with(&2, SECOND, async || unreachable!()).await, 2);
-        assert_eq!(cache.ttl(&2).await, Ttl::Remaining(7 * SECOND), "the sooner of both");
+        assert_eq!(cache.ttl(&2).await, Ttl::Remaining(7 * SECOND), "the earlier deadline applies");
         advance(SECOND).await;
         assert_eq!(cache.get(&1).await, None);
         advance(6 * SECOND).await;
@@ -426,14 +427,14 @@ async fn what_nobody_reads_dies_idle() {
     }
 }
 
-/// Verbs on TTLs mean the entry's own.
+/// Methods on TTLs read and change the hard deadline.
 #[tokio::test(start_paused = true)]
-async fn idle_entries_keep_their_own_deadline() {
+async fn time_to_idle_keeps_the_hard_deadline() {
     let cache = builder().time_to_idle(10 * SECOND).build();
     cache.set_ex(1, 1, 100 * SECOND).await;
     advance(5 * SECOND).await;
     cache.update(&1, |value| *value += 1).await;
-    assert_eq!(cache.ttl(&1).await, Ttl::Remaining(5 * SECOND), "not read");
+    assert_eq!(cache.ttl(&1).await, Ttl::Remaining(5 * SECOND), "the entry was not read");
     assert!(cache.persist(&1).await);
     assert!(!cache.persist(&1).await);
     for _ in 0..30 {
@@ -451,23 +452,23 @@ async fn idle_entries_keep_their_own_deadline() {
     assert_eq!(cache.get(&1).await, None);
 }
 
-/// A deadline that is given begins idleness anew, whichever it is: also the one that the value has.
+/// Setting a deadline restarts the idle time, even if it is the deadline that the entry already has.
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_is_given_begins_idleness_anew() {
+async fn setting_a_deadline_restarts_time_to_idle() {
     let cache = builder().time_to_idle(10 * SECOND).build();
     let end = Instant::now() + 1_000 * SECOND;
     for given in [end, end + SECOND] {
-        for way in 0..3 {
+        for method in 0..3 {
             cache.set_ex(1, 1, end - Instant::now()).await;
             advance(6 * SECOND).await;
-            let left = given - Instant::now();
-            assert!(match way {
+            let remaining = given - Instant::now();
+            assert!(match method {
                 0 => cache.expire_at(&1, given).await,
-                1 => cache.expire(&1, left).await,
-                _ => cache.get_ex(&1, left).await.is_some(),
+                1 => cache.expire(&1, remaining).await,
+                _ => cache.get_ex(&1, remaining).await.is_some(),
             });
-            assert_eq!(cache.ttl(&1).await, Ttl::Remaining(10 * SECOND), "{way}");
-            // Nothing is given.
+            assert_eq!(cache.ttl(&1).await, Ttl::Remaining(10 * SECOND), "{method}");
+            // This call sets no deadline.
             advance(SECOND).await;
             assert!(!cache.expire_if(&1, SECOND, When::NoTtl).await);
             assert_eq!(cache.ttl(&1).await, Ttl::Remaining(9 * SECOND));
@@ -475,9 +476,9 @@ async fn a_deadline_that_is_given_begins_idleness_anew() {
     }
 }
 
-/// Entries change their places, into larger and smaller tables, and each keeps what is its own.
+/// Entries move to larger and smaller tables, and each keeps its hard deadline and tags.
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_of_entries_goes_with_them() {
+async fn hard_deadlines_and_tags_survive_a_rehash() {
     for bounded in [false, true] {
         let builder = builder().time_to_idle(100 * SECOND);
         let cache = if bounded { builder.max_entries(100_000).build() } else { builder.build() };
@@ -496,7 +497,7 @@ async fn what_is_kept_of_entries_goes_with_them() {
                 cache.remove(&key).await;
             }
         }
-        // Gives memory back, in parts; reads and writes meanwhile.
+        // Each sweep moves a part of the entries to smaller tables, with reads in between.
         let mut sweeps = 0;
         advance(90 * SECOND).await;
         while sweeps < 40 {
@@ -508,8 +509,8 @@ async fn what_is_kept_of_entries_goes_with_them() {
         }
         cache.get_many((0..50_000).collect::<Vec<_>>().iter()).await;
         for key in (0..50_000).step_by(16) {
-            let left = Duration::from_secs(60 + u64::from(key) % 7);
-            assert_eq!(cache.ttl(&key).await, Ttl::Remaining(left), "{key}");
+            let remaining = Duration::from_secs(60 + u64::from(key) % 7);
+            assert_eq!(cache.ttl(&key).await, Ttl::Remaining(remaining), "{key}");
         }
         cache.remove_tag("tag 2").await;
         cache.remove_tag("no such tag").await;
@@ -521,7 +522,7 @@ async fn what_is_kept_of_entries_goes_with_them() {
 }
 
 #[tokio::test]
-async fn bad_numbers_are_named() {
+async fn invalid_freshness_settings_panic_with_their_name() {
     let panics = |build: fn(Builder<u32, u32>) -> Builder<u32, u32>| {
         let panic = std::panic::catch_unwind(|| drop(build(builder()))).unwrap_err();
         *panic.downcast::<String>().unwrap()
@@ -533,9 +534,9 @@ async fn bad_numbers_are_named() {
     assert!(panics(|b| b.negative_ttl(Duration::ZERO)).contains("negative_ttl"));
 }
 
-/// Nobody waits for a refresh, so nobody else would end one that hangs.
+/// A refresh has no caller who could cancel it, so it needs a timeout.
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_hangs_has_failed_after_a_minute() {
+async fn hanging_refresh_times_out_after_a_minute() {
     let cache = builder().stale_while_revalidate(30 * SECOND).build();
     cache.set_ex(1, 1, SECOND).await;
     advance(SECOND).await;
@@ -543,7 +544,7 @@ async fn a_refresh_that_hangs_has_failed_after_a_minute() {
     let stale = cache.get_or_try_set_with_freshness(&1, SECOND, hangs).await;
     assert_eq!(stale.unwrap(), (1, Freshness::Stale));
     sleep(31 * SECOND).await;
-    // It waits for the refresh, and then loads by itself.
+    // This call waits for the refresh to time out, and then runs its own loader.
     let start = Instant::now();
     assert_eq!(load(&cache, 1, Ok(2)).await, Ok((2, Freshness::Loaded)));
     assert_eq!((start.elapsed().as_secs(), cache.stats().failed_loads), (29, 1));

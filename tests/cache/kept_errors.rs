@@ -1,4 +1,4 @@
-//! Errors of loaders, as long as they are kept: what ends them, and what is left of them.
+//! Errors kept by `negative_ttl`, and the backoff of refreshes: lifetime, discarding, and bound.
 
 use std::{
     sync::{
@@ -18,17 +18,17 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// What a weigher does once, in the middle of a write.
-static MEANWHILE: Mutex<Option<Task>> = Mutex::new(None);
+/// Closure that the weigher runs once, in the middle of a write.
+static IN_WEIGHER: Mutex<Option<Task>> = Mutex::new(None);
 
-/// A load fails while a write to its key is under way: when that is done, nothing is known of the error.
+/// A load fails while a write to its key is running: the write discards the error.
 #[tokio::test(start_paused = true)]
-async fn an_error_that_comes_in_the_middle_of_a_write_ends_with_it() {
-    for verb in 0..3 {
+async fn error_of_a_load_that_fails_during_a_write_is_not_kept() {
+    for method in 0..3 {
         let weigher = |_: &u32, _: &u32| {
-            let meanwhile = MEANWHILE.lock().unwrap().take();
-            if let Some(meanwhile) = meanwhile {
-                meanwhile();
+            let in_weigher = IN_WEIGHER.lock().unwrap().take();
+            if let Some(in_weigher) = in_weigher {
+                in_weigher();
             }
             1
         };
@@ -36,7 +36,7 @@ async fn an_error_that_comes_in_the_middle_of_a_write_ends_with_it() {
             Cache::builder().negative_ttl(MINUTE).max_weight(100, weigher).build();
         let gate = Arc::new(Semaphore::new(0));
         let (opened, loading) = (gate.clone(), cache.clone());
-        // One that failed before, so that each write has something to forget.
+        // Records a failure of another key first, so that each write has to check for failures to discard.
         let fails = async || Err::<u32, _>("no");
         assert!(cache.get_or_try_set_with(&2, MINUTE, fails).await.is_err());
         let mut load = spawn(
@@ -50,24 +50,24 @@ async fn an_error_that_comes_in_the_middle_of_a_write_ends_with_it() {
             .boxed(),
         );
         assert_pending!(load.poll());
-        *MEANWHILE.lock().unwrap() = Some(Box::new(move || {
+        *IN_WEIGHER.lock().unwrap() = Some(Box::new(move || {
             gate.add_permits(1);
             assert!(assert_ready!(load.poll()).is_err());
         }));
-        // Dead at once, so that it is loaded again.
-        match verb {
+        // With a TTL of zero, so that the next call has to load again.
+        match method {
             0 => _ = cache.set_ex(1, 1, Duration::ZERO).await,
             1 => assert!(cache.set_nx(1, 1, Some(Duration::ZERO)).await),
             _ => _ = cache.set_tagged(1, 1, Duration::ZERO, ["tag"]).await,
         }
-        assert!(MEANWHILE.lock().unwrap().is_none(), "the load has failed meanwhile");
+        assert!(IN_WEIGHER.lock().unwrap().is_none(), "the load failed during the write");
         let load = async || Ok::<_, &str>(2);
-        assert_eq!(cache.get_or_try_set_with(&1, MINUTE, load).await, Ok(2), "verb {verb}");
+        assert_eq!(cache.get_or_try_set_with(&1, MINUTE, load).await, Ok(2), "method {method}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_writes_nothing_ends_no_error() {
+async fn kept_error_survives_calls_that_do_not_write() {
     let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
     assert!(cache.get_or_try_set_with(&1, MINUTE, async || Err::<u32, _>("no")).await.is_err());
     assert_eq!(cache.compute(&1, |_| Op::Keep).await, None);
@@ -75,12 +75,12 @@ async fn what_writes_nothing_ends_no_error() {
     assert_eq!((cache.get(&1).await, cache.update(&1, |_| ()).await), (None, None));
     assert!(!cache.expire(&1, MINUTE).await);
     let load = async || Ok::<_, &str>(2);
-    assert!(cache.get_or_try_set_with(&1, MINUTE, load).await.is_err(), "it is kept");
+    assert!(cache.get_or_try_set_with(&1, MINUTE, load).await.is_err(), "the error is kept");
 }
 
-/// Where there is no task that does.
+/// The cache has no sweeper task that could do it.
 #[tokio::test(start_paused = true)]
-async fn a_sweep_by_hand_forgets_errors() {
+async fn manual_sweep_removes_expired_errors() {
     let cache: Cache<u32, u32> =
         Cache::builder().negative_ttl(MINUTE).sweep(Sweep::manual().sample(1.0)).build();
     let error = Arc::new(());
@@ -96,7 +96,7 @@ async fn a_sweep_by_hand_forgets_errors() {
 }
 
 #[tokio::test]
-async fn nothing_runs_after_the_end() {
+async fn shutdown_stops_the_sweeper_of_kept_errors() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
@@ -108,9 +108,9 @@ async fn nothing_runs_after_the_end() {
     assert_eq!(tasks(), before);
 }
 
-/// As any other panic in a refresh: it is known, and tried again later.
+/// Counts as a failed refresh, as any other panic in it does: the next one starts after a backoff.
 #[tokio::test(start_paused = true)]
-async fn a_weigher_that_panics_in_a_refresh_is_not_asked_again_at_once() {
+async fn panic_of_a_weigher_in_a_refresh_delays_the_next_refresh() {
     let loads = Arc::new(AtomicU32::new(0));
     let weigher = |_: &u32, value: &u32| {
         assert!(*value < 10, "the panic of this test");
@@ -140,9 +140,9 @@ async fn a_weigher_that_panics_in_a_refresh_is_not_asked_again_at_once() {
     assert_eq!(cache.get(&1).await, Some(2));
 }
 
-/// Of as many keys as there are: no more errors than entries.
+/// No more errors than `max_entries` are kept.
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_errors_is_bounded() {
+async fn kept_errors_are_bounded_by_max_entries() {
     let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).max_entries(100).build();
     let error = Arc::new(());
     for key in 0..10_000 {

@@ -1,4 +1,4 @@
-//! Loaders: one load for all who ask, whoever leaves.
+//! Loader methods: single flight, cancellation, errors, and precedence of writes.
 
 use std::{
     convert::Infallible,
@@ -21,7 +21,7 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_eq, task::spawn};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A source whose loads end when it is told so.
+/// Source whose loads finish when the test permits it.
 #[derive(Clone)]
 struct Source {
     loads: Arc<AtomicU32>,
@@ -41,7 +41,7 @@ impl Source {
         self.loads.load(SeqCst)
     }
 
-    /// Counts, waits for the gate, returns which load it was.
+    /// Counts the load, waits for a permit, and returns the number of the load.
     async fn load(self) -> u32 {
         let number = self.loads.fetch_add(1, SeqCst) + 1;
         self.gate.acquire().await.unwrap().forget();
@@ -55,7 +55,7 @@ impl Source {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_value_is_loaded_once_and_then_there() {
+async fn value_is_loaded_once_and_then_cached() {
     let cache: Cache<String, u32> = Cache::new();
     let minute = MINUTE;
     assert_eq!(cache.get_or_set_with("k", minute, async || 1).await, 1);
@@ -68,7 +68,7 @@ async fn a_value_is_loaded_once_and_then_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_ttl_begins_when_the_loading_ends_and_may_be_told_by_the_value() {
+async fn ttl_of_a_loaded_value_starts_when_the_load_ends() {
     let cache: Cache<u32, Duration> = Cache::new();
     let ttl = |value: &Duration| *value;
     let slow = async || {
@@ -81,7 +81,7 @@ async fn the_ttl_begins_when_the_loading_ends_and_may_be_told_by_the_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_callers_of_a_hundred_keys_load_a_hundred_times() {
+async fn single_flight_runs_one_load_per_key_for_many_callers() {
     let cache: Cache<u32, u32> = Cache::new();
     let loads = Arc::new(AtomicU32::new(0));
     let mut callers = JoinSet::new();
@@ -105,19 +105,19 @@ async fn ten_thousand_callers_of_a_hundred_keys_load_a_hundred_times() {
 }
 
 #[tokio::test]
-async fn where_the_leader_goes_another_goes_on_with_its_own_loader() {
+async fn waiter_takes_over_with_its_own_loader_if_the_leader_is_cancelled() {
     let cache: Cache<u32, u32> = Cache::new();
     let (first, second, third) = (Source::new(), Source::new(), Source::new());
     let mut leader = spawn(cache.get_or_set_with(&1, MINUTE, first.loader()));
-    let mut heir = spawn(cache.get_or_set_with(&1, MINUTE, second.loader()));
+    let mut second_waiter = spawn(cache.get_or_set_with(&1, MINUTE, second.loader()));
     let mut other = spawn(cache.get_or_set_with(&1, MINUTE, third.loader()));
     assert_pending!(leader.poll());
-    assert_pending!(heir.poll());
+    assert_pending!(second_waiter.poll());
     assert_pending!(other.poll());
     drop(leader);
-    // Told, and gone before it looks: the next is told.
-    assert!(heir.is_woken());
-    drop(heir);
+    // Notified and cancelled before it is polled: the next waiter is notified.
+    assert!(second_waiter.is_woken());
+    drop(second_waiter);
     assert!(other.is_woken());
     assert_pending!(other.poll());
     assert_eq!((first.loads(), second.loads(), third.loads()), (1, 0, 1));
@@ -126,13 +126,13 @@ async fn where_the_leader_goes_another_goes_on_with_its_own_loader() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_leader_is_its_own() {
+async fn panic_of_the_leader_does_not_reach_its_waiters() {
     let cache: Cache<u32, u32> = Cache::new();
     let gate = Arc::new(Semaphore::new(0));
     let opened = gate.clone();
     let panics = async move || {
         opened.acquire().await.unwrap().forget();
-        panic!("the loader")
+        panic!("panic of the loader")
     };
     let mut leader =
         spawn(AssertUnwindSafe(cache.get_or_set_with(&1, MINUTE, panics)).catch_unwind());
@@ -145,7 +145,7 @@ async fn a_panic_of_the_leader_is_its_own() {
 }
 
 #[tokio::test]
-async fn an_error_reaches_all_who_wait_and_is_not_kept() {
+async fn error_of_a_load_reaches_all_waiters_and_is_not_kept() {
     let cache: Cache<u32, u32> = Cache::new();
     let source = Source::new();
     let fails = || {
@@ -166,9 +166,9 @@ async fn an_error_reaches_all_who_wait_and_is_not_kept() {
     assert_eq!((cache.len(), cache.stats().failed_loads), (0, 2));
 }
 
-/// Who waits with another type of error can't be given that one, and loads by itself.
+/// A waiter with another error type cannot be given the error, and runs its own loader.
 #[tokio::test]
-async fn an_error_of_another_type_is_nobody_elses() {
+async fn waiter_with_another_error_type_runs_its_own_loader() {
     let cache: Cache<u32, u32> = Cache::new();
     let source = Source::new();
     let loader = source.loader();
@@ -201,10 +201,10 @@ enum Write {
     Tagged,
 }
 
-/// What is written while a value is loaded wins: those who waited get what was loaded, the cache keeps what was
-/// written, and who comes after the write gets nothing older.
+/// A write during a load takes precedence: current waiters get the loaded value, the cache keeps the written one, and
+/// later callers never get an older one.
 #[tokio::test]
-async fn a_write_while_loading_wins() {
+async fn write_during_a_load_takes_precedence() {
     use Write::*;
     let removing = [Remove, RemoveMany, ExpireNow, Clear, ComputeRemove, ComputeWithRemove];
     let setting = [Set, SetNx, Compute, ComputeWith, SetMany, Tagged];
@@ -215,7 +215,7 @@ async fn a_write_while_loading_wins() {
         let (before, after) = (Source::new(), Source::new());
         let mut leader = spawn(cache.get_or_set_with(&1, MINUTE, before.loader()));
         assert_pending!(leader.poll());
-        let left = match write {
+        let expected = match write {
             Set => (cache.set(1, 10).await, Some(10)).1,
             SetNx => cache.set_nx(1, 10, None).await.then_some(10),
             SetMany => (cache.set_many([(1, 10)], None).await, Some(10)).1,
@@ -230,22 +230,22 @@ async fn a_write_while_loading_wins() {
             Clear => (cache.clear().await, None).1,
         };
         let mut later = spawn(cache.get_or_set_with(&1, MINUTE, after.loader()));
-        match left {
+        match expected {
             Some(_) => {
                 assert_ready_eq!(later.poll(), 10, "{write:?}");
             }
             None => {
                 assert_pending!(later.poll());
-                assert_eq!(after.loads(), 0, "{write:?}: two loads of a key at a time");
+                assert_eq!(after.loads(), 0, "{write:?}: two loads of a key run at a time");
             }
         }
         before.open();
         assert_ready_eq!(leader.poll(), 1, "{write:?}");
-        assert_eq!(cache.get(&1).await, left, "{write:?}");
-        if left.is_none() {
+        assert_eq!(cache.get(&1).await, expected, "{write:?}");
+        if expected.is_none() {
             assert!(later.is_woken());
             assert_pending!(later.poll());
-            assert_eq!(after.loads(), 1, "{write:?}: loaded anew");
+            assert_eq!(after.loads(), 1, "{write:?}: the value is loaded again");
             after.open();
             assert_ready_eq!(later.poll(), 1);
             assert_eq!(cache.get(&1).await, Some(1));
@@ -254,9 +254,9 @@ async fn a_write_while_loading_wins() {
 }
 
 #[tokio::test]
-async fn a_loader_may_ask_for_other_keys_and_never_waits_for_itself() {
+async fn loader_may_request_other_keys_and_never_waits_for_itself() {
     let cache: Cache<u32, u32> = Cache::new();
-    // For another key, and through that for its own.
+    // The loader requests another key, whose loader requests the first key.
     let (a, b) = (cache.clone(), cache.clone());
     let outer = async move || {
         let middle = async move || {
@@ -271,9 +271,9 @@ async fn a_loader_may_ask_for_other_keys_and_never_waits_for_itself() {
     assert_eq!((cache.get(&1).await, cache.get(&2).await), (Some(111), Some(11)));
 }
 
-/// Two in one task, one after the other: the second waits for the first, which goes on.
+/// Both calls run in one task: the second waits for the first, which makes progress.
 #[tokio::test]
-async fn two_calls_joined_in_one_task_share_a_load() {
+async fn joined_calls_in_one_task_share_one_load() {
     let cache: Cache<u32, u32> = Cache::new();
     let loads = AtomicU32::new(0);
     let loads: &'static AtomicU32 = Box::leak(Box::new(loads));
@@ -294,16 +294,16 @@ async fn errors_are_kept_for_the_negative_ttl() {
     let fails = async || Err::<u32, _>("no");
     assert!(cache.get_or_try_set_with(&1, MINUTE, fails).await.is_err());
     advance(MINUTE - Duration::from_nanos(1)).await;
-    let unasked = async || -> Result<u32, &str> { unreachable!("the error is kept") };
-    assert_eq!(*cache.get_or_try_set_with(&1, MINUTE, unasked).await.unwrap_err(), "no");
-    // For errors of another type there is none.
+    let must_not_run = async || -> Result<u32, &str> { unreachable!("the error is kept") };
+    assert_eq!(*cache.get_or_try_set_with(&1, MINUTE, must_not_run).await.unwrap_err(), "no");
+    // A call with another error type does not see the kept error.
     assert_eq!(cache.get_or_set_with(&1, Duration::ZERO, async || 3).await, 3);
     advance(Duration::from_nanos(1)).await;
     assert_eq!(cache.get_or_try_set_with(&1, MINUTE, async || Ok::<_, &str>(4)).await, Ok(4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_ends_an_error_that_is_kept() {
+async fn write_or_removal_discards_the_kept_error() {
     for write in 0..4 {
         let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
         assert!(cache.get_or_try_set_with(&1, MINUTE, async || Err::<u32, _>("no")).await.is_err());
@@ -319,7 +319,7 @@ async fn a_write_ends_an_error_that_is_kept() {
 }
 
 #[tokio::test]
-async fn freshness_tells_who_loaded() {
+async fn freshness_is_loaded_for_leader_and_waiters_and_then_fresh() {
     let cache: Cache<u32, u32> = Cache::new();
     let source = Source::new();
     let loader = || {
@@ -337,9 +337,9 @@ async fn freshness_tells_who_loaded() {
     assert_ready_eq!(hit.poll(), Ok((1, Freshness::Fresh)));
 }
 
-/// A bound and a weigher hold for what is loaded too.
+/// Bounds and weighers apply to loaded values too.
 #[tokio::test]
-async fn what_is_loaded_keeps_the_bound() {
+async fn loaded_values_stay_within_the_bound() {
     let cache: Cache<u32, u32> = Cache::builder().max_entries(3).build();
     for key in 0..100 {
         assert_eq!(cache.get_or_set_with(&key, MINUTE, async move || key).await, key);
@@ -350,9 +350,9 @@ async fn what_is_loaded_keeps_the_bound() {
     assert_eq!((heavy.len(), heavy.stats().evicted), (0, 1));
 }
 
-/// Dead at once: each call loads, and none loops.
+/// With a TTL of zero each call loads once and does not loop.
 #[tokio::test]
-async fn what_is_loaded_dead_is_returned_and_not_kept() {
+async fn value_loaded_with_a_ttl_of_zero_is_returned_and_not_kept() {
     let cache: Cache<u32, u32> = Cache::new();
     for n in 0..3 {
         assert_eq!(cache.get_or_set_with(&1, Duration::ZERO, async move || n).await, n);
@@ -360,9 +360,9 @@ async fn what_is_loaded_dead_is_returned_and_not_kept() {
     assert_eq!(cache.get(&1).await, None);
 }
 
-/// Threads that give up at random: no load is lost, none is doubled.
+/// Callers on several threads are cancelled at random: no load is lost, and no two run at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn one_load_at_a_time_whoever_gives_up() {
+async fn one_load_runs_at_a_time_if_callers_are_cancelled() {
     let cache: Cache<u32, u32> = Cache::new();
     let running = Arc::new([const { AtomicU32::new(0) }; 4]);
     let mut tasks = JoinSet::new();
@@ -374,10 +374,10 @@ async fn one_load_at_a_time_whoever_gives_up() {
                 let running = running.clone();
                 let load = async move || {
                     let one = &running[key as usize];
-                    let leave = scopeguard(one);
-                    assert_eq!(one.fetch_add(1, SeqCst), 0, "two loads of a key at a time");
+                    let guard = decrement_on_drop(one);
+                    assert_eq!(one.fetch_add(1, SeqCst), 0, "two loads of a key run at a time");
                     yield_now().await;
-                    drop(leave);
+                    drop(guard);
                     round
                 };
                 let call = cache.get_or_set_with(&key, Duration::ZERO, load);
@@ -399,13 +399,13 @@ async fn one_load_at_a_time_whoever_gives_up() {
     }
 }
 
-/// Counts down when it is dropped.
-fn scopeguard(count: &AtomicU32) -> impl Drop + '_ {
-    struct Leave<'a>(&'a AtomicU32);
-    impl Drop for Leave<'_> {
+/// Returns a guard that decrements `count` when it is dropped.
+fn decrement_on_drop(count: &AtomicU32) -> impl Drop + '_ {
+    struct DecrementOnDrop<'a>(&'a AtomicU32);
+    impl Drop for DecrementOnDrop<'_> {
         fn drop(&mut self) {
             self.0.fetch_sub(1, SeqCst);
         }
     }
-    Leave(count)
+    DecrementOnDrop(count)
 }

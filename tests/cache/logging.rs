@@ -1,4 +1,4 @@
-//! What the log says: a span a sweep, a warning when the budget keeps cutting, panics of user code.
+//! Logs of the cache: a span per sweep, a warning for a spent budget, and panics of user code.
 
 use std::{
     collections::hash_map::RandomState,
@@ -18,7 +18,7 @@ use crate::log::Log;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn a_span_a_sweep_with_its_report_and_the_name() {
+async fn each_sweep_has_a_span_with_its_report_and_the_cache_name() {
     let (log, _guard) = Log::start(Level::DEBUG);
     let cache: Cache<u32, u32> = Cache::builder().name("sessions").build();
     cache.set_ex(1, 1, Duration::ZERO).await;
@@ -34,22 +34,26 @@ async fn a_span_a_sweep_with_its_report_and_the_name() {
     }
 }
 
-/// Real time is the subject: only a clock that moves spends a budget.
+/// Uses real time, because a paused clock spends no budget.
 #[tokio::test]
-async fn a_warning_when_the_budget_cuts_several_sweeps_in_a_row() {
+async fn consecutive_sweeps_cut_by_their_budget_log_a_warning() {
     let (log, _guard) = Log::start(Level::DEBUG);
     let sweep = Sweep::default().every(Duration::from_millis(1)).budget(1e-9);
     let cache: Cache<u32, u32> = Cache::builder().name("busy").sweep(sweep).build();
     // On a busy machine, until three in a row had something to do.
-    while cache.stats().sweeps < 20 || log.lines("cut by their budget").is_empty() {
+    while cache.stats().sweeps < 20 || log.lines("exceed their budget").is_empty() {
         for key in 0..1_000 {
             cache.set_ex(key, key, Duration::ZERO).await;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let warnings = log.lines("cut by their budget");
+    let warnings = log.lines("exceed their budget");
     let sweeps = cache.stats().sweeps as usize;
-    assert!(warnings.len() <= sweeps / 3, "not at every sweep: {} in {sweeps}", warnings.len());
+    assert!(
+        warnings.len() <= sweeps / 3,
+        "{} warnings in {sweeps} sweeps: at most one per three sweeps",
+        warnings.len()
+    );
     assert!(warnings[0].contains("WARN"), "{}", warnings[0]);
     assert!(warnings[0].contains("cache=\"busy\" sweeps=3"), "{}", warnings[0]);
 }
@@ -66,7 +70,7 @@ impl Drop for DropPanics {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sweeper_survives_a_drop_that_panics_and_says_so() {
+async fn sweeper_survives_and_logs_a_panic_of_drop() {
     let (log, _guard) = Log::start(Level::DEBUG);
     let armed = Arc::new(AtomicBool::new(false));
     let cache: Cache<u32, DropPanics> = Cache::builder().name("hot").build();
@@ -77,12 +81,12 @@ async fn the_sweeper_survives_a_drop_that_panics_and_says_so() {
     tokio::time::sleep(3 * SECOND).await;
     armed.store(false, Relaxed);
     assert_eq!(cache.len(), 0);
-    let errors = log.lines("the Drop of expired values panicked");
+    let errors = log.lines("drop of expired values panicked");
     assert!(!errors.is_empty());
     assert!(errors[0].contains("ERROR") && errors[0].contains("cache=\"hot\""), "{}", errors[0]);
     cache.set_ex(1, DropPanics(armed.clone()), SECOND).await;
     tokio::time::sleep(3 * SECOND).await;
-    assert_eq!(cache.len(), 0, "it still sweeps");
+    assert_eq!(cache.len(), 0, "the sweeper continues");
 }
 
 #[derive(Clone)]
@@ -103,9 +107,9 @@ impl Hash for HashPanics {
     }
 }
 
-/// Shrinking a table hashes its keys. Those that panic are nowhere to be found, but leave in time.
+/// Shrinking a table hashes its keys. An entry whose hash panics can't be looked up any more, but is swept.
 #[tokio::test(start_paused = true)]
-async fn the_sweeper_survives_a_hash_that_panics_and_says_so() {
+async fn sweeper_survives_and_logs_a_panic_of_hash() {
     let (log, _guard) = Log::start(Level::DEBUG);
     let armed = Arc::new(AtomicBool::new(false));
     let cache: Cache<HashPanics, u32, RandomState> =
@@ -118,22 +122,22 @@ async fn the_sweeper_survives_a_hash_that_panics_and_says_so() {
     tokio::time::sleep(10 * SECOND).await;
     armed.store(false, Relaxed);
     assert_eq!((cache.len(), cache.live_len()), (100, 100), "nothing is lost");
-    let errors = log.lines("the Hash of keys panicked");
+    let errors = log.lines("hash of keys panicked");
     assert!(!errors.is_empty());
     assert!(errors[0].contains("ERROR") && errors[0].contains("cache=\"hot\""), "{}", errors[0]);
     cache.set_ex(HashPanics(9_999, armed.clone()), 1, SECOND).await;
     tokio::time::sleep(60 * SECOND).await;
-    assert_eq!(cache.len(), 0, "it still sweeps, and all leave in time");
+    assert_eq!(cache.len(), 0, "the sweeper continues and removes every entry");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_callback_that_panics_is_logged() {
+async fn panic_of_an_on_expired_callback_is_logged() {
     let (log, _guard) = Log::start(Level::DEBUG);
     let cache: Cache<u32, u32> = Cache::builder().name("hot").build();
     cache.on_expired(async |_| panic!("the panic of this test"));
     cache.set_ex(1, 1, SECOND).await;
     tokio::time::sleep(3 * SECOND).await;
-    let errors = log.lines("the callback of on_expired panicked");
+    let errors = log.lines("on_expired callback panicked");
     assert_eq!(errors.len(), 1);
     assert!(errors[0].contains("ERROR") && errors[0].contains("cache=\"hot\""), "{}", errors[0]);
 }

@@ -1,4 +1,4 @@
-//! The cache in memory, through its public API.
+//! Tests of the in-memory cache through its public API.
 
 #[path = "../common/borrowed.rs"]
 mod borrowed;

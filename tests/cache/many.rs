@@ -1,4 +1,4 @@
-//! Many keys, tags, what a closure decides, and futures on keys.
+//! Batches, tags, `compute` and futures on keys.
 
 use std::{hash::Hash, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::borrowed::Borrowed;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn many_at_once_are_as_one_by_one() {
+async fn batches_equal_single_calls() {
     for bounded in [false, true] {
         let builder = Cache::<u32, u32>::builder().time_to_live(SECOND);
         let cache = if bounded { builder.max_entries(5_000).build() } else { builder.build() };
@@ -34,14 +34,18 @@ async fn many_at_once_are_as_one_by_one() {
         assert_eq!((stats.hits, stats.misses), (3_003, 2_999));
         assert_eq!(cache.remove_many([&1, &1, &9_999]).await, 1);
         advance(SECOND).await;
-        let left = cache.get_many(&keys).await.into_iter().flatten().collect::<Vec<_>>();
-        assert_eq!((left, cache.len()), (vec![2], 1), "the dead that are met leave");
+        let live_values = cache.get_many(&keys).await.into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(
+            (live_values, cache.len()),
+            (vec![2], 1),
+            "expired entries are removed when they are found"
+        );
         assert!(cache.get_many::<u32>([]).await.is_empty());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn remove_if_takes_what_is_named_and_alive() {
+async fn remove_if_removes_live_entries_that_match() {
     for bounded in [false, true] {
         let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual()).publish([Cause::Removed]);
         let cache = if bounded { builder.max_entries(9_000).build() } else { builder.build() };
@@ -53,23 +57,23 @@ async fn remove_if_takes_what_is_named_and_alive() {
         assert_eq!(cache.retain(|key, _| *key < 10).await, 1_995);
         assert_eq!((cache.live_len(), cache.len()), (5, 1_005));
         cache.shutdown().await;
-        let mut told = 0;
+        let mut received = 0;
         while let Some(event) = events.recv().await {
             assert_eq!(event.cause, Cause::Removed);
-            told += 1;
+            received += 1;
         }
-        assert_eq!(told, 3_995);
+        assert_eq!(received, 3_995);
     }
 }
 
 #[tokio::test]
-async fn a_predicate_that_panics_leaves_all_as_it_was() {
+async fn remove_if_with_a_panicking_predicate_removes_nothing() {
     let cache: Cache<u32, u32> = Cache::builder().shards(2).build();
     cache.set_many((0..100).map(|n| (n, n)), None).await;
-    let mut asked = 0;
+    let mut calls = 0;
     let call = cache.remove_if(|_, _| {
-        asked += 1;
-        assert!(asked < 30, "the predicate");
+        calls += 1;
+        assert!(calls < 30, "panic of the predicate");
         true
     });
     assert!(std::panic::AssertUnwindSafe(call).catch_unwind().await.is_err());
@@ -77,7 +81,7 @@ async fn a_predicate_that_panics_leaves_all_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn compute_decides_by_the_live_value() {
+async fn compute_receives_the_live_value_and_returns_the_result() {
     for bounded in [false, true] {
         let builder = Cache::<String, u32>::builder().time_to_live(9 * SECOND);
         let cache = match bounded {
@@ -126,7 +130,7 @@ async fn compute_decides_by_the_live_value() {
             cache.compute("k", |_| Op::Set(60)).await;
             assert!(cache.weight() <= 100);
             assert_eq!(cache.get("k").await, Some(60));
-            // Too heavy to stay: there is no live value afterwards.
+            // Too heavy for the cache, so there is no live value afterwards.
             assert_eq!(cache.compute("k", |_| Op::Set(101)).await, None);
             assert_eq!(cache.compute_with("k", async |_| Op::Set(101)).await, None);
             assert_eq!((cache.get("k").await, cache.stats().evicted), (None, 3));
@@ -137,7 +141,7 @@ async fn compute_decides_by_the_live_value() {
 }
 
 #[tokio::test]
-async fn compute_with_runs_one_at_a_time_for_a_key() {
+async fn compute_with_runs_one_at_a_time_per_key() {
     let cache: Cache<u32, u32> = Cache::new();
     let gate = Arc::new(Semaphore::new(0));
     let change = |add: u32| {
@@ -153,7 +157,7 @@ async fn compute_with_runs_one_at_a_time_for_a_key() {
     assert_pending!(first.poll());
     assert_pending!(second.poll());
     assert_pending!(third.poll());
-    // No lock is held: others go on, and so do other keys.
+    // No lock is held: other calls and other keys continue.
     assert_eq!(cache.get(&1).await, None);
     gate.add_permits(1);
     assert_ready_eq!(first.poll(), Some(1));
@@ -176,7 +180,7 @@ async fn compute_with_never_waits_for_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn counted_by_many_none_is_lost() {
+async fn concurrent_compute_calls_lose_no_update() {
     let cache: Cache<u32, u32> = Cache::new();
     let tasks = (0..8).map(|task| {
         let cache = cache.clone();
@@ -201,7 +205,7 @@ async fn counted_by_many_none_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tag_removes_all_that_have_it_at_once() {
+async fn remove_tag_removes_all_tagged_entries_immediately() {
     for bounded in [false, true] {
         let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual()).publish([
             Cause::Removed,
@@ -216,7 +220,7 @@ async fn a_tag_removes_all_that_have_it_at_once() {
             let tags = [format!("mod {}", key % 3), format!("half {}", key % 2)];
             assert_eq!(cache.set_tagged(key, key, minute, tags).await, None);
         }
-        // None of the tags any more.
+        // A replaced value has none of the tags any more.
         assert_eq!(cache.set(0, 10).await, Some(0));
         assert_eq!(cache.set_tagged(3, 30, minute, ["other"]).await, Some(3));
         cache.update(&6, |value| *value = 60).await;
@@ -243,7 +247,7 @@ async fn a_tag_removes_all_that_have_it_at_once() {
         assert_eq!(cache.get_many([&36, &37]).await, [None, Some(37)]);
         let live = 5_000 - 1_667 + 4;
         assert_eq!((cache.live_len(), cache.iter().count()), (live, live));
-        // A tag of the same name later is another one.
+        // A tag of the same name used later is a new tag.
         cache.set_tagged(39, 1, minute, ["mod 0"]).await;
         cache.sweep().await;
         assert_eq!((cache.len(), cache.get(&39).await), (live + 1, Some(1)));
@@ -261,9 +265,9 @@ async fn a_tag_removes_all_that_have_it_at_once() {
     }
 }
 
-/// The sweeper comes, at rest or not.
+/// The sweeper removes the entries, whether it is resting or not.
 #[tokio::test(start_paused = true)]
-async fn what_a_tag_removed_leaves_by_itself() {
+async fn sweeper_removes_entries_removed_by_tag_from_memory() {
     let cache: Cache<u32, u32> = Cache::new();
     for key in 0..1_000 {
         cache.set_tagged(key, key, 100_000 * SECOND, ["tag"]).await;
@@ -274,9 +278,9 @@ async fn what_a_tag_removed_leaves_by_itself() {
     assert_eq!((cache.len(), cache.stats().removed), (0, 1_000));
 }
 
-/// Names that no value has any more are forgotten.
+/// Names of tags that no value has any more are removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tags_and_writes_on_many_threads() {
+async fn remove_tag_is_exact_with_concurrent_writers() {
     let cache: Cache<u32, u32> = Cache::builder().max_entries(500).build();
     let tasks = (0..4_u32).map(|task| {
         let cache = cache.clone();
@@ -298,8 +302,8 @@ async fn tags_and_writes_on_many_threads() {
     cache.sweep().await;
     let stats = cache.stats();
     assert!(stats.resident <= 500);
-    let left = stats.evicted + stats.removed + stats.replaced + stats.resident as u64;
-    assert_eq!(left, 12_000);
+    let accounted_for = stats.evicted + stats.removed + stats.replaced + stats.resident as u64;
+    assert_eq!(accounted_for, 12_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,11 +311,11 @@ async fn wait_for_returns_the_next_live_value() {
     let cache: Cache<String, u32> = Cache::new();
     let mut waits = spawn(cache.wait_for("k"));
     let mut other = spawn(cache.wait_for("k"));
-    let mut gone = spawn(cache.wait_for("k"));
+    let mut dropped_waiter = spawn(cache.wait_for("k"));
     assert_pending!(waits.poll());
     assert_pending!(other.poll());
-    assert_pending!(gone.poll());
-    drop(gone);
+    assert_pending!(dropped_waiter.poll());
+    drop(dropped_waiter);
     cache.set_ex("k".into(), 1, Duration::ZERO).await;
     assert_pending!(waits.poll());
     cache.set("other".into(), 1).await;
@@ -328,7 +332,7 @@ async fn wait_for_returns_the_next_live_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_tells_when_this_value_leaves_and_why() {
+async fn expired_resolves_with_the_event_of_the_removal() {
     for (publish, bounded) in [(true, false), (false, false), (false, true), (true, true)] {
         let builder = Cache::<String, u32>::builder().sweep(Sweep::manual());
         let builder = if publish {
@@ -339,19 +343,19 @@ async fn expired_tells_when_this_value_leaves_and_why() {
         let cache = if bounded { builder.max_entries(2).build() } else { builder.build() };
         let stream = publish.then(|| cache.events());
         assert!(cache.expired("k").await.is_none());
-        for leave in 0..8 {
-            cache.set_ex("k".into(), leave, SECOND).await;
-            let mut leaves = spawn(cache.expired("k"));
+        for operation in 0..8 {
+            cache.set_ex("k".into(), operation, SECOND).await;
+            let mut removal = spawn(cache.expired("k"));
             let mut too = spawn(cache.expired("k"));
-            let mut gone = spawn(cache.expired("k"));
-            assert_pending!(leaves.poll());
+            let mut dropped_waiter = spawn(cache.expired("k"));
+            assert_pending!(removal.poll());
             assert_pending!(too.poll());
-            assert_pending!(gone.poll());
-            drop(gone);
-            cache.set("other".into(), leave).await;
+            assert_pending!(dropped_waiter.poll());
+            drop(dropped_waiter);
+            cache.set("other".into(), operation).await;
             cache.remove("other").await;
-            assert_pending!(leaves.poll());
-            let cause = match leave {
+            assert_pending!(removal.poll());
+            let cause = match operation {
                 0 => (cache.remove("k").await, Cause::Removed).1,
                 1 => (cache.set("k".into(), 100).await, Cause::Replaced).1,
                 2 => (cache.expire_now("k").await, Cause::Expired).1,
@@ -361,27 +365,27 @@ async fn expired_tells_when_this_value_leaves_and_why() {
                 6 => (cache.remove_if(|_, _| true).await, Cause::Removed).1,
                 _ => (advance(SECOND).await, cache.set("k".into(), 100).await, Cause::Expired).2,
             };
-            let event = assert_ready!(leaves.poll()).unwrap();
-            assert_eq!((event.value, event.cause, &*event.key), (leave, cause, "k"));
+            let event = assert_ready!(removal.poll()).unwrap();
+            assert_eq!((event.value, event.cause, &*event.key), (operation, cause, "k"));
             assert!(Arc::ptr_eq(&event, &assert_ready!(too.poll()).unwrap()));
             cache.clear().await;
         }
         drop(stream);
         if bounded {
             cache.set("k".into(), 1).await;
-            let mut leaves = spawn(cache.expired("k"));
-            assert_pending!(leaves.poll());
+            let mut removal = spawn(cache.expired("k"));
+            assert_pending!(removal.poll());
             for key in 0..10 {
                 cache.set(key.to_string(), 1).await;
             }
-            assert_eq!(assert_ready!(leaves.poll()).unwrap().cause, Cause::Evicted);
+            assert_eq!(assert_ready!(removal.poll()).unwrap().cause, Cause::Evicted);
         }
     }
 }
 
 /// A tuple of borrowed parts finds a tuple of owned ones.
 #[tokio::test]
-async fn keys_are_found_by_what_is_equivalent() {
+async fn lookups_accept_equivalent_keys() {
     let cache: Cache<(String, u32), u32> = Cache::new();
     let key = || ("ada".to_owned(), 7);
     let found = Borrowed("ada", 7);
@@ -415,27 +419,27 @@ async fn keys_are_found_by_what_is_equivalent() {
     assert_eq!(sets.elements(&found).await, [1]);
 }
 
-/// Where it may have to be kept, it is made a key, which is found by its own kind too.
+/// A call that may have to store the key makes it owned. The stored key is found by both forms.
 #[tokio::test(start_paused = true)]
-async fn what_is_equivalent_is_made_a_key() {
+async fn equivalent_keys_are_made_owned_by_to_key() {
     let builder =
         Cache::<(String, u32), u32>::builder().negative_ttl(SECOND).sweep(Sweep::manual());
     let cache = builder.stale_while_revalidate(9 * SECOND).build();
     let (ada, key) = (Borrowed("ada", 7), ("ada".to_owned(), 7));
     let fails = async || Err::<u32, _>("no");
     assert!(cache.get_or_try_set_with(&ada, SECOND, fails).await.is_err());
-    assert!(cache.get_or_try_set_with(&key, SECOND, fails).await.is_err(), "it is kept");
+    assert!(cache.get_or_try_set_with(&key, SECOND, fails).await.is_err(), "the error is kept");
     advance(SECOND).await;
     let (first, second) = tokio::join!(
         cache.get_or_set_with(&ada, SECOND, async || {
             sleep(SECOND).await;
             1
         }),
-        cache.get_or_set_with(&key, SECOND, async || unreachable!("one loads")),
+        cache.get_or_set_with(&key, SECOND, async || unreachable!("the value is cached")),
     );
     assert_eq!((first, second, cache.get(&key).await), (1, 1, Some(1)));
     advance(SECOND).await;
-    // Stale: loaded in the background, for all.
+    // The value is stale, and is loaded in the background for all callers.
     let load = async || Ok::<_, &str>(2);
     let stale = cache.get_or_try_set_with_freshness(&ada, SECOND, load).await;
     assert_eq!(stale, Ok((1, Freshness::Stale)));
@@ -451,9 +455,9 @@ async fn what_is_equivalent_is_made_a_key() {
     assert_eq!(cache.get(&("bob".to_owned(), 7)).await, None);
 }
 
-/// Whoever is generic over what can be made owned may call these verbs, as before there was `ToKey`.
+/// Generic code that borrows keys compiles as it did before `ToKey` existed.
 #[tokio::test]
-async fn what_can_be_made_owned_is_made_a_key() {
+async fn borrowed_keys_are_made_owned_by_to_key() {
     async fn by_borrow<K, Q>(cache: &Cache<K, u32>, key: &Q) -> Option<u32>
     where
         K: Hash + Eq + Clone + Send + Sync + std::borrow::Borrow<Q> + 'static,
@@ -472,7 +476,7 @@ async fn what_can_be_made_owned_is_made_a_key() {
     let cache: Cache<String, u32> = Cache::new();
     assert_eq!(by_borrow(&cache, "k").await, Some(2));
     assert_eq!(by_equivalent(&cache, &"k".to_owned()).await, Some(3));
-    // What the key is follows from what it is made of.
+    // The key type is inferred from the borrowed form.
     let cache = Cache::new();
     assert_eq!(cache.compute("k", |_| Op::Set(1)).await, Some(1));
     assert_eq!(cache.remove("k").await, Some(1));
@@ -482,9 +486,9 @@ async fn what_can_be_made_owned_is_made_a_key() {
     assert_eq!(by_borrow(&numbers, &"k").await, Some(2));
 }
 
-/// The future of each verb may be spawned; and borrowed keys may be looked up many at a time.
+/// The future of each method can be spawned, and borrowed keys can be looked up in batches.
 #[tokio::test]
-async fn each_verb_can_be_spawned() {
+async fn future_of_each_method_can_be_spawned() {
     let cache: Cache<String, u32> = Cache::new();
     let tasks = {
         let cache = cache.clone();

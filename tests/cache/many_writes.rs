@@ -1,4 +1,4 @@
-//! Many keys put or removed by one call: as one by one, whatever happens in the middle of it.
+//! `set_many` and `remove_many`: the same effects as single calls, also with panics, cancellation and concurrency.
 
 use std::{
     collections::BTreeMap,
@@ -24,26 +24,26 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
-type Told = (u32, u32, Cause);
+type Received = (u32, u32, Cause);
 
-fn so_far(events: &mut LosslessEvents<u32, u32>) -> Vec<Told> {
+fn drain(events: &mut LosslessEvents<u32, u32>) -> Vec<Received> {
     let next = || unconstrained(events.recv()).now_or_never().flatten();
     std::iter::from_fn(next).map(|event| (event.key, event.value, event.cause)).collect()
 }
 
-/// By key: in which order the keys leave is nobody's business.
-fn by_key(told: Vec<Told>) -> BTreeMap<u32, Vec<(u32, Cause)>> {
+/// Groups events by key, because the order of different keys is unspecified.
+fn by_key(received: Vec<Received>) -> BTreeMap<u32, Vec<(u32, Cause)>> {
     let mut keys = BTreeMap::<_, Vec<_>>::new();
-    for (key, value, cause) in told {
+    for (key, value, cause) in received {
         keys.entry(key).or_default().push((value, cause));
     }
     keys
 }
 
-/// In one shard and in many, idle or not, tagged or not, moving to a smaller table or not: the same is there and was
-/// told as by single calls.
+/// With one shard or many, idle deadlines, tags, and a table that is shrinking: contents and events are the same as
+/// with single calls.
 #[tokio::test(start_paused = true)]
-async fn all_that_is_written_is_as_by_single_calls() {
+async fn batches_equal_single_calls_in_contents_and_events() {
     for (shards, idle, tagged) in
         [(1, false, false), (4, true, false), (64, false, true), (2, true, true)]
     {
@@ -65,26 +65,26 @@ async fn all_that_is_written_is_as_by_single_calls() {
             if tagged {
                 cache.remove_tag("tag").await;
             } else {
-                // Begins to give memory back, and has not come far.
+                // Starts to shrink the tables, and is far from done.
                 cache.sweep().await;
             }
         }
         advance(SECOND).await;
-        // Some are dead, some live, some are new; some come twice, far from each other or in a row.
+        // Some keys have expired, some are live, some are new; some occur twice, far apart or next to each other.
         let entries = || (1_000..4_000).chain(1_500..1_600).chain([9, 9, 9]).zip(50_000..);
         let keys: Vec<u32> = (500..1_200).chain(3_500..4_500).chain([3, 3]).collect();
         together.set_many(entries(), None).await;
         let removed = together.remove_many(&keys).await;
-        let mut singly = 0;
+        let mut removed_singly = 0;
         for (key, value) in entries() {
             single.set(key, value).await;
         }
         for key in &keys {
-            singly += usize::from(single.remove(key).await.is_some());
+            removed_singly += usize::from(single.remove(key).await.is_some());
         }
-        assert_eq!(removed, singly);
-        let [told, expected] = events.each_mut().map(so_far);
-        assert_eq!(by_key(told), by_key(expected));
+        assert_eq!(removed, removed_singly);
+        let [received, expected] = events.each_mut().map(drain);
+        assert_eq!(by_key(received), by_key(expected));
         let contents = [&together, &single].map(|cache| cache.iter().collect::<BTreeMap<_, _>>());
         assert_eq!(contents[0], contents[1]);
         for key in [9, 1_300, 1_550, 2_900] {
@@ -97,9 +97,9 @@ async fn all_that_is_written_is_as_by_single_calls() {
     }
 }
 
-/// In a bounded cache who has to leave is the same, too.
+/// In a bounded cache, the victims are the same too.
 #[tokio::test(start_paused = true)]
-async fn within_a_bound_the_same_leave_as_for_single_calls() {
+async fn batches_evict_the_same_entries_as_single_calls() {
     type Steady = BuildHasherDefault<DefaultHasher>;
     for by_weight in [false, true] {
         let [together, single] = [(); 2].map(|()| {
@@ -116,43 +116,43 @@ async fn within_a_bound_the_same_leave_as_for_single_calls() {
         for (key, value) in entries() {
             single.set_ex(key, value, MINUTE).await;
         }
-        let [told, expected] = events.each_mut().map(so_far);
-        assert_eq!(told, expected);
+        let [received, expected] = events.each_mut().map(drain);
+        assert_eq!(received, expected);
         assert!(together.weight() <= if by_weight { 500 } else { 300 });
-        assert!(!told.is_empty() && together.weight() == single.weight());
+        assert!(!received.is_empty() && together.weight() == single.weight());
     }
 }
 
-/// A key whose `Eq` panics when its fuse has burnt down.
+/// Key whose `Eq` panics after a number of calls.
 #[derive(Clone, Debug)]
-struct Fused(u32, Arc<AtomicU32>);
+struct FusedKey(u32, Arc<AtomicU32>);
 
-impl PartialEq for Fused {
+impl PartialEq for FusedKey {
     fn eq(&self, other: &Self) -> bool {
-        let left = self.1.load(Relaxed);
-        if left > 0 && self.0 == other.0 {
-            self.1.store(left - 1, Relaxed);
-            assert!(left > 1, "the panic of this test");
+        let remaining = self.1.load(Relaxed);
+        if remaining > 0 && self.0 == other.0 {
+            self.1.store(remaining - 1, Relaxed);
+            assert!(remaining > 1, "the panic of this test");
         }
         self.0 == other.0
     }
 }
 
-impl Eq for Fused {}
+impl Eq for FusedKey {}
 
-impl Hash for Fused {
+impl Hash for FusedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
 
-/// By it all small numbers are in one shard.
+/// Hasher that sends all small numbers to one shard.
 #[derive(Clone, Default)]
-struct Plain(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Plain {
+impl Hasher for IdentityHasher {
     fn write(&mut self, _: &[u8]) {
-        unreachable!("a number is hashed")
+        unreachable!("only `write_u32` is used")
     }
 
     fn write_u32(&mut self, number: u32) {
@@ -164,15 +164,15 @@ impl Hasher for Plain {
     }
 }
 
-/// What was done before is told at once, to streams and to those who wait for a key; the rest is as it was.
+/// Events of the completed part are published immediately, and its waiters are notified; the rest is unchanged.
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_the_middle_loses_nothing_of_what_was_done() {
+async fn panic_in_a_batch_keeps_and_publishes_the_completed_part() {
     for removes in [false, true] {
-        for burns in 1..12 {
+        for panics_at in 1..12 {
             let fuse = Arc::new(AtomicU32::new(0));
-            let key = |id| Fused(id, fuse.clone());
-            let builder = Cache::<Fused, u32>::builder().initial_capacity(6_400).publish(ALL);
-            let builder = builder.hasher(BuildHasherDefault::<Plain>::default());
+            let key = |id| FusedKey(id, fuse.clone());
+            let builder = Cache::<FusedKey, u32>::builder().initial_capacity(6_400).publish(ALL);
+            let builder = builder.hasher(BuildHasherDefault::<IdentityHasher>::default());
             let cache = builder.negative_ttl(MINUTE).build();
             for id in 0..10 {
                 let fails = async || Err::<u32, _>("no");
@@ -180,34 +180,38 @@ async fn a_panic_in_the_middle_loses_nothing_of_what_was_done() {
                 cache.set(key(id), id).await;
             }
             let mut events = cache.events_lossless(100);
-            let mut told = spawn(events.recv());
-            assert_pending!(told.poll());
+            let mut received = spawn(events.recv());
+            assert_pending!(received.poll());
             let new = key(50);
-            let mut comes = spawn(unconstrained(cache.wait_for(&new)));
-            assert_pending!(comes.poll());
+            let mut insertion = spawn(unconstrained(cache.wait_for(&new)));
+            assert_pending!(insertion.poll());
 
-            fuse.store(burns, Relaxed);
-            let keys: Vec<Fused> = (0..10).map(key).collect();
+            fuse.store(panics_at, Relaxed);
+            let keys: Vec<FusedKey> = (0..10).map(key).collect();
             let call = async {
                 if removes {
                     cache.remove_many(&keys).await;
                 } else {
-                    // The new one is first, and there is nothing to compare it with.
+                    // The first entry is a new one, which is compared with nothing.
                     let old = (0..10).map(|id| (key(id), 100 + id));
                     cache.set_many([(key(50), 1)].into_iter().chain(old), None).await;
                 }
             };
             let panicked = AssertUnwindSafe(call).catch_unwind().await.is_err();
             fuse.store(0, Relaxed);
-            assert_eq!(panicked, burns <= 10);
-            let done = burns.min(11) as usize - 1;
-            assert_eq!(told.is_woken(), done > 0, "{done} have left");
-            drop(told);
-            let mut left = Vec::new();
+            assert_eq!(panicked, panics_at <= 10);
+            let done = panics_at.min(11) as usize - 1;
+            assert_eq!(received.is_woken(), done > 0, "{done} entries removed");
+            drop(received);
+            let mut removed_keys = Vec::new();
             while let Some(event) = unconstrained(events.recv()).now_or_never().flatten() {
-                left.push(event.key.0);
+                removed_keys.push(event.key.0);
             }
-            assert_eq!(left, (0..done as u32).collect::<Vec<_>>(), "in their order");
+            assert_eq!(
+                removed_keys,
+                (0..done as u32).collect::<Vec<_>>(),
+                "the entries are written in order"
+            );
             for id in 0..10 {
                 let is_done = id < done as u32;
                 let value = if removes { None } else { Some(100 + id) };
@@ -215,16 +219,16 @@ async fn a_panic_in_the_middle_loses_nothing_of_what_was_done() {
                 assert_eq!(cache.get(&key(id)).await, expected);
             }
             if !removes {
-                assert!(comes.is_woken());
-                assert_ready_eq!(comes.poll(), 1);
+                assert!(insertion.is_woken());
+                assert_ready_eq!(insertion.poll(), 1);
             }
         }
     }
 }
 
-/// What is written wins over what is being loaded, and ends the errors that are kept.
+/// Batches take precedence over running loads, and discard kept errors.
 #[tokio::test(start_paused = true)]
-async fn loads_and_errors_know_of_it() {
+async fn batches_supersede_loads_and_discard_kept_errors() {
     let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
     for removes in [false, true] {
         for key in [1, 2] {
@@ -242,7 +246,7 @@ async fn loads_and_errors_know_of_it() {
             Ok::<_, &str>(8)
         };
         let mut load = spawn(unconstrained(cache.get_or_try_set_with(&1, MINUTE, slow)));
-        assert_pending!(load.poll(), "no error is kept");
+        assert_pending!(load.poll(), "the batch discarded the error");
         match removes {
             true => assert_eq!(cache.remove_many([&1, &3]).await, 0),
             false => cache.set_many([(1, 9), (3, 9)], None).await,
@@ -254,16 +258,16 @@ async fn loads_and_errors_know_of_it() {
     }
 }
 
-/// Each key counts as a call: others get their turns.
+/// Each key counts as a call for the cooperative budget.
 #[tokio::test]
-async fn many_keys_take_many_turns() {
+async fn batches_of_many_keys_yield() {
     const MANY: u32 = 100_000;
     let cache: Cache<u32, u32> = Cache::new();
     let keys: Arc<[u32]> = (0..MANY).collect();
-    for verb in 0..3 {
+    for method in 0..3 {
         let (cache, keys) = (cache.clone(), keys.clone());
         let work = tokio::spawn(async move {
-            match verb {
+            match method {
                 0 => cache.set_many((0..MANY).map(|key| (key, key)), None).await,
                 1 => assert_eq!(cache.get_many(&*keys).await.len(), MANY as usize),
                 _ => assert_eq!(cache.remove_many(&*keys).await, MANY as usize),
@@ -275,12 +279,12 @@ async fn many_keys_take_many_turns() {
             turns += 1;
         }
         work.await.unwrap();
-        // 128 units of 61 calls each, in a turn.
-        assert!(turns >= MANY / (128 * 61), "verb {verb}: {turns}");
+        // A turn has 128 units of budget, and a unit pays for 61 calls.
+        assert!(turns >= MANY / (128 * 61), "method {method}: {turns}");
     }
 }
 
-/// A value that takes its time to be cloned and to be dropped.
+/// Value that is slow to clone and to drop.
 struct Slow(u64, u64);
 
 impl Clone for Slow {
@@ -296,29 +300,29 @@ impl Drop for Slow {
     }
 }
 
-/// By the real clock: a call that takes long for few keys lets others run, too.
+/// Uses real time: a call that is slow because of a few keys yields too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn few_keys_that_take_long_take_several_turns() {
-    for verb in 0..3 {
-        // Where the processor is elsewhere meanwhile, few ticks of the clock are seen.
-        let mut seen = Vec::new();
-        while seen.last().is_none_or(|turns| *turns <= 4) {
-            assert!(seen.len() < 20, "verb {verb}: {seen:?}");
-            seen.push(turns_beside(verb).await);
+async fn batches_of_few_slow_keys_yield() {
+    for method in 0..3 {
+        // If the processor is busy elsewhere, few ticks of the clock are observed.
+        let mut turn_counts = Vec::new();
+        while turn_counts.last().is_none_or(|turns| *turns <= 4) {
+            assert!(turn_counts.len() < 20, "method {method}: {turn_counts:?}");
+            turn_counts.push(count_turns_of_another_task(method).await);
         }
     }
 }
 
-/// How often others have had a turn until 80 slow keys were done.
-async fn turns_beside(verb: u32) -> u32 {
+/// Counts the turns of another task until 80 slow keys are done.
+async fn count_turns_of_another_task(method: u32) -> u32 {
     let cache: Cache<u64, Slow> = Cache::new();
     cache.set_many((0..80).map(|key| (key, Slow(key, 0))), Some(MINUTE)).await;
     let (begin, begun) = oneshot::channel();
     let work = tokio::spawn(async move {
-        // Not before there is somebody to let run.
+        // Waits until the other task exists.
         begun.await.unwrap();
         let keys: Vec<u64> = (0..80).collect();
-        match verb {
+        match method {
             0 => drop(cache.get_many(&keys).await),
             1 => cache.set_many(keys.iter().map(|key| (*key, Slow(*key, 1))), None).await,
             _ => assert_eq!(cache.remove_many(&keys).await, 80),
@@ -336,9 +340,9 @@ async fn turns_beside(verb: u32) -> u32 {
     others.await.unwrap()
 }
 
-/// Of a call that is dropped some entries are there, each whole, and nothing is left of the others.
+/// A cancelled call has written a part of its entries completely, and nothing of the others.
 #[tokio::test]
-async fn a_call_that_is_dropped_has_done_a_part() {
+async fn cancelled_batch_has_written_a_part() {
     const MANY: u32 = 100_000;
     let cache: Cache<u32, Arc<u32>> = Cache::new();
     let value = Arc::new(7);
@@ -358,9 +362,9 @@ async fn a_call_that_is_dropped_has_done_a_part() {
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
-/// Calls on the same keys from several threads: all that was put has left once or is there.
+/// Calls from several threads use the same keys: each written value is either resident or has one event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn on_several_threads_none_is_lost() {
+async fn concurrent_batches_lose_no_event() {
     for bounded in [false, true] {
         let builder = Cache::<u32, u32>::builder();
         let cache = if bounded { builder.max_entries(100).build() } else { builder.build() };
@@ -385,8 +389,8 @@ async fn on_several_threads_none_is_lost() {
         }
         let stats = cache.stats();
         assert_eq!(stats.removed, removed as u64);
-        let left = stats.evicted + stats.removed + stats.replaced + stats.resident as u64;
-        assert_eq!(left, 4 * 100 * 50);
+        let accounted_for = stats.evicted + stats.removed + stats.replaced + stats.resident as u64;
+        assert_eq!(accounted_for, 4 * 100 * 50);
         assert!(!bounded || cache.len() <= 100);
     }
 }

@@ -1,6 +1,6 @@
-//! Random sequences of everything a cache can do, against a map so simple that it must be right.
+//! Random sequences of all cache methods, compared with a model that is simple enough to be obviously correct.
 //!
-//! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
+//! `PROPTEST_CASES` sets the number of sequences (1,000 by default), `FLEETING_SEED` their seed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use tokio::{
 use crate::sequences::config;
 
 type Key = u8;
-type Told = (Key, u32, Cause, Option<Instant>);
+type ReceivedEvent = (Key, u32, Cause, Option<Instant>);
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -54,7 +54,7 @@ enum Op {
     Look,
 }
 
-/// Few keys and few instants, so that they meet.
+/// Few keys and few instants, so that operations affect each other.
 fn op() -> impl Strategy<Value = Op> {
     let key = || 0..6_u8;
     let keys = || proptest::collection::vec(0..6_u8, 0..9);
@@ -109,24 +109,24 @@ struct Setup {
     sample: f64,
     task: bool,
     shards: usize,
-    /// None, by entries or by weight; and so far that nothing ever leaves for it.
+    /// 0: no bound, 1: by entries, 2: by weight; both too large to evict anything.
     bound: u8,
     idle: Option<u64>,
-    lingers: Option<u64>,
+    stale_window: Option<u64>,
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
     let sample = prop_oneof![Just(1.0), Just(0.5), Just(0.1)];
     let few = || proptest::option::of(1..6_u64);
     (proptest::option::of(0..5_u64), sample, any::<bool>(), 1..10_usize, 0..3_u8, few(), few())
-        .prop_map(|(default_ttl, sample, task, shards, bound, idle, lingers)| Setup {
+        .prop_map(|(default_ttl, sample, task, shards, bound, idle, stale_window)| Setup {
             default_ttl,
             sample,
             task,
             shards,
             bound,
             idle,
-            lingers,
+            stale_window,
         })
 }
 
@@ -137,26 +137,27 @@ fn ticks(n: u64) -> Duration {
     }
 }
 
-/// `None` is for ever.
+/// `None` means persistent.
 fn after(n: u64) -> Option<Instant> {
     (n != u64::MAX).then(|| Instant::now() + ticks(n))
 }
 
-/// The naive map: what is resident, dead or not.
+/// Model of the cache: the resident entries, live or expired.
 #[derive(Default)]
 struct Model {
     idle: Option<Duration>,
-    /// How long what is dead stays for a loader that fails.
-    lingers: Duration,
-    /// When each dies idle.
-    until: BTreeMap<Key, Instant>,
-    /// Dead ones of which a tag was removed: nobody gets them any more.
-    untagged: BTreeSet<Key>,
-    /// Those that lived when one of their tags was removed, and are still there: the next who looks lets them leave.
-    removed: BTreeSet<Key>,
+    /// Stale window: time for which an expired entry is kept for `stale_if_error`.
+    stale_window: Duration,
+    /// Idle deadlines.
+    idle_deadlines: BTreeMap<Key, Instant>,
+    /// Expired entries of which a tag was removed: no loader may return them any more.
+    removed_while_expired: BTreeSet<Key>,
+    /// Entries that were live when one of their tags was removed, and are still resident: the next lookup
+    /// removes them.
+    removed_by_tag: BTreeSet<Key>,
     entries: BTreeMap<Key, (u32, Option<Instant>)>,
     tags: BTreeMap<Key, u8>,
-    told: Vec<Told>,
+    expected: Vec<ReceivedEvent>,
 }
 
 impl Model {
@@ -164,20 +165,20 @@ impl Model {
         deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// When it dies: by its own deadline, or idle.
+    /// Returns the earlier of the hard and the idle deadline.
     fn effective(&self, key: Key) -> Option<Instant> {
-        let own = self.entries.get(&key)?.1;
-        [own, self.until.get(&key).copied()].into_iter().flatten().min()
+        let hard_deadline = self.entries.get(&key)?.1;
+        [hard_deadline, self.idle_deadlines.get(&key).copied()].into_iter().flatten().min()
     }
 
     fn touch(&mut self, key: Key) {
         if let Some(idle) = self.idle {
-            self.until.insert(key, Instant::now() + idle);
+            self.idle_deadlines.insert(key, Instant::now() + idle);
         }
     }
 
-    fn is_over(&self, key: Key) -> bool {
-        self.effective(key).is_some_and(|at| Instant::now() >= at + self.lingers)
+    fn is_past_stale_window(&self, key: Key) -> bool {
+        self.effective(key).is_some_and(|at| Instant::now() >= at + self.stale_window)
     }
 
     fn hit(&mut self, key: Key) -> Option<u32> {
@@ -188,46 +189,46 @@ impl Model {
         live.map(|(value, _)| value)
     }
 
-    /// What any verb does first: a dead value leaves, unless loaders want it.
+    /// First step of each method: removes an expired entry, unless it is within its stale window.
     fn live(&mut self, key: Key) -> Option<(u32, Option<Instant>)> {
         let (value, deadline) = *self.entries.get(&key)?;
-        if self.removed.contains(&key) {
-            self.leave(key, Cause::Removed, deadline);
+        if self.removed_by_tag.contains(&key) {
+            self.remove(key, Cause::Removed, deadline);
             return None;
         }
         if !Self::is_dead(self.effective(key)) {
             return Some((value, deadline));
         }
-        if self.is_over(key) {
-            self.leave(key, Cause::Expired, deadline);
+        if self.is_past_stale_window(key) {
+            self.remove(key, Cause::Expired, deadline);
         }
         None
     }
 
-    /// What a verb does first that writes: a dead value leaves, wanted by loaders or not.
-    fn live_or_leave(&mut self, key: Key) -> Option<(u32, Option<Instant>)> {
+    /// First step of each write: removes an expired entry, even within its stale window.
+    fn live_or_remove(&mut self, key: Key) -> Option<(u32, Option<Instant>)> {
         let live = self.live(key);
         if live.is_none() {
-            self.leave(key, Cause::Expired, None);
+            self.remove(key, Cause::Expired, None);
         }
         live
     }
 
-    fn leave(&mut self, key: Key, cause: Cause, deadline: Option<Instant>) -> Option<u32> {
+    fn remove(&mut self, key: Key, cause: Cause, deadline: Option<Instant>) -> Option<u32> {
         let effective = self.effective(key);
         let (value, _) = self.entries.remove(&key)?;
         self.tags.remove(&key);
-        self.untagged.remove(&key);
-        self.removed.remove(&key);
-        self.until.remove(&key);
-        let ended = cause == Cause::Expired && !Self::is_dead(effective);
-        self.told.push((key, value, cause, if ended { deadline } else { effective }));
+        self.removed_while_expired.remove(&key);
+        self.removed_by_tag.remove(&key);
+        self.idle_deadlines.remove(&key);
+        let expired_now = cause == Cause::Expired && !Self::is_dead(effective);
+        self.expected.push((key, value, cause, if expired_now { deadline } else { effective }));
         Some(value)
     }
 
     fn put(&mut self, key: Key, value: u32, deadline: Option<Instant>) -> Option<u32> {
-        let (_, old) = self.live_or_leave(key).unzip();
-        let replaced = self.leave(key, Cause::Replaced, old.flatten());
+        let (_, old) = self.live_or_remove(key).unzip();
+        let replaced = self.remove(key, Cause::Replaced, old.flatten());
         self.entries.insert(key, (value, deadline));
         self.touch(key);
         replaced
@@ -240,7 +241,7 @@ impl Model {
 
     fn live_entries(&self) -> BTreeMap<Key, u32> {
         let is_live =
-            |key: Key| !Self::is_dead(self.effective(key)) && !self.removed.contains(&key);
+            |key: Key| !Self::is_dead(self.effective(key)) && !self.removed_by_tag.contains(&key);
         let live = self.entries.iter().filter(|(key, _)| is_live(**key));
         live.map(|(key, (value, _))| (*key, *value)).collect()
     }
@@ -270,8 +271,8 @@ impl Test {
         if let Some(idle) = setup.idle {
             builder = builder.time_to_idle(ticks(idle));
         }
-        if let Some(lingers) = setup.lingers {
-            builder = builder.stale_if_error(ticks(lingers));
+        if let Some(stale_window) = setup.stale_window {
+            builder = builder.stale_if_error(ticks(stale_window));
         }
         let cache = match setup.bound {
             0 => builder.build(),
@@ -280,7 +281,7 @@ impl Test {
         };
         let model = Model {
             idle: setup.idle.map(ticks),
-            lingers: setup.lingers.map(ticks).unwrap_or_default(),
+            stale_window: setup.stale_window.map(ticks).unwrap_or_default(),
             ..Model::default()
         };
         Self {
@@ -320,18 +321,18 @@ impl Test {
                 let set = cache.set_nx(key, value, ttl.map(ticks)).await;
                 assert_eq!(set, model.live(key).is_none());
                 if set {
-                    model.live_or_leave(key);
+                    model.live_or_remove(key);
                     model.put(key, value, ttl.map_or(default, after));
                 }
             }
             Op::SetKeepTtl(key) => {
-                let kept = model.live(key).map(|(_, deadline)| deadline);
+                let current_deadline = model.live(key).map(|(_, deadline)| deadline);
                 let replaced = cache.set_keep_ttl(key, value).await;
-                assert_eq!(replaced, model.put(key, value, kept.unwrap_or(default)));
+                assert_eq!(replaced, model.put(key, value, current_deadline.unwrap_or(default)));
             }
             Op::Remove(key) => {
-                let live = model.live_or_leave(key);
-                let removed = live.and_then(|(_, d)| model.leave(key, Cause::Removed, d));
+                let live = model.live_or_remove(key);
+                let removed = live.and_then(|(_, d)| model.remove(key, Cause::Removed, d));
                 assert_eq!(cache.remove(&key).await, removed);
             }
             Op::ContainsKey(key) => {
@@ -399,10 +400,10 @@ impl Test {
                 }
             }
             Op::ExpireNow(key) => {
-                let live = model.live_or_leave(key).is_some();
+                let live = model.live_or_remove(key).is_some();
                 let now = Some(Instant::now());
-                let ended = live.then(|| model.leave(key, Cause::Expired, now)).flatten();
-                assert_eq!(cache.expire_now(&key).await, ended);
+                let expired_now = live.then(|| model.remove(key, Cause::Expired, now)).flatten();
+                assert_eq!(cache.expire_now(&key).await, expired_now);
             }
             Op::Update(key) => {
                 let live = model.live(key).map(|(value, _)| value);
@@ -426,29 +427,29 @@ impl Test {
             }
             Op::RemoveMany(keys) => {
                 let removed = keys.iter().filter_map(|key| {
-                    let deadline = model.live_or_leave(*key)?.1;
-                    model.leave(*key, Cause::Removed, deadline)
+                    let deadline = model.live_or_remove(*key)?.1;
+                    model.remove(*key, Cause::Removed, deadline)
                 });
                 let count = removed.count();
                 assert_eq!(cache.remove_many(&keys).await, count);
             }
             Op::RemoveIf(n) => {
-                let leaving: Vec<Key> =
+                let matching: Vec<Key> =
                     model.live_entries().into_keys().filter(|k| k % n == 0).collect();
                 let count = cache.remove_if(|key, _| key % n == 0).await;
-                assert_eq!(count, leaving.len());
-                for key in leaving {
+                assert_eq!(count, matching.len());
+                for key in matching {
                     let (_, deadline) = model.entries[&key];
-                    model.leave(key, Cause::Removed, deadline);
+                    model.remove(key, Cause::Removed, deadline);
                 }
             }
             Op::Compute(key, change, with) => {
-                // What is left as it is, dead or not, does not leave; but what was removed does.
-                if model.removed.contains(&key) {
+                // `Op::Keep` removes no expired entry, but it does remove one that was removed by tag.
+                if model.removed_by_tag.contains(&key) {
                     model.live(key);
                 }
                 let live = model.live_entries().get(&key).copied();
-                let kept = live.map(|_| model.entries[&key].1);
+                let current_deadline = live.map(|_| model.entries[&key].1);
                 let change = match change {
                     Change::Keep => Change::Keep,
                     Change::Set(_) => Change::Set(value),
@@ -456,53 +457,53 @@ impl Test {
                     Change::SetKeepTtl(_) => Change::SetKeepTtl(value),
                     Change::Remove => Change::Remove,
                 };
-                let until = match change {
+                let deadline = match change {
                     Change::SetEx(_, Duration::MAX) => None,
                     Change::SetEx(_, ttl) => Some(Instant::now() + ttl),
-                    Change::SetKeepTtl(_) => kept.unwrap_or(default),
+                    Change::SetKeepTtl(_) => current_deadline.unwrap_or(default),
                     _ => default,
                 };
-                let left = match (change, with) {
+                let result = match (change, with) {
                     (Change::Keep, true) => {
                         model.live(key);
                         live
                     }
                     (Change::Keep, false) => live,
                     (Change::Remove, _) => {
-                        if model.live_or_leave(key).is_some() {
-                            model.leave(key, Cause::Removed, kept.flatten());
+                        if model.live_or_remove(key).is_some() {
+                            model.remove(key, Cause::Removed, current_deadline.flatten());
                         }
                         None
                     }
                     _ => {
-                        model.put(key, value, until);
-                        Some(value).filter(|_| !Model::is_dead(until))
+                        model.put(key, value, deadline);
+                        Some(value).filter(|_| !Model::is_dead(deadline))
                     }
                 };
                 let got = match with {
                     true => {
-                        let change = async |seen| {
-                            assert_eq!(seen, live);
+                        let change = async |current| {
+                            assert_eq!(current, live);
                             change
                         };
                         cache.compute_with(&key, change).await
                     }
                     false => {
-                        let change = |seen: Option<&u32>| {
-                            assert_eq!(seen, live.as_ref());
+                        let change = |current: Option<&u32>| {
+                            assert_eq!(current, live.as_ref());
                             change
                         };
                         cache.compute(&key, change).await
                     }
                 };
-                assert_eq!(got, left);
+                assert_eq!(got, result);
             }
             Op::Load(key, ttl, fails) => {
                 let load = async move || if fails { Err(()) } else { Ok(value) };
                 let got = cache.get_or_try_set_with(&key, ticks(ttl), load).await.ok();
                 let live = model.hit(key);
                 let stale = model.entries.get(&key).map(|(value, _)| *value);
-                let stale = stale.filter(|_| fails && !model.untagged.contains(&key));
+                let stale = stale.filter(|_| fails && !model.removed_while_expired.contains(&key));
                 if live.is_none() && !fails {
                     model.put(key, value, after(ttl));
                 }
@@ -520,8 +521,8 @@ impl Test {
                 cache.remove_tag(&tag.to_string()).await;
                 for key in tagged {
                     match Model::is_dead(model.effective(key)) {
-                        true => model.untagged.insert(key),
-                        false => model.removed.insert(key),
+                        true => model.removed_while_expired.insert(key),
+                        false => model.removed_by_tag.insert(key),
                     };
                 }
             }
@@ -529,30 +530,30 @@ impl Test {
                 cache.clear().await;
                 let keys: Vec<Key> = model.entries.keys().copied().collect();
                 for key in keys {
-                    if let Some((_, deadline)) = model.live_or_leave(key) {
-                        model.leave(key, Cause::Removed, deadline);
+                    if let Some((_, deadline)) = model.live_or_remove(key) {
+                        model.remove(key, Cause::Removed, deadline);
                     }
                 }
             }
             Op::Advance(n) => {
                 advance(ticks(n)).await;
-                self.let_the_sweeper_work().await;
+                self.run_sweeper().await;
             }
             Op::Sweep => {
                 let report = cache.sweep().await;
-                let swept = self.accept_what_was_swept();
+                let swept = self.apply_swept_entries();
                 assert_eq!(report.expired, swept);
             }
             Op::Pause => cache.pause_sweeper(),
             Op::Resume => cache.resume_sweeper(),
             Op::Look => {
-                for key in model.removed.clone() {
+                for key in model.removed_by_tag.clone() {
                     model.live(key);
                 }
                 let live = model.live_entries();
                 let len = cache.live_len();
                 assert_eq!(len, live.len());
-                assert_eq!(cache.iter().count(), len, "each entry once");
+                assert_eq!(cache.iter().count(), len, "each entry is returned once");
                 assert_eq!(cache.iter().collect::<BTreeMap<_, _>>(), live);
                 assert_eq!(cache.keys().count() + cache.values().count(), 2 * len);
             }
@@ -565,58 +566,62 @@ impl Test {
         self.compare_events();
     }
 
-    async fn let_the_sweeper_work(&mut self) {
+    async fn run_sweeper(&mut self) {
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        self.accept_what_was_swept();
+        self.apply_swept_entries();
     }
 
-    /// The sample is the sweeper's choice; that what it took was dead, and is told as it was, is not.
-    fn accept_what_was_swept(&mut self) -> u64 {
+    /// The sweeper chooses its sample. The model checks that each swept entry had expired, and that its event is
+    /// correct.
+    fn apply_swept_entries(&mut self) -> u64 {
         let mut swept = 0;
         while let Some(event) = unconstrained(self.lossless.recv()).now_or_never().flatten() {
-            let was_removed = self.model.removed.contains(&event.key);
-            assert!(was_removed || self.model.is_over(event.key), "a live value was swept");
-            self.model.live_or_leave(event.key);
-            let told = (event.key, event.value, event.cause, event.deadline);
-            assert_eq!(self.model.told.pop(), Some(told));
-            self.hear(told);
+            let was_removed = self.model.removed_by_tag.contains(&event.key);
+            assert!(
+                was_removed || self.model.is_past_stale_window(event.key),
+                "the sweeper removed a live entry"
+            );
+            self.model.live_or_remove(event.key);
+            let expected = (event.key, event.value, event.cause, event.deadline);
+            assert_eq!(self.model.expected.pop(), Some(expected));
+            self.check_broadcast_event(expected);
             swept += u64::from(!was_removed);
         }
         swept
     }
 
     fn compare_events(&mut self) {
-        let mut told = std::mem::take(&mut self.model.told);
-        // `clear` goes by shards; of one key the order stands.
-        told.sort_by_key(|(key, ..)| *key);
+        let mut expected = std::mem::take(&mut self.model.expected);
+        // `clear` goes shard by shard, so only the order of events of one key is specified.
+        expected.sort_by_key(|(key, ..)| *key);
         let next = || unconstrained(self.lossless.recv()).now_or_never().flatten();
-        let mut heard: Vec<Told> = std::iter::from_fn(next)
+        let mut received: Vec<ReceivedEvent> = std::iter::from_fn(next)
             .map(|event| (event.key, event.value, event.cause, event.deadline))
             .collect();
-        for told in &heard {
-            self.hear(*told);
+        for expected in &received {
+            self.check_broadcast_event(*expected);
         }
-        heard.sort_by_key(|(key, ..)| *key);
-        assert_eq!(heard, told);
+        received.sort_by_key(|(key, ..)| *key);
+        assert_eq!(received, expected);
     }
 
-    /// Both kinds of stream tell the same, in the same order.
-    fn hear(&mut self, told: Told) {
+    /// Both kinds of streams yield the same events in the same order.
+    fn check_broadcast_event(&mut self, expected: ReceivedEvent) {
         let event = unconstrained(self.events.recv()).now_or_never().flatten().unwrap().unwrap();
-        assert_eq!((event.key, event.value, event.cause, event.deadline), told);
+        assert_eq!((event.key, event.value, event.cause, event.deadline), expected);
         assert_eq!(event.at, Instant::now());
     }
 
     async fn end(mut self) {
-        let dead: Vec<Key> = {
+        let expired: Vec<Key> = {
             let live = self.model.live_entries();
-            let dead = self.model.entries.keys().filter(|key| !live.contains_key(key));
-            dead.copied().collect()
+            let expired = self.model.entries.keys().filter(|key| !live.contains_key(key));
+            expired.copied().collect()
         };
         self.cache.shutdown().await;
-        for key in dead {
+        for key in expired {
             self.model.live(key);
         }
         self.compare_events();
@@ -626,7 +631,7 @@ impl Test {
 }
 
 #[test]
-fn agrees_with_the_naive_map() {
+fn cache_agrees_with_the_naive_model() {
     let config = config(1_000, 2_015);
     proptest!(config, |(setup in setup(), ops in proptest::collection::vec(op(), 1..80))| {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! Runtimes that are blocked, gone, or not the cache's own. The real clock is the subject of most.
+//! Runtimes that are blocked, have shut down, or are not that of the cache. Most tests need real time.
 
 use std::{
     sync::{
@@ -20,20 +20,20 @@ use tokio::{
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn reads_stay_right_beside_a_task_that_blocks_the_only_worker() {
+async fn reads_are_correct_while_the_only_worker_is_blocked() {
     check_blocked_worker().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_stay_right_beside_a_task_that_blocks_one_of_two_workers() {
+async fn reads_are_correct_while_one_of_two_workers_is_blocked() {
     check_blocked_worker().await;
 }
 
-/// The task of the test is no worker's: it reads while the workers can't.
+/// The task of the test runs on no worker, so it can read while the workers are blocked.
 async fn check_blocked_worker() {
     let cache = cache();
     let mut events = cache.events_lossless(10_000);
@@ -46,38 +46,38 @@ async fn check_blocked_worker() {
     while start.elapsed() < 2 * SECOND {
         let before = start.elapsed();
         let read = cache.get(&1).await;
-        assert!(read.is_none() || before < SECOND, "a dead value was read after {before:?}");
+        assert!(read.is_none() || before < SECOND, "an expired value was read after {before:?}");
         assert_eq!(cache.get(&1_000_001).await, Some(1), "a live value was not read");
         thread::sleep(MILLISECOND);
     }
-    assert_eq!(cache.live_len(), 1_000, "who is dead does not depend on the sweeper");
-    blocked.await.expect("it only sleeps");
+    assert_eq!(cache.live_len(), 1_000, "expiration does not depend on the sweeper");
+    blocked.await.expect("the task only sleeps");
     until("the sweeper catches up", || cache.len() == 1_000).await;
     let expired =
         std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).count();
-    assert_eq!(expired, 1_000, "each has one event, however late");
+    assert_eq!(expired, 1_000, "each entry has one event, even if late");
 }
 
 #[test]
-fn a_cache_outlives_its_runtime() {
+fn cache_works_after_its_runtime_has_shut_down() {
     let runtime = multi_thread();
     let (cache, mut events, mut lossless, callback) = runtime.block_on(async {
         let cache = cache();
         let callback = cache.on_expired(async |_| ());
         (cache.clone(), cache.events(), cache.events_lossless(2), callback)
     });
-    cache.set(1, 1).now_or_never().expect("no runtime is needed");
+    cache.set(1, 1).now_or_never().expect("the call needs no runtime");
     drop(runtime);
 
-    let now = "without a runtime nothing waits";
+    let now = "a call outside of a runtime never waits";
     assert_eq!(cache.get(&1).now_or_never().expect(now), Some(1));
     cache.set_ex(2, 2, 5 * MILLISECOND).now_or_never().expect(now);
     thread::sleep(10 * MILLISECOND);
     assert_eq!((cache.get(&2).now_or_never().expect(now), cache.len()), (None, 1));
     assert_eq!(events.recv().now_or_never().expect(now).unwrap().unwrap().key, 2);
     assert_eq!(lossless.recv().now_or_never().expect(now).unwrap().key, 2);
-    let ended = callback.now_or_never().expect("the callback went with the runtime");
-    assert!(ended.unwrap_err().is_cancelled(), "and was not done");
+    let ended = callback.now_or_never().expect("the callback task ended with the runtime");
+    assert!(ended.unwrap_err().is_cancelled(), "the callback task was cancelled");
 
     let other = current_thread();
     other.block_on(async {
@@ -87,11 +87,11 @@ fn a_cache_outlives_its_runtime() {
             assert_eq!(lossless.recv().await.unwrap().key, key);
         }
         cache.set_ex(3, 3, Duration::ZERO).await;
-        assert_eq!(cache.sweep().await.expired, 1, "a sweep by hand needs no task");
+        assert_eq!(cache.sweep().await.expired, 1, "a manual sweep needs no task");
         assert_eq!(lossless.recv().await.unwrap().key, 3);
         cache.set_ex(4, 4, Duration::ZERO).await;
         within("shutdown returns", cache.shutdown()).await;
-        assert_eq!(lossless.recv().await.unwrap().key, 4, "due at the shutdown");
+        assert_eq!(lossless.recv().await.unwrap().key, 4, "`shutdown` publishes due events");
         assert!(lossless.recv().await.is_none(), "the stream ends");
         assert_eq!(cache.get(&1).await, Some(1), "reads work after a shutdown");
     });
@@ -99,11 +99,11 @@ fn a_cache_outlives_its_runtime() {
     drop(cache);
     let count =
         std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).count();
-    assert_eq!(count, 12, "the other stream holds the same");
+    assert_eq!(count, 12, "the other stream has the same events");
 }
 
 #[test]
-fn the_last_handle_may_be_dropped_after_the_runtime() {
+fn last_handle_may_be_dropped_after_the_runtime() {
     for runtime in [multi_thread(), current_thread()] {
         let value = Arc::new(());
         let (cache, mut events) = runtime.block_on(async {
@@ -115,14 +115,14 @@ fn the_last_handle_may_be_dropped_after_the_runtime() {
             cache.set(key, value.clone()).now_or_never().unwrap();
         }
         drop(cache);
-        assert_eq!(Arc::strong_count(&value), 1, "the values went with the last handle");
-        assert!(events.recv().now_or_never().expect("it has ended").is_none());
+        assert_eq!(Arc::strong_count(&value), 1, "the values were dropped with the last handle");
+        assert!(events.recv().now_or_never().expect("the stream has ended").is_none());
     }
 }
 
-/// Also where the task of the sweeper ends in the middle of everything.
+/// The sweeper task may be cancelled in the middle of any step.
 #[test]
-fn a_runtime_may_go_while_other_threads_use_the_cache() {
+fn runtime_may_shut_down_while_other_threads_use_the_cache() {
     let runtime = multi_thread();
     let cache = runtime.block_on(async { cache() });
     let stop = Arc::new(AtomicBool::new(false));
@@ -144,16 +144,16 @@ fn a_runtime_may_go_while_other_threads_use_the_cache() {
     thread::sleep(100 * MILLISECOND);
     stop.store(true, Relaxed);
     for user in users {
-        user.join().expect("nobody minds");
+        user.join().expect("no thread panics");
     }
     thread::sleep(2 * MILLISECOND);
     current_thread().block_on(within("shutdown returns", cache.shutdown()));
-    assert_eq!(cache.len(), 0, "a shutdown lets all that is dead leave");
+    assert_eq!(cache.len(), 0, "shutdown removes all expired entries");
 }
 
-/// As the docs of `Cache` say: the time of the runtime it was built on.
+/// Documented in `Cache`: a cache uses the clock of the runtime it was built on.
 #[test]
-fn a_cache_of_a_multi_thread_runtime_keeps_real_time_under_a_paused_one() {
+fn cache_of_a_multi_thread_runtime_uses_real_time_on_a_paused_one() {
     let runtime = multi_thread();
     let cache = runtime.block_on(async { cache() });
     let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -161,51 +161,51 @@ fn a_cache_of_a_multi_thread_runtime_keeps_real_time_under_a_paused_one() {
         cache.set_ex(1, 1, 600 * SECOND).await;
         cache.set_ex(2, 2, 20 * MILLISECOND).await;
         advance(3_600 * SECOND).await;
-        assert_eq!(cache.get(&1).await, Some(1), "an hour passed only in the paused runtime");
-        let left = cache.ttl(&1).await.as_secs();
-        assert!((590..=600).contains(&left), "{left} s left of 600");
+        assert_eq!(cache.get(&1).await, Some(1), "the hour passed only on the paused runtime");
+        let remaining = cache.ttl(&1).await.as_secs();
+        assert!((590..=600).contains(&remaining), "{remaining} s left of 600");
         thread::sleep(30 * MILLISECOND);
-        assert_eq!(cache.get(&2).await, None, "30 ms passed in the real world");
+        assert_eq!(cache.get(&2).await, None, "30 ms of real time have passed");
     });
 }
 
 #[test]
-fn a_cache_of_a_current_thread_runtime_keeps_that_runtimes_time_elsewhere() {
+fn cache_of_a_current_thread_runtime_uses_its_clock_elsewhere() {
     let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let cache = paused.block_on(async { cache() });
-    cache.set_ex(1, 1, 600 * SECOND).now_or_never().expect("no runtime is needed");
+    cache.set_ex(1, 1, 600 * SECOND).now_or_never().expect("the call needs no runtime");
     current_thread().block_on(async {
-        assert_eq!(cache.get(&1).await, Some(1), "no time passed in the paused runtime");
+        assert_eq!(cache.get(&1).await, Some(1), "no time passed on the paused runtime");
     });
     paused.block_on(advance(3_600 * SECOND));
     current_thread().block_on(async {
-        assert_eq!(cache.get(&1).await, None, "an hour passed in the runtime of the cache");
+        assert_eq!(cache.get(&1).await, None, "an hour passed on the runtime of the cache");
     });
 }
 
-/// What the docs of `Cache` warn of: a `static` cache belongs to the first test that needs it.
+/// Documented in `Cache`: a `static` cache belongs to the runtime of the first test that uses it.
 #[test]
-fn a_static_cache_is_of_no_use_after_the_test_that_built_it() {
+fn static_cache_loses_its_sweeper_and_clock_with_the_first_test() {
     static CACHE: LazyLock<Cache<u32, u32>> = LazyLock::new(cache);
 
     let test = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     test().block_on(async {
         CACHE.set_ex(1, 1, SECOND).await;
         sleep(2 * SECOND).await;
-        assert!(CACHE.is_empty(), "the first test finds that it is swept");
+        assert!(CACHE.is_empty(), "the sweeper runs during the first test");
         CACHE.set_ex(2, 2, SECOND).await;
     });
     test().block_on(async {
         CACHE.set_ex(3, 3, SECOND).await;
         sleep(60 * SECOND).await;
-        assert_eq!(CACHE.len(), 2, "the sweeper is gone");
-        assert_eq!(CACHE.get(&3).await, Some(3), "the clock is gone: it stands still");
+        assert_eq!(CACHE.len(), 2, "the sweeper has ended with the first test");
+        assert_eq!(CACHE.get(&3).await, Some(3), "the clock stands still");
     });
 }
 
-/// The way out that the guide shows.
+/// Uses the solution that the guide shows.
 #[test]
-fn a_static_cache_with_a_runtime_of_its_own_serves_every_test() {
+fn static_cache_with_its_own_runtime_works_in_every_test() {
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(multi_thread);
     static CACHE: LazyLock<Cache<u32, u32>> = LazyLock::new(|| {
         let _inside = RUNTIME.enter();
@@ -217,48 +217,49 @@ fn a_static_cache_with_a_runtime_of_its_own_serves_every_test() {
         runtime.enable_all().start_paused(paused).build().unwrap().block_on(async {
             let mut events = CACHE.events_lossless(10);
             let (sender, keys) = channel();
-            let callback =
-                CACHE.on_expired(async move |event| sender.send(event.key).expect("it listens"));
+            let callback = CACHE.on_expired(async move |event| {
+                sender.send(event.key).expect("the receiver exists")
+            });
             CACHE.set_ex(test, test, 20 * MILLISECOND).await;
-            assert_eq!(events.recv().await.expect("the cache lives").key, test);
-            assert_eq!(keys.recv_timeout(PATIENCE), Ok(test));
-            assert!(CACHE.is_empty(), "it is swept");
+            assert_eq!(events.recv().await.expect("the cache has a handle").key, test);
+            assert_eq!(keys.recv_timeout(TIMEOUT), Ok(test));
+            assert!(CACHE.is_empty(), "the sweeper runs");
             callback.abort();
         });
     }
 }
 
 #[test]
-fn a_callback_may_be_given_from_outside_of_a_runtime() {
+fn on_expired_may_be_called_outside_of_a_runtime() {
     let runtime = multi_thread();
     let cache = runtime.block_on(async { cache() });
     let (sender, keys) = channel();
     cache.on_expired(async move |event| {
         sleep(MILLISECOND).await;
-        sender.send(event.key).expect("the test listens");
+        sender.send(event.key).expect("the receiver exists");
     });
-    cache.set_ex(1, 1, MILLISECOND).now_or_never().expect("no runtime is needed");
-    assert_eq!(keys.recv_timeout(PATIENCE), Ok(1), "it runs on the runtime of the cache");
+    cache.set_ex(1, 1, MILLISECOND).now_or_never().expect("the call needs no runtime");
+    assert_eq!(keys.recv_timeout(TIMEOUT), Ok(1), "the callback runs on the runtime of the cache");
     drop(cache);
-    assert!(keys.recv_timeout(PATIENCE).is_err(), "it ends with the cache");
+    assert!(keys.recv_timeout(TIMEOUT).is_err(), "the callback ends with the cache");
 }
 
 #[test]
-fn a_runtime_without_time_is_refused_and_nothing_is_left() {
+fn build_without_a_time_driver_panics_and_leaves_no_task() {
     for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
         let runtime = builder.worker_threads(1).build().unwrap();
         let built =
             runtime.block_on(async { std::panic::catch_unwind(|| drop(Cache::<u32, u32>::new())) });
-        let panic = built.expect_err("there is no time on this runtime");
+        let panic = built.expect_err("the runtime has no time driver");
         let message = panic.downcast_ref::<&str>().map(|text| text.to_string());
         let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap();
-        assert!(message.contains("enable_time"), "the panic does not say what to do: {message}");
-        assert_eq!(runtime.metrics().num_alive_tasks(), 0, "a task is left behind");
+        assert!(message.contains("enable_time"), "the message names the remedy: {message}");
+        assert_eq!(runtime.metrics().num_alive_tasks(), 0, "no task is left");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_tasks_may_shut_down_at_once() {
+async fn concurrent_shutdown_calls_all_return() {
     for _ in 0..50 {
         let cache = cache();
         let mut events = cache.events_lossless(1);
@@ -274,18 +275,18 @@ async fn several_tasks_may_shut_down_at_once() {
         for task in tasks {
             within("each shutdown returns", task).await.unwrap();
         }
-        assert_eq!(cache.len(), 0, "what was due has left");
-        let mut heard = 0;
+        assert_eq!(cache.len(), 0, "all expired entries were removed");
+        let mut received = 0;
         while within("the stream ends", events.recv()).await.is_some() {
-            heard += 1;
+            received += 1;
         }
-        assert_eq!(heard, 500, "what was due was told, once");
+        assert_eq!(received, 500, "each expired entry has one event");
         cache.shutdown().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_callback_may_shut_the_cache_down() {
+async fn on_expired_callback_may_call_shutdown() {
     let cache = cache();
     let calls = Arc::new(AtomicUsize::new(0));
     let (ender, count) = (Arc::new(Mutex::new(Some(cache.clone()))), calls.clone());
@@ -300,40 +301,40 @@ async fn a_callback_may_shut_the_cache_down() {
         cache.set_ex(key, key, Duration::ZERO).await;
     }
     within("the callback ends", callback).await.unwrap();
-    assert_eq!(calls.load(Relaxed), 100, "it hears what was due before it ends");
+    assert_eq!(calls.load(Relaxed), 100, "the callback receives all due events before it ends");
     assert_eq!(cache.len(), 0);
 }
 
 #[tokio::test]
-async fn a_shutdown_from_another_runtime_waits_for_nobody() {
+async fn shutdown_works_from_another_runtime() {
     let cache = cache();
     let other = cache.clone();
     let (done, ended) = channel();
     thread::spawn(move || {
         current_thread().block_on(other.shutdown());
-        done.send(()).expect("the test waits");
+        done.send(()).expect("the test waits for it");
     });
-    // This runtime goes on: its sweeper can be told to stop.
+    // This runtime is running, so its sweeper can be stopped.
     until("the shutdown returns", || ended.try_recv().is_ok()).await;
     assert!(cache.events().recv().await.is_none(), "the streams of the cache have ended");
 }
 
-/// A `current_thread` runtime that nobody is in runs no task, so none of its tasks can end.
+/// A `current_thread` runtime runs its tasks only during `block_on`, so an aborted task may never end.
 #[test]
-fn a_shutdown_waits_for_no_runtime_that_rests() {
+fn shutdown_does_not_wait_for_a_runtime_that_is_not_running() {
     let resting = current_thread();
     let cache = resting.block_on(async { cache() });
     let mut events = cache.events_lossless(1);
-    cache.set_ex(1, 1, Duration::ZERO).now_or_never().expect("no runtime is needed");
+    cache.set_ex(1, 1, Duration::ZERO).now_or_never().expect("the call needs no runtime");
     let ended =
-        current_thread().block_on(async { tokio::time::timeout(PATIENCE, cache.shutdown()).await });
-    assert!(ended.is_ok(), "the shutdown waits for a task that nobody runs");
-    let told = events.recv().now_or_never().expect("it was due at the shutdown");
-    assert_eq!(told.unwrap().key, 1);
+        current_thread().block_on(async { tokio::time::timeout(TIMEOUT, cache.shutdown()).await });
+    assert!(ended.is_ok(), "shutdown does not wait for a task that is not running");
+    let event = events.recv().now_or_never().expect("it was `shutdown` publishes due events");
+    assert_eq!(event.unwrap().key, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_caches_leave_no_task_behind() {
+async fn dropped_caches_leave_no_task() {
     let metrics = Handle::current().metrics();
     let before = metrics.num_alive_tasks();
     for round in 0..1_000_u32 {
@@ -351,18 +352,18 @@ async fn a_thousand_caches_leave_no_task_behind() {
 }
 
 #[tokio::test]
-async fn a_thousand_caches_at_once_leave_no_task_behind() {
+async fn a_thousand_concurrent_caches_leave_no_task() {
     let caches: Vec<_> = (0..1_000).map(|_| cache()).collect();
     let metrics = Handle::current().metrics();
-    assert_eq!(metrics.num_alive_tasks(), 1_000, "a sweeper each");
+    assert_eq!(metrics.num_alive_tasks(), 1_000, "one sweeper per cache");
     sleep(30 * MILLISECOND).await;
     drop(caches);
     until("the tasks end", || metrics.num_alive_tasks() == 0).await;
 }
 
-/// What the `async` of a verb is for.
+/// The reason why the methods are `async`.
 #[tokio::test]
-async fn a_task_that_only_hits_starves_nobody() {
+async fn task_whose_calls_are_all_hits_yields() {
     let cache = cache();
     cache.set(1, 1).await;
     let ticks = Arc::new(AtomicUsize::new(0));
@@ -379,10 +380,10 @@ async fn a_task_that_only_hits_starves_nobody() {
         }
     });
     let start = Instant::now();
-    hits.await.expect("they all hit");
+    hits.await.expect("the task does not panic");
     let (ticks, elapsed) = (ticks.load(Relaxed), start.elapsed());
     ticker.abort();
-    // A turn comes after 128 asked for, once in 64 calls each: some 366 in all.
+    // The task yields after 128 units of budget, each of which pays for some 61 calls.
     let least = 20.min(elapsed.as_millis() as usize / 20);
     assert!(ticks >= least, "a task of 1 ms had {ticks} turns in {elapsed:?}");
 }
@@ -401,8 +402,8 @@ fn current_thread() -> Runtime {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let ended = tokio::time::timeout(PATIENCE, future).await;
-    ended.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
+    let ended = tokio::time::timeout(TIMEOUT, future).await;
+    ended.unwrap_or_else(|_| panic!("not within {TIMEOUT:?}: {what}"))
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -1,4 +1,4 @@
-//! Figures and events, as serde writes them.
+//! Serialization of stats, reports and events with serde.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use tokio::time::{advance, sleep};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn figures() {
+async fn stats_and_sweep_reports_serialize_with_their_field_names() {
     let cache = Cache::builder().sweep(Sweep::manual()).build();
     cache.set_ex("ada", 1, SECOND).await;
     cache.get("ada").await;
@@ -28,7 +28,7 @@ async fn figures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_with_the_time_of_the_wall() {
+async fn events_serialize_with_wall_clock_times() {
     let cache = Cache::builder().publish([Cause::Expired, Cause::Removed]).build();
     let mut events = cache.events();
     cache.set_ex("ada".to_owned(), (1, "x"), SECOND).await;
@@ -40,12 +40,12 @@ async fn events_with_the_time_of_the_wall() {
 
     sleep(2 * SECOND).await;
     let expired = events.recv().await.unwrap().unwrap();
-    let written = to_value(&*expired).unwrap();
-    assert_eq!((&written["value"], &written["cause"]), (&json!([1, "x"]), &json!("expired")));
-    let number = |name: &str| written[name].as_f64().unwrap();
+    let serialized = to_value(&*expired).unwrap();
+    assert_eq!((&serialized["value"], &serialized["cause"]), (&json!([1, "x"]), &json!("expired")));
+    let number = |name: &str| serialized[name].as_f64().unwrap();
     let lag = number("at") - number("deadline");
-    assert!((lag - expired.lag().unwrap().as_secs_f64()).abs() < 1e-3, "{written}");
+    assert!((lag - expired.lag().unwrap().as_secs_f64()).abs() < 1e-3, "{serialized}");
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
-    assert!((number("deadline") - now).abs() < 600.0, "{written}");
+    assert!((number("deadline") - now).abs() < 600.0, "{serialized}");
     assert_eq!(to_value(Lagged(3)).unwrap(), json!(3));
 }

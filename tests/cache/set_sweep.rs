@@ -1,4 +1,4 @@
-//! Another sweep for a cache that is in use.
+//! `set_sweep` on a running cache.
 
 use std::{sync::Barrier, thread, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::{
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-async fn dead(cache: &Cache<u32, u32>, keys: u32) {
+async fn set_expired(cache: &Cache<u32, u32>, keys: u32) {
     for key in 0..keys {
         cache.set_ex(key, key, MS).await;
     }
@@ -20,60 +20,60 @@ async fn dead(cache: &Cache<u32, u32>, keys: u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn from_by_hand_to_by_a_task() {
+async fn set_sweep_from_manual_starts_a_task() {
     let cache = Cache::builder().sweep(Sweep::manual()).build();
-    dead(&cache, 100).await;
+    set_expired(&cache, 100).await;
     sleep(HOUR).await;
     assert_eq!((cache.len(), cache.stats().sweeps), (100, 0));
     cache.set_sweep(Sweep::default().every(50 * MS));
     sleep(49 * MS).await;
-    assert_eq!(cache.len(), 100, "the first sweep comes after a pause");
+    assert_eq!(cache.len(), 100, "the first sweep comes after one interval");
     sleep(2 * MS).await;
     assert_eq!(cache.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn from_a_task_to_by_hand() {
+async fn set_sweep_to_manual_stops_the_task() {
     let tasks = Handle::current().metrics();
     let cache = Cache::builder().build();
     assert_eq!(tasks.num_alive_tasks(), 1);
     cache.set_sweep(Sweep::manual());
     yield_now().await;
-    assert_eq!(tasks.num_alive_tasks(), 0, "the sweeper goes on");
-    dead(&cache, 100).await;
+    assert_eq!(tasks.num_alive_tasks(), 0, "the sweeper task has stopped");
+    set_expired(&cache, 100).await;
     sleep(HOUR).await;
     assert_eq!(cache.len(), 100);
     assert_eq!(cache.sweep().await.expired, 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_of_an_hour_is_not_waited_for() {
+async fn set_sweep_does_not_wait_for_the_previous_interval() {
     let tasks = Handle::current().metrics();
     let cache = Cache::builder().sweep(Sweep::default().every(HOUR)).build();
-    dead(&cache, 1).await;
+    set_expired(&cache, 1).await;
     cache.set_sweep(Sweep::default().every(10 * MS));
     sleep(11 * MS).await;
     assert_eq!(cache.len(), 0);
     cache.set_sweep(Sweep::default().every(HOUR));
-    dead(&cache, 1).await;
+    set_expired(&cache, 1).await;
     sleep(HOUR / 2).await;
-    assert_eq!(cache.len(), 1, "the sweeper of before goes on");
+    assert_eq!(cache.len(), 1, "the previous sweeper has stopped");
     assert_eq!(tasks.num_alive_tasks(), 1);
     sleep(HOUR).await;
     assert_eq!(cache.len(), 0);
     drop(cache);
     yield_now().await;
-    assert_eq!(tasks.num_alive_tasks(), 0, "a sweeper outlives its cache");
+    assert_eq!(tasks.num_alive_tasks(), 0, "the sweeper ends with its cache");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_sweep_by_hand_is_set_so_too() {
+async fn set_sweep_applies_to_the_next_manual_sweep() {
     let whole = Sweep::manual().seed(1);
     let cache = Cache::builder().shards(2).sweep(whole).build();
     for key in 0..10_000 {
         cache.set_ex(key, key, if key % 10 == 0 { MS } else { HOUR }).await;
     }
-    // What has moved to larger tables is looked at as a whole.
+    // This first sweep examines the entries that were moved to larger tables.
     cache.sweep().await;
     advance(2 * MS).await;
     cache.set_sweep(whole.sample(0.01));
@@ -84,11 +84,11 @@ async fn the_next_sweep_by_hand_is_set_so_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_sweeper_stays_so() {
+async fn set_sweep_leaves_a_paused_sweeper_paused() {
     let cache = Cache::builder().build();
     cache.pause_sweeper();
     cache.set_sweep(Sweep::default().every(10 * MS));
-    dead(&cache, 1).await;
+    set_expired(&cache, 1).await;
     sleep(HOUR).await;
     assert_eq!(cache.len(), 1);
     cache.resume_sweeper();
@@ -97,38 +97,38 @@ async fn a_paused_sweeper_stays_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_shutdown_there_is_no_sweeper() {
+async fn set_sweep_after_shutdown_starts_no_task() {
     let tasks = Handle::current().metrics();
     let cache = Cache::builder().build();
     cache.shutdown().await;
     cache.set_sweep(Sweep::default().every(10 * MS));
     yield_now().await;
     assert_eq!(tasks.num_alive_tasks(), 0);
-    dead(&cache, 1).await;
+    set_expired(&cache, 1).await;
     sleep(HOUR).await;
     assert_eq!(cache.len(), 1);
     assert_eq!(cache.sweep().await.expired, 1);
 }
 
-/// Also in a rest, from which the sweeper is woken by who writes what dies soon.
+/// The resting sweeper is woken by a write that expires soon.
 #[tokio::test(start_paused = true)]
-async fn one_that_rests_is_exchanged_too() {
+async fn set_sweep_replaces_a_resting_sweeper() {
     let cache = Cache::builder().build();
     sleep(60 * 1_000 * MS).await;
     cache.set_sweep(Sweep::default().every(10 * MS));
-    dead(&cache, 1).await;
+    set_expired(&cache, 1).await;
     sleep(11 * MS).await;
     assert_eq!(cache.len(), 0);
-    // And rests again, and wakes again.
+    // The new sweeper rests and wakes again in the same way.
     sleep(60 * 1_000 * MS).await;
-    dead(&cache, 1).await;
+    set_expired(&cache, 1).await;
     sleep(11 * MS).await;
     assert_eq!(cache.len(), 0);
 }
 
-/// From threads that are in no runtime.
+/// The calls come from threads outside of any runtime.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_once_one_task_is_left() {
+async fn concurrent_set_sweep_calls_leave_one_task() {
     let tasks = Handle::current().metrics();
     let before = tasks.num_alive_tasks();
     let cache = Cache::<u32, u32>::new();
@@ -158,7 +158,7 @@ async fn of_many_at_once_one_task_is_left() {
 }
 
 #[test]
-fn without_a_time_driver_it_says_so_and_changes_nothing() {
+fn set_sweep_without_a_time_driver_panics_and_changes_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let cache = Cache::builder().sweep(Sweep::manual()).build();

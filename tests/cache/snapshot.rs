@@ -1,4 +1,4 @@
-//! A cache in bytes, and back: all of it or nothing, whatever happened to the bytes.
+//! Snapshots: a round trip restores all entries, and damaged or foreign data changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -59,7 +59,7 @@ fn session(n: u64) -> Session {
     }
 }
 
-async fn written<K, V>(cache: &Cache<K, V>, is_compressed: bool) -> Vec<u8>
+async fn snapshot_of<K, V>(cache: &Cache<K, V>, is_compressed: bool) -> Vec<u8>
 where
     K: Hash + Eq + Clone + Send + Sync + Serialize + 'static,
     V: Clone + Send + Sync + Serialize + 'static,
@@ -73,7 +73,7 @@ where
     bytes
 }
 
-async fn restored<K, V>(bytes: &[u8]) -> Result<Cache<K, V>, SnapshotError>
+async fn restore_new<K, V>(bytes: &[u8]) -> Result<Cache<K, V>, SnapshotError>
 where
     K: Hash + Eq + Clone + Send + Sync + DeserializeOwned + 'static,
     V: Clone + Send + Sync + DeserializeOwned + 'static,
@@ -85,7 +85,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_comes_back_with_what_is_left_to_live() {
+async fn restore_returns_all_entries_with_their_remaining_ttls() {
     let cache = Cache::new();
     for n in 0..2_000 {
         let key = (n, format!("key {n}"));
@@ -97,31 +97,31 @@ async fn all_comes_back_with_what_is_left_to_live() {
     advance(300 * SECOND + 7 * MS).await;
     let mut sizes = Vec::new();
     for is_compressed in [false, true] {
-        let bytes = written(&cache, is_compressed).await;
+        let bytes = snapshot_of(&cache, is_compressed).await;
         sizes.push(bytes.len());
-        let again: Cache<(u64, String), Session> = restored(&bytes).await.unwrap();
+        let restored: Cache<(u64, String), Session> = restore_new(&bytes).await.unwrap();
         for n in 0..2_000 {
             let key = (n, format!("key {n}"));
-            assert_eq!(again.get(&key).await, cache.get(&key).await, "{n}");
-            assert_eq!(again.ttl(&key).await, cache.ttl(&key).await, "{n}");
+            assert_eq!(restored.get(&key).await, cache.get(&key).await, "{n}");
+            assert_eq!(restored.ttl(&key).await, cache.ttl(&key).await, "{n}");
         }
     }
     assert!(sizes[1] < sizes[0] * 2 / 3, "{} compressed to {}", sizes[0], sizes[1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_spent_down_counts() {
+async fn restore_subtracts_the_time_since_the_snapshot() {
     let cache = Cache::new();
     for (key, ttl) in [("short", 10), ("just", 40), ("long", 100)] {
         cache.set_ex(key.to_owned(), ttl, ttl as u32 * SECOND).await;
     }
     cache.set("forever".to_owned(), 0).await;
     advance(4 * SECOND).await;
-    let bytes = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
     drop(cache);
     advance(36 * SECOND).await;
-    let cache: Cache<String, u64> = restored(&bytes).await.unwrap();
-    assert_eq!(cache.len(), 2, "the dead are left out");
+    let cache: Cache<String, u64> = restore_new(&bytes).await.unwrap();
+    assert_eq!(cache.len(), 2, "expired entries are skipped");
     assert_eq!(cache.ttl("just").await, Ttl::Missing);
     assert_eq!(cache.ttl("long").await, Ttl::Remaining(60 * SECOND));
     assert_eq!(cache.ttl("forever").await, Ttl::Persistent);
@@ -130,54 +130,54 @@ async fn time_spent_down_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_dead_by_then_is_in_no_snapshot() {
+async fn snapshot_skips_expired_entries() {
     let cache = Cache::builder().sweep(Sweep::manual()).build();
     cache.set_ex(1, 1, SECOND).await;
     cache.set_ex(2, 2, SECOND + MS).await;
     advance(SECOND).await;
     let mut bytes = Vec::new();
     assert_eq!((cache.len(), cache.snapshot(&mut bytes).await.unwrap()), (2, 1));
-    let cache: Cache<i32, i32> = restored(&bytes).await.unwrap();
+    let cache: Cache<i32, i32> = restore_new(&bytes).await.unwrap();
     assert_eq!(cache.get(&2).await, Some(2));
 }
 
-/// Time spent down is time in which nobody has read it; and who reads it afterwards gives it as much as before.
+/// Time between snapshot and restore counts as idle time. A read after the restore extends the idle deadline as before.
 #[tokio::test(start_paused = true)]
-async fn what_dies_idle_dies_so_while_it_is_down() {
+async fn restore_counts_the_time_since_the_snapshot_as_idle() {
     let idle = || Cache::<&'static str, i32>::builder().time_to_idle(10 * SECOND);
     let cache = idle().build();
     cache.set_ex("own", 1, 60 * SECOND).await;
-    cache.set("for ever", 2).await;
+    cache.set("forever", 2).await;
     advance(4 * SECOND).await;
     let mut bytes = Vec::new();
     assert_eq!(cache.snapshot(&mut bytes).await.unwrap(), 2);
     advance(5 * SECOND).await;
-    let again: Cache<String, i32> = Cache::builder().time_to_idle(10 * SECOND).build();
-    assert_eq!(again.restore(&bytes[..]).await.unwrap(), 2);
+    let restored: Cache<String, i32> = Cache::builder().time_to_idle(10 * SECOND).build();
+    assert_eq!(restored.restore(&bytes[..]).await.unwrap(), 2);
     for _ in 0..6 {
         advance(9 * SECOND).await;
-        let until_own = again.get("own").await;
-        assert_eq!(until_own, (again.ttl("own").await != Ttl::Missing).then_some(1));
-        assert_eq!(again.get("for ever").await, Some(2));
+        let until_own = restored.get("own").await;
+        assert_eq!(until_own, (restored.ttl("own").await != Ttl::Missing).then_some(1));
+        assert_eq!(restored.get("forever").await, Some(2));
     }
-    assert_eq!(again.get("own").await, None, "its own deadline is over");
+    assert_eq!(restored.get("own").await, None, "the hard deadline has passed");
     let late: Cache<String, i32> = Cache::builder().time_to_idle(10 * SECOND).build();
-    assert_eq!(late.restore(&bytes[..]).await.unwrap(), 0, "they have been idle for too long");
+    assert_eq!(late.restore(&bytes[..]).await.unwrap(), 0, "the idle time has elapsed");
 }
 
 #[tokio::test]
-async fn what_was_removed_by_a_tag_is_in_no_snapshot() {
+async fn snapshot_skips_entries_removed_by_tag() {
     let cache = Cache::builder().sweep(Sweep::manual()).build();
     cache.set_tagged(1, 1, 100 * SECOND, ["red"]).await;
     cache.set_tagged(2, 2, 100 * SECOND, ["blue"]).await;
     cache.remove_tag("red").await;
-    let cache: Cache<i32, i32> = restored(&written(&cache, false).await).await.unwrap();
+    let cache: Cache<i32, i32> = restore_new(&snapshot_of(&cache, false).await).await.unwrap();
     assert_eq!((cache.get(&1).await, cache.get(&2).await), (None, Some(2)));
 }
 
-/// With the names that they had, also where the cache has used these already.
+/// Tags keep their names, even if the cache already uses the same names.
 #[tokio::test]
-async fn tags_come_back_and_remove_what_has_them() {
+async fn restore_keeps_tags() {
     let cache = Cache::new();
     for n in 0..300_u64 {
         match n % 3 {
@@ -187,60 +187,61 @@ async fn tags_come_back_and_remove_what_has_them() {
         }
     }
     for is_compressed in [false, true] {
-        let bytes = written(&cache, is_compressed).await;
-        let again = Cache::new();
-        again.set_tagged(1_000, 0, 100 * SECOND, ["one"]).await;
-        again.set_tagged(0, 7, 100 * SECOND, ["one"]).await;
-        assert_eq!(again.restore(&bytes[..]).await.unwrap(), 300);
-        again.remove_tag("user 2").await;
-        assert_eq!((again.get(&2).await, again.get(&5).await), (None, Some(5)));
-        again.remove_tag("one").await;
-        let mut left: Vec<u64> = again.keys().collect();
-        left.sort();
+        let bytes = snapshot_of(&cache, is_compressed).await;
+        let restored = Cache::new();
+        restored.set_tagged(1_000, 0, 100 * SECOND, ["one"]).await;
+        restored.set_tagged(0, 7, 100 * SECOND, ["one"]).await;
+        assert_eq!(restored.restore(&bytes[..]).await.unwrap(), 300);
+        restored.remove_tag("user 2").await;
+        assert_eq!((restored.get(&2).await, restored.get(&5).await), (None, Some(5)));
+        restored.remove_tag("one").await;
+        let mut remaining_keys: Vec<u64> = restored.keys().collect();
+        remaining_keys.sort();
         let others = (0..300).filter(|n| n % 3 != 1 && *n != 2);
         assert_eq!(
-            left,
+            remaining_keys,
             others.collect::<Vec<_>>(),
-            "the untagged 0 has taken the tagged one's key"
+            "the untagged 0 has replaced the tagged one"
         );
-        // The cache that was written has its own.
+        // The original cache has its own tags.
         assert_eq!(cache.get(&1).await, Some(1));
-        // What came back goes on, into the next one.
-        let third: Cache<u64, u64> = restored(&written(&again, is_compressed).await).await.unwrap();
+        // A restored cache writes its tags to its next snapshot.
+        let third: Cache<u64, u64> =
+            restore_new(&snapshot_of(&restored, is_compressed).await).await.unwrap();
         third.remove_tag("two").await;
         assert_eq!(third.live_len(), 100);
     }
 }
 
-/// Those of a value that was put in the meantime are its own.
+/// A value written after the restore has only its own tags.
 #[tokio::test(start_paused = true)]
-async fn a_value_that_came_back_has_the_tags_of_its_snapshot_alone() {
+async fn restored_value_has_only_the_tags_of_its_snapshot() {
     let cache = Cache::new();
     cache.set_tagged(1, 1, 10 * SECOND, ["then"]).await;
-    let bytes = written(&cache, false).await;
-    let again = Cache::new();
-    again.set_tagged(1, 2, 10 * SECOND, ["now"]).await;
-    again.remove_tag("then").await;
-    again.restore(&bytes[..]).await.unwrap();
-    again.remove_tag("now").await;
-    assert_eq!(again.get(&1).await, Some(1));
-    assert_eq!(again.ttl(&1).await, Ttl::Remaining(10 * SECOND));
-    again.remove_tag("then").await;
-    assert_eq!(again.get(&1).await, None);
+    let bytes = snapshot_of(&cache, false).await;
+    let restored = Cache::new();
+    restored.set_tagged(1, 2, 10 * SECOND, ["now"]).await;
+    restored.remove_tag("then").await;
+    restored.restore(&bytes[..]).await.unwrap();
+    restored.remove_tag("now").await;
+    assert_eq!(restored.get(&1).await, Some(1));
+    assert_eq!(restored.ttl(&1).await, Ttl::Remaining(10 * SECOND));
+    restored.remove_tag("then").await;
+    assert_eq!(restored.get(&1).await, None);
 }
 
 #[tokio::test]
-async fn nothing_is_a_snapshot_too() {
+async fn empty_cache_has_a_valid_snapshot() {
     for is_compressed in [false, true] {
-        let bytes = written(&Cache::<String, u64>::new(), is_compressed).await;
-        let cache: Cache<String, u64> = restored(&bytes).await.unwrap();
+        let bytes = snapshot_of(&Cache::<String, u64>::new(), is_compressed).await;
+        let cache: Cache<String, u64> = restore_new(&bytes).await.unwrap();
         assert!(cache.is_empty());
     }
 }
 
-/// The proof: ten thousand damaged files, of which none is believed and none changes anything.
+/// Of ten thousand damaged snapshots, none is accepted and none changes the cache.
 #[tokio::test]
-async fn truncations_and_flipped_bits_are_refused_whole() {
+async fn restore_rejects_truncated_and_corrupted_snapshots() {
     let mut random = SmallRng::seed_from_u64(19);
     let cache = Cache::new();
     for n in 0..40 {
@@ -254,7 +255,7 @@ async fn truncations_and_flipped_bits_are_refused_whole() {
     target.set(7, session(70)).await;
     target.set(1_000, session(1_000)).await;
     for is_compressed in [false, true] {
-        let whole = written(&cache, is_compressed).await;
+        let whole = snapshot_of(&cache, is_compressed).await;
         for round in 0..5_000 {
             let mut bytes = whole.clone();
             if round % 3 == 0 {
@@ -269,13 +270,13 @@ async fn truncations_and_flipped_bits_are_refused_whole() {
             if bytes == whole {
                 continue;
             }
-            let error = target.restore(&bytes[..]).await.expect_err("it is not what was written");
+            let error = target.restore(&bytes[..]).await.expect_err("the data is corrupted");
             let is_named = matches!(
                 error,
                 SnapshotError::Truncated | SnapshotError::Damaged | SnapshotError::NotASnapshot
             );
             assert!(is_named, "round {round}: {error:?}");
-            assert_eq!(target.len(), 2, "round {round} put something in");
+            assert_eq!(target.len(), 2, "round {round} inserted entries");
         }
         assert_eq!(target.get(&7).await, Some(session(70)));
     }
@@ -283,15 +284,15 @@ async fn truncations_and_flipped_bits_are_refused_whole() {
     assert_eq!((stats.replaced, stats.removed, stats.expired), (0, 0, 0));
 }
 
-/// Whole blocks that are left out, doubled or exchanged have right checksums, each by itself.
+/// Blocks that are left out, duplicated or exchanged have valid checksums of their own.
 #[tokio::test]
-async fn blocks_in_another_order_are_refused() {
+async fn restore_rejects_reordered_blocks() {
     let cache = Cache::new();
     for n in 0..20_000_u64 {
         cache.set(n, vec![n; 30]).await;
     }
-    let bytes = written(&cache, false).await;
-    let other = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
+    let other = snapshot_of(&cache, false).await;
     let blocks = blocks(&bytes);
     assert!(blocks.len() > 5, "{} blocks", blocks.len());
     let (head, end) = (&bytes[..32], &bytes[bytes.len() - 32..]);
@@ -306,19 +307,19 @@ async fn blocks_in_another_order_are_refused() {
             _ => others.shuffle(&mut random),
         }
         if others != blocks {
-            let refused = restored::<u64, Vec<u64>>(&put_together(&others)).await;
+            let refused = restore_new::<u64, Vec<u64>>(&put_together(&others)).await;
             assert!(matches!(refused, Err(SnapshotError::Damaged)), "round {round}: {refused:?}");
         }
     }
-    // The end of another snapshot of the same cache.
+    // The end frame of another snapshot of the same cache.
     let spliced = [&bytes[..bytes.len() - 32], &other[other.len() - 32..]].concat();
-    let refused = restored::<u64, Vec<u64>>(&spliced).await;
+    let refused = restore_new::<u64, Vec<u64>>(&spliced).await;
     assert!(matches!(refused, Err(SnapshotError::Damaged)), "{refused:?}");
-    let whole: Cache<u64, Vec<u64>> = restored(&bytes).await.unwrap();
+    let whole: Cache<u64, Vec<u64>> = restore_new(&bytes).await.unwrap();
     assert_eq!(whole.len(), 20_000);
 }
 
-/// Each with its frame.
+/// Splits a snapshot into its blocks, each with its frame.
 fn blocks(bytes: &[u8]) -> Vec<&[u8]> {
     let mut rest = &bytes[32..];
     let mut blocks = Vec::new();
@@ -334,12 +335,12 @@ fn blocks(bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 #[tokio::test]
-async fn foreign_bytes_are_refused_with_a_sentence() {
-    let refused = async |bytes: &[u8]| restored::<String, u64>(bytes).await.unwrap_err();
+async fn restore_rejects_foreign_data() {
+    let refused = async |bytes: &[u8]| restore_new::<String, u64>(bytes).await.unwrap_err();
     for bytes in [&b"{\"sessions\": {}}"[..], &[0; 100], b"\x1f\x8b\x08", b"fleetinG", b"x"] {
         let error = refused(bytes).await;
         assert!(matches!(error, SnapshotError::NotASnapshot), "{bytes:?}: {error:?}");
-        assert_eq!(error.to_string(), "this is no snapshot of a cache");
+        assert_eq!(error.to_string(), "the data is not a snapshot of a cache");
     }
     for bytes in [&b""[..], b"fleet", b"fleeting"] {
         assert!(matches!(refused(bytes).await, SnapshotError::Truncated), "{bytes:?}");
@@ -347,24 +348,24 @@ async fn foreign_bytes_are_refused_with_a_sentence() {
 }
 
 #[tokio::test]
-async fn entries_of_other_types_are_refused() {
+async fn restore_rejects_entries_of_other_types() {
     let cache = Cache::new();
     for n in 0..100_u64 {
         cache.set(n, if n == 61 { -1 } else { n as i64 }).await;
     }
-    let bytes = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
     let unsigned: Cache<u64, u64> = Cache::new();
     let error = unsigned.restore(&bytes[..]).await.unwrap_err();
     assert!(matches!(error, SnapshotError::Decode(_)) && error.source().is_some(), "{error:?}");
-    assert!(unsigned.is_empty(), "some of them are in");
-    // Wider ones are not other ones.
-    let wide: Cache<u128, i128> = restored(&bytes).await.unwrap();
+    assert!(unsigned.is_empty(), "no entry was inserted");
+    // Wider integer types can be decoded.
+    let wide: Cache<u128, i128> = restore_new(&bytes).await.unwrap();
     assert_eq!(wide.get(&61).await, Some(-1));
 }
 
-/// Fields have names: a later program may have more of them, and in another order.
+/// Fields are encoded with their names, so a later type may have more of them, in another order.
 #[tokio::test]
-async fn a_type_may_get_more_fields() {
+async fn restore_accepts_types_with_additional_fields() {
     #[derive(Clone, Serialize)]
     struct Before {
         name: String,
@@ -379,17 +380,17 @@ async fn a_type_may_get_more_fields() {
     }
     let cache = Cache::new();
     cache.set(1, Before { name: "Ada".into(), age: 36 }).await;
-    let cache: Cache<u32, After> = restored(&written(&cache, false).await).await.unwrap();
+    let cache: Cache<u32, After> = restore_new(&snapshot_of(&cache, false).await).await.unwrap();
     let ada = After { email: None, age: 36, name: "Ada".into() };
     assert_eq!(cache.get(&1).await, Some(ada));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_there_is_replaced_and_what_is_not_in_it_stays() {
+async fn restore_replaces_existing_keys_and_keeps_others() {
     let cache = Cache::new();
     cache.set_ex("both".to_owned(), 1, 10 * SECOND).await;
     cache.set("in the snapshot".to_owned(), 2).await;
-    let bytes = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
     let cache = Cache::builder().publish([Cause::Replaced, Cause::Removed, Cause::Expired]).build();
     let mut events = cache.events();
     cache.set("both".to_owned(), 3).await;
@@ -400,23 +401,23 @@ async fn what_was_there_is_replaced_and_what_is_not_in_it_stays() {
     assert_eq!(cache.get("here").await, Some(4));
     let replaced = events.recv().await.unwrap().unwrap();
     assert_eq!((replaced.value, replaced.cause), (3, Cause::Replaced));
-    assert!(events.recv().now_or_never().is_none(), "nothing else has left");
+    assert!(events.recv().now_or_never().is_none(), "no other entry was removed");
 }
 
 #[tokio::test]
-async fn a_bound_holds() {
+async fn restore_keeps_the_bound() {
     let cache = Cache::new();
     for n in 0..1_000_u64 {
         cache.set(n, n).await;
     }
-    let bytes = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
     let bounded: Cache<u64, u64> = Cache::builder().max_entries(100).build();
     assert_eq!(bounded.restore(&bytes[..]).await.unwrap(), 1_000);
     assert_eq!((bounded.len(), bounded.stats().evicted), (100, 900));
 }
 
 #[tokio::test]
-async fn several_may_be_in_one_file_and_something_behind_them() {
+async fn restore_reads_nothing_beyond_the_end_of_a_snapshot() {
     let mut file = Vec::new();
     for n in 0..3_u64 {
         let cache = Cache::new();
@@ -434,10 +435,10 @@ async fn several_may_be_in_one_file_and_something_behind_them() {
     assert_eq!(reader, b"the rest");
 }
 
-/// While threads write to other keys, so that shards grow, and to the same ones: each that is there all the time is in
-/// it, with a value that it had.
+/// Threads write to other keys, so that shards grow, and to the same keys. Each entry that is present all the time is
+/// in the snapshot, with a value that it had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn others_read_and_write_meanwhile() {
+async fn snapshot_of_a_cache_in_use_is_weakly_consistent() {
     const STEADY: u64 = 5_000;
     let cache: Cache<u64, u64> = Cache::builder().shards(4).build();
     for key in 0..STEADY {
@@ -471,20 +472,20 @@ async fn others_read_and_write_meanwhile() {
         let mut bytes = Vec::new();
         let count = cache.snapshot(&mut bytes).await.unwrap();
         let last = round.load(Relaxed);
-        let again: Cache<u64, u64> = Cache::new();
-        assert_eq!(again.restore(&bytes[..]).await.unwrap(), count);
-        grew |= again.len() as u64 != count;
+        let restored: Cache<u64, u64> = Cache::new();
+        assert_eq!(restored.restore(&bytes[..]).await.unwrap(), count);
+        grew |= restored.len() as u64 != count;
         for key in 0..STEADY {
-            let value = again.get(&key).await.unwrap_or_else(|| panic!("{key} was missed"));
+            let value = restored.get(&key).await.unwrap_or_else(|| panic!("{key} is missing"));
             assert!((first.saturating_sub(1)..=last).contains(&value), "{key}: {value}");
         }
     }
-    println!("a shard has grown under a snapshot: {grew}");
+    println!("a shard grew during a snapshot: {grew}");
     stop.store(true, Relaxed);
     writer.await.unwrap();
 }
 
-/// Gives a few bytes at a time, and nothing at each other poll.
+/// Reader that returns a few bytes at a time, and is pending at every other poll.
 struct Slow<'a> {
     bytes: &'a [u8],
     is_awake: bool,
@@ -508,28 +509,28 @@ impl AsyncRead for Slow<'_> {
     }
 }
 
-/// Whoever gives up while it reads has changed nothing, and afterwards has all of it.
+/// A call cancelled while it reads has changed nothing; one cancelled later has inserted all entries.
 #[tokio::test]
-async fn a_restore_that_is_dropped_at_any_await_is_all_or_nothing() {
+async fn cancelled_restore_is_all_or_nothing() {
     let cache = Cache::new();
     for n in 0..30_000_u64 {
         cache.set(n, n).await;
     }
-    let bytes = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
     let (mut none, mut all) = (0, 0);
     let mut polls = 0;
     loop {
-        let again: Cache<u64, u64> = Cache::new();
+        let restored: Cache<u64, u64> = Cache::new();
         let done = tokio::task::unconstrained(async {
-            let mut restore = pin!(again.restore(Slow { bytes: &bytes, is_awake: false }));
+            let mut restore = pin!(restored.restore(Slow { bytes: &bytes, is_awake: false }));
             let mut cx = Context::from_waker(Waker::noop());
             (0..polls).any(|_| restore.as_mut().poll(&mut cx).is_ready())
         })
         .await;
-        match again.len() {
+        match restored.len() {
             0 => none += 1,
             30_000 => all += 1,
-            some => panic!("{some} entries are in after {polls} polls"),
+            some => panic!("{some} entries are inserted after {polls} polls"),
         }
         if done {
             break;
@@ -539,22 +540,22 @@ async fn a_restore_that_is_dropped_at_any_await_is_all_or_nothing() {
     assert!(none > 5 && all > 0, "{none} {all}");
 }
 
-/// Also among those that come in when whoever awaits it has gone.
+/// The panic may also occur during the drop of a cancelled call, which inserts the remaining entries.
 #[tokio::test]
-async fn an_entry_whose_weigher_panics_keeps_none_of_the_others_out() {
+async fn restore_inserts_the_other_entries_if_a_weigher_panics() {
     let cache = Cache::new();
     for n in 0..1_000_u64 {
         cache.set(n, n).await;
     }
-    let bytes = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
     let weigher = |_: &u64, value: &u64| if *value % 100 == 7 { panic!("of a test") } else { 1 };
-    let again: Cache<u64, u64> = Cache::builder().max_weight(100_000, weigher).build();
-    let panicked = AssertUnwindSafe(again.restore(&bytes[..])).catch_unwind().await;
+    let restored: Cache<u64, u64> = Cache::builder().max_weight(100_000, weigher).build();
+    let panicked = AssertUnwindSafe(restored.restore(&bytes[..])).catch_unwind().await;
     assert!(panicked.is_err());
-    assert_eq!(again.len(), 990);
+    assert_eq!(restored.len(), 990);
 }
 
-/// A value whose code fails.
+/// Value whose serialization fails.
 #[derive(Clone)]
 struct Bad(u64);
 
@@ -577,26 +578,26 @@ impl<'de> Deserialize<'de> for Bad {
 }
 
 #[tokio::test]
-async fn values_whose_code_fails() {
+async fn failing_serialization_is_an_encode_or_decode_error() {
     let cache = Cache::new();
     cache.set(1, Bad(1)).await;
     let mut bytes = Vec::new();
     let error = cache.snapshot(&mut bytes).await.unwrap_err();
     assert!(matches!(error, SnapshotError::Encode(_)), "{error:?}");
     assert!(error.source().unwrap().to_string().contains("must not be written"));
-    let refused = restored::<i32, Bad>(&bytes).await.map(drop).unwrap_err();
+    let refused = restore_new::<i32, Bad>(&bytes).await.map(drop).unwrap_err();
     assert!(matches!(refused, SnapshotError::Truncated), "{refused:?}");
 
     cache.set(1, Bad(0)).await;
     cache.set(2, Bad(2)).await;
-    let bytes = written(&cache, false).await;
-    let again: Cache<i32, Bad> = Cache::new();
-    assert!(AssertUnwindSafe(again.restore(&bytes[..])).catch_unwind().await.is_err());
-    assert!(again.is_empty());
+    let bytes = snapshot_of(&cache, false).await;
+    let restored: Cache<i32, Bad> = Cache::new();
+    assert!(AssertUnwindSafe(restored.restore(&bytes[..])).catch_unwind().await.is_err());
+    assert!(restored.is_empty());
 }
 
 #[tokio::test]
-async fn who_reads_or_writes_may_fail() {
+async fn failing_readers_and_writers_are_read_and_write_errors() {
     let cache = Cache::new();
     cache.set(1, 1).await;
     let (writer, reader) = tokio::io::duplex(40);
@@ -614,27 +615,27 @@ async fn who_reads_or_writes_may_fail() {
             Poll::Ready(Err(io::Error::other("the disk is gone")))
         }
     }
-    let bytes = written(&cache, false).await;
+    let bytes = snapshot_of(&cache, false).await;
     let error = cache.restore((&bytes[..50]).chain(Broken)).await.unwrap_err();
     assert!(matches!(error, SnapshotError::Read(_)), "{error:?}");
     assert_eq!(error.source().unwrap().to_string(), "the disk is gone");
 }
 
 #[test]
-fn it_needs_no_runtime_but_that_of_the_cache() {
+fn snapshot_and_restore_work_outside_of_a_runtime() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cache = runtime.block_on(async { Cache::<u64, String>::new() });
-    let bytes = polled(async {
+    let bytes = poll_once(async {
         cache.set(1, "one".into()).await;
-        written(&cache, true).await
+        snapshot_of(&cache, true).await
     });
     drop(runtime);
-    let count = polled(cache.restore(&bytes[..]));
+    let count = poll_once(cache.restore(&bytes[..]));
     assert_eq!(count.unwrap(), 1);
 }
 
-/// In no runtime.
-fn polled<F: Future>(future: F) -> F::Output {
+/// Polls a future once, outside of a runtime.
+fn poll_once<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -644,7 +645,7 @@ fn polled<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn its_futures_go_to_other_threads() {
+fn snapshot_and_restore_futures_are_send() {
     fn is_send<T: Send>(_: T) {}
     let _ = |cache: Cache<String, Session>| {
         is_send(cache.snapshot(Vec::new()));

@@ -1,4 +1,4 @@
-//! The streams: one event a departure, in order, and what each stream promises of loss.
+//! Event streams: one event per removal, in order, and the guarantees of each kind of stream.
 
 use std::{
     sync::{Arc, Mutex},
@@ -20,17 +20,17 @@ fn manual() -> Cache<u32, u32> {
     Cache::builder().sweep(Sweep::manual().sample(1.0)).publish(ALL).build()
 }
 
-/// What has come by now, without waiting.
-fn heard<V>(events: &mut LosslessEvents<u32, V>) -> Vec<Arc<Event<u32, V>>> {
+/// Returns the unread events without waiting.
+fn drain<V>(events: &mut LosslessEvents<u32, V>) -> Vec<Arc<Event<u32, V>>> {
     std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).collect()
 }
 
-fn told(events: &mut LosslessEvents<u32, u32>) -> Vec<(u32, u32, Cause)> {
-    heard(events).iter().map(|event| (event.key, event.value, event.cause)).collect()
+fn drain_fields(events: &mut LosslessEvents<u32, u32>) -> Vec<(u32, u32, Cause)> {
+    drain(events).iter().map(|event| (event.key, event.value, event.cause)).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_departure_has_one_event_with_its_cause() {
+async fn each_removal_has_one_event_with_its_cause() {
     let cache = manual();
     let mut events = cache.events_lossless(100);
     cache.set(1, 10).await;
@@ -50,7 +50,7 @@ async fn each_departure_has_one_event_with_its_cause() {
     cache.clear().await;
     use Cause::{Expired, Removed, Replaced};
     assert_eq!(
-        told(&mut events),
+        drain_fields(&mut events),
         [
             (1, 10, Replaced),
             (1, 11, Replaced),
@@ -63,7 +63,7 @@ async fn each_departure_has_one_event_with_its_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_only_expired_and_evicted_are_sent() {
+async fn default_causes_are_expired_and_evicted() {
     let cache: Cache<u32, u32> = Cache::new();
     let mut events = cache.events_lossless(100);
     cache.set(1, 10).await;
@@ -73,13 +73,13 @@ async fn by_default_only_expired_and_evicted_are_sent() {
     cache.clear().await;
     cache.set(3, 30).await;
     cache.expire_now(&3).await;
-    assert_eq!(told(&mut events), [(3, 30, Cause::Expired)]);
+    assert_eq!(drain_fields(&mut events), [(3, 30, Cause::Expired)]);
 }
 
-/// Every verb that meets a dead value sends its event, once, before anything of a new value.
+/// Each method that finds an expired value publishes its event once, before any event of a new value.
 #[tokio::test(start_paused = true)]
-async fn the_dead_comes_before_the_new_whoever_meets_it() {
-    let met = async |cache: &Cache<u32, u32>, verb: u32| match verb {
+async fn expired_event_precedes_events_of_the_new_value() {
+    let call = async |cache: &Cache<u32, u32>, method: u32| match method {
         0 => drop(cache.get(&1).await),
         1 => drop(cache.get_ex(&1, SECOND).await),
         2 => drop(cache.set(1, 2).await),
@@ -100,27 +100,27 @@ async fn the_dead_comes_before_the_new_whoever_meets_it() {
         17 => drop(cache.sweep().await),
         _ => cache.shutdown().await,
     };
-    for verb in 0..=18 {
+    for method in 0..=18 {
         let cache = manual();
         let mut events = cache.events_lossless(100);
         cache.set_ex(1, 1, SECOND).await;
         let deadline = Instant::now() + SECOND;
         advance(3 * SECOND).await;
-        met(&cache, verb).await;
+        call(&cache, method).await;
         cache.set(1, 3).await;
         cache.set(1, 4).await;
-        let events = heard(&mut events);
+        let events = drain(&mut events);
         let first = &events[0];
-        assert_eq!((first.value, first.cause), (1, Cause::Expired), "verb {verb}");
-        assert_eq!(first.deadline, Some(deadline), "verb {verb}");
-        assert_eq!(first.lag(), Some(2 * SECOND), "verb {verb}");
-        let again = events[1..].iter().any(|event| event.cause == Cause::Expired);
-        assert!(!again, "verb {verb} told of it twice");
+        assert_eq!((first.value, first.cause), (1, Cause::Expired), "method {method}");
+        assert_eq!(first.deadline, Some(deadline), "method {method}");
+        assert_eq!(first.lag(), Some(2 * SECOND), "method {method}");
+        let is_repeated = events[1..].iter().any(|event| event.cause == Cause::Expired);
+        assert!(!is_repeated, "method {method}: the event was published twice");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_says_when() {
+async fn event_has_deadline_time_and_lag() {
     let cache = manual();
     let mut events = cache.events_lossless(100);
     let start = Instant::now();
@@ -133,7 +133,7 @@ async fn an_event_says_when() {
     cache.remove(&3).await;
     cache.set(4, 4).await;
     cache.expire_now(&4).await;
-    let when: Vec<_> = heard(&mut events)
+    let when: Vec<_> = drain(&mut events)
         .iter()
         .map(|event| {
             assert_eq!(event.at, start + 3 * SECOND);
@@ -153,7 +153,7 @@ async fn an_event_says_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_subscriber_is_told_what_it_missed() {
+async fn slow_subscriber_gets_the_number_of_missed_events() {
     let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).event_capacity(5).build();
     let mut slow = cache.events();
     let mut prompt = cache.events();
@@ -177,7 +177,7 @@ async fn a_slow_subscriber_is_told_what_it_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_hears_what_happens_after_it_came() {
+async fn subscriber_receives_events_after_its_subscription() {
     let cache = manual();
     let mut early = cache.events_lossless(10);
     cache.set(1, 1).await;
@@ -185,16 +185,16 @@ async fn a_subscriber_hears_what_happens_after_it_came() {
     let mut late = cache.events_lossless(10);
     cache.set(2, 2).await;
     cache.remove(&2).await;
-    assert_eq!(told(&mut early).len(), 2);
-    assert_eq!(told(&mut late), [(2, 2, Cause::Removed)]);
+    assert_eq!(drain_fields(&mut early).len(), 2);
+    assert_eq!(drain_fields(&mut late), [(2, 2, Cause::Removed)]);
     assert_eq!(cache.stats().subscribers, 2);
     drop((early, late));
     assert_eq!(cache.stats().subscribers, 0);
 }
 
-/// Every stream that waits is woken; dropping one of them harms no other.
+/// Each waiting stream is woken, and dropping one does not affect the others.
 #[tokio::test(start_paused = true)]
-async fn many_subscribers_hear_the_same() {
+async fn all_subscribers_receive_the_same_events() {
     let cache: Cache<u32, u32> = Cache::new();
     let mut tasks = Vec::new();
     for i in 0..50 {
@@ -224,22 +224,26 @@ async fn many_subscribers_hear_the_same() {
     }
 }
 
-/// The promise of the lossless stream, whole: readers and writers go on, the dead stay unreadable and
-/// in memory, the overflow is what `stats` says, and in the end every event comes, in order.
+/// The guarantees of a lossless stream: readers and writers continue, expired values stay unreadable and in memory,
+/// `stats` reports the overflow, and every event is received in order in the end.
 #[tokio::test(start_paused = true)]
-async fn a_lossless_subscriber_that_stops_reading_holds_back_only_the_sweeper() {
+async fn full_lossless_stream_delays_only_the_sweeper() {
     let cache: Cache<u32, u32> = Cache::builder().publish(ALL).build();
     let mut events = cache.events_lossless(10);
     for key in 0..1_000 {
         cache.set_ex(key, key, SECOND).await;
     }
     sleep(60 * SECOND).await;
-    assert_eq!(cache.len(), 990, "the sweeper let as many leave as there was room for");
+    assert_eq!(cache.len(), 990, "the sweeper removed as many as the stream had capacity for");
     assert_eq!((cache.live_len(), cache.stats().overflow), (0, 0));
     for key in 0..1_000 {
         assert_eq!(cache.get(&key).await, None);
         if key == 499 {
-            assert_eq!(cache.stats().overflow + cache.len(), 990, "met by a reader, it waits");
+            assert_eq!(
+                cache.stats().overflow + cache.len(),
+                990,
+                "an event caused by a reader is overflow"
+            );
         }
     }
     assert_eq!((cache.len(), cache.stats().overflow), (0, 990));
@@ -251,7 +255,7 @@ async fn a_lossless_subscriber_that_stops_reading_holds_back_only_the_sweeper() 
     cache.remove(&5).await;
     assert_eq!(cache.stats().overflow, 990 + 2_000 + 1);
     sleep(60 * SECOND).await;
-    assert_eq!(cache.len(), 999, "still no room for the sweeper");
+    assert_eq!(cache.len(), 999, "the stream is still full");
 
     let mut last: Vec<Option<(u32, Cause)>> = vec![None; 1_000];
     let mut count = 0;
@@ -274,9 +278,9 @@ async fn a_lossless_subscriber_that_stops_reading_holds_back_only_the_sweeper() 
     assert_pending!(spawn(events.recv()).poll());
 }
 
-/// A subscriber may write, even where its own stream is full.
+/// A subscriber may write even if its own stream is full.
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_may_write() {
+async fn lossless_subscriber_may_write() {
     let cache: Cache<u32, u32> = Cache::builder().publish(ALL).build();
     let mut events = cache.events_lossless(1);
     for key in 0..100 {
@@ -297,9 +301,9 @@ async fn a_subscriber_may_write() {
     assert_eq!(cache.live_len(), 100);
 }
 
-/// A sweep by hand never waits for the subscriber that may be the very task that called it.
+/// A manual sweep never waits for a subscriber, which may be the task that called it.
 #[tokio::test(start_paused = true)]
-async fn a_manual_sweep_is_held_back_and_says_so() {
+async fn manual_sweep_stops_at_a_full_lossless_stream_and_reports_held_back() {
     let cache = manual();
     let mut events = cache.events_lossless(4);
     for key in 0..10 {
@@ -309,17 +313,17 @@ async fn a_manual_sweep_is_held_back_and_says_so() {
     assert_eq!((report.expired, report.held_back, cache.len()), (4, true, 6));
     let report = cache.sweep().await;
     assert_eq!((report.expired, report.held_back, cache.len()), (0, true, 6));
-    assert_eq!(heard(&mut events).len(), 4);
+    assert_eq!(drain(&mut events).len(), 4);
     assert_eq!(cache.sweep().await.expired, 4);
-    assert_eq!(heard(&mut events).len(), 4);
+    assert_eq!(drain(&mut events).len(), 4);
     let report = cache.sweep().await;
     assert_eq!((report.expired, report.held_back, cache.len()), (2, false, 0));
-    assert_eq!(heard(&mut events).len(), 2);
+    assert_eq!(drain(&mut events).len(), 2);
 }
 
-/// With one full stream gone the sweeper goes on at once.
+/// When the full stream is dropped, the sweeper resumes immediately.
 #[tokio::test(start_paused = true)]
-async fn dropping_the_slow_subscriber_lets_the_sweeper_go() {
+async fn dropping_a_full_lossless_stream_resumes_the_sweeper() {
     let cache: Cache<u32, u32> = Cache::new();
     let stuck = cache.events_lossless(1);
     let mut prompt = cache.events_lossless(1_000);
@@ -327,31 +331,31 @@ async fn dropping_the_slow_subscriber_lets_the_sweeper_go() {
         cache.set_ex(key, key, SECOND).await;
     }
     sleep(10 * SECOND).await;
-    assert_eq!((cache.len(), heard(&mut prompt).len()), (99, 1));
+    assert_eq!((cache.len(), drain(&mut prompt).len()), (99, 1));
     drop(stuck);
     sleep(SECOND).await;
-    assert_eq!((cache.len(), heard(&mut prompt).len()), (0, 99));
+    assert_eq!((cache.len(), drain(&mut prompt).len()), (0, 99));
 }
 
-/// Nothing keeps a value alive that every subscriber has read.
+/// A value that every subscriber has read is dropped.
 #[tokio::test(start_paused = true)]
-async fn what_is_read_is_let_go() {
+async fn value_read_by_all_subscribers_is_dropped() {
     let value = Arc::new(());
     let cache: Cache<u32, Arc<()>> = Cache::new();
     let mut events = cache.events_lossless(8);
     cache.set(1, value.clone()).await;
     cache.expire_now(&1).await;
-    assert_eq!(Arc::strong_count(&value), 2, "in the stream");
+    assert_eq!(Arc::strong_count(&value), 2, "the stream owns the value");
     drop(events.recv().await);
     assert_eq!(Arc::strong_count(&value), 1);
     cache.set(1, value.clone()).await;
     cache.expire_now(&1).await;
     drop(events);
-    assert_eq!(Arc::strong_count(&value), 1, "nobody will read it");
+    assert_eq!(Arc::strong_count(&value), 1, "no subscriber is left");
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_end_with_the_last_handle_after_what_they_hold() {
+async fn streams_end_after_their_unread_events_with_the_last_handle() {
     let cache = manual();
     let mut events = cache.events();
     let mut lossless = cache.events_lossless(1);
@@ -382,10 +386,10 @@ async fn recv_is_cancel_safe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_callback_hears_what_expires_and_survives_its_own_panic() {
+async fn on_expired_receives_all_events_despite_a_panic() {
     let cache: Cache<u32, u32> = Cache::builder().publish(ALL).build();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let log = seen.clone();
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let log = received.clone();
     let task = cache.on_expired(async move |event| {
         tokio::time::sleep(Duration::from_millis(1)).await;
         log.lock().unwrap().push((event.key, event.cause));
@@ -398,14 +402,14 @@ async fn a_callback_hears_what_expires_and_survives_its_own_panic() {
     }
     sleep(6 * SECOND).await;
     let expected: Vec<_> = (1..=4).map(|key| (key, Cause::Expired)).collect();
-    assert_eq!(*seen.lock().unwrap(), expected);
+    assert_eq!(*received.lock().unwrap(), expected);
     assert!(!task.is_finished());
     drop(cache);
     task.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_callback_holds_nothing_back() {
+async fn aborted_on_expired_callback_does_not_delay_the_sweeper() {
     let cache: Cache<u32, u32> = Cache::new();
     let task = cache.on_expired(async |_| std::future::pending().await);
     tokio::task::yield_now().await;
@@ -417,7 +421,7 @@ async fn an_aborted_callback_holds_nothing_back() {
 
 #[tokio::test]
 #[should_panic(expected = "the capacity of lossless events must be at least 1, got 0")]
-async fn no_capacity() {
+async fn events_lossless_with_capacity_zero_panics() {
     let cache: Cache<u32, u32> = Cache::new();
     let _ = cache.events_lossless(0);
 }

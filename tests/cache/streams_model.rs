@@ -1,6 +1,5 @@
-//! The streams beside a naive queue for each subscriber: whatever is subscribed, narrowed, read, dropped and told,
-//! each hears its own, in order, with the counts and the wakes that are its own; and no value is kept that
-//! nobody will read.
+//! Event streams compared with a model that has a queue per subscriber: each subscriber receives its own events in
+//! order, with the right lag counts and wakes, and no value is retained that no subscriber will read.
 
 use std::{
     collections::VecDeque,
@@ -28,15 +27,15 @@ type Value = Arc<u32>;
 enum Op {
     Subscribe,
     SubscribeLossless(usize),
-    /// Bits of `CAUSES`.
+    /// The second field has bits of `CAUSES`.
     Only(usize, u8),
     Read(usize),
     ReadAll(usize),
     Unsubscribe(usize),
-    /// A departure by a verb, of this one of `CAUSES`.
-    Leave(usize),
-    /// So many die, and stay in memory.
-    Die(u32),
+    /// Removes a value, with this element of `CAUSES` as the cause.
+    Remove(usize),
+    /// Inserts this many expired values, which stay in memory.
+    InsertExpired(u32),
     Sweep,
 }
 
@@ -44,25 +43,25 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         2 => Just(Op::Subscribe),
         2 => (1..4_usize).prop_map(Op::SubscribeLossless),
-        3 => (0..8_usize, 0..8_u8).prop_map(|(who, causes)| Op::Only(who, causes)),
+        3 => (0..8_usize, 0..8_u8).prop_map(|(index, causes)| Op::Only(index, causes)),
         6 => (0..8_usize).prop_map(Op::Read),
         2 => (0..8_usize).prop_map(Op::ReadAll),
         2 => (0..8_usize).prop_map(Op::Unsubscribe),
-        9 => (0..3_usize).prop_map(Op::Leave),
-        2 => (1..6_u32).prop_map(Op::Die),
+        9 => (0..3_usize).prop_map(Op::Remove),
+        2 => (1..6_u32).prop_map(Op::InsertExpired),
         2 => Just(Op::Sweep),
     ];
     prop::collection::vec(op, 1..60)
 }
 
-enum Heard {
-    Ring(Events<u32, Value>),
+enum AnyStream {
+    Broadcast(Events<u32, Value>),
     Lossless(LosslessEvents<u32, Value>),
 }
 
 struct Subscriber {
-    stream: Heard,
-    /// `None` where it is not lossless.
+    stream: AnyStream,
+    /// `None` for a broadcast stream.
     capacity: Option<usize>,
     causes: u8,
     unread: VecDeque<(u32, Cause)>,
@@ -84,35 +83,36 @@ impl Wake for Wakes {
 struct Case {
     cache: Cache<u32, Value>,
     published: u8,
-    ring: usize,
+    event_capacity: usize,
     subscribers: Vec<Subscriber>,
-    /// Every value that ever was in the cache.
+    /// All values that were ever in the cache.
     values: Vec<Weak<u32>>,
-    /// Which of them are there still.
+    /// Ids of those that are still resident.
     resident: Vec<u32>,
-    dead: Vec<u32>,
+    expired: Vec<u32>,
 }
 
 proptest! {
     #![proptest_config(config(300, 13))]
 
     #[test]
-    fn agrees_with_a_queue_for_each(ops in ops(), published in 0..8_u8, ring in 1..5_usize) {
+    fn streams_agree_with_a_queue_per_subscriber(ops in ops(), published in 0..8_u8, event_capacity in 1..5_usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(unconstrained(Case::run(ops, published, ring)));
+        runtime.block_on(unconstrained(Case::run(ops, published, event_capacity)));
     }
 }
 
 impl Case {
-    async fn run(ops: Vec<Op>, published: u8, ring: usize) {
+    async fn run(ops: Vec<Op>, published: u8, event_capacity: usize) {
         let cache = Cache::builder()
             .sweep(Sweep::manual().sample(1.0))
-            .publish(named(published))
-            .event_capacity(ring)
+            .publish(causes_of(published))
+            .event_capacity(event_capacity)
             .build();
         let (subscribers, values) = (Vec::new(), Vec::new());
-        let (resident, dead) = (Vec::new(), Vec::new());
-        let mut case = Case { cache, published, ring, subscribers, values, resident, dead };
+        let (resident, expired) = (Vec::new(), Vec::new());
+        let mut case =
+            Case { cache, published, event_capacity, subscribers, values, resident, expired };
         for op in ops {
             case.step(op).await;
             case.compare();
@@ -122,47 +122,47 @@ impl Case {
 
     async fn step(&mut self, op: Op) {
         let count = self.subscribers.len();
-        let who = |who: usize| (count > 0).then(|| who % count);
+        let index = |index: usize| (count > 0).then(|| index % count);
         match op {
-            Op::Subscribe => self.subscribe(Heard::Ring(self.cache.events()), None),
+            Op::Subscribe => self.subscribe(AnyStream::Broadcast(self.cache.events()), None),
             Op::SubscribeLossless(capacity) => {
                 let stream = self.cache.events_lossless(capacity);
-                self.subscribe(Heard::Lossless(stream), Some(capacity));
+                self.subscribe(AnyStream::Lossless(stream), Some(capacity));
             }
             Op::Only(subscriber, causes) => {
-                if let Some(subscriber) = who(subscriber) {
+                if let Some(subscriber) = index(subscriber) {
                     let old = self.subscribers.swap_remove(subscriber);
                     self.subscribers.push(old.only(causes));
                 }
             }
             Op::Read(subscriber) => {
-                if let Some(subscriber) = who(subscriber) {
+                if let Some(subscriber) = index(subscriber) {
                     self.subscribers[subscriber].read();
                 }
             }
             Op::ReadAll(subscriber) => {
-                if let Some(subscriber) = who(subscriber) {
+                if let Some(subscriber) = index(subscriber) {
                     while self.subscribers[subscriber].read() {}
                 }
             }
             Op::Unsubscribe(subscriber) => {
-                if let Some(subscriber) = who(subscriber) {
+                if let Some(subscriber) = index(subscriber) {
                     drop(self.subscribers.swap_remove(subscriber));
                 }
             }
-            Op::Leave(cause) => self.leave(cause).await,
-            Op::Die(count) => {
+            Op::Remove(cause) => self.remove(cause).await,
+            Op::InsertExpired(count) => {
                 for _ in 0..count {
                     let (id, value) = self.value();
                     self.cache.set_ex(id + 1, value, Duration::ZERO).await;
-                    self.dead.push(id);
+                    self.expired.push(id);
                 }
             }
             Op::Sweep => self.sweep().await,
         }
     }
 
-    fn subscribe(&mut self, stream: Heard, capacity: Option<usize>) {
+    fn subscribe(&mut self, stream: AnyStream, capacity: Option<usize>) {
         self.subscribers.push(Subscriber {
             stream,
             capacity,
@@ -175,7 +175,7 @@ impl Case {
         });
     }
 
-    async fn leave(&mut self, cause: usize) {
+    async fn remove(&mut self, cause: usize) {
         let (id, value) = self.value();
         match CAUSES[cause] {
             Cause::Replaced => {
@@ -183,56 +183,57 @@ impl Case {
                 self.resident.retain(|id| Some(*id) != old);
                 self.resident.push(id);
                 if let Some(old) = old {
-                    self.tell(old, Cause::Replaced);
+                    self.publish(old, Cause::Replaced);
                 }
             }
             Cause::Removed => {
                 self.cache.set(id + 1, value).await;
                 self.cache.remove(&(id + 1)).await;
-                self.tell(id, Cause::Removed);
+                self.publish(id, Cause::Removed);
             }
             _ => {
                 self.cache.set(id + 1, value).await;
                 self.cache.expire_now(&(id + 1)).await;
-                self.tell(id, Cause::Expired);
+                self.publish(id, Cause::Expired);
             }
         }
     }
 
-    /// A look for the dead lets as many leave as the fullest has room for.
+    /// One window of a sweep removes as many entries as the fullest stream has capacity for.
     async fn sweep(&mut self) {
-        let hears = |subscriber: &&Subscriber| subscriber.hears(Cause::Expired);
-        let full = self.subscribers.iter().filter(hears);
+        let has_cause = |subscriber: &&Subscriber| subscriber.has_cause(Cause::Expired);
+        let full = self.subscribers.iter().filter(has_cause);
         let room = full
             .filter_map(|full| Some(full.capacity?.saturating_sub(full.unread.len())))
             .min()
             .unwrap_or(usize::MAX);
-        // The order is the sweeper's choice. Who hears of it while it sweeps has room for all.
+        // The sweeper chooses the order, so that of a subscriber is taken. During a sweep it has capacity for all
+        // events.
         let mut witness = self.cache.events_lossless(1_000_000);
         let report = self.cache.sweep().await;
-        let expected = room.min(self.dead.len());
+        let expected = room.min(self.expired.len());
         assert_eq!(
             report.expired as usize,
             expected,
-            "of {} with room for {room}",
-            self.dead.len()
+            "of {} with capacity for {room}",
+            self.expired.len()
         );
-        assert_eq!(report.held_back, self.dead.len() > room);
+        assert_eq!(report.held_back, self.expired.len() > room);
         let mut cx = Context::from_waker(Waker::noop());
-        let mut told = Vec::new();
+        let mut published_events = Vec::new();
         while let Poll::Ready(Some(event)) = Pin::new(&mut witness).poll_next(&mut cx) {
             assert_eq!(event.cause, Cause::Expired);
-            told.push(*event.value);
+            published_events.push(*event.value);
         }
         drop(witness);
         if self.published & 1 == 0 {
-            assert!(told.is_empty(), "it is not published");
+            assert!(published_events.is_empty(), "the cause is not published");
             let values = &self.values;
-            self.dead.retain(|id| values[*id as usize].strong_count() > 0);
+            self.expired.retain(|id| values[*id as usize].strong_count() > 0);
         }
-        for id in told {
-            self.dead.retain(|dead| *dead != id);
-            self.tell(id, Cause::Expired);
+        for id in published_events {
+            self.expired.retain(|expired| *expired != id);
+            self.publish(id, Cause::Expired);
         }
     }
 
@@ -243,13 +244,13 @@ impl Case {
         (id, value)
     }
 
-    fn tell(&mut self, id: u32, cause: Cause) {
+    fn publish(&mut self, id: u32, cause: Cause) {
         for subscriber in &mut self.subscribers {
-            if !subscriber.hears(cause) {
+            if !subscriber.has_cause(cause) {
                 continue;
             }
             subscriber.unread.push_back((id, cause));
-            if subscriber.capacity.is_none() && subscriber.unread.len() > self.ring {
+            if subscriber.capacity.is_none() && subscriber.unread.len() > self.event_capacity {
                 subscriber.unread.pop_front();
                 subscriber.missed += 1;
             }
@@ -273,20 +274,20 @@ impl Case {
             let id = id as u32;
             let unread = |it: &Subscriber| it.unread.iter().any(|(unread, _)| *unread == id);
             let is_held = self.resident.contains(&id)
-                || self.dead.contains(&id)
+                || self.expired.contains(&id)
                 || self.subscribers.iter().any(unread);
-            assert_eq!(value.strong_count() > 0, is_held, "whether value {id} is kept");
+            assert_eq!(value.strong_count() > 0, is_held, "retention of value {id}");
         }
     }
 
-    /// What is due is told to all, room or not, and the streams end after what they hold.
+    /// `shutdown` publishes due events regardless of capacity, and the streams end after them.
     async fn end(mut self) {
-        // As the order is the cache's choice, one who hears it is asked.
+        // The cache chooses the order, so that of a subscriber is taken.
         let mut witness = self.cache.events_lossless(1);
         self.cache.shutdown().await;
         let mut cx = Context::from_waker(Waker::noop());
         while let Poll::Ready(Some(event)) = Pin::new(&mut witness).poll_next(&mut cx) {
-            self.tell(*event.value, event.cause);
+            self.publish(*event.value, event.cause);
         }
         self.subscribers.iter_mut().for_each(Subscriber::wake);
         for subscriber in &mut self.subscribers {
@@ -300,40 +301,40 @@ impl Case {
 impl Subscriber {
     fn only(self, causes: u8) -> Self {
         let stream = match self.stream {
-            Heard::Ring(events) => Heard::Ring(events.only(named(causes))),
-            Heard::Lossless(events) => Heard::Lossless(events.only(named(causes))),
+            AnyStream::Broadcast(events) => AnyStream::Broadcast(events.only(causes_of(causes))),
+            AnyStream::Lossless(events) => AnyStream::Lossless(events.only(causes_of(causes))),
         };
         let mut narrowed = Self { stream, causes: self.causes & causes, ..self };
-        let causes = named(narrowed.causes);
+        let causes = causes_of(narrowed.causes);
         narrowed.unread.retain(|(_, cause)| causes.contains(cause));
         narrowed
     }
 
-    fn hears(&self, cause: Cause) -> bool {
-        named(self.causes).contains(&cause)
+    fn has_cause(&self, cause: Cause) -> bool {
+        causes_of(self.causes).contains(&cause)
     }
 
-    /// Whether there was something.
+    /// Reads an event, and returns whether there was one.
     fn read(&mut self) -> bool {
         let waker = Waker::from(self.woken.clone());
         let mut cx = Context::from_waker(&waker);
         let event = |event: Arc<Event<u32, Value>>| (*event.value, event.cause);
         let next = match &mut self.stream {
-            Heard::Ring(events) => {
+            AnyStream::Broadcast(events) => {
                 Pin::new(events).poll_next(&mut cx).map(|next| next.map(|next| next.map(event)))
             }
-            Heard::Lossless(events) => {
+            AnyStream::Lossless(events) => {
                 Pin::new(events).poll_next(&mut cx).map(|next| next.map(|next| Ok(event(next))))
             }
         };
         let Poll::Ready(Some(next)) = next else {
-            assert!(self.unread.is_empty() && self.missed == 0, "there was something to read");
+            assert!(self.unread.is_empty() && self.missed == 0, "the model has unread events");
             self.waits = next.is_pending();
             return false;
         };
         match next {
             Ok(event) => {
-                assert_eq!(self.missed, 0, "first it is told what it missed");
+                assert_eq!(self.missed, 0, "missed events are reported first");
                 assert_eq!(Some(event), self.unread.pop_front());
             }
             Err(lagged) => assert_eq!(lagged.0, std::mem::take(&mut self.missed)),
@@ -347,13 +348,13 @@ impl Subscriber {
 
     fn debug(&self) -> String {
         match &self.stream {
-            Heard::Ring(events) => format!("{events:?}"),
-            Heard::Lossless(events) => format!("{events:?}"),
+            AnyStream::Broadcast(events) => format!("{events:?}"),
+            AnyStream::Lossless(events) => format!("{events:?}"),
         }
     }
 }
 
-fn named(causes: u8) -> Vec<Cause> {
+fn causes_of(causes: u8) -> Vec<Cause> {
     let bits = CAUSES.into_iter().enumerate();
     bits.filter(|(bit, _)| causes & 1 << bit != 0).map(|(_, cause)| cause).collect()
 }

@@ -1,6 +1,6 @@
-//! Random verbs on real threads: what the callers were told, the events and what is left must agree.
+//! Random calls on real threads: results of the callers, events and the remaining entries must agree.
 //!
-//! `FLEETING_STRESS_SECONDS` says how long the first test runs (10 by default), the others half as long.
+//! `FLEETING_STRESS_SECONDS` sets the duration of the first test (10 by default); the others take half as long.
 
 use std::{
     collections::HashMap,
@@ -22,13 +22,13 @@ const TASKS: u64 = 8;
 const KEYS: u64 = 16;
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
-/// How many events a subscriber that comes and goes reads at most.
-const SHORT_STAY: u64 = 200;
+/// Maximum number of events that a temporary subscriber reads.
+const MAX_EVENTS_PER_VISIT: u64 = 200;
 
-/// Errors that the caches named `stress` have logged: nothing here may cause one.
+/// Number of errors logged by caches named `stress`. No test here may cause one.
 static ERRORS: AtomicUsize = AtomicUsize::new(0);
 
-/// A value that is put in once in a run: `id` is `task << 40 | counter`, and `id % KEYS` its key.
+/// Value that is written once per run: `id` is `task << 40 | counter`, and `id % KEYS` is its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Value {
     id: u64,
@@ -36,27 +36,27 @@ struct Value {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Departed {
+struct Removal {
     key: u64,
     value: Value,
     cause: Cause,
 }
 
-/// What the verbs told their callers.
+/// Results that the callers got.
 #[derive(Default)]
-struct Told {
+struct CallResults {
     put: Vec<u64>,
-    departed: Vec<Departed>,
-    /// What was replaced, and by what.
+    removal_of: Vec<Removal>,
+    /// Pairs of a replaced value and its replacement.
     replaced: Vec<(u64, u64)>,
     updates: u64,
-    verbs: u64,
+    calls: u64,
 }
 
-/// What a broadcast subscriber was told, one after the other.
+/// Item that a subscriber received.
 #[derive(Clone, Copy)]
-enum Heard {
-    Event(Departed),
+enum Received {
+    Event(Removal),
     Missed(u64),
 }
 
@@ -66,40 +66,40 @@ async fn callers_and_events_agree_on_four_threads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscribers_that_come_lag_and_leave_take_nothing_from_the_others() {
-    until_enough(subscribers_come_lag_and_leave).await;
+async fn temporary_subscribers_do_not_affect_others() {
+    until_enough(temporary_subscribers).await;
 }
 
-async fn subscribers_come_lag_and_leave() -> bool {
+async fn temporary_subscribers() -> bool {
     let cache = cache(16);
-    let witness = tokio::spawn(hear_all(cache.events_lossless(64)));
-    let stays = tokio::spawn(stay(cache.events()));
+    let witness = tokio::spawn(receive_all(cache.events_lossless(64)));
+    let permanent = tokio::spawn(receive_until_end(cache.events()));
     let stop = Arc::new(AtomicBool::new(false));
-    let guests: Vec<_> =
+    let visitors: Vec<_> =
         (0..4).map(|id| tokio::spawn(visit(cache.clone(), stop.clone(), id))).collect();
-    let told = work(&cache, seconds(0.5), 0x5eed_0002).await;
+    let results = run_tasks(&cache, seconds(0.5), 0x5eed_0002).await;
     stop.store(true, Relaxed);
     let mut visits = Vec::new();
-    for guest in guests {
-        visits.extend(guest.await.unwrap());
+    for visitor in visitors {
+        visits.extend(visitor.await.unwrap());
     }
-    let left = end(&cache).await;
+    let remaining = finish(&cache).await;
     let witness = witness.await.unwrap();
-    let much_happened = check(&cache, &told, &witness, &left);
+    let much_happened = check(&cache, &results, &witness, &remaining);
 
-    let place: HashMap<u64, usize> =
-        witness.iter().enumerate().map(|(place, event)| (event.value.id, place)).collect();
+    let position: HashMap<u64, usize> =
+        witness.iter().enumerate().map(|(position, event)| (event.value.id, position)).collect();
     for visit in &visits {
-        check_visit(visit, &witness, &place);
+        check_visit(visit, &witness, &position);
     }
-    let stayed = stays.await.unwrap();
+    let permanent_items = permanent.await.unwrap();
     assert_eq!(
-        check_gaps(&stayed, &witness, 0),
+        check_gaps(&permanent_items, &witness, 0),
         witness.len(),
-        "what the broadcast subscriber heard and missed is not what was published"
+        "received and missed events must add up to the published ones"
     );
-    assert_eq!(cache.stats().subscribers, 0, "a subscriber that left is still counted");
-    let has_lagged = stayed.iter().any(|heard| matches!(heard, Heard::Missed(_)));
+    assert_eq!(cache.stats().subscribers, 0, "dropped streams must not be counted");
+    let has_lagged = permanent_items.iter().any(|received| matches!(received, Received::Missed(_)));
     println!("{} visits; lagged: {has_lagged}", visits.len());
     much_happened && has_lagged && visits.len() > 50
 }
@@ -111,37 +111,37 @@ async fn callers_and_events_agree_on_one_thread() {
 
 async fn callers_and_events_agree(time: Duration, seed: u64) -> bool {
     let cache = cache(4_096);
-    let witness = tokio::spawn(hear_all(cache.events_lossless(1_024)));
-    let told = work(&cache, time, seed).await;
-    let left = end(&cache).await;
-    check(&cache, &told, &witness.await.unwrap(), &left)
+    let witness = tokio::spawn(receive_all(cache.events_lossless(1_024)));
+    let results = run_tasks(&cache, time, seed).await;
+    let remaining = finish(&cache).await;
+    check(&cache, &results, &witness.await.unwrap(), &remaining)
 }
 
-/// A shard whose table was replaced by a smaller one, and was empty when the sweeper came by, had its
-/// next sweeps start beyond the end of the table.
+/// If a shard's table was replaced by a smaller one, and was empty at the next sweep, later sweeps of this shard
+/// started beyond the end of its table.
 #[tokio::test(start_paused = true)]
-async fn a_shard_that_was_emptied_twice_is_swept() {
+async fn shard_emptied_and_shrunk_is_still_swept() {
     count_errors();
     let sweep = Sweep::manual().sample(0.5).repeat_at(1.0);
     let cache: Cache<u64, u64> = Cache::builder().name("stress").shards(2).sweep(sweep).build();
     for key in 0..100_000 {
         cache.set(key, key).await;
     }
-    // The first sees all, as entries have moved; the second stops in the middle.
+    // The first sweep examines all entries, because they have moved; the second stops in the middle.
     cache.sweep().await;
     cache.sweep().await;
     cache.clear().await;
-    let put_dead = async || {
+    let set_expired = async || {
         for key in 0..20 {
             cache.set_ex(key, key, Duration::ZERO).await;
         }
     };
-    put_dead().await;
+    set_expired().await;
     for key in 0..20 {
-        assert_eq!(cache.get(&key).await, None, "a TTL of zero is dead at once");
+        assert_eq!(cache.get(&key).await, None, "a TTL of zero expires immediately");
     }
     cache.sweep().await;
-    put_dead().await;
+    set_expired().await;
     for _ in 0..2 {
         cache.sweep().await;
     }
@@ -149,9 +149,9 @@ async fn a_shard_that_was_emptied_twice_is_swept() {
     assert_eq!(ERRORS.load(Relaxed), 0, "a sweep panicked");
 }
 
-/// The same, as it comes about by itself: a mass expiry, after which the sweeper shrinks the table.
+/// The same in normal operation: a mass expiry, after which the sweeper shrinks the table.
 #[tokio::test(start_paused = true)]
-async fn after_a_mass_expiry_the_sweeper_goes_on() {
+async fn sweeper_continues_after_a_mass_expiry() {
     count_errors();
     for sample in [0.1, 0.3, 0.5, 0.7] {
         let sweep = Sweep::default().sample(sample).repeat_at(1.0);
@@ -162,7 +162,11 @@ async fn after_a_mass_expiry_the_sweeper_goes_on() {
                 cache.set_ex(key, key, Duration::from_secs(1)).await;
             }
             tokio::time::sleep(Duration::from_secs(20)).await;
-            assert_eq!(cache.len(), 0, "sample {sample}, round {round}: the dead stay");
+            assert_eq!(
+                cache.len(),
+                0,
+                "sample {sample}, round {round}: expired entries stay in memory"
+            );
         }
     }
     assert_eq!(ERRORS.load(Relaxed), 0, "a sweep panicked");
@@ -187,50 +191,50 @@ fn seconds(share: f64) -> Duration {
     Duration::from_secs_f64(seconds * share)
 }
 
-/// Lets all tasks work for that long.
-async fn work(cache: &Cache<u64, Value>, time: Duration, seed: u64) -> Told {
+/// Runs all tasks for `time`.
+async fn run_tasks(cache: &Cache<u64, Value>, time: Duration, seed: u64) -> CallResults {
     println!("seed {seed:#x}, {time:?}");
-    let end = Instant::now() + time;
-    let tasks: Vec<JoinHandle<Told>> = (0..TASKS)
-        .map(|task| tokio::spawn(work_alone(cache.clone(), task, seed ^ (task << 32), end)))
+    let finish = Instant::now() + time;
+    let tasks: Vec<JoinHandle<CallResults>> = (0..TASKS)
+        .map(|task| tokio::spawn(run_task(cache.clone(), task, seed ^ (task << 32), finish)))
         .collect();
-    let mut all = Told::default();
+    let mut all = CallResults::default();
     for task in tasks {
-        let told = task.await.expect("a task that works does not panic");
-        all.put.extend(told.put);
-        all.departed.extend(told.departed);
-        all.replaced.extend(told.replaced);
-        all.updates += told.updates;
-        all.verbs += told.verbs;
+        let results = task.await.expect("no task panics");
+        all.put.extend(results.put);
+        all.removal_of.extend(results.removal_of);
+        all.replaced.extend(results.replaced);
+        all.updates += results.updates;
+        all.calls += results.calls;
     }
     all
 }
 
-async fn work_alone(cache: Cache<u64, Value>, task: u64, seed: u64, end: Instant) -> Told {
+async fn run_task(cache: Cache<u64, Value>, task: u64, seed: u64, finish: Instant) -> CallResults {
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut told = Told::default();
+    let mut results = CallResults::default();
     let mut counter = task << 36;
-    while told.verbs % 64 != 0 || Instant::now() < end {
-        told.verbs += 1;
+    while results.calls % 64 != 0 || Instant::now() < finish {
+        results.calls += 1;
         let key = random.random_range(0..KEYS);
         counter += 1;
         let value = Value { id: counter * KEYS + key, updates: 0 };
         let ttl = some_ttl(&mut random);
         match random.random_range(0..1_000) {
-            0..120 => told.put(value, cache.set(key, value).await),
-            120..300 => told.put(value, cache.set_ex(key, value, ttl).await),
-            300..360 => told.put(value, cache.set_keep_ttl(key, value).await),
+            0..120 => results.put(value, cache.set(key, value).await),
+            120..300 => results.put(value, cache.set_ex(key, value, ttl).await),
+            300..360 => results.put(value, cache.set_keep_ttl(key, value).await),
             360..420 => {
                 let ttl = random.random_bool(0.7).then_some(ttl);
                 if cache.set_nx(key, value, ttl).await {
-                    told.put(value, None);
+                    results.put(value, None);
                 }
             }
             420..520 => check_read(key, cache.get(&key).await),
             520..560 => check_read(key, cache.get_ex(&key, ttl).await),
             560..600 => check_read(key, cache.get_ex_with(&key, |_| ttl).await),
-            600..660 => told.took(Cause::Removed, cache.remove(&key).await),
-            660..720 => told.took(Cause::Expired, cache.expire_now(&key).await),
+            600..660 => results.removed(Cause::Removed, cache.remove(&key).await),
+            660..720 => results.removed(Cause::Expired, cache.expire_now(&key).await),
             720..760 => drop(cache.expire(&key, ttl).await),
             760..800 => {
                 let whens = [When::NoTtl, When::HasTtl, When::Later, When::Sooner];
@@ -242,31 +246,31 @@ async fn work_alone(cache: Cache<u64, Value>, task: u64, seed: u64, end: Instant
             860..880 => drop(cache.persist(&key).await),
             880..960 => {
                 let updated = cache.update(&key, |value| value.updates += 1).await;
-                told.updates += u64::from(updated.is_some());
+                results.updates += u64::from(updated.is_some());
             }
             960..970 => drop(cache.sweep().await),
             970..980 => cache.iter().for_each(|(key, value)| check_read(key, Some(value))),
             980..982 => cache.clear().await,
             982..990 => yield_now().await,
-            // Time in which values die and the sweeper finds them before a verb does.
+            // Sleeps, so that values expire and the sweeper finds them before a call does.
             _ => tokio::time::sleep(random.random_range(0..3) * Duration::from_millis(1)).await,
         }
     }
-    told
+    results
 }
 
-impl Told {
+impl CallResults {
     fn put(&mut self, value: Value, replaced: Option<Value>) {
         self.put.push(value.id);
         if let Some(old) = replaced {
             self.replaced.push((old.id, value.id));
         }
-        self.took(Cause::Replaced, replaced);
+        self.removed(Cause::Replaced, replaced);
     }
 
-    fn took(&mut self, cause: Cause, value: Option<Value>) {
-        let departed = value.map(|value| Departed { key: value.id % KEYS, value, cause });
-        self.departed.extend(departed);
+    fn removed(&mut self, cause: Cause, value: Option<Value>) {
+        let removal_of = value.map(|value| Removal { key: value.id % KEYS, value, cause });
+        self.removal_of.extend(removal_of);
     }
 }
 
@@ -284,8 +288,8 @@ fn check_read(key: u64, value: Option<Value>) {
     }
 }
 
-/// Stops time for what is left, then the cache; returns what is left.
-async fn end(cache: &Cache<u64, Value>) -> HashMap<u64, Value> {
+/// Makes the remaining entries persistent and shuts the cache down; returns the remaining entries.
+async fn finish(cache: &Cache<u64, Value>) -> HashMap<u64, Value> {
     for key in 0..KEYS {
         cache.persist(&key).await;
     }
@@ -293,93 +297,104 @@ async fn end(cache: &Cache<u64, Value>) -> HashMap<u64, Value> {
     cache.iter().collect()
 }
 
-/// Whether so much happened that it means anything.
+/// Checks all results, and returns whether enough happened to be meaningful.
 fn check(
     cache: &Cache<u64, Value>,
-    told: &Told,
-    heard: &[Departed],
-    left: &HashMap<u64, Value>,
+    results: &CallResults,
+    received: &[Removal],
+    remaining: &HashMap<u64, Value>,
 ) -> bool {
-    let count = |cause| heard.iter().filter(|event| event.cause == cause).count() as u64;
+    let count = |cause| received.iter().filter(|event| event.cause == cause).count() as u64;
     let [expired, removed, replaced] = [Cause::Expired, Cause::Removed, Cause::Replaced].map(count);
     println!(
-        "{} verbs put {} values in: {expired} expired ({} swept), {removed} were removed, \
-         {replaced} replaced, {} are left",
-        told.verbs,
-        told.put.len(),
+        "{} calls wrote {} values: {expired} expired ({} swept), {removed} were removed, \
+         {replaced} replaced, {} remain",
+        results.calls,
+        results.put.len(),
         cache.stats().swept.expired,
-        left.len()
+        remaining.len()
     );
-    check_each_once(told, heard, left);
-    check_told(told, heard);
-    check_order(told, heard, left);
+    check_each_once(results, received, remaining);
+    check_results(results, received);
+    check_order(results, received, remaining);
 
     let stats = cache.stats();
     assert_eq!(
         (stats.expired, stats.removed, stats.replaced),
         (expired, removed, replaced),
-        "the stats and the events count different departures"
+        "stats and events must count the same removals"
     );
-    assert_eq!((cache.len(), stats.overflow), (left.len(), 0), "something is left in secret");
+    assert_eq!(
+        (cache.len(), stats.overflow),
+        (remaining.len(), 0),
+        "the cache and the iterator must agree"
+    );
     assert_eq!(ERRORS.load(Relaxed), 0, "the cache has logged an error: a sweep panicked");
     [expired, removed, replaced, stats.swept.expired].iter().all(|count| *count > 20)
 }
 
-/// Every value that was put in has left once, or is there.
-fn check_each_once(told: &Told, heard: &[Departed], left: &HashMap<u64, Value>) {
-    let mut put = told.put.clone();
-    let mut gone: Vec<u64> = heard.iter().map(|event| event.value.id).collect();
-    gone.extend(left.values().map(|value| value.id));
+/// Each written value has exactly one event or is still present.
+fn check_each_once(results: &CallResults, received: &[Removal], remaining: &HashMap<u64, Value>) {
+    let mut put = results.put.clone();
+    let mut accounted_for: Vec<u64> = received.iter().map(|event| event.value.id).collect();
+    accounted_for.extend(remaining.values().map(|value| value.id));
     put.sort_unstable();
-    gone.sort_unstable();
-    if let Some(twice) = gone.windows(2).find(|pair| pair[0] == pair[1]) {
-        panic!("the value {:#x} left twice, or left and is there", twice[0]);
+    accounted_for.sort_unstable();
+    if let Some(twice) = accounted_for.windows(2).find(|pair| pair[0] == pair[1]) {
+        panic!("the value {:#x} has two events, or one event and is still present", twice[0]);
     }
-    if put != gone {
-        let lost = put.iter().find(|id| gone.binary_search(id).is_err());
-        let made_up = gone.iter().find(|id| put.binary_search(id).is_err());
-        panic!("the value {lost:x?} was lost, or {made_up:x?} left without having been put in");
+    if put != accounted_for {
+        let lost = put.iter().find(|id| accounted_for.binary_search(id).is_err());
+        let made_up = accounted_for.iter().find(|id| put.binary_search(id).is_err());
+        panic!(
+            "the value {lost:x?} has no event and is not present, or {made_up:x?} was never written"
+        );
     }
-    for event in heard {
+    for event in received {
         assert_eq!(event.key, event.value.id % KEYS, "{event:?} has the key of another");
     }
-    let updates = heard.iter().map(|event| event.value.updates).sum::<u64>()
-        + left.values().map(|value| value.updates).sum::<u64>();
-    assert_eq!(updates, told.updates, "an update was lost, or came after the value left");
+    let updates = received.iter().map(|event| event.value.updates).sum::<u64>()
+        + remaining.values().map(|value| value.updates).sum::<u64>();
+    assert_eq!(updates, results.updates, "an update was lost, or was made to a removed value");
 }
 
-/// What a caller was given left for that very reason, and was given to that caller alone.
-fn check_told(told: &Told, heard: &[Departed]) {
-    let events: HashMap<u64, Departed> =
-        heard.iter().map(|event| (event.value.id, *event)).collect();
-    let mut given: Vec<u64> = told.departed.iter().map(|departed| departed.value.id).collect();
+/// A value returned by a removal has an event with this cause, and was returned to one caller only.
+fn check_results(results: &CallResults, received: &[Removal]) {
+    let events: HashMap<u64, Removal> =
+        received.iter().map(|event| (event.value.id, *event)).collect();
+    let mut given: Vec<u64> =
+        results.removal_of.iter().map(|removal_of| removal_of.value.id).collect();
     given.sort_unstable();
     if let Some(twice) = given.windows(2).find(|pair| pair[0] == pair[1]) {
         panic!("the value {:#x} was given to two callers", twice[0]);
     }
-    for departed in &told.departed {
-        let event = events.get(&departed.value.id);
-        assert_eq!(event, Some(departed), "the event is not what the caller was told");
+    for removal_of in &results.removal_of {
+        let event = events.get(&removal_of.value.id);
+        assert_eq!(event, Some(removal_of), "the event must match the result of the call");
     }
-    let replaced = heard.iter().filter(|event| event.cause == Cause::Replaced).count();
-    assert_eq!(replaced, told.replaced.len(), "a value was replaced and no caller was told");
+    let replaced = received.iter().filter(|event| event.cause == Cause::Replaced).count();
+    assert_eq!(
+        replaced,
+        results.replaced.len(),
+        "each replaced value must be returned to a caller"
+    );
 }
 
-/// The value that replaced another is the next one at that key to leave, or is there.
-fn check_order(told: &Told, heard: &[Departed], left: &HashMap<u64, Value>) {
+/// The value that replaced another is the next one of this key to be removed, or is still present.
+fn check_order(results: &CallResults, received: &[Removal], remaining: &HashMap<u64, Value>) {
     let mut next: HashMap<u64, u64> = HashMap::new();
     let mut last: HashMap<u64, u64> = HashMap::new();
-    for event in heard {
+    for event in received {
         if let Some(before) = last.insert(event.key, event.value.id) {
             next.insert(before, event.value.id);
         }
     }
-    for (key, value) in left {
+    for (key, value) in remaining {
         if let Some(before) = last.insert(*key, value.id) {
             next.insert(before, value.id);
         }
     }
-    for (old, new) in &told.replaced {
+    for (old, new) in &results.replaced {
         assert_eq!(
             next.get(old),
             Some(new),
@@ -388,32 +403,32 @@ fn check_order(told: &Told, heard: &[Departed], left: &HashMap<u64, Value>) {
     }
 }
 
-async fn hear_all(mut events: LosslessEvents<u64, Value>) -> Vec<Departed> {
-    let mut heard = Vec::new();
+async fn receive_all(mut events: LosslessEvents<u64, Value>) -> Vec<Removal> {
+    let mut received = Vec::new();
     while let Some(event) = events.recv().await {
-        heard.push(departed(&event));
+        received.push(removal_of(&event));
     }
-    heard
+    received
 }
 
-async fn stay(events: Events<u64, Value>) -> Vec<Heard> {
-    let mut heard = Vec::new();
-    hear_some(events, u64::MAX, &mut SmallRng::seed_from_u64(1), &mut heard).await;
-    heard
+async fn receive_until_end(events: Events<u64, Value>) -> Vec<Received> {
+    let mut received = Vec::new();
+    receive_some(events, u64::MAX, &mut SmallRng::seed_from_u64(1), &mut received).await;
+    received
 }
 
-/// Reads up to `most` events, and rests now and then, so that it lags.
-async fn hear_some(
+/// Reads up to `most` events with occasional pauses, so that the subscriber lags.
+async fn receive_some(
     mut events: Events<u64, Value>,
     most: u64,
     random: &mut SmallRng,
-    heard: &mut Vec<Heard>,
+    received: &mut Vec<Received>,
 ) {
     for _ in 0..most {
         match events.recv().await {
             None => break,
-            Some(Ok(event)) => heard.push(Heard::Event(departed(&event))),
-            Some(Err(missed)) => heard.push(Heard::Missed(missed.0)),
+            Some(Ok(event)) => received.push(Received::Event(removal_of(&event))),
+            Some(Err(missed)) => received.push(Received::Missed(missed.0)),
         }
         if random.random_bool(0.02) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -421,61 +436,66 @@ async fn hear_some(
     }
 }
 
-/// Comes, listens for a while, leaves and comes again. Returns what it heard each time.
-async fn visit(cache: Cache<u64, Value>, stop: Arc<AtomicBool>, id: u64) -> Vec<Vec<Heard>> {
+/// Subscribes, reads for a while, drops the stream, and starts again. Returns the received items of each subscription.
+async fn visit(cache: Cache<u64, Value>, stop: Arc<AtomicBool>, id: u64) -> Vec<Vec<Received>> {
     let mut random = SmallRng::seed_from_u64(id);
     let mut visits = Vec::new();
     while !stop.load(Relaxed) {
-        // Leaves in the middle of a wait, too.
-        let patience = Duration::from_millis(random.random_range(1..20));
-        let mut heard = Vec::new();
-        let listen = listen(&cache, &mut random, &mut heard);
-        let _ = tokio::time::timeout(patience, listen).await;
-        visits.push(heard);
+        // The timeout also cancels `recv` while it waits.
+        let visit_time = Duration::from_millis(random.random_range(1..20));
+        let mut received = Vec::new();
+        let subscribe_for_a_while = subscribe_for_a_while(&cache, &mut random, &mut received);
+        let _ = tokio::time::timeout(visit_time, subscribe_for_a_while).await;
+        visits.push(received);
     }
     visits
 }
 
-async fn listen(cache: &Cache<u64, Value>, random: &mut SmallRng, heard: &mut Vec<Heard>) {
-    let most = random.random_range(0..SHORT_STAY);
+async fn subscribe_for_a_while(
+    cache: &Cache<u64, Value>,
+    random: &mut SmallRng,
+    received: &mut Vec<Received>,
+) {
+    let most = random.random_range(0..MAX_EVENTS_PER_VISIT);
     if random.random_bool(0.5) {
-        return hear_some(cache.events(), most, random, heard).await;
+        return receive_some(cache.events(), most, random, received).await;
     }
     let mut events = cache.events_lossless(random.random_range(1..64));
     for _ in 0..most {
         let event = events.recv().await.expect("the cache is not shut down yet");
-        heard.push(Heard::Event(departed(&event)));
+        received.push(Received::Event(removal_of(&event)));
     }
 }
 
-fn check_visit(visit: &[Heard], witness: &[Departed], place: &HashMap<u64, usize>) {
-    let first = visit.iter().position(|heard| matches!(heard, Heard::Event(_)));
+fn check_visit(visit: &[Received], witness: &[Removal], position: &HashMap<u64, usize>) {
+    let first = visit.iter().position(|received| matches!(received, Received::Event(_)));
     let Some(first) = first else { return };
-    let Heard::Event(event) = visit[first] else { unreachable!("it was just found") };
-    let start = *place.get(&event.value.id).expect("a guest heard what the witness never did");
+    let Received::Event(event) = visit[first] else { unreachable!("it was just found") };
+    let start =
+        *position.get(&event.value.id).expect("every received event is known to the witness");
     check_gaps(&visit[first..], witness, start);
 }
 
-/// Follows what was heard and missed through what the witness heard; returns where it ends.
-fn check_gaps(heard: &[Heard], witness: &[Departed], mut place: usize) -> usize {
-    for heard in heard {
-        match heard {
-            Heard::Missed(missed) => place += *missed as usize,
-            Heard::Event(event) => {
+/// Matches received and missed events with those of the witness, starting at `position`; returns the end position.
+fn check_gaps(received: &[Received], witness: &[Removal], mut position: usize) -> usize {
+    for received in received {
+        match received {
+            Received::Missed(missed) => position += *missed as usize,
+            Received::Event(event) => {
                 assert_eq!(
-                    witness.get(place),
+                    witness.get(position),
                     Some(event),
-                    "two subscribers heard different events as number {place}"
+                    "two subscribers received different events as number {position}"
                 );
-                place += 1;
+                position += 1;
             }
         }
     }
-    place
+    position
 }
 
-fn departed(event: &Event<u64, Value>) -> Departed {
-    Departed { key: event.key, value: event.value, cause: event.cause }
+fn removal_of(event: &Event<u64, Value>) -> Removal {
+    Removal { key: event.key, value: event.value, cause: event.cause }
 }
 
 fn count_errors() {
@@ -489,7 +509,7 @@ struct CountsErrors;
 impl Write for CountsErrors {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        // Other tests of this process make theirs panic on purpose.
+        // Other tests of this process make their sweepers panic on purpose.
         ERRORS.fetch_add(usize::from(text.contains("cache=\"stress\"")), Relaxed);
         print!("{text}");
         Ok(line.len())

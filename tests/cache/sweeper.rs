@@ -1,4 +1,4 @@
-//! The sweeper: its bound, its settings, its reports, and that nothing it does makes a read wrong.
+//! The sweeper: bound on staleness, settings, reports, and correct reads at all times.
 
 use std::{
     collections::HashMap,
@@ -17,14 +17,14 @@ use tokio_test::{assert_pending, task::spawn};
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Lets the sweeper work for `time`, tick by tick.
-async fn let_sweep(time: Duration) {
+/// Lets the sweeper run for `time`, tick by tick.
+async fn run_sweeper(time: Duration) {
     sleep(time).await;
 }
 
-/// Fills a cache and sweeps once: after growing, a pass begins anew and takes no sample, and that is not what the
-/// tests of samples are about.
-async fn settled(sweep: Sweep, population: u64) -> Cache<u64, u64> {
+/// Returns a filled cache after one sweep: after a table has grown, a pass starts again and takes no sample, which
+/// would disturb tests of samples.
+async fn filled_and_swept(sweep: Sweep, population: u64) -> Cache<u64, u64> {
     let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
     for key in 0..population {
         cache.set(key, key).await;
@@ -32,22 +32,22 @@ async fn settled(sweep: Sweep, population: u64) -> Cache<u64, u64> {
     for key in population..population + 2_000 {
         cache.set_ex(key, key, Duration::ZERO).await;
     }
-    assert_eq!(cache.sweep().await.expired, 2_000, "in each shard some");
+    assert_eq!(cache.sweep().await.expired, 2_000, "each shard has expired entries");
     cache
 }
 
-/// `passes` manual sweeps must see all of a dead population, while live entries come and go around it
-/// so that tables grow, shrink and are rehashed in place.
-async fn bound_holds(population: u64, sample: f64, churn: u64) {
-    // A ratio that is never reached: each sweep is exactly one pass.
+/// `passes` manual sweeps examine all expired entries, while live entries are inserted and removed so that tables grow,
+/// shrink and are rehashed in place.
+async fn check_bound(population: u64, sample: f64, churn: u64) {
+    // With a ratio that is never reached, each sweep is exactly one pass.
     let sweep = Sweep::manual().sample(sample).repeat_at(1.0).seed(7);
     let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).shards(8).build();
     for live in 0..population {
         cache.set(live, live).await;
     }
-    // A few dead ones among the living, so that no pass finds all expired and repeats.
-    let dead = (population / 10).max(u64::from(population > 0));
-    for key in 0..dead {
+    // Few entries are expired, so that no pass finds only expired ones and repeats.
+    let expired_count = (population / 10).max(u64::from(population > 0));
+    for key in 0..expired_count {
         cache.set_ex(1_000_000_000 + key, key, Duration::ZERO).await;
     }
     let passes = (1.0 / sample).ceil() as u64;
@@ -64,29 +64,29 @@ async fn bound_holds(population: u64, sample: f64, churn: u64) {
             next += 1;
         }
     }
-    assert_eq!(expired, dead, "population {population}, sample {sample}, churn {churn}");
+    assert_eq!(expired, expired_count, "population {population}, sample {sample}, churn {churn}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_entry_is_looked_at_within_the_passes_of_a_rotation() {
+async fn every_entry_is_examined_within_one_rotation_of_passes() {
     for population in [0, 1, 1_000, 100_000] {
         for sample in [1.0, 0.5, 0.3, 0.1, 0.03] {
-            bound_holds(population, sample, 0).await;
+            check_bound(population, sample, 0).await;
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn also_while_tables_grow_and_entries_move() {
+async fn every_entry_is_examined_while_tables_grow_and_shrink() {
     for (population, churn) in [(1, 1_000), (1_000, 5), (1_000, 1_000), (100_000, 50_000)] {
         for sample in [0.3, 0.1] {
-            bound_holds(population, sample, churn).await;
+            check_bound(population, sample, churn).await;
         }
     }
 }
 
-/// The clock's own bound: nothing dead is resident later than `every * ceil(1/sample)` after its
-/// deadline, for populations that grow and shrink by a hundred times meanwhile.
+/// No expired entry is resident later than `every * ceil(1/sample)` after its deadline, even if the population grows
+/// and shrinks by a factor of a hundred.
 #[tokio::test(start_paused = true)]
 async fn staleness_is_bounded_in_time() {
     let (every, sample) = (100 * MS, 0.1);
@@ -95,13 +95,13 @@ async fn staleness_is_bounded_in_time() {
         let sweep = Sweep::default().every(every).sample(sample).repeat_at(1.0).seed(3);
         let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
         let lags = Arc::new(Mutex::new(Vec::new()));
-        let seen = lags.clone();
+        let recorded = lags.clone();
         let task = cache.on_expired(async move |event| {
-            seen.lock().unwrap().push(event.lag().unwrap());
+            recorded.lock().unwrap().push(event.lag().unwrap());
         });
         let mut due = 0;
         for key in 0..population {
-            // Deadlines over 3 s, a third of the population never dies.
+            // Deadlines are spread over 3 s; a third of the entries is persistent.
             match key % 3 {
                 0 => cache.set(key, key).await,
                 _ => cache.set_ex(key, key, MS * (key % 3_000) as u32).await,
@@ -110,7 +110,7 @@ async fn staleness_is_bounded_in_time() {
         }
         for round in 0..50 {
             sleep(every).await;
-            // Grows, then shrinks.
+            // The population grows and then shrinks.
             for key in 0..population / 50 {
                 let key = 1_000_000 + key + round * population;
                 match round < 25 {
@@ -129,27 +129,27 @@ async fn staleness_is_bounded_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_defaults_let_nothing_linger_for_more_than_a_second() {
+async fn default_sweep_removes_expired_entries_within_a_second() {
     let cache: Cache<u64, u64> = Cache::new();
     for key in 0..10_000 {
         cache.set(key, key).await;
         cache.set_ex(20_000 + key, key, SECOND).await;
     }
     advance(SECOND).await;
-    let_sweep(SECOND).await;
+    run_sweeper(SECOND).await;
     assert_eq!(cache.len(), 10_000);
 }
 
-/// Without repeats a storm would take ten ticks; with them it is over at the first.
+/// Without repeats a mass expiry would take ten ticks; with them it is finished at the first.
 #[tokio::test(start_paused = true)]
-async fn a_sweep_repeats_while_the_ratio_is_reached() {
+async fn sweep_repeats_while_repeat_at_is_reached() {
     let sweep = Sweep::default().every(100 * MS).sample(0.1).repeat_at(0.25);
-    let cache = settled(sweep, 200_000).await;
+    let cache = filled_and_swept(sweep, 200_000).await;
     for key in 0..200_000 {
         cache.set_ex(key, key, SECOND).await;
     }
     advance(SECOND).await;
-    let_sweep(50 * MS).await;
+    run_sweeper(50 * MS).await;
     assert_eq!(cache.len(), 0);
     let report = cache.stats().last_sweep.unwrap();
     assert!(report.passes >= 10, "{report:?}");
@@ -157,9 +157,9 @@ async fn a_sweep_repeats_while_the_ratio_is_reached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sweep_below_the_ratio_is_one_pass() {
+async fn sweep_below_repeat_at_is_one_pass() {
     let sweep = Sweep::manual().sample(0.5).repeat_at(0.25);
-    let cache = settled(sweep, 10_000).await;
+    let cache = filled_and_swept(sweep, 10_000).await;
     for key in 0..10_000 {
         let ttl = if key % 5 == 0 { Duration::ZERO } else { SECOND };
         cache.set_ex(key, key, ttl).await;
@@ -172,18 +172,18 @@ async fn a_sweep_below_the_ratio_is_one_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sweep_of_nothing() {
+async fn sweep_of_an_empty_cache_is_one_pass() {
     let cache: Cache<u64, u64> = Cache::builder().sweep(Sweep::manual()).build();
     let report = cache.sweep().await;
     assert_eq!((report.passes, report.looked_at, report.expired), (1, 0, 0));
 }
 
-/// Real time is the subject. The first pass is whole whatever the budget, so what a sweep with no
-/// budget to speak of leaves must be what the passes not made would have found.
+/// Uses real time. The first pass is complete regardless of the budget, so a sweep with almost no budget leaves the
+/// entries that the skipped passes would have found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_budget_cuts_repeats_but_never_the_first_pass() {
+async fn budget_limits_repeats_but_never_the_first_pass() {
     let sweep = Sweep::default().every(3_600 * SECOND).sample(0.25).budget(1e-15);
-    let cache = settled(sweep, 100_000).await;
+    let cache = filled_and_swept(sweep, 100_000).await;
     for key in 0..100_000 {
         cache.set_ex(key, key, Duration::ZERO).await;
     }
@@ -195,13 +195,13 @@ async fn the_budget_cuts_repeats_but_never_the_first_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn paused_it_leaves_the_dead_where_they_are_and_reads_stay_right() {
+async fn paused_sweeper_removes_nothing_and_reads_stay_correct() {
     let cache: Cache<u64, u64> = Cache::new();
     for key in 0..100 {
         cache.set_ex(key, key, SECOND).await;
     }
     cache.pause_sweeper();
-    let_sweep(60 * SECOND).await;
+    run_sweeper(60 * SECOND).await;
     assert_eq!((cache.len(), cache.live_len()), (100, 0));
     assert_eq!(cache.get(&1).await, None);
     let mut expired = 1;
@@ -210,13 +210,13 @@ async fn paused_it_leaves_the_dead_where_they_are_and_reads_stay_right() {
     }
     cache.set_ex(1, 1, SECOND).await;
     cache.resume_sweeper();
-    let_sweep(2 * SECOND + 100 * MS).await;
+    run_sweeper(2 * SECOND + 100 * MS).await;
     assert_eq!(cache.len(), 0);
 }
 
-/// A task that never yields starves the sweeper; the reads in it are right all the same.
+/// A task that never yields starves the sweeper, but its reads are still correct.
 #[tokio::test(start_paused = true)]
-async fn starved_it_makes_no_read_wrong() {
+async fn starved_sweeper_leaves_reads_correct() {
     let cache: Cache<u64, u64> = Cache::new();
     for key in 0..100 {
         cache.set_ex(key, key, SECOND).await;
@@ -228,7 +228,7 @@ async fn starved_it_makes_no_read_wrong() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_with_the_last_handle() {
+async fn sweeper_ends_with_the_last_handle() {
     let value = Arc::new(());
     let cache: Cache<u64, Arc<()>> = Cache::new();
     let other = cache.clone();
@@ -237,17 +237,17 @@ async fn it_ends_with_the_last_handle() {
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     assert_eq!(alive(), 1);
     drop(cache);
-    let_sweep(SECOND).await;
-    assert_eq!((alive(), Arc::strong_count(&value)), (1, 2), "a handle is left");
+    run_sweeper(SECOND).await;
+    assert_eq!((alive(), Arc::strong_count(&value)), (1, 2), "one handle is left");
     drop(other);
-    let_sweep(MS).await;
+    run_sweeper(MS).await;
     assert_eq!((alive(), Arc::strong_count(&value)), (0, 1));
     assert!(events.recv().await.is_none());
 }
 
-/// One long `advance` is one tick, not six hundred.
+/// A long `advance` is one tick, not six hundred.
 #[tokio::test(start_paused = true)]
-async fn missed_ticks_are_not_made_up() {
+async fn missed_ticks_are_skipped() {
     let cache: Cache<u64, u64> = Cache::new();
     sleep(250 * MS).await;
     let before = cache.stats().sweeps;
@@ -256,9 +256,9 @@ async fn missed_ticks_are_not_made_up() {
     assert_eq!(cache.stats().sweeps - before, 1);
 }
 
-/// The same seed makes the same choices; the hasher is fixed too, so whole reports are equal.
+/// The same seed makes the same choices. The hasher is fixed too, so complete reports are equal.
 #[tokio::test(start_paused = true)]
-async fn a_seed_makes_sweeps_repeatable() {
+async fn seed_makes_sweeps_repeatable() {
     async fn reports(seed: u64) -> Vec<SweepReport> {
         let sweep = Sweep::manual().sample(0.1).repeat_at(1.0).seed(seed);
         let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::new();
@@ -275,10 +275,10 @@ async fn a_seed_makes_sweeps_repeatable() {
     assert_eq!(reports(1).await, reports(1).await);
 }
 
-/// What a sweep learned of a run of neighbours (that none of them dies soon) is forgotten by whatever
-/// brings a deadline closer: after each rotation nothing dead is left.
+/// A sweep remembers that no entry of a window expires soon. Each operation that shortens a deadline discards this, so
+/// no expired entry is left after a complete rotation.
 #[tokio::test(start_paused = true)]
-async fn what_is_passed_over_holds_nothing_dead() {
+async fn skipped_windows_have_no_expired_entry() {
     let seed = 5;
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
@@ -290,7 +290,7 @@ async fn what_is_passed_over_holds_nothing_dead() {
         }
         let (mut looked_at, mut all) = (0, 0);
         for round in 0..60 {
-            // Rounds with few changes too: then most is passed over.
+            // Some rounds change few entries, so that most windows are skipped.
             for _ in 0..if round % 3 == 0 { population / 10 } else { 3 } {
                 let key = random.random_range(0..2 * population);
                 let ttl = SECOND * random.random_range(0..30);
@@ -314,13 +314,16 @@ async fn what_is_passed_over_holds_nothing_dead() {
             }
             assert_eq!(cache.len(), cache.live_len(), "round {round} of {population}");
         }
-        // Shards of few entries are looked at whole.
-        assert!(shards == 64 || looked_at < all, "{looked_at} of {all}: nothing was passed over");
+        // Shards with few entries are always examined completely.
+        assert!(
+            shards == 64 || looked_at < all,
+            "{looked_at} of {all} examined: no window was skipped"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_sweeps_at_once_share_the_work() {
+async fn concurrent_sweeps_share_the_work() {
     let sweep = Sweep::manual().sample(1.0);
     let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
     for key in 0..20_000 {
@@ -328,15 +331,15 @@ async fn two_sweeps_at_once_share_the_work() {
     }
     let (one, other) = tokio::join!(cache.sweep(), cache.sweep());
     assert_eq!(one.expired + other.expired, 20_000);
-    assert!(one.expired > 0 && other.expired > 0, "it yields between windows");
+    assert!(one.expired > 0 && other.expired > 0, "each sweep yields between windows");
 }
 
-/// Readers and writers get their turn on a `current_thread` runtime while a large sweep goes on.
+/// Readers and writers run on a `current_thread` runtime during a large sweep.
 #[tokio::test(start_paused = true)]
-async fn a_sweep_yields_to_the_runtime() {
+async fn sweep_yields_to_the_runtime() {
     let cache: Cache<u64, u64> = Cache::builder().sweep(Sweep::manual().sample(1.0)).build();
     for key in 0..200_000 {
-        // So many that something is dead wherever it looks.
+        // Enough entries that each window has an expired one.
         let ttl = if key % 8 == 0 { Duration::ZERO } else { SECOND };
         cache.set_ex(key, key, ttl).await;
     }
@@ -353,9 +356,9 @@ async fn a_sweep_yields_to_the_runtime() {
     assert!(turns.load(Relaxed) >= 200_000 / 8_192 - 1, "{turns:?}");
 }
 
-/// A sweep that is dropped half-way has lost nothing.
+/// A cancelled sweep loses no event.
 #[tokio::test(start_paused = true)]
-async fn a_sweep_is_cancel_safe() {
+async fn sweep_is_cancel_safe() {
     let cache: Cache<u64, u64> = Cache::builder().sweep(Sweep::manual().sample(1.0)).build();
     for key in 0..50_000 {
         cache.set_ex(key, key, Duration::ZERO).await;
@@ -376,7 +379,7 @@ async fn a_sweep_is_cancel_safe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_shutdown_reads_and_writes_work_and_nothing_is_swept() {
+async fn shutdown_keeps_reads_and_writes_working_without_a_sweeper() {
     let cache: Cache<u64, u64> = Cache::new();
     let mut events = cache.events_lossless(1);
     for key in 0..100 {
@@ -385,7 +388,7 @@ async fn after_shutdown_reads_and_writes_work_and_nothing_is_swept() {
     cache.set(1_000, 1).await;
     advance(SECOND).await;
     cache.shutdown().await;
-    assert_eq!(cache.len(), 1, "what was due has left, though the subscriber had room for one");
+    assert_eq!(cache.len(), 1, "due entries are removed although the stream has capacity for one");
     let mut heard = 0;
     while events.recv().await.is_some() {
         heard += 1;
@@ -395,16 +398,13 @@ async fn after_shutdown_reads_and_writes_work_and_nothing_is_swept() {
     assert_eq!(cache.get(&1).await, Some(1));
     sleep(60 * SECOND).await;
     assert_eq!((cache.len(), cache.get(&1).await), (2, None));
-    assert!(
-        cache.events().recv().await.is_none(),
-        "a stream of a cache that is shut down has ended"
-    );
+    assert!(cache.events().recv().await.is_none(), "a stream of a shut-down cache has ended");
     cache.shutdown().await;
 }
 
-/// The real clock is the subject: on a multi-thread runtime an entry leaves without any traffic.
+/// Uses real time: on a multi-thread runtime an entry is removed without any traffic.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expires_without_traffic_in_real_time() {
+async fn entry_expires_without_traffic_in_real_time() {
     let cache: Cache<u64, u64> = Cache::new();
     let mut events = cache.events_lossless(4);
     let start = Instant::now();
@@ -419,12 +419,12 @@ mod settings {
     use super::*;
 
     fn message(set: impl FnOnce() -> Sweep + std::panic::UnwindSafe) -> String {
-        let panic = std::panic::catch_unwind(set).expect_err("bad numbers must panic");
+        let panic = std::panic::catch_unwind(set).expect_err("invalid settings must panic");
         panic.downcast_ref::<String>().expect("a formatted message").clone()
     }
 
     #[test]
-    fn bad_numbers_panic_with_their_name_and_value() {
+    fn invalid_sweep_settings_panic_with_name_and_value() {
         type Setter = fn(Sweep, f64) -> Sweep;
         let setters: [(&str, Setter); 3] =
             [("sample", Sweep::sample), ("repeat_at", Sweep::repeat_at), ("budget", Sweep::budget)];
@@ -450,7 +450,7 @@ mod settings {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn extreme_but_good_numbers_work() {
+    async fn extreme_valid_sweep_settings_work() {
         let sweep = Sweep::default().every(Duration::MAX).sample(1e-300).repeat_at(1e-300);
         let cache: Cache<u64, u64> = Cache::builder().sweep(sweep.budget(1e-300)).build();
         cache.set_ex(1, 1, Duration::ZERO).await;
@@ -460,9 +460,9 @@ mod settings {
     }
 }
 
-/// What lives is passed over, also in tables that never grew.
+/// Windows of live entries are skipped, even in tables that never grew.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_due_is_not_looked_at() {
+async fn windows_without_due_entries_are_not_examined() {
     for capacity in [0, 100, 200_000] {
         let builder = Cache::builder().sweep(Sweep::manual()).initial_capacity(capacity);
         let cache: Cache<u64, u64> = builder.build();
@@ -478,13 +478,17 @@ async fn what_is_not_due_is_not_looked_at() {
         let report = cache.sweep().await;
         assert_eq!(report.expired, 1);
         assert!(report.looked_at <= 64, "{report:?}");
-        assert_eq!(cache.sweep().await.looked_at, 0, "what stayed is known");
+        assert_eq!(
+            cache.sweep().await.looked_at,
+            0,
+            "the remaining windows are known to have no due entry"
+        );
     }
 }
 
-/// Times of months and years: what is too far ahead to be told exactly leaves in time all the same.
+/// TTLs of months and years: a deadline too far ahead to be represented exactly in the index is still met.
 #[tokio::test(start_paused = true)]
-async fn what_dies_in_a_year_leaves_in_time() {
+async fn entries_with_a_ttl_of_a_year_are_removed_in_time() {
     const DAY: Duration = Duration::from_secs(86_400);
     let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).build();
     for day in 1..1_000 {
@@ -494,7 +498,7 @@ async fn what_dies_in_a_year_leaves_in_time() {
     for day in 1..1_000 {
         advance(DAY - MS).await;
         looked_at += cache.sweep().await.looked_at;
-        assert_eq!(cache.len(), 1_000 - day as usize, "before day {day} is over");
+        assert_eq!(cache.len(), 1_000 - day as usize, "before the end of day {day}");
         advance(MS).await;
         looked_at += cache.sweep().await.looked_at;
         assert_eq!(cache.len(), 999 - day as usize, "after day {day}");
@@ -503,31 +507,31 @@ async fn what_dies_in_a_year_leaves_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_is_heard_by_a_sweep_that_is_held_back() {
+async fn pause_sweeper_stops_a_sweep_that_waits_for_a_subscriber() {
     let cache: Cache<u64, u64> = Cache::new();
     let mut events = cache.events_lossless(10);
     for key in 0..1_000 {
         cache.set_ex(key, key, SECOND).await;
     }
-    let_sweep(2 * SECOND).await;
-    assert!(cache.len() >= 980, "it is held back");
+    run_sweeper(2 * SECOND).await;
+    assert!(cache.len() >= 980, "the sweep waits for the subscriber");
     cache.pause_sweeper();
     let before = cache.len();
     for _ in 0..10 {
         events.recv().await.unwrap();
     }
-    let_sweep(10 * SECOND).await;
-    assert_eq!(cache.len(), before, "it goes on though it is paused");
+    run_sweeper(10 * SECOND).await;
+    assert_eq!(cache.len(), before, "the paused sweep has stopped");
     cache.resume_sweeper();
     for _ in 10..1_000 {
-        timeout(SECOND, events.recv()).await.expect("it works again").unwrap();
+        timeout(SECOND, events.recv()).await.expect("the sweeper has resumed").unwrap();
     }
     assert!(cache.is_empty());
 }
 
-/// Memory goes back a part at a time. In between, every verb finds what it should, wherever that is.
+/// Tables shrink a part at a time. In between, each method finds every entry in either table.
 #[tokio::test(start_paused = true)]
-async fn while_memory_goes_back_every_entry_is_found() {
+async fn every_entry_is_found_while_tables_shrink() {
     const KEYS: u64 = 60_000;
     let cache: Cache<u64, u64> = Cache::builder().shards(2).sweep(Sweep::manual()).build();
     let mut random = SmallRng::seed_from_u64(0x5eed_0015);
@@ -540,10 +544,10 @@ async fn while_memory_goes_back_every_entry_is_found() {
         }
     }
     advance(SECOND).await;
-    let mut cut_short = 0;
+    let mut dropped_early = 0;
     for _ in 0..1_000 {
-        // Dropped wherever it first makes way for others.
-        cut_short += u32::from(spawn(cache.sweep()).poll().is_pending());
+        // The sweep is dropped at its first yield.
+        dropped_early += u32::from(spawn(cache.sweep()).poll().is_pending());
         for _ in 0..100 {
             let key = random.random_range(0..KEYS);
             let value = random.random();
@@ -561,16 +565,16 @@ async fn while_memory_goes_back_every_entry_is_found() {
         }
         assert_eq!(cache.live_len(), left.len());
     }
-    assert!(cut_short > 50, "{cut_short}");
+    assert!(dropped_early > 50, "{dropped_early}");
     assert_eq!(cache.len(), left.len());
     assert_eq!(cache.iter().collect::<HashMap<_, _>>(), left);
     cache.clear().await;
     assert!(cache.is_empty());
 }
 
-/// Where nothing happens for long, ticks become rare; what is written then leaves in time all the same.
+/// Without work the sweeper ticks rarely, but an entry written then is still removed in time.
 #[tokio::test(start_paused = true)]
-async fn a_sweeper_that_rests_is_woken_in_time() {
+async fn resting_sweeper_is_woken_by_a_write() {
     let cache: Cache<u64, u64> = Cache::new();
     for key in 0..100 {
         cache.set_ex(key, key, 1_000 * SECOND).await;
@@ -582,11 +586,11 @@ async fn a_sweeper_that_rests_is_woken_in_time() {
         sleep(100 * SECOND).await;
         seconds += 100;
         let sweeps = cache.stats().sweeps - before;
-        assert!((300..500).contains(&sweeps), "{sweeps} sweeps in 100 s with nothing to do");
+        assert!((300..500).contains(&sweeps), "{sweeps} sweeps in 100 s without work");
         if seconds >= 1_000 {
             return;
         }
-        // Anywhere between two ticks, and due at any time after.
+        // Written at any time between two ticks, and due at any time after that.
         sleep(MS * (37 * round % 1_000) as u32).await;
         let ttl = MS * (113 * round % 2_500) as u32;
         let deadline = Instant::now() + ttl;
@@ -598,8 +602,11 @@ async fn a_sweeper_that_rests_is_woken_in_time() {
                 cache.expire_at(&1_000, deadline).await;
             }
         }
-        let event =
-            timeout(ttl + SECOND, events.recv()).await.expect("it leaves").unwrap().unwrap();
+        let event = timeout(ttl + SECOND, events.recv())
+            .await
+            .expect("the entry is removed")
+            .unwrap()
+            .unwrap();
         assert!(event.at <= deadline + 100 * MS, "round {round}: {:?}", event.lag());
     }
 }

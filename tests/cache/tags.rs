@@ -1,4 +1,4 @@
-//! Tags, beside sweeps that overlap, loads and the end.
+//! Tags, with overlapping sweeps, loads, waiters, bounds and shutdown.
 
 use std::{
     hash::{BuildHasherDefault, DefaultHasher},
@@ -18,9 +18,10 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_eq, task::spawn};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The first had passed the value by when its tag was removed, and ends last: it has not looked for that tag.
+/// The first sweep has passed the entries when the second tag is removed, and ends last: it has not searched for that
+/// tag.
 #[tokio::test(start_paused = true)]
-async fn of_two_sweeps_at_a_time_none_forgets_a_tag() {
+async fn overlapping_sweeps_complete_every_remove_tag() {
     let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).shards(64).build();
     for key in 0..1_000 {
         cache.set_tagged(key, key, MINUTE, ["first"]).await;
@@ -44,7 +45,7 @@ async fn of_two_sweeps_at_a_time_none_forgets_a_tag() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tag_removed_leaves_before_the_streams_end() {
+async fn shutdown_publishes_entries_removed_by_tag() {
     let cache: Cache<u32, u32> =
         Cache::builder().sweep(Sweep::manual()).publish([Cause::Removed]).build();
     let mut events = cache.events_lossless(1_000);
@@ -53,16 +54,16 @@ async fn what_a_tag_removed_leaves_before_the_streams_end() {
     }
     cache.remove_tag("tag").await;
     cache.shutdown().await;
-    let mut told = 0;
+    let mut received = 0;
     while events.recv().await.is_some() {
-        told += 1;
+        received += 1;
     }
-    assert_eq!((told, cache.len()), (500, 0));
+    assert_eq!((received, cache.len()), (500, 0));
 }
 
-/// Whoever sees first that it was removed: what was being loaded then is older.
+/// The load has started before the removal, so its value is older, whether a read or a sweep removes the entry first.
 #[tokio::test(start_paused = true)]
-async fn a_tag_that_is_removed_wins_over_a_load_ahead() {
+async fn remove_tag_takes_precedence_over_a_refresh_ahead() {
     for sweeps in [false, true] {
         let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual().seed(1));
         let cache = builder.refresh_ahead(1e9).build();
@@ -75,13 +76,13 @@ async fn a_tag_that_is_removed_wins_over_a_load_ahead() {
                 value
             }
         };
-        // How long a load takes must be known.
+        // One load first: refresh-ahead needs a duration of loads.
         gate.add_permits(1);
         cache.get_or_set_with(&0, MINUTE, load(0)).await;
         cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
         advance(MINUTE / 2).await;
         assert_eq!(cache.get_or_set_with(&1, MINUTE, load(2)).await, 1);
-        // It loads by now.
+        // The refresh is running from here on.
         sleep(Duration::from_millis(10)).await;
         cache.remove_tag("tag").await;
         match sweeps {
@@ -90,38 +91,42 @@ async fn a_tag_that_is_removed_wins_over_a_load_ahead() {
         }
         gate.add_permits(1);
         sleep(Duration::from_millis(1)).await;
-        assert_eq!(cache.stats().loads, 2, "it was loaded ahead");
-        assert_eq!(cache.get(&1).await, None, "sweeps {sweeps}: older than the removal");
+        assert_eq!(cache.stats().loads, 2, "the refresh has finished");
+        assert_eq!(
+            cache.get(&1).await,
+            None,
+            "sweeps {sweeps}: the loaded value is older than the removal"
+        );
     }
 }
 
-/// Those who wait, for each of the verbs that do.
+/// Checks each method that waits for a key.
 #[tokio::test(start_paused = true)]
-async fn who_waits_hears_of_a_tag_that_is_removed() {
+async fn remove_tag_wakes_waiters_of_the_key() {
     let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).publish([]).build();
     cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
-    let mut leaves = spawn(cache.expired(&1));
-    assert_pending!(leaves.poll());
+    let mut removal = spawn(cache.expired(&1));
+    assert_pending!(removal.poll());
     cache.remove_tag("tag").await;
-    let mut comes = spawn(cache.wait_for(&1));
-    assert_pending!(comes.poll());
-    let event = assert_ready!(leaves.poll()).unwrap();
+    let mut insertion = spawn(cache.wait_for(&1));
+    assert_pending!(insertion.poll());
+    let event = assert_ready!(removal.poll()).unwrap();
     assert_eq!((event.value, event.cause), (1, Cause::Removed));
     cache.set_tagged(1, 2, MINUTE, ["tag"]).await;
-    assert_ready_eq!(comes.poll(), 2);
+    assert_ready_eq!(insertion.poll(), 2);
 }
 
-/// As one that has died before may be stale, and one that was removed may not.
+/// An entry that had expired before the removal could be stale, but an entry removed by tag must not be.
 #[tokio::test(start_paused = true)]
-async fn what_a_tag_removed_is_not_stale() {
-    for dies_first in [false, true] {
+async fn entry_removed_by_tag_is_never_returned_stale() {
+    for expires_first in [false, true] {
         let cache: Cache<u32, u32> = Cache::builder()
             .sweep(Sweep::manual())
             .stale_while_revalidate(MINUTE)
             .stale_if_error(MINUTE)
             .build();
         cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
-        if dies_first {
+        if expires_first {
             advance(MINUTE).await;
         }
         cache.remove_tag("tag").await;
@@ -136,11 +141,12 @@ async fn what_a_tag_removed_is_not_stale() {
     }
 }
 
-/// At the bound, those leave first whom nobody finds any more; without a sweep as far as they are met.
+/// At the bound, entries removed by tag are removed before live ones are evicted. Without a sweep, this holds for those
+/// that the policy samples.
 #[tokio::test(start_paused = true)]
-async fn what_a_tag_removed_makes_room_first() {
+async fn entries_removed_by_tag_are_removed_before_evictions() {
     let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual().seed(1));
-    // The same in each run, and well mixed: where one kind crowds a part of a table, samples there meet that kind alone.
+    // Fixed and well mixed: if entries of one kind were clustered in a table, a sample there would have only that kind.
     let builder = builder.hasher(BuildHasherDefault::<DefaultHasher>::default());
     let cache = builder.max_entries(2_000).publish([Cause::Removed, Cause::Evicted]).build();
     let mut events = cache.events_lossless(10_000);
@@ -154,17 +160,18 @@ async fn what_a_tag_removed_makes_room_first() {
     }
     let stats = cache.stats();
     assert_eq!((cache.len(), stats.removed + stats.evicted), (2_000, 500));
-    assert!(stats.evicted < 50, "{} of the living have left", stats.evicted);
+    assert!(stats.evicted < 50, "{} live entries were evicted", stats.evicted);
     while let Some(event) = events.recv().now_or_never().flatten() {
         assert_eq!(event.cause == Cause::Removed, event.key >= 1_000_000, "{event:?}");
     }
 }
 
-/// What was removed while it lived is told of as removed, however late and by whatever it leaves.
+/// An entry removed by tag while it was live has the cause `Removed`, no matter how late and by which operation it is
+/// removed from memory.
 #[tokio::test(start_paused = true)]
-async fn what_a_tag_removed_has_not_expired_since() {
+async fn entry_removed_by_tag_has_the_cause_removed_after_its_deadline() {
     for bounded in [false, true] {
-        for way in 0..7 {
+        for operation in 0..7 {
             let builder = Cache::<u32, u32>::builder()
                 .sweep(Sweep::manual())
                 .publish([Cause::Expired, Cause::Removed]);
@@ -174,7 +181,7 @@ async fn what_a_tag_removed_has_not_expired_since() {
             cache.set_tagged(1, 1, Duration::from_secs(1), ["a"]).await;
             cache.remove_tag("a").await;
             advance(Duration::from_secs(2)).await;
-            match way {
+            match operation {
                 0 => cache.clear().await,
                 1 if bounded => drop(cache.set(3, 3).await),
                 1 | 2 => drop(cache.sweep().await),
@@ -183,12 +190,12 @@ async fn what_a_tag_removed_has_not_expired_since() {
                 5 => assert_eq!(cache.remove_many([&1]).await, 0),
                 _ => cache.shutdown().await,
             }
-            let told = from_fn(|| unconstrained(events.recv()).now_or_never().flatten());
-            let told: Vec<_> = told.filter(|event| event.key == 1).collect();
-            assert_eq!(told.len(), 1, "{way}");
-            assert_eq!((told[0].value, told[0].cause), (1, Cause::Removed), "{way}");
+            let received = from_fn(|| unconstrained(events.recv()).now_or_never().flatten());
+            let received: Vec<_> = received.filter(|event| event.key == 1).collect();
+            assert_eq!(received.len(), 1, "{operation}");
+            assert_eq!((received[0].value, received[0].cause), (1, Cause::Removed), "{operation}");
             let stats = cache.stats();
-            assert_eq!(stats.expired, 0, "{way}");
+            assert_eq!(stats.expired, 0, "{operation}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What each verb means, the cases of Redis' `tests/unit/expire.tcl` among them.
+//! Semantics of the methods that correspond to Redis commands, including the cases of Redis' `tests/unit/expire.tcl`.
 
 use std::{hash::RandomState, time::Duration};
 
@@ -21,12 +21,12 @@ async fn cache_with(ttl: Option<Duration>) -> Cache<String, u32> {
     cache
 }
 
-fn left(seconds: u64) -> Ttl {
+fn remaining(seconds: u64) -> Ttl {
     Ttl::Remaining(Duration::from_secs(seconds))
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_exactly_at_the_deadline() {
+async fn value_expires_exactly_at_its_deadline() {
     let cache = cache_with(Some(10 * SECOND)).await;
     advance(10 * SECOND - Duration::from_nanos(1)).await;
     assert_eq!(cache.get("k").await, Some(1));
@@ -37,9 +37,9 @@ async fn dead_exactly_at_the_deadline() {
     assert!(!cache.contains_key("k").await);
 }
 
-/// No call returns or revives a dead value that no sweep has seen.
+/// No method returns or revives an expired value that is not yet swept.
 #[tokio::test(start_paused = true)]
-async fn dead_and_unswept_is_dead_for_every_verb() {
+async fn expired_unswept_value_is_missing_for_every_method() {
     let cache = cache();
     let keys = 0..18;
     for key in keys.clone() {
@@ -49,14 +49,14 @@ async fn dead_and_unswept_is_dead_for_every_verb() {
     assert_eq!((cache.len(), cache.live_len()), (18, 0));
     assert_eq!(cache.iter().count() + cache.keys().count() + cache.values().count(), 0);
     assert_eq!(format!("{cache:?}"), r#"Cache "cache" {}"#);
-    assert_eq!(cache.len(), 18, "looking at all of them expires none");
+    assert_eq!(cache.len(), 18, "iteration expires no entry");
     assert_eq!(cache.get("0").await, None);
     assert_eq!(cache.get_ex("1", SECOND).await, None);
     assert_eq!(cache.set("2".into(), 0).await, None);
     assert_eq!(cache.set_ex("3".into(), 0, SECOND).await, None);
     assert!(cache.set_nx("4".into(), 0, None).await);
     assert_eq!(cache.set_keep_ttl("5".into(), 0).await, None);
-    assert_eq!(cache.ttl("5").await, Ttl::Persistent, "the TTL of the dead is not kept");
+    assert_eq!(cache.ttl("5").await, Ttl::Persistent, "the TTL of an expired value is not kept");
     assert_eq!(cache.remove("6").await, None);
     assert!(!cache.contains_key("7").await);
     assert_eq!(cache.ttl("8").await, Ttl::Missing);
@@ -77,7 +77,7 @@ async fn dead_and_unswept_is_dead_for_every_verb() {
     let mut live: Vec<String> = cache.keys().collect();
     live.sort();
     assert_eq!(live, ["2", "3", "4", "5"]);
-    assert_eq!(cache.len(), 4, "each dead value left when it was met");
+    assert_eq!(cache.len(), 4, "each lookup removed the expired value it found");
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +92,7 @@ async fn set_returns_the_previous_live_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_set_drops_the_ttl() {
+async fn set_discards_the_ttl() {
     let cache = cache_with(Some(SECOND)).await;
     cache.set("k".into(), 2).await;
     assert_eq!(cache.ttl("k").await, Ttl::Persistent);
@@ -101,47 +101,47 @@ async fn a_plain_set_drops_the_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_ttl_is_what_set_gives() {
+async fn set_uses_the_default_ttl() {
     let cache: Cache<String, u32> = Cache::builder().time_to_live(5 * SECOND).build();
     cache.set("set".into(), 1).await;
     cache.set_nx("nx".into(), 1, None).await;
     cache.set_keep_ttl("keep".into(), 1).await;
     cache.set_ex("ex".into(), 1, SECOND).await;
     for (key, seconds) in [("set", 5), ("nx", 5), ("keep", 5), ("ex", 1)] {
-        assert_eq!(cache.ttl(key).await, left(seconds), "{key}");
+        assert_eq!(cache.ttl(key).await, remaining(seconds), "{key}");
     }
     advance(3 * SECOND).await;
     cache.set_keep_ttl("set".into(), 2).await;
-    assert_eq!(cache.ttl("set").await, left(2));
+    assert_eq!(cache.ttl("set").await, remaining(2));
     cache.set("set".into(), 3).await;
-    assert_eq!(cache.ttl("set").await, left(5));
+    assert_eq!(cache.ttl("set").await, remaining(5));
 }
 
 #[tokio::test(start_paused = true)]
-async fn set_nx_only_where_nothing_lives() {
+async fn set_nx_writes_only_without_a_live_value() {
     let cache = cache_with(Some(SECOND)).await;
     assert!(!cache.set_nx("k".into(), 2, Some(9 * SECOND)).await);
-    assert_eq!((cache.get("k").await, cache.ttl("k").await), (Some(1), left(1)));
+    assert_eq!((cache.get("k").await, cache.ttl("k").await), (Some(1), remaining(1)));
     advance(SECOND).await;
     assert!(cache.set_nx("k".into(), 2, Some(9 * SECOND)).await);
-    assert_eq!((cache.get("k").await, cache.ttl("k").await), (Some(2), left(9)));
+    assert_eq!((cache.get("k").await, cache.ttl("k").await), (Some(2), remaining(9)));
     assert!(cache.set_nx("new".into(), 3, None).await);
     assert_eq!(cache.ttl("new").await, Ttl::Persistent);
 }
 
 #[tokio::test(start_paused = true)]
-async fn set_keep_ttl_keeps_it() {
+async fn set_keep_ttl_keeps_the_ttl() {
     let cache = cache_with(Some(10 * SECOND)).await;
     advance(4 * SECOND).await;
     assert_eq!(cache.set_keep_ttl("k".into(), 2).await, Some(1));
-    assert_eq!(cache.ttl("k").await, left(6));
+    assert_eq!(cache.ttl("k").await, remaining(6));
     let cache = cache_with(None).await;
     cache.set_keep_ttl("k".into(), 2).await;
     assert_eq!(cache.ttl("k").await, Ttl::Persistent);
 }
 
 #[tokio::test(start_paused = true)]
-async fn get_ex_slides() {
+async fn get_ex_restarts_the_ttl() {
     let cache = cache_with(Some(10 * SECOND)).await;
     for _ in 0..5 {
         advance(9 * SECOND).await;
@@ -151,22 +151,22 @@ async fn get_ex_slides() {
     assert_eq!(cache.get_ex("k", 10 * SECOND).await, None);
     let cache = cache_with(None).await;
     cache.get_ex("k", SECOND).await;
-    assert_eq!(cache.ttl("k").await, left(1), "a persistent value gets the TTL too");
+    assert_eq!(cache.ttl("k").await, remaining(1), "a persistent value gets the TTL too");
 }
 
 #[tokio::test(start_paused = true)]
-async fn expire_gives_a_new_ttl_in_both_directions() {
+async fn expire_lengthens_and_shortens_the_ttl() {
     for (old, new) in [(Some(10), 20), (Some(20), 10), (None, 10)] {
         let cache = cache_with(old.map(Duration::from_secs)).await;
         assert!(cache.expire("k", Duration::from_secs(new)).await);
-        assert_eq!(cache.ttl("k").await, left(new));
+        assert_eq!(cache.ttl("k").await, remaining(new));
     }
     assert!(!cache().expire("missing", SECOND).await);
 }
 
-/// The table of Redis 7: a persistent value has an infinite TTL for `GT` and `LT`.
+/// Same table as in Redis 7: for `GT` and `LT`, a persistent value has an infinite TTL.
 #[tokio::test(start_paused = true)]
-async fn expire_if_as_in_redis() {
+async fn expire_if_has_the_conditions_of_redis() {
     let infinite = Duration::MAX;
     let ten = Some(10);
     let cases = [
@@ -204,23 +204,23 @@ async fn expire_if_as_in_redis() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expire_at_an_instant() {
+async fn expire_at_sets_the_deadline_to_an_instant() {
     let cache = cache_with(None).await;
     assert!(cache.expire_at("k", Instant::now() + 7 * SECOND).await);
-    assert_eq!(cache.ttl("k").await, left(7));
-    assert!(cache.expire_at("k", Instant::now()).await, "it was alive");
-    assert_eq!(cache.get("k").await, None, "the present is past");
+    assert_eq!(cache.ttl("k").await, remaining(7));
+    assert!(cache.expire_at("k", Instant::now()).await, "the value was live");
+    assert_eq!(cache.get("k").await, None, "a deadline of now has passed");
     let cache = cache_with(None).await;
     assert!(cache.expire_at("k", Instant::now() - 100 * SECOND).await);
     assert_eq!(cache.get("k").await, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn extend_adds_to_what_is_left() {
+async fn extend_adds_to_the_remaining_ttl() {
     let cache = cache_with(Some(10 * SECOND)).await;
     advance(4 * SECOND).await;
     assert!(cache.extend("k", 3 * SECOND).await);
-    assert_eq!(cache.ttl("k").await, left(9));
+    assert_eq!(cache.ttl("k").await, remaining(9));
     assert!(!cache.extend("missing", SECOND).await);
     let cache = cache_with(None).await;
     assert!(!cache.extend("k", SECOND).await);
@@ -228,7 +228,7 @@ async fn extend_adds_to_what_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn persist_takes_the_deadline_away() {
+async fn persist_removes_the_deadline() {
     let cache = cache_with(Some(SECOND)).await;
     assert!(cache.persist("k").await);
     assert!(!cache.persist("k").await);
@@ -238,7 +238,7 @@ async fn persist_takes_the_deadline_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ttl_of_zero_is_dead_at_once() {
+async fn ttl_of_zero_expires_immediately() {
     let cache = cache();
     assert_eq!(cache.set_ex("k".into(), 1, Duration::ZERO).await, None);
     assert_eq!((cache.len(), cache.get("k").await), (1, None));
@@ -254,7 +254,7 @@ async fn a_ttl_of_zero_is_dead_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_overflows_is_persistent() {
+async fn overflowing_deadline_is_persistent() {
     for ttl in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)] {
         let cache = cache_with(Some(ttl)).await;
         assert_eq!(cache.ttl("k").await, Ttl::Persistent, "{ttl:?}");
@@ -268,11 +268,11 @@ async fn a_deadline_that_overflows_is_persistent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn update_in_place_keeps_the_ttl() {
+async fn update_keeps_the_ttl() {
     let cache = cache_with(Some(10 * SECOND)).await;
     advance(SECOND).await;
     assert_eq!(cache.update("k", |v| std::mem::replace(v, 5)).await, Some(1));
-    assert_eq!((cache.get("k").await, cache.ttl("k").await), (Some(5), left(9)));
+    assert_eq!((cache.get("k").await, cache.ttl("k").await), (Some(5), remaining(9)));
     assert_eq!(cache.update("missing", |v| *v).await, None);
 }
 
@@ -318,7 +318,7 @@ async fn set_nx_has_one_winner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expire_now_ends_a_life() {
+async fn expire_now_removes_the_value_and_returns_it() {
     let cache = cache_with(Some(10 * SECOND)).await;
     assert_eq!(cache.expire_now("k").await, Some(1));
     assert_eq!(cache.expire_now("k").await, None);
@@ -326,7 +326,7 @@ async fn expire_now_ends_a_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clear_takes_everything() {
+async fn clear_removes_all_entries() {
     let cache = cache();
     for i in 0..1_000 {
         cache.set(i.to_string(), i).await;
@@ -338,27 +338,27 @@ async fn clear_takes_everything() {
     assert_eq!(cache.get("7").await, Some(7));
 }
 
-/// The loop may call the cache: no lock is held between items.
+/// The loop may call the cache, because no lock is held between two items.
 #[tokio::test(start_paused = true)]
-async fn iteration_holds_no_lock_and_shows_no_dead() {
+async fn iter_holds_no_lock_and_skips_expired_values() {
     let cache = cache();
     for i in 0..1_000 {
         cache.set_ex(i.to_string(), i, if i % 2 == 0 { SECOND } else { 9 * SECOND }).await;
     }
     advance(SECOND).await;
-    let mut seen = 0;
+    let mut count = 0;
     for (key, value) in cache.iter() {
         assert_eq!(value % 2, 1);
         cache.remove(&key).await;
         cache.set_ex(key, value, Duration::ZERO).await;
-        seen += 1;
+        count += 1;
     }
-    assert_eq!(seen, 500);
+    assert_eq!(count, 500);
 }
 
-/// A value that dies after its shard was copied is not shown either.
+/// A value that expires after its shard was cloned is not returned either.
 #[tokio::test(start_paused = true)]
-async fn iteration_shows_none_that_died_meanwhile() {
+async fn iter_skips_values_that_expire_during_the_iteration() {
     let cache: Cache<u32, u32> = Cache::builder().shards(2).sweep(Sweep::manual()).build();
     for i in 0..100 {
         cache.set_ex(i, i, SECOND).await;
@@ -370,7 +370,7 @@ async fn iteration_shows_none_that_died_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handles_are_one_cache() {
+async fn clones_share_one_cache() {
     let cache = cache();
     let other = cache.clone();
     cache.set("k".into(), 1).await;
@@ -378,7 +378,7 @@ async fn handles_are_one_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_is_bounded_and_shows_what_is_left() {
+async fn debug_output_is_bounded_and_shows_remaining_ttls() {
     let cache = cache();
     cache.set_ex("k".into(), 1, 3 * SECOND).await;
     assert_eq!(format!("{cache:?}"), r#"Cache "cache" {"k": 1 (expires in 3s)}"#);
@@ -410,7 +410,7 @@ async fn stats_count_each_call() {
     assert_eq!(stats.hit_ratio(), 0.5);
 }
 
-/// A handle does what it did also where there is no runtime.
+/// Handles work outside of a runtime.
 #[test]
 fn handles_work_without_a_runtime() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -422,19 +422,19 @@ fn handles_work_without_a_runtime() {
 
 #[test]
 #[should_panic(expected = "must be built inside of a Tokio runtime")]
-fn build_needs_a_runtime() {
+fn build_panics_outside_of_a_runtime() {
     let _ = Cache::<u8, u8>::new();
 }
 
 #[test]
 #[should_panic(expected = "shards must be 1 to 65536, got 0")]
-fn no_shards() {
+fn shards_of_zero_panic() {
     let _ = Cache::<u8, u8>::builder().shards(0);
 }
 
 #[test]
 #[should_panic(expected = "event_capacity must be at least 1, got 0")]
-fn no_event_capacity() {
+fn event_capacity_of_zero_panics() {
     let _ = Cache::<u8, u8>::builder().event_capacity(0);
 }
 

@@ -1,4 +1,4 @@
-//! What finds a key of owned parts by borrowed ones, and what that can be made of.
+//! Borrowed form of a tuple key: finds a `(String, u32)` by a `&str`, and can be converted to it.
 
 use fleeting::{Equivalent, ToKey};
 

@@ -1,6 +1,6 @@
-//! Cases by the real clock, on a machine that may do much else.
+//! Test cases that depend on the real clock, on a machine that may be busy.
 
-// Each test binary compiles this module anew, and uses its share of it.
+// Each test binary compiles its own copy of this module and uses only a part of it.
 #![allow(dead_code)]
 
 use std::{
@@ -18,22 +18,22 @@ thread_local! {
     static SCALE: Cell<u32> = const { Cell::new(1) };
 }
 
-/// So many milliseconds, in a case that [`in_time`] runs: more of them in each further attempt.
+/// Returns a duration for a case run by [`in_time`]. It doubles with each attempt.
 pub(crate) fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds) * SCALE.get()
 }
 
-/// Runs a case that takes it for granted that the machine is in time.
+/// Runs a case that assumes that its threads and timers are scheduled promptly.
 ///
-/// An attempt that fails while the machine was late is void: there is another, with all times twice as long. One
-/// that fails on a machine in time has failed.
+/// If an attempt fails and the machine was late, it is repeated with all durations of [`ms`] doubled. If it fails
+/// although the machine was prompt, the case has failed.
 pub(crate) async fn in_time(case: impl AsyncFn()) {
     for scale in [1, 2, 4, 8] {
         SCALE.set(scale);
-        let watch = Watch::begin();
+        let probe = LatenessProbe::begin();
         let Err(panic) = AssertUnwindSafe(case()).catch_unwind().await else { return };
-        match watch.lateness() {
-            Some(late) => println!("the attempt is void: {late}"),
+        match probe.lateness() {
+            Some(late) => println!("attempt repeated: {late}"),
             None => resume_unwind(panic),
         }
     }
@@ -41,59 +41,60 @@ pub(crate) async fn in_time(case: impl AsyncFn()) {
     case().await;
 }
 
-/// Runs `attempt` until it says that enough happened in it to mean anything.
+/// Repeats `attempt` until it returns true: until the faults that it injects have had an effect.
 pub(crate) async fn until_enough(attempt: impl AsyncFn() -> bool) {
     for _ in 0..30 {
         if attempt().await {
             return;
         }
     }
-    panic!("too little happens, in thirty attempts");
+    panic!("the injected faults had no effect in thirty attempts");
 }
 
-/// Sleeps over and over, to see how late it is woken, and knows how long the case's own thread waited for a processor.
-struct Watch {
-    end: Sender<()>,
+/// Measures how late the machine is: by a thread that sleeps repeatedly, and by the time for which the thread of the
+/// case was runnable but not running.
+struct LatenessProbe {
+    stop: Sender<()>,
     sleeper: JoinHandle<(u32, Duration)>,
     begin: Instant,
-    kept_waiting: Duration,
+    run_delay: Duration,
 }
 
-/// How long this thread has waited for a processor, in all.
-fn kept_waiting() -> Duration {
-    let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells");
+/// Returns the total time for which this thread was runnable but not running.
+fn run_delay() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux provides schedstat");
     let nanoseconds = stat.split(' ').nth(1).and_then(|field| field.parse().ok());
-    Duration::from_nanos(nanoseconds.expect("the second field"))
+    Duration::from_nanos(nanoseconds.expect("the second field is a number"))
 }
 
-impl Watch {
+impl LatenessProbe {
     const NAP: Duration = Duration::from_millis(1);
 
     fn begin() -> Self {
-        let (end, ended) = channel();
+        let (stop, stopped) = channel();
         let sleeper = thread::spawn(move || {
             let (mut naps, mut worst) = (0, Duration::ZERO);
             loop {
                 let begin = Instant::now();
-                if ended.recv_timeout(Self::NAP) != Err(RecvTimeoutError::Timeout) {
+                if stopped.recv_timeout(Self::NAP) != Err(RecvTimeoutError::Timeout) {
                     return (naps, worst);
                 }
                 naps += 1;
                 worst = worst.max(begin.elapsed().saturating_sub(Self::NAP));
             }
         });
-        Self { end, sleeper, begin: Instant::now(), kept_waiting: kept_waiting() }
+        Self { stop, sleeper, begin: Instant::now(), run_delay: run_delay() }
     }
 
-    /// What says that the machine was late; nothing where it was not.
+    /// Returns a description of the lateness if the machine was late.
     fn lateness(self) -> Option<String> {
         let passed = self.begin.elapsed();
-        drop(self.end);
-        let (naps, worst) = self.sleeper.join().expect("it only sleeps");
-        let waited = kept_waiting() - self.kept_waiting;
+        drop(self.stop);
+        let (naps, worst) = self.sleeper.join().expect("the thread only sleeps");
+        let waited = run_delay() - self.run_delay;
         let is_late = worst.max(waited) > 10 * Self::NAP || naps * 2 * Self::NAP < passed;
         is_late.then(|| {
-            format!("in {passed:?}, of {naps} naps of 1 ms, one was {worst:?} late; the case waited for {waited:?}")
+            format!("in {passed:?}, of {naps} sleeps of 1 ms, one was {worst:?} late; the case was not running for {waited:?}")
         })
     }
 }

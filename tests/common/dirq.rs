@@ -1,6 +1,6 @@
-//! What the tests of directory queues share: a look at the files, their ages, and the Python package.
+//! Shared helpers for tests of directory queues: file trees, ages, and the Python package.
 
-// Each test binary compiles this module anew, and uses its share of it.
+// Each test binary compiles this module separately, and uses a part of it.
 #![allow(dead_code)]
 
 use std::{
@@ -13,16 +13,16 @@ use std::{
 use fleeting::dirq::{Error, Name, Walk};
 use tempfile::TempDir;
 
-/// All that `walk` yields.
+/// Collects all items of `walk`.
 pub(crate) async fn all<T>(mut walk: Walk<T>) -> Vec<T> {
     let mut found = Vec::new();
     while let Some(next) = walk.next().await {
-        found.push(next.expect("nothing is in the way"));
+        found.push(next.expect("the iteration has no errors"));
     }
     found
 }
 
-/// The name by which the test of a module, by its `module_path!()`, is called.
+/// Returns the full name of a test, given its module by `module_path!()`.
 pub(crate) fn test_name(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_, module)) => format!("{module}::{test}"),
@@ -30,25 +30,26 @@ pub(crate) fn test_name(module: &str, test: &str) -> String {
     }
 }
 
-/// A directory in memory where there is such, for what would wear a disk.
+/// Creates a directory in memory if possible, for tests that write a lot.
 pub(crate) fn scratch() -> TempDir {
     match Path::new("/dev/shm").is_dir() {
         true => tempfile::tempdir_in("/dev/shm"),
         false => tempfile::tempdir(),
     }
-    .expect("a directory can be made")
+    .expect("a directory can be created")
 }
 
-/// The paths of all files and directories below `top`, from there, sorted; directories end in a slash.
+/// Returns the relative paths of all files and directories below `top`, sorted. Directories end in a slash.
 pub(crate) fn tree(top: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![top.to_owned()];
     while let Some(directory) = left.pop() {
-        for entry in fs::read_dir(&directory).expect("it is a directory") {
-            let entry = entry.expect("it can be listed");
+        for entry in fs::read_dir(&directory).expect("the path is a directory") {
+            let entry = entry.expect("the directory can be listed");
             let path = entry.path();
-            let name = path.strip_prefix(top).expect("it is below").display().to_string();
-            if entry.file_type().expect("it has a type").is_dir() {
+            let name =
+                path.strip_prefix(top).expect("the path is below the top").display().to_string();
+            if entry.file_type().expect("the file type is known").is_dir() {
                 found.push(format!("{name}/"));
                 left.push(path);
             } else {
@@ -60,13 +61,13 @@ pub(crate) fn tree(top: &Path) -> Vec<String> {
     found
 }
 
-/// The paths of a simple queue's elements in order, read as any other program would.
+/// Returns the paths of a simple queue's elements in order, without using the library.
 pub(crate) fn elements(queue: &Path) -> Vec<PathBuf> {
     let list = |path: &Path| -> Vec<PathBuf> {
         let entries =
             fs::read_dir(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut paths: Vec<_> =
-            entries.map(|entry| entry.expect("a list can be read").path()).collect();
+            entries.map(|entry| entry.expect("the directory can be listed").path()).collect();
         paths.sort();
         paths
     };
@@ -74,24 +75,24 @@ pub(crate) fn elements(queue: &Path) -> Vec<PathBuf> {
     list(queue).iter().flat_map(|directory| list(directory)).filter(is_whole).collect()
 }
 
-/// Lets the last change of `path` be so long ago.
+/// Sets the modification time of `path` to `age` ago.
 pub(crate) fn make_old(path: &Path, age: Duration) {
     let then = SystemTime::now() - age;
     let times = FileTimes::new().set_accessed(then).set_modified(then);
-    let file = File::open(path).expect("it is there");
-    file.set_times(times).expect("its times can be set");
+    let file = File::open(path).expect("the file exists");
+    file.set_times(times).expect("the times can be set");
 }
 
 pub(crate) fn age(path: &Path) -> Duration {
-    let modified = fs::metadata(path).and_then(|data| data.modified()).expect("it is there");
+    let modified = fs::metadata(path).and_then(|data| data.modified()).expect("the file exists");
     modified.elapsed().unwrap_or_default()
 }
 
 pub(crate) fn name(text: &str) -> Name {
-    text.parse().expect("it is a name")
+    text.parse().expect("the name is valid")
 }
 
-/// The kind of an error of the operating system.
+/// Returns the kind of an operating system error.
 pub(crate) fn kind(error: &Error) -> Option<std::io::ErrorKind> {
     match error {
         Error::Io { source, .. } => Some(source.kind()),
@@ -99,15 +100,15 @@ pub(crate) fn kind(error: &Error) -> Option<std::io::ErrorKind> {
     }
 }
 
-/// Runs a Python program that has the package `dirq`, and returns what it prints.
+/// Runs a Python program that uses the package `dirq`, and returns its output.
 pub(crate) fn python(program: &str, args: &[&str]) -> String {
-    let output = python_command(program, args).output().expect("Python can't be run");
+    let output = python_command(program, args).output().expect("Python cannot be started");
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "Python failed:\n{complaint}\nby\n{program}");
-    String::from_utf8(output.stdout).expect("Python prints UTF-8")
+    String::from_utf8(output.stdout).expect("the output of Python is UTF-8")
 }
 
-/// The same, to be started as the caller likes.
+/// Returns the command that [`python`] runs.
 pub(crate) fn python_command(program: &str, args: &[&str]) -> Command {
     let python = std::env::var_os("FLEETING_DIRQ_PYTHON").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/dirq-venv/bin/python"),
@@ -115,7 +116,7 @@ pub(crate) fn python_command(program: &str, args: &[&str]) -> Command {
     );
     assert!(
         python.exists(),
-        "{} is not there: run scripts/python.sh (as ./test.sh does), or name a Python that has the package \
+        "{} does not exist; run scripts/python.sh (as ./test.sh does), or name a Python that has the package \
          dirq 1.8 in FLEETING_DIRQ_PYTHON",
         python.display()
     );

@@ -1,12 +1,13 @@
-//! Code of a user that panics at one of its calls, whichever a test wants.
+//! Stand-in for user code that panics at the call chosen by a test.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// Calls of [`burn`] on this thread until one panics; 0 for never.
+    /// Number of calls of [`burn`] on this thread until one panics; 0 for never.
     pub(crate) static FUSE: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Counts a call, and panics if it is the chosen one.
 pub(crate) fn burn() {
     let calls = FUSE.get();
     FUSE.set(calls.saturating_sub(1));

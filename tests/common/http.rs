@@ -1,6 +1,6 @@
-//! A client of HTTP. Whatever is in its way fails the test, so that no caller has to ask.
+//! HTTP client for tests. Every error fails the test with a message, so callers need no error handling.
 
-// Each test binary compiles this module anew, and uses its share of it.
+// Each test binary compiles this module again and uses only a part of it.
 #![allow(dead_code)]
 
 use std::{fmt::Debug, time::Duration};
@@ -17,8 +17,8 @@ use hyper_util::{
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-/// How long an answer may take, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a response, generous for loaded machines.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -30,7 +30,7 @@ impl Client {
         Self { inner: legacy::Client::builder(TokioExecutor::new()).build_http() }
     }
 
-    /// Makes a connection for each request.
+    /// Creates a client that makes a new connection for each request.
     pub(crate) fn without_reuse() -> Self {
         let mut builder = legacy::Client::builder(TokioExecutor::new());
         Self { inner: builder.pool_max_idle_per_host(0).build_http() }
@@ -41,16 +41,16 @@ impl Client {
     }
 
     pub(crate) fn request(&self, method: Method, url: impl AsRef<str>) -> Request {
-        let what = format!("{method} {}", url.as_ref());
+        let description = format!("{method} {}", url.as_ref());
         let parts = http::Request::builder().method(method).uri(url.as_ref());
-        Request { client: self.clone(), what, parts, body: Bytes::new() }
+        Request { client: self.clone(), description, parts, body: Bytes::new() }
     }
 }
 
 #[must_use]
 pub(crate) struct Request {
     client: Client,
-    what: String,
+    description: String,
     parts: request::Builder,
     body: Bytes,
 }
@@ -60,8 +60,8 @@ impl Request {
     where
         V: TryInto<HeaderValue, Error: Debug>,
     {
-        let name: HeaderName = name.as_ref().parse().expect("it is the name of a header");
-        self.parts = self.parts.header(name, value.try_into().expect("a header may have it"));
+        let name: HeaderName = name.as_ref().parse().expect("the header name is valid");
+        self.parts = self.parts.header(name, value.try_into().expect("the header value is valid"));
         self
     }
 
@@ -71,17 +71,18 @@ impl Request {
     }
 
     pub(crate) async fn send(self) -> Response {
-        let what = self.what;
-        let request = self.parts.body(self.body.into()).expect("it is a request");
-        let answer = timeout(PATIENCE, self.client.inner.request(request)).await;
-        let answer = answer.unwrap_or_else(|_| panic!("{what} is not answered in {PATIENCE:?}"));
-        let answer = answer.unwrap_or_else(|error| panic!("{what} fails: {error:?}"));
-        Response { what, inner: answer.map(Body::new) }
+        let description = self.description;
+        let request = self.parts.body(self.body.into()).expect("the request is valid");
+        let answer = timeout(TIMEOUT, self.client.inner.request(request)).await;
+        let answer =
+            answer.unwrap_or_else(|_| panic!("{description} got no response within {TIMEOUT:?}"));
+        let answer = answer.unwrap_or_else(|error| panic!("{description} failed: {error:?}"));
+        Response { description, inner: answer.map(Body::new) }
     }
 }
 
 pub(crate) struct Response {
-    what: String,
+    description: String,
     inner: http::Response<Body>,
 }
 
@@ -95,27 +96,31 @@ impl Response {
     }
 
     pub(crate) async fn bytes(self) -> Bytes {
-        let what = self.what;
-        let body = timeout(PATIENCE, self.inner.into_body().collect()).await;
-        let body = body.unwrap_or_else(|_| panic!("the body of {what} takes over {PATIENCE:?}"));
-        body.unwrap_or_else(|error| panic!("the body of {what} breaks off: {error:?}")).to_bytes()
+        let description = self.description;
+        let body = timeout(TIMEOUT, self.inner.into_body().collect()).await;
+        let body = body
+            .unwrap_or_else(|_| panic!("the body of {description} did not end within {TIMEOUT:?}"));
+        body.unwrap_or_else(|error| panic!("the body of {description} broke off: {error:?}"))
+            .to_bytes()
     }
 
     pub(crate) async fn text(self) -> String {
-        String::from_utf8(self.bytes().await.into()).expect("the body is text")
+        String::from_utf8(self.bytes().await.into()).expect("the body is valid UTF-8")
     }
 
     pub(crate) async fn json<T: DeserializeOwned>(self) -> T {
-        let what = self.what.clone();
+        let description = self.description.clone();
         let body = self.bytes().await;
-        serde_json::from_slice(&body)
-            .unwrap_or_else(|error| panic!("{what} sends no JSON: {error}: {body:?}"))
+        serde_json::from_slice(&body).unwrap_or_else(|error| {
+            panic!("{description} did not return the expected JSON: {error}: {body:?}")
+        })
     }
 
-    /// The next piece of a body that comes bit by bit; `None` at its end.
+    /// Returns the next chunk of a streamed body; `None` at its end.
     pub(crate) async fn chunk(&mut self) -> Option<Bytes> {
         let frame = self.inner.body_mut().frame().await?;
-        let frame = frame.unwrap_or_else(|error| panic!("{} breaks off: {error:?}", self.what));
+        let frame =
+            frame.unwrap_or_else(|error| panic!("{} broke off: {error:?}", self.description));
         Some(frame.into_data().unwrap_or_default())
     }
 }

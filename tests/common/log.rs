@@ -1,4 +1,4 @@
-//! What a test logs, as text to look into.
+//! Capture of log messages in tests.
 
 use std::{
     io::Write,
@@ -8,16 +8,17 @@ use std::{
 use tracing::{Dispatch, Level, subscriber::DefaultGuard};
 use tracing_subscriber::{fmt, fmt::format::FmtSpan};
 
-/// Kept for ever. Beside one subscriber alone, tracing asks whichever thread meets an event first whether anybody wants
-/// it, and believes a thread that has none; where there are two it asks them both.
+/// Second subscriber, which is never dropped. With a single one, tracing caches for all threads whether the first
+/// thread that reaches a log statement has an interested subscriber, even if that thread has none. With two it asks
+/// both.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(fmt().finish()));
 
-/// What this thread logs, as text.
+/// Log messages of this thread, as text.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Until the guard is dropped.
+    /// Starts capturing, until the guard is dropped.
     pub(crate) fn start(max_level: Level) -> (Log, DefaultGuard) {
         LazyLock::force(&SECOND);
         let log = Log::default();
@@ -31,9 +32,10 @@ impl Log {
         (log, tracing::subscriber::set_default(subscriber))
     }
 
-    pub(crate) fn lines(&self, with: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(with)).map(str::to_owned).collect()
+    /// Returns the lines that contain `text`.
+    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A way to a server that can be cut, slowed down, or led elsewhere, and that can go silent.
+//! TCP proxy in front of a server, whose connections can be cut, silenced, slowed down or redirected.
 
 use std::{
     net::SocketAddr,
@@ -15,25 +15,27 @@ use tokio::{
     task::JoinSet,
 };
 
-/// `redis://` to it is [`url`](Proxy::url).
+/// Handle to a proxy; clients connect to its [`url`](Proxy::url).
 pub(crate) struct Proxy {
     address: SocketAddr,
     connections: Arc<Mutex<JoinSet<()>>>,
-    way: Arc<Way>,
+    settings: Arc<Settings>,
 }
 
-/// How it is just now.
+/// Current settings of a proxy.
 #[derive(Default)]
-struct Way {
-    /// To where new connections lead.
+struct Settings {
+    /// Port of the server for new connections.
     port: AtomicU16,
+    /// True if new connections are closed immediately.
     closed: AtomicBool,
-    /// Nothing gets through.
+    /// True if all data is discarded.
     hole: AtomicBool,
-    /// How many connections were made, and how many of these are silent for ever.
+    /// Number of connections made.
     made: AtomicU64,
+    /// Number of connections, from the first on, that are silent permanently.
     silent: AtomicU64,
-    /// How many bytes of answers a connection carries in a second; 0 is no bound.
+    /// Limit of reply bytes per second and connection; 0 for none.
     rate: AtomicU64,
 }
 
@@ -42,82 +44,82 @@ impl Proxy {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let connections = Arc::new(Mutex::new(JoinSet::new()));
-        let way = Arc::new(Way { port: port.into(), ..Way::default() });
-        let (running, shared) = (Arc::clone(&connections), Arc::clone(&way));
+        let settings = Arc::new(Settings { port: port.into(), ..Settings::default() });
+        let (running, shared) = (Arc::clone(&connections), Arc::clone(&settings));
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                let way = Arc::clone(&shared);
-                if way.closed.load(Relaxed) {
+                let settings = Arc::clone(&shared);
+                if settings.closed.load(Relaxed) {
                     continue;
                 }
-                let number = way.made.fetch_add(1, Relaxed);
+                let number = settings.made.fetch_add(1, Relaxed);
                 running.lock().unwrap().spawn(async move {
-                    let port = way.port.load(Relaxed);
+                    let port = settings.port.load(Relaxed);
                     let Ok(far) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await else {
                         return;
                     };
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
                     let (near, far) = (near.into_split(), far.into_split());
-                    // Whichever end closes, both do.
+                    // If one end closes, both are closed.
                     tokio::select! {
-                        () = way.carry(number, near.0, far.1, false) => {}
-                        () = way.carry(number, far.0, near.1, true) => {}
+                        () = settings.carry(number, near.0, far.1, false) => {}
+                        () = settings.carry(number, far.0, near.1, true) => {}
                     }
                 });
             }
         });
-        Self { address, connections, way }
+        Self { address, connections, settings }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Cuts all connections, whatever is on its way; new ones may be made.
+    /// Closes all connections and discards data in flight. New connections are accepted.
     pub(crate) fn cut(&self) {
         self.connections.lock().unwrap().abort_all();
     }
 
-    /// Whether new connections are closed at once.
+    /// Sets whether new connections are closed immediately.
     pub(crate) fn close(&self, closed: bool) {
-        self.way.closed.store(closed, Relaxed);
+        self.settings.closed.store(closed, Relaxed);
     }
 
-    /// All connections that there are go silent, for ever, and stay open; new ones get through.
+    /// Silences all existing connections permanently, without closing them. New ones work.
     pub(crate) fn silence(&self) {
-        self.way.silent.store(self.way.made.load(Relaxed), Relaxed);
+        self.settings.silent.store(self.settings.made.load(Relaxed), Relaxed);
     }
 
-    /// Whether nothing gets through, neither on the connections that there are nor on new ones. Those that have seen
-    /// it stay silent when it is over.
+    /// Sets whether data is discarded, on existing and new connections. Connections that existed at a change stay
+    /// silent.
     pub(crate) fn hole(&self, hole: bool) {
         self.silence();
-        self.way.hole.store(hole, Relaxed);
+        self.settings.hole.store(hole, Relaxed);
     }
 
-    /// New connections lead to another server.
+    /// Redirects new connections to another server.
     pub(crate) fn lead_to(&self, port: u16) {
-        self.way.port.store(port, Relaxed);
+        self.settings.port.store(port, Relaxed);
     }
 
-    /// Each connection carries at most so many bytes of answers in a second.
+    /// Limits the replies on each connection to `bytes_per_second`.
     pub(crate) fn slow_down(&self, bytes_per_second: u64) {
-        self.way.rate.store(bytes_per_second, Relaxed);
+        self.settings.rate.store(bytes_per_second, Relaxed);
     }
 
-    /// How many connections were made.
+    /// Returns the number of connections made.
     pub(crate) fn made(&self) -> u64 {
-        self.way.made.load(Relaxed)
+        self.settings.made.load(Relaxed)
     }
 }
 
-impl Way {
+impl Settings {
     async fn carry(
         &self,
         number: u64,
         mut from: OwnedReadHalf,
         mut to: OwnedWriteHalf,
-        is_answers: bool,
+        is_replies: bool,
     ) {
         let mut bytes = vec![0; 16 << 10];
         while let Ok(n @ 1..) = from.read(&mut bytes).await {
@@ -126,7 +128,7 @@ impl Way {
                 continue;
             }
             let rate = self.rate.load(Relaxed);
-            if is_answers && rate > 0 {
+            if is_replies && rate > 0 {
                 tokio::time::sleep(Duration::from_secs(n as u64) / rate as u32).await;
             }
             if to.write_all(&bytes[..n]).await.is_err() {

@@ -1,6 +1,6 @@
-//! Real servers for tests: each starts its own on a free loopback port, and stops it.
+//! Real servers for tests. Each runs on a free loopback port and is killed when its handle is dropped.
 
-// Each test binary compiles this module anew, and uses its share of it.
+// Each test binary compiles this module again and uses only a part of it.
 #![allow(dead_code)]
 
 #[path = "proxy.rs"]
@@ -24,16 +24,17 @@ use tempfile::TempDir;
 #[allow(unused_imports)]
 pub(crate) use self::{proxy::Proxy, sentinel::Sentinel};
 
-/// How long a server may take to answer, on a machine that does much else.
+/// Timeout for a server to start or answer, generous for loaded machines.
 const START: Duration = Duration::from_secs(120);
 
-/// For a server that cuts off whoever is sent more at once than sixteen shards may answer.
+/// Arguments of a server that closes connections with more than 64 MiB of pending replies, less than the largest
+/// replies of sixteen shards at once.
 pub(crate) const SMALL_ANSWERS: [&str; 5] =
     ["--client-output-buffer-limit", "normal", "64mb", "0", "0"];
 
-/// A server of its own. It is killed when this is dropped, and when this process ends in whatever way.
+/// Handle to a server. It is killed when the handle is dropped, or when this process ends for any reason.
 pub(crate) struct Server {
-    /// The shell that watches the server.
+    /// Shell that runs [`WATCH`].
     shell: Child,
     pid: u32,
     port: u16,
@@ -42,15 +43,15 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Keeps nothing on disk.
+    /// Starts a server without persistence.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// The one that all tests of a file share, for as long as any of them holds it.
+    /// Returns the server shared by the tests of a binary, which runs as long as any of them holds it.
     pub(crate) fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
-        let mut shared = SHARED.lock().expect("a server that doesn't start has ended a test");
+        let mut shared = SHARED.lock().expect("another test failed to start the shared server");
         shared.upgrade().unwrap_or_else(|| {
             let server = Arc::new(Self::start());
             *shared = Arc::downgrade(&server);
@@ -58,69 +59,71 @@ impl Server {
         })
     }
 
-    /// One that has what `master` has.
+    /// Starts a replica of `master`.
     pub(crate) fn replica_of(master: &Self) -> Self {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
-        replica.follows();
+        replica.wait_until_synced();
         replica
     }
 
-    /// Waits until it has what its master has.
-    fn follows(&self) {
+    /// Waits until the replica is synchronized with its master.
+    fn wait_until_synced(&self) {
         let until = Instant::now() + START;
         while !ask(self.port, "INFO replication").contains("master_link_status:up") {
-            assert!(Instant::now() < until, "the replica does not follow");
+            assert!(Instant::now() < until, "the replica is not synchronized with its master");
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Asks it something, on a connection of its own; the first part of the answer as it comes.
+    /// Sends a command on a new connection and returns the first part of the raw reply.
     pub(crate) fn ask(&self, command: &str) -> String {
         ask(self.port, command)
     }
 
-    /// Writes each change to disk before it answers, so that [`restart`](Server::restart) loses none.
+    /// Starts a server that writes each change to disk before it replies, so that [`restart`](Server::restart) loses
+    /// none.
     pub(crate) fn durable() -> Self {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
     pub(crate) fn start_with(args: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().expect("a folder for the server"), args)
+        Self::start_in(tempfile::tempdir().expect("the temporary directory can be created"), args)
     }
 
-    /// One whose clock can be [set](Server::set_clock) and [stopped](Server::stop_clock).
+    /// Starts a server whose clock can be [set](Server::set_clock) and [stopped](Server::stop_clock).
     pub(crate) fn start_with_clock() -> Self {
-        let folder = tempfile::tempdir().expect("a folder for the server");
-        fs::write(folder.path().join("clock"), [0; 16]).expect("the folder can be written to");
+        let folder = tempfile::tempdir().expect("the temporary directory can be created");
+        fs::write(folder.path().join("clock"), [0; 16]).expect("the directory is writable");
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "tests/data/clock.c", "-o"])
             .arg(folder.path().join("clock.so"))
             .status();
-        assert!(built.expect("the tests need `cc`").success());
+        assert!(built.expect("the tests need `cc`").success(), "`cc` failed");
         Self::start_in(folder, &[])
     }
 
-    /// Lets its clock go, so far ahead.
+    /// Sets the server's clock to `ahead` of the real time.
     pub(crate) fn set_clock(&self, ahead: Duration) {
         self.write_clock(0, ahead.as_micros() as u64);
-        // Valkey looks at it once in a while.
+        // Valkey reads the clock only periodically.
         thread::sleep(Duration::from_millis(20));
     }
 
-    /// Lets its clock stand still at a time, in microseconds. Not that of Valkey.
+    /// Stops the server's clock at a time, in microseconds. Not supported by Valkey.
     pub(crate) fn stop_clock(&self, at: u64) {
         self.write_clock(at, 0);
     }
 
-    fn write_clock(&self, stands_at: u64, ahead: u64) {
+    fn write_clock(&self, stopped_at: u64, ahead: u64) {
         let file = fs::OpenOptions::new().write(true).open(self.folder.path().join("clock"));
-        let numbers = [stands_at.to_ne_bytes(), ahead.to_ne_bytes()].concat();
-        file.and_then(|file| file.write_all_at(&numbers, 0)).expect("it has such a clock");
+        let numbers = [stopped_at.to_ne_bytes(), ahead.to_ne_bytes()].concat();
+        file.and_then(|file| file.write_all_at(&numbers, 0))
+            .expect("the server was started with a clock");
     }
 
     fn start_in(folder: TempDir, args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-        // Another process may take the port between the look and the start.
+        // Retried, since another process may take the port before the server binds it.
         for _ in 0..10 {
             let port = free_port();
             let (mut shell, pid) = spawn(port, &folder, &args);
@@ -139,13 +142,13 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.signal("-KILL");
-        self.shell.wait().expect("it is ours");
+        self.shell.wait().expect("the shell is a child of this process");
     }
 
-    /// Starts it again after [`kill`](Server::kill), on the same port and folder.
+    /// Restarts the server after [`kill`](Server::kill), on the same port and directory.
     pub(crate) fn restart(&mut self) {
         let until = Instant::now() + START;
         while Instant::now() < until {
@@ -154,11 +157,11 @@ impl Server {
                 return;
             }
         }
-        panic!("{} does not start again on port {}", program(), self.port);
+        panic!("{} does not restart on port {}", program(), self.port);
     }
 
-    /// Starts it again after [`kill`](Server::kill), so that it takes `each` for every command that it loads, and
-    /// does not wait until it has them.
+    /// Restarts the server after [`kill`](Server::kill) so that loading takes `each` per command. Returns while it
+    /// loads.
     pub(crate) fn restart_slowly(&mut self, each: Duration) {
         let mut args = self.args.clone();
         let delay = each.as_micros().to_string();
@@ -166,17 +169,17 @@ impl Server {
         (self.shell, self.pid) = spawn(self.port, &self.folder, &args);
         let until = Instant::now() + START;
         while !ask(self.port, "PING").starts_with("-LOADING") {
-            assert!(Instant::now() < until, "{} does not load slowly", program());
+            assert!(Instant::now() < until, "{} does not report that it is loading", program());
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Stops it in its tracks (SIGSTOP): connections stay, and nothing answers.
+    /// Stops the server with SIGSTOP: connections stay open, but nothing is answered.
     pub(crate) fn pause(&self) {
         self.signal("-STOP");
-        // On another processor it may run for a while after the signal was sent.
+        // The signal is asynchronous: on another processor, the server may still run for a short time.
         let stat = format!("/proc/{}/stat", self.pid);
-        while !fs::read_to_string(&stat).expect("it lives").contains(") T ") {
+        while !fs::read_to_string(&stat).expect("the server is running").contains(") T ") {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -185,7 +188,7 @@ impl Server {
         self.signal("-CONT");
     }
 
-    /// Starts one that also speaks TLS, on the returned port; its certificate is of `tests/data/tls`.
+    /// Starts a server that also accepts TLS on the returned port, with the certificate of `tests/data/tls`.
     pub(crate) fn start_encrypted() -> (Self, u16) {
         let port = free_port();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls");
@@ -206,9 +209,9 @@ impl Server {
         (server, port)
     }
 
-    /// A connection of the plain client, to look at what is on the server.
+    /// Returns a connection of the plain `redis` client, to inspect the data on the server.
     pub(crate) async fn plain(&self) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(self.url()).expect("it is a URL");
+        let client = redis::Client::open(self.url()).expect("the URL is valid");
         let config = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(START))
             .set_response_timeout(Some(START));
@@ -218,7 +221,7 @@ impl Server {
 
     fn signal(&self, signal: &str) {
         let status = Command::new("kill").args([signal, &self.pid.to_string()]).status();
-        assert!(status.expect("`kill` runs").success());
+        assert!(status.expect("`kill` runs").success(), "`kill {signal}` failed");
     }
 }
 
@@ -229,7 +232,7 @@ impl Drop for Server {
     }
 }
 
-/// Three servers that share the slots.
+/// Cluster of three masters.
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
 }
@@ -249,13 +252,13 @@ impl Cluster {
         let until = Instant::now() + START;
         while !cluster.nodes.iter().all(|node| ask(node.port, "CLUSTER INFO").contains("state:ok"))
         {
-            assert!(Instant::now() < until, "the cluster does not form");
+            assert!(Instant::now() < until, "the cluster did not form in time");
             thread::sleep(Duration::from_millis(50));
         }
         cluster
     }
 
-    /// More servers, each of which has what one of the first nodes has, and may take its place.
+    /// Adds replicas, one for each of the first masters.
     pub(crate) fn add_replicas(&self, replicas: usize) -> Vec<Server> {
         let replicas: Vec<Server> = (0..replicas).map(|_| Self::node()).collect();
         for replica in &replicas {
@@ -264,20 +267,20 @@ impl Cluster {
         let until = Instant::now() + START;
         for (replica, master) in replicas.iter().zip(&self.nodes) {
             let id = ask(master.port, "CLUSTER MYID");
-            let id = id.lines().nth(1).expect("it has an id").to_owned();
+            let id = id.lines().nth(1).expect("the node has an ID").to_owned();
             while !ask(replica.port, &format!("CLUSTER REPLICATE {id}")).starts_with("+OK") {
-                assert!(Instant::now() < until, "the node is not known to the replica");
+                assert!(Instant::now() < until, "the replica does not know its master");
                 thread::sleep(Duration::from_millis(20));
             }
         }
         for replica in &replicas {
-            replica.follows();
-            // All must know it as one, or they ask the others before they believe in it, and don't vote for it.
+            replica.wait_until_synced();
+            // All nodes must know it as a replica, or they do not vote for it in a failover.
             let port = format!(":{}@", replica.port);
             let is_replica = |line: &str| line.contains(&port) && line.contains("slave");
             for node in &self.nodes {
                 while !ask(node.port, "CLUSTER NODES").lines().any(is_replica) {
-                    assert!(Instant::now() < until, "a node does not hear of the replica");
+                    assert!(Instant::now() < until, "a node does not know the replica");
                     thread::sleep(Duration::from_millis(20));
                 }
             }
@@ -287,7 +290,7 @@ impl Cluster {
 
     fn node() -> Server {
         let timeout = ["--cluster-node-timeout", "2000"];
-        // However long an election takes, a replica may go on to be elected.
+        // A replica stays eligible, however long it was disconnected from its master.
         let validity = ["--cluster-replica-validity-factor", "0"];
         Server::start_with(&[&["--cluster-enabled", "yes"], &timeout[..], &validity].concat())
     }
@@ -301,23 +304,23 @@ impl Cluster {
     }
 }
 
-/// A client that waits as long as a machine that does much else may take.
+/// Returns a client with a timeout that is generous for loaded machines.
 pub(crate) async fn connect(urls: impl fleeting::redis::Urls) -> fleeting::redis::Client {
     let builder = fleeting::redis::Client::builder(urls).timeout(Duration::from_secs(60));
     builder.connect().await.expect("the server answers")
 }
 
-/// The program of the servers: `FLEETING_REDIS_SERVER`, else `redis-server`.
+/// Returns the server program: `FLEETING_REDIS_SERVER`, or else `redis-server`.
 pub(crate) fn program() -> String {
     std::env::var("FLEETING_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// The command-line client beside it: `FLEETING_REDIS_CLI`, else `redis-cli`.
+/// Returns the command-line client: `FLEETING_REDIS_CLI`, or else `redis-cli`.
 fn cli() -> String {
     std::env::var("FLEETING_REDIS_CLI").unwrap_or_else(|_| "redis-cli".into())
 }
 
-/// Starts a server, and beside it who kills it when the pipe from this process ends.
+/// Shell script that starts a server, prints its process ID, and kills it when the pipe from this process closes.
 const WATCH: &str = r#"
     exec 3<&0
     "$0" "$@" </dev/null >/dev/null 2>&1 3<&- &
@@ -337,9 +340,9 @@ fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
         command.extend(["env", &library, &file]);
     }
     command.extend([&*program, "--port", &port, "--bind", "127.0.0.1", "--save", ""]);
-    command.extend(["--dir", folder.path().to_str().expect("the folder's path is text")]);
+    command.extend(["--dir", folder.path().to_str().expect("the path is valid UTF-8")]);
     command.extend(["--logfile", "log", "--enable-debug-command", "yes"]);
-    // A replica has what its master has at once.
+    // Replicas synchronize without a delay.
     command.extend(["--repl-diskless-sync-delay", "0"]);
     command.extend(args.iter().map(String::as_str));
     run(&command)
@@ -347,8 +350,8 @@ fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
 
 fn run(command: &[&str]) -> (Child, u32) {
     let program = program();
-    let is_there = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
-    if let Err(error) = is_there {
+    let version = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
+    if let Err(error) = version {
         panic!("the tests need `{program}` (Debian: apt-get install redis-server): {error}");
     }
     let mut shell = Command::new("sh")
@@ -360,15 +363,17 @@ fn run(command: &[&str]) -> (Child, u32) {
         .spawn()
         .expect("`sh` runs");
     let mut pid = String::new();
-    let output = shell.stdout.as_mut().expect("it is a pipe");
-    BufReader::new(output).read_line(&mut pid).expect("the shell says it");
-    (shell, pid.trim().parse().expect("the shell says a number"))
+    let output = shell.stdout.as_mut().expect("stdout is piped");
+    BufReader::new(output).read_line(&mut pid).expect("the shell prints the process ID");
+    (shell, pid.trim().parse().expect("the process ID is a number"))
 }
 
-/// Waits until the server answers, or has ended.
+/// Waits until the server answers or exits. Returns whether it answers.
 fn answers(shell: &mut Child, port: u16) -> bool {
     let until = Instant::now() + START;
-    while Instant::now() < until && shell.try_wait().expect("it is ours").is_none() {
+    while Instant::now() < until
+        && shell.try_wait().expect("the shell is a child of this process").is_none()
+    {
         let answer = ask(port, "PING");
         if answer.starts_with("+PONG") || answer.starts_with("-NOAUTH") {
             return true;
@@ -378,7 +383,7 @@ fn answers(shell: &mut Child, port: u16) -> bool {
     false
 }
 
-/// The first part of what the server answers; nothing where it does not.
+/// Sends a command on a new connection and returns the first part of the raw reply; empty if there is none.
 pub(crate) fn ask(port: u16, command: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
@@ -389,10 +394,10 @@ pub(crate) fn ask(port: u16, command: &str) -> String {
 }
 
 fn free_port() -> u16 {
-    // A cluster's node listens on its port + 10,000, too.
+    // A cluster node also listens on its port + 10,000.
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let port = listener.local_addr().expect("the listener is bound").port();
         if port < 55_000 {
             return port;
         }

@@ -1,4 +1,4 @@
-//! A sentinel of its own, which watches over a server of a test.
+//! Redis Sentinel for tests, which monitors a server of the test.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{START, Server, answers, ask, free_port, program, run};
 
-/// Watches a server and its replicas, which it calls `main`, and makes a replica the master when the master is away.
+/// Handle to a sentinel, which monitors a master as service `main` and promotes a replica when the master is down.
 pub(crate) struct Sentinel {
     shell: Child,
     port: u16,
@@ -19,14 +19,15 @@ pub(crate) struct Sentinel {
 }
 
 impl Sentinel {
-    /// Its replicas must be there already: else it is long until they are noticed.
+    /// Starts a sentinel for `master`. Replicas must be connected already, since the sentinel discovers later ones
+    /// slowly.
     pub(crate) fn of(master: &Server) -> Self {
         Self::with(master, "")
     }
 
-    /// With more settings, of one line each.
+    /// Starts a sentinel with additional lines of configuration.
     pub(crate) fn with(master: &Server, more: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a folder for the sentinel");
+        let folder = tempfile::tempdir().expect("the temporary directory can be created");
         let file = folder.path().join("sentinel.conf");
         for _ in 0..10 {
             let port = free_port();
@@ -38,9 +39,9 @@ impl Sentinel {
                 folder.path().display(),
                 master.port
             );
-            fs::write(&file, settings).expect("the folder can be written to");
+            fs::write(&file, settings).expect("the directory is writable");
             let (mut shell, _) =
-                run(&[&program(), file.to_str().expect("it is text"), "--sentinel"]);
+                run(&[&program(), file.to_str().expect("the path is valid UTF-8"), "--sentinel"]);
             if answers(&mut shell, port) {
                 return Self { shell, port, _folder: folder };
             }
@@ -52,28 +53,28 @@ impl Sentinel {
         self.port
     }
 
-    /// Waits until it knows so many replicas of the master.
+    /// Waits until the sentinel knows `replicas` replicas of the master.
     pub(crate) fn knows_replicas(&self, replicas: usize) {
         let until = Instant::now() + START;
         while !ask(self.port, "SENTINEL MASTER main")
             .contains(&format!("num-slaves\r\n$1\r\n{replicas}"))
         {
-            assert!(Instant::now() < until, "the sentinel finds no replica");
+            assert!(Instant::now() < until, "the sentinel did not discover the replicas");
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// The master's port.
+    /// Returns the port of the master.
     pub(crate) fn master(&self) -> u16 {
         let answer = ask(self.port, "SENTINEL GET-MASTER-ADDR-BY-NAME main");
         answer.trim_end().rsplit("\r\n").next().and_then(|port| port.parse().ok()).unwrap_or(0)
     }
 
-    /// Asks it to make a replica the master now.
+    /// Makes the sentinel promote a replica now.
     pub(crate) fn fail_over(&self) {
         let until = Instant::now() + START;
         while !ask(self.port, "SENTINEL FAILOVER main").starts_with("+OK") {
-            assert!(Instant::now() < until, "the sentinel has no good replica");
+            assert!(Instant::now() < until, "the sentinel has no replica to promote");
             thread::sleep(Duration::from_millis(20));
         }
     }

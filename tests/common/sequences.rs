@@ -1,8 +1,9 @@
-//! How many random sequences the model tests try, and which.
+//! Configuration of the model tests: number and seed of the random sequences.
 
 use proptest::{prelude::ProptestConfig, test_runner::RngSeed};
 
-/// As `PROPTEST_CASES` and `FLEETING_SEED` say, else as given. The failing sequence is printed, not kept.
+/// Returns a configuration with `cases` and `seed`, unless overridden by the environment variables `PROPTEST_CASES` and
+/// `FLEETING_SEED`. A failing sequence is printed, not stored.
 pub(crate) fn config(cases: u32, seed: u64) -> ProptestConfig {
     let number = |name| std::env::var(name).ok().map(|v| v.parse::<u64>().expect("a number"));
     let cases = number("PROPTEST_CASES").unwrap_or(cases.into());

@@ -1,6 +1,6 @@
-//! Runtimes of which one keeps real time and the other does not, and how often somebody who waits is polled.
+//! Runtimes with a paused and with a real clock, and a counter of polls of a waiting future.
 
-// Each test binary compiles this module anew, and uses its share of it.
+// Each test binary compiles its own copy of this module and uses only a part of it.
 #![allow(dead_code)]
 
 use std::{
@@ -11,16 +11,17 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 
-/// Whose clock stands still, but where it has nothing else to do than to wait.
+/// Returns a runtime with a paused clock, which advances only when all tasks wait for a timer.
 pub(crate) fn paused() -> Runtime {
     Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
 
+/// Returns a runtime with the real clock.
 pub(crate) fn real() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap()
 }
 
-/// Counts how often `future` is polled.
+/// Awaits `future` and counts its polls.
 pub(crate) async fn counted<F: Future>(polls: &AtomicUsize, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|cx| {
@@ -30,8 +31,8 @@ pub(crate) async fn counted<F: Future>(polls: &AtomicUsize, future: F) -> F::Out
     .await
 }
 
-/// Who waits for half a second looks at the clock now and then. A loop without a pause would be polled a thousand
-/// times, as Tokio makes it yield after each 128 sleeps.
+/// Asserts that a future that waited for half a second has slept in between. A loop without a pause would be polled a
+/// thousand times, because Tokio makes it yield after every 128 sleeps.
 pub(crate) fn assert_waited(polls: &AtomicUsize) {
     let polls = polls.load(Relaxed);
     assert!(polls < 200, "polled {polls} times in half a second");

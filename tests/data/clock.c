@@ -1,5 +1,6 @@
-// Moves or stops the clock of a server that a test has started: preloaded, it reads two numbers from the file CLOCK.
-// Above zero, the first is the time that stands still; else the second is how far the clock is ahead. Microseconds.
+// Preloaded into a server by a test, to set or shift its clock. Reads two numbers in microseconds from the file that the
+// environment variable CLOCK names. If the first is above zero, it is the time at which the clock stands still. Otherwise,
+// the second is added to the real time.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ __attribute__((constructor)) static void begin(void) {
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int answer = syscall(SYS_clock_gettime, clock, now);
-    // Some ask before there is a file.
+    // Libraries may call this before the constructor has mapped the file.
     if (!set || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return answer;
     long time = set[0] > 0 ? set[0] : now->tv_sec * 1000000L + now->tv_nsec / 1000 + set[1];
     now->tv_sec = time / 1000000;

@@ -1,4 +1,4 @@
-//! Queues that may have so many elements: what is more is refused, or waits.
+//! Bounded queues: adds above the bound are rejected, or wait for capacity.
 
 use std::{fs, time::Duration};
 
@@ -17,7 +17,7 @@ fn is_full<T>(added: Result<T, Error>) -> bool {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_full_refuses_what_is_more() {
+async fn full_queue_rejects_adds() {
     let dir = tempdir().unwrap();
     let builder = || QueueSimple::builder(dir.path().join("queue")).max_elements(5);
     let queue = builder().open().await.unwrap();
@@ -29,7 +29,7 @@ async fn a_queue_that_is_full_refuses_what_is_more() {
     assert!(is_full(queue.add_path(&file).await) && file.exists());
     assert!(is_full(queue.add_many(["a"]).await));
     assert!(queue.add_many([""; 0]).await.unwrap().is_empty());
-    // Whoever opens it with such a bound finds it full, and who does not is not bound.
+    // Another handle with this bound finds the queue full, and a handle without a bound is not limited.
     assert!(is_full(builder().open().await.unwrap().add("x").await));
     QueueSimple::open(queue.path()).await.unwrap().add("x").await.unwrap();
     let names = all(queue.names()).await;
@@ -38,10 +38,10 @@ async fn a_queue_that_is_full_refuses_what_is_more() {
         assert!(queue.lock(name).await.unwrap());
         queue.remove(name).await.unwrap();
     }
-    assert!(is_full(queue.add_many(["a", "b", "c"]).await), "all or none");
+    assert!(is_full(queue.add_many(["a", "b", "c"]).await), "add_many adds all or none");
     assert_eq!(queue.add_many(["a", "b"]).await.unwrap().len(), 2);
     assert!(is_full(queue.add("x").await));
-    // What could not be added takes no room.
+    // Failed adds use no capacity.
     let missing = queue.dequeue(&names[3]).await;
     assert!(missing.unwrap().is_some());
     assert!(queue.add_path(dir.path().join("nowhere")).await.is_err());
@@ -50,11 +50,11 @@ async fn a_queue_that_is_full_refuses_what_is_more() {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_full_lets_who_wants_wait() {
+async fn wait_for_room_makes_adds_wait_for_capacity() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path().join("queue")).max_elements(5);
     let queue = queue.wait_for_room(Duration::from_millis(5)).open().await.unwrap();
-    assert!(is_full(queue.add_many(["x"; 6]).await), "it never has room");
+    assert!(is_full(queue.add_many(["x"; 6]).await), "an add above the bound fails immediately");
     queue.add_many(["x"; 5]).await.unwrap();
     assert!(timeout(Duration::from_millis(50), queue.add("x")).await.is_err());
     let producers = (0..4).map(|_| {
@@ -76,21 +76,21 @@ async fn a_queue_that_is_full_lets_who_wants_wait() {
         }
         sleep(Duration::from_millis(1)).await;
     }
-    timeout(SOON, join_all(producers)).await.expect("all had room");
+    timeout(SOON, join_all(producers)).await.expect("all adds succeed");
     assert_eq!((taken, queue.count().await.unwrap()), (45, 0));
 }
 
 #[tokio::test]
-async fn a_queue_for_nothing_refuses_all() {
+async fn queue_with_a_bound_of_zero_rejects_all_adds() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path()).max_elements(0).wait_for_room(HOUR);
     let queue = queue.open().await.unwrap();
     assert!(matches!(queue.add("x").await, Err(Error::Full { max_elements: 0, .. })));
 }
 
-/// An element is an element, in whichever directory it is.
+/// Elements in all directories count.
 #[tokio::test]
-async fn a_queue_of_elements_with_fields_is_full_too() {
+async fn max_total_bounds_a_normal_queue() {
     let dir = tempdir().unwrap();
     let builder = || {
         let queue = Queue::builder(dir.path()).schema("body:string".parse().unwrap());
@@ -102,30 +102,33 @@ async fn a_queue_of_elements_with_fields_is_full_too() {
     assert_eq!(added.iter().filter(|added| added.is_ok()).count(), 5);
     assert!(added.into_iter().all(|added| added.is_ok() || is_full(added)));
     assert!(is_full(queue.add_many([element()]).await));
-    assert!(tree(&dir.path().join("temporary")).is_empty(), "what is refused leaves nothing");
+    assert!(tree(&dir.path().join("temporary")).is_empty(), "rejected adds leave nothing behind");
     assert!(is_full(builder().open().await.unwrap().add(element()).await));
-    // What is not as it should be takes no room.
+    // Invalid elements use no capacity.
     let names = all(queue.names()).await;
     assert!(queue.dequeue(&names[0]).await.unwrap().is_some());
     assert!(queue.add(Element::new()).await.is_err());
     queue.add(element()).await.unwrap();
 
     let waits = builder().wait_for_room(Duration::from_millis(1)).open().await.unwrap();
-    assert!(is_full(waits.add_many(vec![element(); 6]).await), "it never has room");
+    assert!(
+        is_full(waits.add_many(vec![element(); 6]).await),
+        "an add above the bound fails immediately"
+    );
     assert!(timeout(Duration::from_millis(30), waits.add(element())).await.is_err());
     let add = tokio::spawn(async move { waits.add_many([element(), element()]).await });
     for name in &names[1..3] {
         sleep(Duration::from_millis(5)).await;
-        assert!(!add.is_finished(), "there is no room for both");
+        assert!(!add.is_finished(), "the capacity suffices for one");
         assert!(queue.dequeue(name).await.unwrap().is_some());
     }
-    timeout(SOON, add).await.expect("there is room").unwrap().unwrap();
+    timeout(SOON, add).await.expect("the capacity suffices").unwrap().unwrap();
     assert_eq!(queue.count().await.unwrap(), 5);
 }
 
-/// Else who looks at a bad moment each time never has room.
+/// Without an order, an unlucky waiter could starve.
 #[tokio::test]
-async fn who_waits_for_room_has_it_in_the_order_of_asking() {
+async fn wait_for_room_serves_waiters_in_fifo_order() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path()).max_elements(1);
     let queue = queue.wait_for_room(Duration::from_millis(3)).open().await.unwrap();
@@ -134,10 +137,10 @@ async fn who_waits_for_room_has_it_in_the_order_of_asking() {
     for i in 0..10 {
         let queue = queue.clone();
         adds.push(tokio::spawn(async move { queue.add(i.to_string()).await }));
-        // Each would look at another moment.
+        // Each would check the queue at a different moment.
         sleep(Duration::from_millis(1)).await;
     }
-    // Who gives up is in nobody's way, the first neither.
+    // A cancelled waiter does not block the others, even if it was the first.
     for i in [5, 0] {
         adds.remove(i).abort();
     }
@@ -152,7 +155,7 @@ async fn who_waits_for_room_has_it_in_the_order_of_asking() {
                 }
             }
         };
-        last = timeout(SOON, next).await.expect("somebody has room");
+        last = timeout(SOON, next).await.expect("a waiter is served");
         order.push(String::from_utf8(queue.peek(&last).await.unwrap().unwrap().into()).unwrap());
     }
     assert_eq!(order, ["1", "2", "3", "4", "6", "7", "8", "9"]);

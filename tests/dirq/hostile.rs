@@ -1,5 +1,5 @@
-//! Directory queues where something is in the way: junk, links, vanishing elements, full and read-only file
-//! systems.
+//! Directory queues under adverse conditions: files outside the format, links, concurrently removed elements, full and
+//! read-only file systems.
 
 use std::{
     env, fs,
@@ -22,7 +22,7 @@ use super::{IN_MEMORY, tempdir};
 use crate::directory::{age, all, kind, make_old, name, test_name, tree};
 
 const OLD: Duration = Duration::from_secs(9_999);
-/// For what must come, on a machine that does much else.
+/// Time limit for events that must happen, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 async fn simple(dir: &TempDir) -> QueueSimple {
@@ -38,7 +38,7 @@ fn body(text: &str) -> Element {
     Element::new().with("body", text)
 }
 
-/// What is outside of the queue, and must be as it was.
+/// Files outside of the queue, which must stay unchanged.
 struct Outside {
     files: Vec<String>,
 }
@@ -69,18 +69,18 @@ impl Outside {
         assert_eq!(tree(&outside), self.files);
         for file in self.files.iter().filter(|file| !file.ends_with('/')) {
             assert_eq!(fs::read(outside.join(file)).unwrap(), b"secret");
-            assert!(age(&outside.join(file)) > OLD / 2, "{file} was touched");
+            assert!(age(&outside.join(file)) > OLD / 2, "{file} was changed");
         }
     }
 }
 
 #[tokio::test]
-async fn links_out_of_a_simple_queue_are_not_followed() {
+async fn symbolic_links_in_a_simple_queue_are_not_followed() {
     let dir = tempdir().unwrap();
     let outside = Outside::new(&dir);
     let queue = simple(&dir).await;
     let out = dir.path().join("outside");
-    // A directory of elements, an element, a lock and a draft that are links.
+    // Links with the names of a directory of elements, an element, a lock and a temporary file.
     symlink(&out, queue.path().join("00000001")).unwrap();
     fs::create_dir(queue.path().join("00000002")).unwrap();
     let at = |file: &str| queue.path().join("00000002").join(file);
@@ -126,7 +126,11 @@ async fn links_out_of_a_simple_queue_are_not_followed() {
         Purge::default().max_lock(Duration::from_nanos(1)).max_temp(Duration::from_nanos(1));
     thread::sleep(Duration::from_millis(20));
     let report = queue.purge(all_old).await.unwrap();
-    assert_eq!((report.locks, report.temporary), (1, 1), "the links themselves");
+    assert_eq!(
+        (report.locks, report.temporary),
+        (1, 1),
+        "the purge removes the links and not their targets"
+    );
     assert!(queue.path().join("00000001").is_symlink());
     let locked = all(queue.locked()).await;
     assert_eq!(locked.iter().map(|lock| *lock.name()).collect::<Vec<_>>(), [real, added]);
@@ -134,7 +138,7 @@ async fn links_out_of_a_simple_queue_are_not_followed() {
 }
 
 #[tokio::test]
-async fn links_out_of_a_queue_are_not_followed() {
+async fn symbolic_links_in_a_normal_queue_are_not_followed() {
     let dir = tempdir().unwrap();
     let outside = Outside::new(&dir);
     let queue = normal(&dir).await;
@@ -159,7 +163,7 @@ async fn links_out_of_a_queue_are_not_followed() {
             assert!(matches!(&error, Error::Foreign { .. }), "{error:?}");
         }
     }
-    // A field's file that is a link is neither read nor, when it is removed, followed.
+    // A link with the name of a field's file is neither read nor, when it is removed, followed.
     let file = queue.path().join(added.to_string()).join("body");
     fs::remove_file(&file).unwrap();
     symlink(out.join("secret"), &file).unwrap();
@@ -174,7 +178,7 @@ async fn links_out_of_a_queue_are_not_followed() {
     thread::sleep(Duration::from_millis(20));
     assert_eq!(queue.purge(all_old).await.unwrap(), Default::default());
 
-    // `temporary` itself as a way out.
+    // A link with the name `temporary`.
     fs::remove_file(queue.path().join("temporary/00000000000001")).unwrap();
     fs::remove_dir(queue.path().join("temporary")).unwrap();
     symlink(&out, queue.path().join("temporary")).unwrap();
@@ -184,7 +188,7 @@ async fn links_out_of_a_queue_are_not_followed() {
 }
 
 #[tokio::test]
-async fn junk_is_ignored_and_stays() {
+async fn files_outside_the_format_are_ignored_and_kept() {
     let dir = tempdir().unwrap();
     let queue = simple(&dir).await;
     for (i, junk) in [
@@ -207,7 +211,7 @@ async fn junk_is_ignored_and_stays() {
     use std::os::unix::ffi::OsStrExt;
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     fs::write(queue.path().join("00000003").join(odd), "").unwrap();
-    // What looks like an element, and is a directory; what looks like a lock and a draft, and is one.
+    // A directory with the name of an element, and directories with the names of a lock and a temporary file.
     for directory in
         ["00000003/00000000000001", "00000003/00000000000002.lck", "00000003/00000000000003.tmp"]
     {
@@ -227,7 +231,7 @@ async fn junk_is_ignored_and_stays() {
 }
 
 #[tokio::test]
-async fn junk_in_the_place_of_a_directory_is_stepped_over() {
+async fn file_with_the_name_of_a_directory_is_skipped() {
     let dir = tempdir().unwrap();
     let queue = normal(&dir).await;
     for junk in ["00000000", "00000001"] {
@@ -236,19 +240,19 @@ async fn junk_in_the_place_of_a_directory_is_stepped_over() {
     let added = queue.add(body("x")).await.unwrap();
     assert_eq!(&added.to_string()[..8], "00000002");
     assert_eq!(queue.dequeue(&added).await.unwrap(), Some(body("x")));
-    // A pipe in the place of a field's file would let a reader wait for ever.
+    // Opening a pipe would block forever.
     let added = queue.add(body("x")).await.unwrap();
     let file = queue.path().join(added.to_string()).join("body");
     fs::remove_file(&file).unwrap();
-    let made = Command::new("mkfifo").arg(&file).status().expect("mkfifo is there");
+    let made = Command::new("mkfifo").arg(&file).status().expect("mkfifo runs");
     assert!(made.success());
     let error = queue.get_element(&added).await.unwrap_err();
     assert!(matches!(&error, Error::Foreign { path } if *path == file), "{error:?}");
 }
 
-/// Anybody who may write to a queue can make a file of any size that takes no room.
+/// Any process with write access can create sparse files of any size.
 #[tokio::test]
-async fn a_file_that_is_longer_than_memory_is_an_error() {
+async fn file_larger_than_memory_is_an_error() {
     let dir = tempdir().unwrap();
     let (path, fields) = (dir.path().join("simple"), dir.path().join("normal"));
     let queue = QueueSimple::open(&path).await.unwrap();
@@ -256,11 +260,11 @@ async fn a_file_that_is_longer_than_memory_is_an_error() {
     let normal = Queue::builder(&fields).schema(schema()).open().await.unwrap();
     let (name, element) = (queue.add("x").await.unwrap(), normal.add(body("x")).await.unwrap());
     let files = [path.join(name.to_string()), fields.join(element.to_string()).join("body")];
-    // As long as its file system lets it be.
+    // The maximum size of a file on its file system.
     for file in &files {
         let file = fs::OpenOptions::new().write(true).open(file).unwrap();
         let longest = (31..=62).rev().find(|bits| file.set_len(1 << bits).is_ok()).unwrap();
-        assert!(longest > 40 || !IN_MEMORY, "2^{longest} bytes");
+        assert!(longest > 40 || !IN_MEMORY, "the largest file has 2^{longest} bytes");
     }
     for _ in 0..2 {
         let errors =
@@ -274,16 +278,19 @@ async fn a_file_that_is_longer_than_memory_is_an_error() {
     assert!(matches!(jobs.next().await.unwrap(), Err(Error::TooLarge { .. })));
     assert!(jobs.next().await.is_none());
     if IN_MEMORY {
-        // Where it may be as long as it is, there is no memory for it.
+        // With a higher `max_size`, there is not enough memory for it.
         let queue = QueueSimple::builder(&path).max_size(u64::MAX).open().await.unwrap();
         let error = queue.dequeue(&name).await.unwrap_err();
         assert_eq!(kind(&error), Some(ErrorKind::OutOfMemory), "{error:?}");
     }
-    assert!(queue.lock(&name).await.unwrap() && normal.lock(&element).await.unwrap(), "unlocked");
+    assert!(
+        queue.lock(&name).await.unwrap() && normal.lock(&element).await.unwrap(),
+        "failed reads release the lock"
+    );
 }
 
 #[tokio::test]
-async fn what_is_longer_than_an_element_may_be_is_neither_added_nor_read() {
+async fn element_above_max_size_is_neither_added_nor_read() {
     let dir = tempdir().unwrap();
     let simple = dir.path().join("simple");
     let queue = QueueSimple::builder(&simple).max_size(3).open().await.unwrap();
@@ -305,7 +312,10 @@ async fn what_is_longer_than_an_element_may_be_is_neither_added_nor_read() {
     let name = queue.add("two").await.unwrap();
     assert_eq!(queue.peek(&name).await.unwrap().unwrap(), "two");
     let element = normal.add(body("two").with("more", "too")).await.unwrap();
-    assert!(normal.get_element(&element).await.unwrap().is_some(), "each field by itself");
+    assert!(
+        normal.get_element(&element).await.unwrap().is_some(),
+        "max_size applies to each field"
+    );
     let other = QueueSimple::open(&simple).await.unwrap();
     let name = other.add("four").await.unwrap();
     assert!(matches!(queue.peek(&name).await, Err(Error::TooLarge { limit: 3, .. })));
@@ -314,9 +324,9 @@ async fn what_is_longer_than_an_element_may_be_is_neither_added_nor_read() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_way_of_an_add_is_told_and_nothing_is_left() {
+async fn add_blocked_by_a_file_is_an_error_and_leaves_nothing() {
     let dir = tempdir().unwrap();
-    // A file in the place of the queue, or above it.
+    // A file in the place of the queue, or of one of its parents.
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
     for path in [file.clone(), file.join("deep/queue")] {
@@ -351,13 +361,12 @@ async fn what_is_in_the_way_of_an_add_is_told_and_nothing_is_left() {
     assert_eq!(fs::read(&moved).unwrap(), b"stays");
 }
 
-/// Removes all directories below `top` that are empty, as all purges do, but whatever their age, and as often as
-/// it can; counts them.
+/// Removes all empty directories below `top` repeatedly, regardless of their age, and counts them.
 fn remove_empty(top: PathBuf, stop: Arc<AtomicBool>, removed: Arc<AtomicU64>) -> JoinHandle<()> {
     thread::spawn(move || {
         while !stop.load(Relaxed) {
             let found: Vec<_> = fs::read_dir(&top).into_iter().flatten().flatten().collect();
-            // It is the same for a second: so each step between two of the writer's is hit.
+            // The directory name is constant for a second, so the removal can hit any step of the writer.
             for _ in 0..100 {
                 let removals = found.iter().filter(|found| fs::remove_dir(found.path()).is_ok());
                 removed.fetch_add(removals.count() as u64, Relaxed);
@@ -367,7 +376,7 @@ fn remove_empty(top: PathBuf, stop: Arc<AtomicBool>, removed: Arc<AtomicU64>) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_add_goes_on_while_its_directory_is_removed_under_it() {
+async fn add_succeeds_while_its_directory_is_removed_repeatedly() {
     let dir = tempdir().unwrap();
     let simple = QueueSimple::builder(dir.path().join("simple"));
     let simple = simple.granularity(Duration::from_secs(3600)).open().await.unwrap();
@@ -381,16 +390,16 @@ async fn an_add_goes_on_while_its_directory_is_removed_under_it() {
         (normal.path().join("temporary"), &removed[2]),
     ]
     .map(|(top, removed)| remove_empty(top, stop.clone(), Arc::clone(removed)));
-    // On a disk, the removers are in the way far longer.
+    // On a disk, the removers hit the writer far more often.
     let rounds = if IN_MEMORY { 1_000 } else { 100 };
     let is_enough = || removed[..2].iter().all(|removed| removed.load(Relaxed) > rounds / 20);
     let until = Instant::now() + PATIENCE;
-    // A busy machine lets them remove nothing for a while.
+    // On a busy machine, the removers may remove nothing for a while.
     for i in 0.. {
         if i >= rounds && is_enough() {
             break;
         }
-        assert!(Instant::now() < until, "in {i} rounds, only {removed:?} directories were removed");
+        assert!(Instant::now() < until, "only {removed:?} directories were removed in {i} rounds");
         let text = i.to_string();
         let added = simple.add(&text).await.unwrap();
         assert_eq!(simple.dequeue(&added).await.unwrap().unwrap(), text);
@@ -402,7 +411,7 @@ async fn an_add_goes_on_while_its_directory_is_removed_under_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn elements_that_vanish_are_passed_over() {
+async fn removed_elements_are_skipped_during_iteration() {
     let dir = tempdir().unwrap();
     let queue = simple(&dir).await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -440,7 +449,7 @@ async fn elements_that_vanish_are_passed_over() {
 }
 
 #[tokio::test]
-async fn who_removes_an_element_that_is_locked_once_more_gets_it_removed() {
+async fn remove_succeeds_although_the_element_is_locked_again() {
     let dir = tempdir().unwrap();
     let queue = normal(&dir).await;
     for _ in 0..20 {
@@ -448,7 +457,7 @@ async fn who_removes_an_element_that_is_locked_once_more_gets_it_removed() {
         assert!(queue.lock(&added).await.unwrap());
         let obsolete = queue.path().join("obsolete");
         let locker = thread::spawn(move || {
-            // What a lock does that began before the element moved: it makes its directory where that is now.
+            // A lock that began before the element was moved creates its directory at the new place.
             for _ in 0..2_000 {
                 for element in fs::read_dir(&obsolete).unwrap().flatten() {
                     let _ = fs::create_dir(element.path().join("locked"));
@@ -461,11 +470,11 @@ async fn who_removes_an_element_that_is_locked_once_more_gets_it_removed() {
     }
 }
 
-/// Runs the test `inside` of this binary in a mount namespace, with a file system of a few pages at `small` and a
-/// read-only one at `fixed`. Where the system gives no such namespace, it runs without: the test then puts
-/// something else in the way.
+/// Runs the test `inside_mount_namespace` of this binary in a mount namespace, with a file system of a few pages at
+/// `small` and a read-only one at `fixed`. If namespaces are not available, the test runs without them and uses other
+/// obstacles.
 #[test]
-fn full_and_read_only_file_systems() {
+fn full_or_read_only_file_system_is_an_error_and_leaves_nothing() {
     let dir = tempdir().unwrap();
     for directory in ["small", "fixed", "few"] {
         fs::create_dir(dir.path().join(directory)).unwrap();
@@ -475,12 +484,12 @@ fn full_and_read_only_file_systems() {
             mount -t tmpfs -o nr_inodes=50 none "$0/few" || exit 77
         exec "$@"
     "#;
-    // A file that may not grow further, in the place of a file system that is full.
+    // A file size limit, in place of a full file system.
     let limits = r#"trap "" XFSZ && ulimit -f 200 && exec "$@""#;
-    let inside = [
+    let test_args = [
         env::current_exe().unwrap().to_str().unwrap(),
         "--exact",
-        &test_name(module_path!(), "inside"),
+        &test_name(module_path!(), "inside_mount_namespace"),
         "--ignored",
         "--nocapture",
     ]
@@ -496,38 +505,39 @@ fn full_and_read_only_file_systems() {
         command.args(["-rm", "sh", "-c", mounts]).env("FLEETING_DIRQ_MOUNTED", "1");
         command
     } else {
-        println!("no mounts here: with limits and files in the way instead");
+        println!("mount namespaces are not available, using limits and obstructing files");
         let mut command = Command::new("sh");
         command.args(["-c", limits]);
         command
     };
-    let command = command.arg(dir.path()).args(inside).env("FLEETING_DIRQ_DIR", dir.path());
-    let output = command.output().expect("the test can be run");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let command = command.arg(dir.path()).args(test_args).env("FLEETING_DIRQ_DIR", dir.path());
+    let output = command.output().expect("the test binary runs");
+    let output_text =
+        String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
 #[tokio::test]
 #[ignore = "it is started by the test of full and read-only file systems, where those are"]
-async fn inside() {
-    let dir = env::var("FLEETING_DIRQ_DIR").expect("a test starts it");
+async fn inside_mount_namespace() {
+    let dir = env::var("FLEETING_DIRQ_DIR").expect("another test starts this one");
     let (small, fixed) = (Path::new(&dir).join("small"), Path::new(&dir).join("fixed"));
     let mounted = env::var_os("FLEETING_DIRQ_MOUNTED").is_some();
-    fill(&small, mounted).await;
+    add_until_disk_is_full(&small, mounted).await;
     if mounted {
-        crowd(&Path::new(&dir).join("few")).await;
+        add_until_no_inodes_are_left(&Path::new(&dir).join("few")).await;
     }
-    fix(&fixed, mounted).await;
+    use_read_only_file_system(&fixed, mounted).await;
 }
 
-/// Where a directory can't be made any more, in the middle of many elements.
-async fn crowd(few: &Path) {
+/// Directories can no longer be created in the middle of a batch.
+async fn add_until_no_inodes_are_left(few: &Path) {
     let builder = Queue::builder(few.join("queue")).schema("body:string".parse().unwrap());
     let queue = builder.max_elements(1).open().await.unwrap();
     let fillers = few.join("fillers");
     fs::create_dir(&fillers).unwrap();
     let filled = (0..).find(|i| fs::write(fillers.join(i.to_string()), "").is_err()).unwrap();
-    // For two drafts of a directory and a file each, and for the first element's directory.
+    // For two temporary elements of a directory and a file each, and for the directory of the first element.
     for i in 0..5 {
         fs::remove_file(fillers.join(i.to_string())).unwrap();
     }
@@ -543,8 +553,8 @@ async fn crowd(few: &Path) {
     assert_eq!(queue.add_many(["a", "b"].map(body)).await.unwrap().len(), 2);
 }
 
-/// Where a file can't be written to its end.
-async fn fill(small: &Path, mounted: bool) {
+/// A file cannot be written completely.
+async fn add_until_disk_is_full(small: &Path, mounted: bool) {
     let simple = QueueSimple::open(small.join("simple")).await.unwrap();
     let builder =
         Queue::builder(small.join("normal")).schema("body:string,more:string?".parse().unwrap());
@@ -563,17 +573,17 @@ async fn fill(small: &Path, mounted: bool) {
         normal.add_many([body("small"), body(&half), body(&half), body(&big)]).await.unwrap_err(),
     ] {
         assert_eq!(kind(&error), Some(full), "{error:?}");
-        assert_eq!((tree(simple.path()), tree(normal.path())), before, "nothing is left behind");
+        assert_eq!((tree(simple.path()), tree(normal.path())), before, "leftovers exist");
     }
-    // What is there goes on.
+    // Existing elements can still be removed.
     assert_eq!(simple.dequeue(&kept[0]).await.unwrap().unwrap(), "kept");
     assert_eq!(normal.dequeue(&kept[1]).await.unwrap(), Some(body("kept")));
     simple.add("more").await.unwrap();
     normal.add(body("more")).await.unwrap();
 }
 
-/// Where nothing can be changed.
-async fn fix(fixed: &Path, mounted: bool) {
+/// Nothing can be changed.
+async fn use_read_only_file_system(fixed: &Path, mounted: bool) {
     let simple = QueueSimple::open(fixed.join("simple")).await.unwrap();
     let builder = Queue::builder(fixed.join("normal")).schema("body:string".parse().unwrap());
     let normal = builder.open().await.unwrap();
@@ -581,7 +591,7 @@ async fn fix(fixed: &Path, mounted: bool) {
     let elements = normal.add_many([body("a"), body("b")]).await.unwrap();
     assert!(simple.lock(&names[0]).await.unwrap() && normal.lock(&elements[0]).await.unwrap());
     if !mounted {
-        // Root may write anywhere: what is left is to name what is no directory.
+        // Root can write anywhere: the remaining errors are those of a file in the place of a directory.
         let file = fixed.join("file");
         fs::write(&file, "").unwrap();
         assert_eq!(
@@ -609,7 +619,7 @@ async fn fix(fixed: &Path, mounted: bool) {
         assert_eq!(kind(&error), Some(ErrorKind::ReadOnlyFilesystem), "{error:?}");
         assert!(error.to_string().contains(fixed.to_str().unwrap()), "{error}");
     }
-    // To look is allowed.
+    // Reading is possible.
     assert_eq!(simple.get(&names[0]).await.unwrap(), "a");
     assert_eq!(normal.get(&elements[0]).await.unwrap(), body("a"));
     assert_eq!(simple.peek(&names[1]).await.unwrap().unwrap(), "b");

@@ -1,4 +1,4 @@
-//! Directory queues in memory: their calls are made in place, and what is cached for that is found out when it changes.
+//! Queues in memory: calls run in place, and changes that invalidate the cache are detected.
 
 use std::{
     fs,
@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use tokio::{runtime::Builder, task::spawn_blocking, time::sleep};
 use tokio_test::{assert_ready_ok, task::spawn};
 
-/// After which a queue may take it that a change of its directory will show in the time of the last.
+/// Time after which a change of the queue's directory is certain to alter its change time.
 const SETTLED: Duration = Duration::from_millis(150);
 
 fn memory() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").expect("/dev/shm is a file system in memory on Linux")
+    tempfile::tempdir_in("/dev/shm").expect("/dev/shm is a tmpfs on Linux")
 }
 
 async fn simple(path: &Path) -> QueueSimple {
@@ -36,23 +36,23 @@ fn lock_of(queue: &QueueSimple, name: &Name) -> PathBuf {
     queue.path().join(format!("{name}.lck"))
 }
 
-fn is_done<T>(call: impl Future<Output = Result<T, Error>>) -> T {
-    assert_ready_ok!(spawn(call).poll(), "it waits for another thread")
+fn expect_ready<T>(call: impl Future<Output = Result<T, Error>>) -> T {
+    assert_ready_ok!(spawn(call).poll(), "the call waits for another thread")
 }
 
-fn waits<T>(call: impl Future<Output = T>) -> bool {
+fn is_pending<T>(call: impl Future<Output = T>) -> bool {
     spawn(call).poll().is_pending()
 }
 
 #[test]
-fn calls_about_an_element_are_made_in_place() {
+fn calls_on_single_elements_run_in_place() {
     let dir = memory();
     let runtime =
         Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let queue = simple(&dir.path().join("simple")).await;
         let fields = normal(&dir.path().join("normal")).await;
-        // It looks for the directory of new elements.
+        // Creates the directory of new elements.
         let old = fields.add(body("old")).await.unwrap();
         let long = queue.add(vec![b'x'; 64 * 1024 + 1]).await.unwrap();
         let longer = queue.add(vec![b'x'; 1 << 20]).await.unwrap();
@@ -65,44 +65,48 @@ fn calls_about_an_element_are_made_in_place() {
         let (release, taken) = mpsc::channel::<()>();
         let taker = spawn_blocking(move || taken.recv());
 
-        let name = is_done(queue.add(vec![b'x'; 64 * 1024]));
-        assert!(is_done(queue.lock(&name)));
-        assert_eq!(is_done(queue.get(&name)).len(), 64 * 1024);
-        is_done(queue.get_path(&name));
-        is_done(queue.touch(&name));
-        assert!(is_done(queue.peek(&name)).is_some());
-        is_done(queue.unlock(&name));
-        assert!(is_done(queue.dequeue(&name)).is_some());
-        let kept = is_done(queue.add("x"));
-        assert!(is_done(queue.lock(&kept)));
-        is_done(queue.remove(&kept));
+        let name = expect_ready(queue.add(vec![b'x'; 64 * 1024]));
+        assert!(expect_ready(queue.lock(&name)));
+        assert_eq!(expect_ready(queue.get(&name)).len(), 64 * 1024);
+        expect_ready(queue.get_path(&name));
+        expect_ready(queue.touch(&name));
+        assert!(expect_ready(queue.peek(&name)).is_some());
+        expect_ready(queue.unlock(&name));
+        assert!(expect_ready(queue.dequeue(&name)).is_some());
+        let kept = expect_ready(queue.add("x"));
+        assert!(expect_ready(queue.lock(&kept)));
+        expect_ready(queue.remove(&kept));
 
-        let name = is_done(fields.add(body("x")));
-        assert!(is_done(fields.lock(&name)));
-        assert_eq!(is_done(fields.get(&name)), body("x"));
-        is_done(fields.touch(&name));
-        is_done(fields.unlock(&name));
-        assert!(is_done(fields.get_element(&name)).is_some());
-        assert!(is_done(fields.peek(&name)).is_some());
-        assert!(is_done(fields.dequeue(&name)).is_some());
-        assert!(is_done(fields.lock(&old)));
-        is_done(fields.remove(&old));
+        let name = expect_ready(fields.add(body("x")));
+        assert!(expect_ready(fields.lock(&name)));
+        assert_eq!(expect_ready(fields.get(&name)), body("x"));
+        expect_ready(fields.touch(&name));
+        expect_ready(fields.unlock(&name));
+        assert!(expect_ready(fields.get_element(&name)).is_some());
+        assert!(expect_ready(fields.peek(&name)).is_some());
+        assert!(expect_ready(fields.dequeue(&name)).is_some());
+        assert!(expect_ready(fields.lock(&old)));
+        expect_ready(fields.remove(&old));
 
-        // What may be long is not.
-        assert!(waits(queue.add(vec![b'x'; 64 * 1024 + 1])));
-        assert!(waits(queue.get(&long)) && waits(queue.peek(&long)) && waits(fields.peek(&wide)));
-        assert!(waits(fields.peek(&many)), "its fields are short, and together they are not");
-        assert!(waits(queue.dequeue(&longer)));
-        assert!(!lock_of(&queue, &longer).exists(), "what was not done in place is undone");
-        assert!(waits(fields.add(body(&"x".repeat(64 * 1024 + 1)))));
-        assert!(waits(queue.add_many(["x"])));
-        assert!(waits(fields.add_many([body("x")])));
-        assert!(waits(queue.count()) && waits(fields.count()));
-        assert!(waits(names.next()) && waits(locked.next()));
-        assert!(waits(queue.purge(Purge::default())));
+        // Calls that may take long do not run in place.
+        assert!(is_pending(queue.add(vec![b'x'; 64 * 1024 + 1])));
+        assert!(
+            is_pending(queue.get(&long))
+                && is_pending(queue.peek(&long))
+                && is_pending(fields.peek(&wide))
+        );
+        assert!(is_pending(fields.peek(&many)), "the fields are short, but not their sum");
+        assert!(is_pending(queue.dequeue(&longer)));
+        assert!(!lock_of(&queue, &longer).exists(), "the lock of the aborted attempt is released");
+        assert!(is_pending(fields.add(body(&"x".repeat(64 * 1024 + 1)))));
+        assert!(is_pending(queue.add_many(["x"])));
+        assert!(is_pending(fields.add_many([body("x")])));
+        assert!(is_pending(queue.count()) && is_pending(fields.count()));
+        assert!(is_pending(names.next()) && is_pending(locked.next()));
+        assert!(is_pending(queue.purge(Purge::default())));
         let file = dir.path().join("file");
         fs::write(&file, "x").unwrap();
-        assert!(waits(queue.add_path(&file)));
+        assert!(is_pending(queue.add_path(&file)));
 
         drop(release);
         assert!(taker.await.unwrap().is_err());
@@ -111,18 +115,18 @@ fn calls_about_an_element_are_made_in_place() {
         let job = locked.next().await.unwrap().unwrap();
         let (release, taken) = mpsc::channel::<()>();
         let taker = spawn_blocking(move || taken.recv());
-        is_done(job.touch());
-        is_done(job.ack());
-        // The list is there.
-        let job = is_done(async { locked.next().await.unwrap() });
-        is_done(job.unlock());
+        expect_ready(job.touch());
+        expect_ready(job.ack());
+        // The names are already listed.
+        let job = expect_ready(async { locked.next().await.unwrap() });
+        expect_ready(job.unlock());
         drop(release);
         assert!(taker.await.unwrap().is_err());
     });
 }
 
 #[tokio::test]
-async fn what_is_long_is_read_elsewhere_in_a_stream_too() {
+async fn stream_reads_long_elements_on_another_thread() {
     let dir = memory();
     let queue = simple(dir.path()).await;
     let bodies = [10, 100_000, 20, 200_000].map(|len| vec![b'x'; len]);
@@ -135,7 +139,7 @@ async fn what_is_long_is_read_elsewhere_in_a_stream_too() {
 }
 
 #[tokio::test]
-async fn a_loop_of_calls_lets_others_run() {
+async fn calls_in_place_consume_cooperative_budget() {
     let dir = memory();
     let queue = simple(dir.path()).await;
     let (count, mut counted) = tokio::sync::watch::channel(0);
@@ -149,12 +153,12 @@ async fn a_loop_of_calls_lets_others_run() {
         queue.add("x").await.unwrap();
     }
     let turns = *counted.borrow_and_update();
-    assert!(turns >= 10, "the other had {turns} turns");
+    assert!(turns >= 10, "the other task ran {turns} times");
     other.abort();
 }
 
 #[tokio::test]
-async fn what_takes_the_place_of_a_directory_is_found() {
+async fn replaced_directory_of_a_simple_queue_is_detected() {
     let dir = memory();
     let (path, outside) = (dir.path().join("queue"), dir.path().join("outside"));
     fs::create_dir(&outside).unwrap();
@@ -166,7 +170,7 @@ async fn what_takes_the_place_of_a_directory_is_found() {
         let before = [queue.add("2").await.unwrap(), queue.add("3").await.unwrap()];
         assert!(queue.lock(&before[0]).await.unwrap());
 
-        // Another queue.
+        // The queue is replaced.
         let archive = dir.path().join("archive");
         fs::rename(&path, &archive).unwrap();
         assert!(matches!(queue.get(&before[0]).await, Err(Error::NotLocked { .. })));
@@ -175,7 +179,7 @@ async fn what_takes_the_place_of_a_directory_is_found() {
         assert_eq!(fs::read(path.join(after.to_string())).unwrap(), b"4");
         fs::remove_dir_all(archive).unwrap();
 
-        // Another directory of elements.
+        // The directory of elements is replaced.
         sleep(SETTLED).await;
         let before = queue.add("5").await.unwrap();
         fs::rename(path.join(&directory), path.join("away")).unwrap();
@@ -184,7 +188,7 @@ async fn what_takes_the_place_of_a_directory_is_found() {
         assert!(path.join(after.to_string()).exists());
         fs::remove_dir_all(path.join("away")).unwrap();
 
-        // A link.
+        // The directory is replaced by a link.
         sleep(SETTLED).await;
         queue.add("7").await.unwrap();
         fs::rename(path.join(&directory), path.join("away")).unwrap();
@@ -198,7 +202,7 @@ async fn what_takes_the_place_of_a_directory_is_found() {
 }
 
 #[tokio::test]
-async fn what_takes_the_place_of_a_directory_is_found_where_elements_have_fields() {
+async fn replaced_directory_of_a_normal_queue_is_detected() {
     let dir = memory();
     let (path, outside) = (dir.path().join("queue"), dir.path().join("outside"));
     fs::create_dir(&outside).unwrap();
@@ -214,7 +218,7 @@ async fn what_takes_the_place_of_a_directory_is_found_where_elements_have_fields
     take(add("00000000").await).await;
     take(add("00000000").await).await;
 
-    // Somebody found the directory full.
+    // Another process found the directory full.
     fs::create_dir(path.join("00000001")).unwrap();
     let name = add("00000001").await;
 
@@ -229,7 +233,7 @@ async fn what_takes_the_place_of_a_directory_is_found_where_elements_have_fields
         };
         assert!(matches!(error, Err(Error::Foreign { .. })), "{error:?}");
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-        // And where there is none.
+        // The directory is removed.
         fs::remove_file(path.join(side)).unwrap();
         take(add("00000001").await).await;
         fs::remove_dir(path.join("away")).unwrap();
@@ -242,7 +246,7 @@ async fn what_takes_the_place_of_a_directory_is_found_where_elements_have_fields
 }
 
 #[tokio::test]
-async fn a_thousand_queues_do_not_keep_thousands_of_directories_open() {
+async fn open_directories_are_bounded_across_a_thousand_queues() {
     let dir = memory();
     let mut queues = Vec::new();
     for i in 0..100 {
@@ -260,7 +264,7 @@ async fn a_thousand_queues_do_not_keep_thousands_of_directories_open() {
             let name = queue.add(body("x")).await.unwrap();
             assert!(queue.dequeue(&name).await.unwrap().is_some());
         }
-        assert!((1..=64).contains(&open()), "{} are open", open());
+        assert!((1..=64).contains(&open()), "{} directories are open", open());
     }
     drop(queues);
     assert_eq!(open(), 0);

@@ -1,4 +1,4 @@
-//! Streams of locked elements, and the locks themselves: acked, dropped, kept alive.
+//! Streams of locked elements, and operations on locks: ack, drop, keep_alive.
 
 use std::{
     fs,
@@ -20,9 +20,9 @@ use crate::{
     directory::{age, all, make_old},
 };
 
-/// Long enough for never.
+/// Longer than any test.
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
-/// In which what should happen at once happens on a machine that does much else.
+/// Time limit for immediate events, on a busy machine.
 pub(super) const SOON: Duration = Duration::from_secs(120);
 
 pub(super) async fn queue() -> (TempDir, QueueSimple) {
@@ -46,23 +46,23 @@ fn lock_of(queue: &QueueSimple, name: &Name) -> PathBuf {
     queue.path().join(format!("{name}.lck"))
 }
 
-/// Waits until `done`, which another thread makes true.
+/// Waits until `done` returns true, because of another thread.
 async fn until(mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + SOON;
     while !done() {
-        assert!(Instant::now() < deadline, "it does not happen");
+        assert!(Instant::now() < deadline, "the condition did not become true in time");
         sleep(Duration::from_millis(2)).await;
     }
 }
 
 #[tokio::test]
-async fn all_that_is_free_comes_in_order_and_then_the_end() {
+async fn locked_returns_all_unlocked_elements_in_order_and_ends() {
     let (_dir, queue) = queue().await;
     let names = queue.add_many((0..300).map(|i| i.to_string())).await.unwrap();
     for i in [0, 7, 299] {
         assert!(queue.lock(&names[i]).await.unwrap());
     }
-    // As its writer leaves it that dies between two steps: it is in the queue.
+    // As after a crash of its writer between two steps: the element is in the queue.
     fs::write(queue.path().join(format!("{}.tmp", names[5])), "5").unwrap();
     let mut locks = queue.locked();
     let mut found = Vec::new();
@@ -83,11 +83,11 @@ async fn all_that_is_free_comes_in_order_and_then_the_end() {
     assert_eq!(all(queue.names()).await, left);
     let locked: Vec<_> = left.iter().filter(|name| is_locked(&queue, name)).collect();
     assert_eq!(locked, [&names[0], &names[7], &names[299]]);
-    assert!(locks.next().await.is_none(), "it stays at its end");
+    assert!(locks.next().await.is_none(), "the stream stays at its end");
 }
 
 #[tokio::test]
-async fn elements_with_fields_come_too() {
+async fn locked_returns_elements_with_fields() {
     let (_dir, queue) = normal().await;
     let bodies: Vec<_> = (0..50).map(|i| i.to_string()).collect();
     let elements = bodies.iter().map(|body| Element::new().with("body", body.as_str()));
@@ -103,16 +103,16 @@ async fn elements_with_fields_come_too() {
         }
     }
     assert_eq!(all(queue.names()).await, [names[10]]);
-    assert!(queue.lock(&names[10]).await.unwrap(), "the drop unlocked it");
+    assert!(queue.lock(&names[10]).await.unwrap(), "dropping the lock unlocked the element");
 }
 
 #[tokio::test]
-async fn what_is_dropped_is_unlocked() {
-    until_enough(drop_what_is_locked).await;
+async fn dropped_stream_unlocks_prefetched_elements() {
+    until_enough(drop_stream_with_prefetched_locks).await;
 }
 
-/// Whether some were locked ahead, as they are on a disk when they are asked for quickly.
-async fn drop_what_is_locked() -> bool {
+/// Returns true if elements were prefetched, as on a disk with a fast consumer.
+async fn drop_stream_with_prefetched_locks() -> bool {
     let (_dir, queue) = queue().await;
     let names = queue.add_many((0..200).map(|i| i.to_string())).await.unwrap();
     let locked = || names.iter().filter(|name| is_locked(&queue, name)).count();
@@ -122,7 +122,7 @@ async fn drop_what_is_locked() -> bool {
         held.push(locks.next().await.unwrap().unwrap());
     }
     let ahead = locked() - 20;
-    assert!(ahead == 0 || !IN_MEMORY, "{ahead} are locked ahead");
+    assert!(ahead == 0 || !IN_MEMORY, "{ahead} elements are prefetched");
     drop(locks);
     until(|| locked() == 20).await;
     held.truncate(5);
@@ -134,7 +134,7 @@ async fn drop_what_is_locked() -> bool {
 }
 
 #[tokio::test]
-async fn who_works_slowly_locks_one_at_a_time() {
+async fn slow_consumer_locks_one_element_at_a_time() {
     let (_dir, queue) = queue().await;
     let names = queue.add_many((0..10).map(|i| i.to_string())).await.unwrap();
     let locked = || names.iter().filter(|name| is_locked(&queue, name)).count();
@@ -148,12 +148,12 @@ async fn who_works_slowly_locks_one_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_was_locked_ahead_and_waited_long_is_given_back() {
-    until_enough(wait_for_what_was_locked_ahead).await;
+async fn stale_prefetched_locks_are_released() {
+    until_enough(wait_until_prefetched_locks_are_stale).await;
 }
 
-/// Whether some were locked ahead, as they are on a disk when they are asked for quickly.
-async fn wait_for_what_was_locked_ahead() -> bool {
+/// Returns true if elements were prefetched, as on a disk with a fast consumer.
+async fn wait_until_prefetched_locks_are_stale() -> bool {
     let (_dir, queue) = queue().await;
     let names = queue.add_many((0..40).map(|i| i.to_string())).await.unwrap();
     let locked =
@@ -165,15 +165,15 @@ async fn wait_for_what_was_locked_ahead() -> bool {
     }
     let ahead: Vec<Name> = locked(&names[10..]);
     if IN_MEMORY {
-        assert!(ahead.is_empty(), "each is locked when it is asked for");
+        assert!(ahead.is_empty(), "elements in memory are locked on request");
         return true;
     }
     if ahead.len() < 3 {
         return false;
     }
-    // A job that lasts, and does not ask for the next.
+    // A long job, during which no element is requested.
     until(|| locked(&names[10..]).is_empty()).await;
-    assert_eq!(locked(&names[..10]), names[..10], "what was asked for is held");
+    assert_eq!(locked(&names[..10]), names[..10], "delivered elements stay locked");
     // Another process takes two of them.
     let other = QueueSimple::open(queue.path()).await.unwrap();
     assert!(other.lock(&names[10]).await.unwrap());
@@ -183,15 +183,15 @@ async fn wait_for_what_was_locked_ahead() -> bool {
         rest.push(*lock.unwrap().name());
     }
     let free: Vec<_> = [11].into_iter().chain(13..40).map(|i| names[i]).collect();
-    assert_eq!(rest, free, "in order, each once");
+    assert_eq!(rest, free, "each element once, in order");
     true
 }
 
 #[tokio::test]
-async fn what_is_locked_ahead_is_bound_in_bytes() {
+async fn prefetched_elements_are_bounded_in_bytes() {
     const LONG: usize = 300_000;
     let (_dir, queue) = queue().await;
-    // Three of them, and no fourth, are within a mebibyte.
+    // Three of them fit into a mebibyte.
     let bodies: Vec<_> = (0..40).map(|i| vec![i; LONG]).collect();
     let names = queue.add_many(&bodies).await.unwrap();
     let mut locks = queue.locked();
@@ -200,7 +200,7 @@ async fn what_is_locked_ahead_is_bound_in_bytes() {
         let lock = lock.unwrap();
         assert_eq!(lock.value(), &bodies[found.len()]);
         let held = names.iter().filter(|name| is_locked(&queue, name)).count();
-        assert!(held <= 3, "{held} are locked");
+        assert!(held <= 3, "{held} elements are locked");
         found.push(*lock.name());
         lock.ack().await.unwrap();
     }
@@ -208,12 +208,12 @@ async fn what_is_locked_ahead_is_bound_in_bytes() {
 }
 
 #[tokio::test]
-async fn a_lock_ends_once() {
+async fn lock_is_released_exactly_once() {
     let (_dir, queue) = queue().await;
     let added = queue.add("x").await.unwrap();
     for end in ["ack", "unlock", "touch"] {
         let lock = queue.locked().next().await.unwrap().unwrap();
-        // A purge of another process.
+        // A purge by another process.
         fs::remove_file(lock_of(&queue, &added)).unwrap();
         let error = match end {
             "ack" => lock.ack().await.unwrap_err(),
@@ -229,7 +229,7 @@ async fn a_lock_ends_once() {
 }
 
 #[test]
-fn a_lock_may_outlive_its_runtime() {
+fn lock_can_be_dropped_after_its_runtime() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let (_dir, queue, lock) = runtime.block_on(async {
         let (dir, queue) = queue().await;
@@ -245,14 +245,14 @@ fn a_lock_may_outlive_its_runtime() {
 }
 
 #[test]
-fn what_is_locked_ahead_needs_a_clock() {
+fn prefetching_needs_a_time_driver() {
     let runtime = Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let (_dir, queue) = queue().await;
         queue.add("x").await.unwrap();
         let mut jobs = queue.locked();
         let next = std::panic::AssertUnwindSafe(jobs.next()).catch_unwind().await;
-        assert_eq!(next.is_err(), !IN_MEMORY, "the docs say where it panics");
+        assert_eq!(next.is_err(), !IN_MEMORY, "the stream panics only on a disk, as documented");
         drop(next);
         drop(jobs);
         assert!(all(queue.names()).await.iter().all(|name| !is_locked(&queue, name)));
@@ -260,7 +260,7 @@ fn what_is_locked_ahead_needs_a_clock() {
 }
 
 #[test]
-fn a_stream_may_go_on_in_another_runtime() {
+fn stream_continues_on_another_runtime() {
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let (_dir, queue, names, mut jobs) = first.block_on(async {
@@ -286,23 +286,23 @@ fn a_stream_may_go_on_in_another_runtime() {
     });
 }
 
-/// On a runtime with one thread for the disk, which so does one call after another.
-fn one_by_one(test: impl Future<Output = ()>) {
+/// Runs the test on a runtime with one blocking thread, which executes calls one after another.
+fn on_one_blocking_thread(test: impl Future<Output = ()>) {
     let runtime =
         Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(test);
 }
 
 #[test]
-fn a_call_that_is_dropped_leaves_no_lock() {
-    one_by_one(async {
+fn dropped_call_leaves_no_lock() {
+    on_one_blocking_thread(async {
         let (_dir, queue) = queue().await;
         let names = queue.add_many(["x", "y"]).await.unwrap();
         let mut dropped = 0;
         for _ in 0..100 {
             match queue.lock(&names[0]).now_or_never() {
                 Some(locked) => {
-                    // The other thread was quicker.
+                    // The worker was faster than the drop.
                     assert!(locked.unwrap());
                     queue.unlock(&names[0]).await.unwrap();
                 }
@@ -312,10 +312,10 @@ fn a_call_that_is_dropped_leaves_no_lock() {
             drop(locks.next().now_or_never());
             drop(locks);
             assert_eq!(queue.count().await.unwrap(), 2);
-            assert!(!names.iter().any(|name| is_locked(&queue, name)), "nobody came for the lock");
+            assert!(!names.iter().any(|name| is_locked(&queue, name)), "the locks are released");
         }
-        assert_eq!(dropped > 0, !IN_MEMORY, "calls that had to wait");
-        // Whoever only drops the wait finds all that came meanwhile.
+        assert_eq!(dropped > 0, !IN_MEMORY, "only calls on a disk are pending");
+        // Dropping only the wait loses no element that arrived in the meantime.
         let mut locks = queue.locked();
         let first = match locks.next().now_or_never() {
             Some(first) => first,
@@ -326,8 +326,8 @@ fn a_call_that_is_dropped_leaves_no_lock() {
 }
 
 #[test]
-fn dropped_calls_of_elements_with_fields_leave_no_lock() {
-    one_by_one(async {
+fn dropped_call_on_a_normal_queue_leaves_no_lock() {
+    on_one_blocking_thread(async {
         let (_dir, queue) = normal().await;
         let name = queue.add(Element::new().with("body", "x")).await.unwrap();
         for _ in 0..100 {
@@ -342,7 +342,7 @@ fn dropped_calls_of_elements_with_fields_leave_no_lock() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_read_is_an_error_and_unlocked() {
+async fn unreadable_element_is_an_error_and_is_unlocked() {
     let (_dir, queue) = normal().await;
     let names = queue
         .add_many(["a", "b", "c"].map(|body| Element::new().with("body", body)))
@@ -356,11 +356,11 @@ async fn what_can_not_be_read_is_an_error_and_unlocked() {
     assert!(matches!(&error, Error::MissingFile { path } if *path == body), "{error:?}");
     locks.next().await.unwrap().unwrap().ack().await.unwrap();
     assert!(locks.next().await.is_none());
-    assert!(queue.lock(&names[1]).await.unwrap(), "the lock was given back");
+    assert!(queue.lock(&names[1]).await.unwrap(), "the lock was released");
 }
 
 #[tokio::test]
-async fn keep_alive_keeps_a_purge_away() {
+async fn keep_alive_protects_the_lock_from_a_purge() {
     let (_dir, queue) = queue().await;
     let added = queue.add("x").await.unwrap();
     let lock = queue.locked().next().await.unwrap().unwrap();
@@ -380,7 +380,7 @@ async fn keep_alive_keeps_a_purge_away() {
 }
 
 #[tokio::test]
-async fn work_stops_when_the_lock_is_lost() {
+async fn keep_alive_drops_the_work_if_the_lock_is_lost() {
     let (_dir, queue) = queue().await;
     let added = queue.add("x").await.unwrap();
     let lock = queue.locked().next().await.unwrap().unwrap();
@@ -392,7 +392,7 @@ async fn work_stops_when_the_lock_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keep_alive_touches_every_so_often() {
+async fn keep_alive_touches_the_lock_at_its_interval() {
     let (_dir, queue) = queue().await;
     queue.add("x").await.unwrap();
     let lock = queue.locked().next().await.unwrap().unwrap();
@@ -400,14 +400,14 @@ async fn keep_alive_touches_every_so_often() {
     make_old(&path, HOUR);
     let quick = lock.keep_alive(Duration::from_secs(60), sleep(Duration::from_secs(59)));
     quick.await.unwrap();
-    assert!(age(&path) > HOUR / 2, "work that is done before needs no touch");
+    assert!(age(&path) > HOUR / 2, "short work needs no touch");
     let long = lock.keep_alive(Duration::from_secs(60), sleep(Duration::from_secs(61)));
     long.await.unwrap();
     assert!(age(&path) < HOUR / 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_interval_keeps_a_lock_alive() {
+async fn keep_alive_accepts_any_interval() {
     let (_dir, queue) = queue().await;
     queue.add("x").await.unwrap();
     let lock = queue.locked().next().await.unwrap().unwrap();

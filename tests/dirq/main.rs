@@ -1,6 +1,6 @@
-//! Directory queues, their sets and the spool, through their public API.
+//! Tests of directory queues, sets and the spool, through their public API.
 #![cfg(unix)]
-// What holds of any queue is tried where its calls are made on other threads, and where they are made in place.
+// Tests of any queue run twice: on disk, where calls run on other threads, and in memory, where they run in place.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "../common/clock.rs"]
@@ -21,10 +21,10 @@ mod queue_set;
 mod schema;
 mod spool;
 
-/// Held by whom only the system can wake; taken by who takes all its watches.
+/// Read-locked by tests that rely on system watches, and write-locked by tests that use up all watches.
 static WATCHES: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 
-/// On a disk, where a queue's calls are made on other threads.
+/// On a disk, where calls run on other threads.
 #[path = "."]
 mod on_disk {
     mod bound;
@@ -43,7 +43,7 @@ mod on_disk {
     }
 }
 
-/// In memory, where most are made in place.
+/// In memory, where most calls run in place.
 #[cfg(target_os = "linux")]
 #[path = "."]
 mod in_memory {

@@ -1,4 +1,4 @@
-//! Directory queues beside the Python package `dirq` 1.8, in the same directory at the same time.
+//! Interoperability with the Python package `dirq` 1.8, in the same directory at the same time.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::directory::{age, all, make_old, name, python, python_command, test_na
 
 const SCHEMA: &str = "body:string,data:binary?,header:table?";
 
-/// What all programs begin with: `queue(kind, path)`.
+/// Prelude of all programs: defines `queue(kind, path)`.
 const PRELUDE: &str = r#"
 import json, os, sys, time
 from dirq.queue import Queue
@@ -41,7 +41,7 @@ async fn normal(path: &Path) -> Queue {
     Queue::builder(path).schema(schema).open().await.unwrap()
 }
 
-/// Both kinds, by what the tests of both need.
+/// Either kind of queue, with the methods that tests of both need.
 #[derive(Clone)]
 enum Any {
     Simple(QueueSimple),
@@ -53,7 +53,7 @@ impl Any {
         match kind {
             "simple" => Self::Simple(simple(path).await),
             "normal" => Self::Normal(normal(path).await),
-            _ => panic!("{kind} is no kind of queue"),
+            _ => panic!("{kind} is not a kind of queue"),
         }
     }
 
@@ -107,7 +107,7 @@ impl Any {
 }
 
 #[tokio::test]
-async fn simple_elements_go_both_ways() {
+async fn simple_elements_are_exchanged_with_python() {
     let dir = tempdir().unwrap();
     let queue = simple(dir.path()).await;
     let bodies = [&b""[..], b"plain", b"\0\xff\r\n", &[7; 100_000]];
@@ -148,7 +148,7 @@ print(json.dumps(found))
 }
 
 #[tokio::test]
-async fn elements_with_fields_go_both_ways() {
+async fn elements_with_fields_are_exchanged_with_python() {
     let dir = tempdir().unwrap();
     let queue = normal(dir.path()).await;
     let elements = [
@@ -192,7 +192,7 @@ print(json.dumps(found))
 }
 
 #[tokio::test]
-async fn tables_have_the_same_bytes() {
+async fn tables_have_the_same_encoding_as_in_python() {
     let odd = [
         "",
         " ",
@@ -230,7 +230,7 @@ async fn tables_have_the_same_bytes() {
             (0..odd.len()).map(|i| (odd[i], odd[(i + shift) % odd.len()])).collect();
         queue.add(Element::new().with("body", "x").with("header", table)).await.unwrap();
     }
-    // Python reads each, compares it, and adds the same.
+    // Python reads each table, compares it, and adds the same.
     let names = run(
         r#"
 q = queue("normal", sys.argv[1])
@@ -259,7 +259,7 @@ print(json.dumps(names))
 }
 
 #[tokio::test]
-async fn each_respects_the_locks_of_the_other() {
+async fn locks_are_respected_by_python_and_by_rust() {
     let dir = tempdir().unwrap();
     for kind in ["simple", "normal"] {
         let path = dir.path().join(kind);
@@ -280,13 +280,13 @@ print(json.dumps([q.lock(name) for name in sys.argv[3:]]))
 }
 
 #[tokio::test]
-async fn what_one_left_the_other_purges() {
+async fn leftovers_of_python_and_rust_are_purged_by_the_other() {
     let dir = tempdir().unwrap();
     for kind in ["simple", "normal"] {
         let path = dir.path().join(kind);
         let queue = Any::open(kind, &path).await;
         for purger in ["ours", "theirs"] {
-            // By the other: a lock, and a draft that it died over.
+            // Leftovers of the other implementation: a lock, and a temporary element of a crashed writer.
             let (locked, draft) = if purger == "theirs" {
                 let name = queue.add("locked").await.unwrap();
                 assert!(queue.lock(&name).await);
@@ -339,7 +339,7 @@ print(name)
     }
 }
 
-/// Adds and drains until all have added their part and nothing is left.
+/// Adds and removes elements until all processes have added their share and the queue is empty.
 const WORKER: &str = r#"
 kind, path, out, worker, parts, workers = sys.argv[1:]
 parts, workers = int(parts), int(workers)
@@ -372,7 +372,7 @@ deadline = time.time() + 300
 all_done = lambda: all(os.path.exists(os.path.join(out, "done-%d" % i)) for i in range(workers))
 while not (all_done() and not list(q)):
     drain(-1)
-    assert time.time() < deadline, "the others hang"
+    assert time.time() < deadline, "the other processes hang"
     time.sleep(0.002)
 "#;
 
@@ -381,15 +381,15 @@ const WORKERS: usize = 4;
 
 #[tokio::test]
 async fn four_processes_share_a_simple_queue() {
-    four_processes("simple").await;
+    share_between_four_processes("simple").await;
 }
 
 #[tokio::test]
-async fn four_processes_share_a_queue() {
-    four_processes("normal").await;
+async fn four_processes_share_a_normal_queue() {
+    share_between_four_processes("normal").await;
 }
 
-async fn four_processes(kind: &str) {
+async fn share_between_four_processes(kind: &str) {
     let dir = tempdir().unwrap();
     let (path, out) = (dir.path().join("queue"), dir.path().join("out"));
     fs::create_dir(&out).unwrap();
@@ -412,9 +412,9 @@ async fn four_processes(kind: &str) {
         .collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
-        let said =
-            [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-        assert!(output.status.success(), "a worker failed: {}", said.concat());
+        let output_text = [output.stdout, output.stderr]
+            .map(|output_text| String::from_utf8_lossy(&output_text).into_owned());
+        assert!(output.status.success(), "a worker failed: {}", output_text.concat());
     }
     let mut seen = BTreeMap::<String, u32>::new();
     let mut shares = Vec::new();
@@ -426,8 +426,8 @@ async fn four_processes(kind: &str) {
         }
     }
     println!("{kind}: each worker had {shares:?}");
-    assert_eq!(seen.len(), PARTS * WORKERS, "some are lost");
-    assert!(seen.values().all(|&times| times == 1), "some are doubled");
+    assert_eq!(seen.len(), PARTS * WORKERS, "elements were lost");
+    assert!(seen.values().all(|&times| times == 1), "elements were duplicated");
     let left: Vec<_> = tree(&path).into_iter().filter(|path| !path.ends_with('/')).collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -435,7 +435,7 @@ async fn four_processes(kind: &str) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it is started by the tests of four processes, as one of them"]
 async fn worker() {
-    let args = env::var("FLEETING_DIRQ_WORKER").expect("a test starts it");
+    let args = env::var("FLEETING_DIRQ_WORKER").expect("another test starts this one");
     let args: Vec<_> = args.lines().collect();
     let (kind, path, out, id) = (args[0], Path::new(args[1]), Path::new(args[2]), args[3]);
     let queue = Any::open(kind, path).await;
@@ -451,13 +451,13 @@ async fn worker() {
     let all_done = || (0..WORKERS).all(|worker| out.join(format!("done-{worker}")).exists());
     while !(all_done() && queue.count().await == 0) {
         drain(&queue, usize::MAX, &mut seen).await;
-        assert!(Instant::now() < deadline, "the others hang");
+        assert!(Instant::now() < deadline, "the other processes hang");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     fs::write(out.join(format!("seen-{id}")), seen.concat()).unwrap();
 }
 
-/// The one kind by the calls, the other by the stream.
+/// One kind uses the methods, the other the stream.
 async fn drain(queue: &Any, most: usize, seen: &mut Vec<String>) {
     match queue {
         Any::Simple(queue) => {
@@ -484,7 +484,7 @@ async fn drain(queue: &Any, most: usize, seen: &mut Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_purge_of_python_loses_nothing_of_ours() {
+async fn concurrent_purges_by_python_lose_no_element() {
     for kind in ["simple", "normal"] {
         let dir = tempdir().unwrap();
         let [path, stop, enough] = ["queue", "stop", "enough"].map(|name| dir.path().join(name));
@@ -520,7 +520,7 @@ print(json.dumps([purges, failed[:3]]))
             let deadline = Instant::now() + Duration::from_secs(300);
             let mut count = 0;
             while count < 1_500 || !enough.exists() {
-                assert!(Instant::now() < deadline, "the purger hardly runs");
+                assert!(Instant::now() < deadline, "the purging process makes no progress");
                 adder.add(&count.to_string()).await.unwrap();
                 count += 1;
             }
@@ -535,14 +535,14 @@ print(json.dumps([purges, failed[:3]]))
             }
         }
         let added = added.await.unwrap();
-        assert_eq!(seen.len(), added, "some are lost, or come twice");
+        assert_eq!(seen.len(), added, "elements were lost or duplicated");
         fs::write(&stop, "").unwrap();
         let output = purger.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        println!("{kind}: purges and errors of Python: {said}");
+        let output_text = String::from_utf8(output.stdout).unwrap();
+        println!("{kind}: purges and errors of Python: {output_text}");
         seen.sort_unstable();
         seen.dedup();
-        assert_eq!(seen.len(), added, "some are doubled");
+        assert_eq!(seen.len(), added, "elements were duplicated");
         assert_eq!(queue.count().await, 0);
     }
 }

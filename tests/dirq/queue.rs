@@ -1,4 +1,4 @@
-//! Directory queues of elements with fields: each promise of `Queue`, on real directories.
+//! Normal queues: the promises of `Queue`, on real directories.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +39,7 @@ fn path_of(queue: &Queue, name: &Name) -> PathBuf {
 }
 
 #[tokio::test]
-async fn an_element_lives_as_a_directory() {
+async fn normal_element_is_one_directory() {
     let (_dir, queue) = queue().await;
     assert_eq!(tree(queue.path()), ["obsolete/", "temporary/"]);
     let element = body("hello").with("data", b"\0\xff").with("header", [("b", "2\t"), ("a", "1")]);
@@ -65,23 +65,23 @@ async fn an_element_lives_as_a_directory() {
     assert!(queue.lock(&name).await.unwrap());
     files.insert(5, file("locked/"));
     assert_eq!(tree(queue.path()), files);
-    assert!(!queue.lock(&name).await.unwrap(), "it is locked");
+    assert!(!queue.lock(&name).await.unwrap(), "the element is locked");
     assert_eq!(queue.get(&name).await.unwrap(), element);
-    assert_eq!(queue.get_element(&name).await.unwrap(), None, "it is locked");
-    assert_eq!(queue.dequeue(&name).await.unwrap(), None, "it is locked");
+    assert_eq!(queue.get_element(&name).await.unwrap(), None, "the element is locked");
+    assert_eq!(queue.dequeue(&name).await.unwrap(), None, "the element is locked");
     assert_eq!((queue.count().await.unwrap(), all(queue.names()).await), (1, vec![name]));
 
     queue.unlock(&name).await.unwrap();
     assert_eq!(queue.get_element(&name).await.unwrap(), Some(element.clone()));
     assert_eq!(queue.dequeue(&name).await.unwrap(), Some(element));
     assert_eq!(tree(queue.path()), ["00000000/", "obsolete/", "temporary/"]);
-    assert!(!queue.lock(&name).await.unwrap(), "it is gone");
+    assert!(!queue.lock(&name).await.unwrap(), "the element was removed");
     assert_eq!(queue.peek(&name).await.unwrap(), None);
     assert_eq!(queue.dequeue(&name).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn what_needs_the_lock_says_so() {
+async fn methods_that_need_the_lock_fail_with_not_locked() {
     let (_dir, queue) = queue().await;
     let added = queue.add(body("x")).await.unwrap();
     for name in [added, name("00000000/00000000000000"), name("00000007/00000000000000")] {
@@ -103,7 +103,7 @@ async fn what_needs_the_lock_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_the_schema_says_is_refused_and_leaves_nothing() {
+async fn element_that_violates_the_schema_is_rejected_and_leaves_nothing() {
     let (dir, queue) = queue().await;
     let before = tree(queue.path());
     let error = queue.add(Element::new().with("header", [("a", "b")])).await.unwrap_err();
@@ -124,14 +124,14 @@ async fn what_is_not_as_the_schema_says_is_refused_and_leaves_nothing() {
     let name = queue.add(body("x")).await.unwrap();
     assert!(matches!(blind.dequeue(&name).await.unwrap_err(), Error::NoSchema { .. }));
     assert!(matches!(blind.peek(&name).await.unwrap_err(), Error::NoSchema { .. }));
-    assert!(blind.lock(&name).await.unwrap(), "the dequeue that failed gave the lock back");
+    assert!(blind.lock(&name).await.unwrap(), "the failed dequeue released the lock");
     blind.touch(&name).await.unwrap();
     blind.remove(&name).await.unwrap();
     assert_eq!(blind.count().await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn what_was_written_otherwise_is_told_and_unlocked() {
+async fn unreadable_element_is_an_error_and_is_unlocked() {
     let (_dir, queue) = queue().await;
     let name = queue.add(body("x").with("header", [("a", "b")])).await.unwrap();
     let file = |file: &str| path_of(&queue, &name).join(file);
@@ -140,7 +140,7 @@ async fn what_was_written_otherwise_is_told_and_unlocked() {
         queue.get_element(&name).await.unwrap().unwrap(),
         body("x").with("header", [("a", "b")])
     );
-    fs::write(file("header"), "no tabulator\n").unwrap();
+    fs::write(file("header"), "no tab\n").unwrap();
     let error = queue.get_element(&name).await.unwrap_err();
     assert!(
         matches!(&error, Error::InvalidTable { field, line: 1, .. } if field == "header"),
@@ -156,9 +156,9 @@ async fn what_was_written_otherwise_is_told_and_unlocked() {
     let error = queue.peek(&name).await.unwrap_err();
     assert!(matches!(&error, Error::MissingFile { .. }), "{error:?}");
 
-    // What can't be a field's file is not ours to remove.
+    // A file whose name cannot be a field is not removed.
     fs::write(file("not-ours"), "").unwrap();
-    assert!(queue.lock(&name).await.unwrap(), "each error gave the lock back");
+    assert!(queue.lock(&name).await.unwrap(), "each error released the lock");
     let error = queue.remove(&name).await.unwrap_err();
     assert!(matches!(&error, Error::Foreign { path } if *path == file("not-ours")), "{error:?}");
     assert!(file("extra").exists() && file("locked").exists());
@@ -168,7 +168,7 @@ async fn what_was_written_otherwise_is_told_and_unlocked() {
 }
 
 #[tokio::test]
-async fn an_element_that_holds_a_directory_stays_whole() {
+async fn element_that_contains_a_directory_is_not_removed() {
     let (_dir, queue) = queue().await;
     let name = queue.add(body("x")).await.unwrap();
     let file = |file: &str| path_of(&queue, &name).join(file);
@@ -177,12 +177,12 @@ async fn an_element_that_holds_a_directory_stays_whole() {
     let before = tree(queue.path());
     let error = queue.dequeue(&name).await.unwrap_err();
     assert!(matches!(&error, Error::Foreign { path } if *path == file("sub")), "{error:?}");
-    assert_eq!(tree(queue.path()), before, "unlocked, and where it was");
+    assert_eq!(tree(queue.path()), before, "the element is unlocked and in its place");
     assert!(queue.lock(&name).await.unwrap());
     let error = queue.remove(&name).await.unwrap_err();
     assert!(matches!(&error, Error::Foreign { .. }), "{error:?}");
     assert!(file("locked").exists() && file("body").exists());
-    // What others left on its way in or out.
+    // Leftovers of other processes' adds and removals.
     for side in ["temporary", "obsolete"] {
         let element = queue.path().join(side).join("00000000000001");
         fs::create_dir_all(element.join("sub")).unwrap();
@@ -196,7 +196,7 @@ async fn an_element_that_holds_a_directory_stays_whole() {
 }
 
 #[tokio::test]
-async fn a_full_directory_is_followed_by_the_next() {
+async fn full_directory_is_followed_by_the_next() {
     let dir = tempdir().unwrap();
     let queue = builder(&dir).max_elements(10).open().await.unwrap();
     let one = queue.add(body("x")).await.unwrap();
@@ -208,7 +208,7 @@ async fn a_full_directory_is_followed_by_the_next() {
     for (i, directory) in directories.iter().enumerate() {
         assert_eq!(*directory, format!("{:08x}", i / 10));
     }
-    // Room in the last directory is used, room before it is not.
+    // Free capacity is used in the last directory, and not in earlier ones.
     for name in [&names[0], &names[24]] {
         assert!(queue.dequeue(name).await.unwrap().is_some());
     }
@@ -216,11 +216,11 @@ async fn a_full_directory_is_followed_by_the_next() {
         let name = queue.add(body("y")).await.unwrap().to_string();
         assert_eq!(&name[..8], if i < 6 { "00000002" } else { "00000003" }, "{i}");
     }
-    // Another process went on: so does this.
+    // Another process has created a later directory, which is used too.
     fs::create_dir(queue.path().join("00000008")).unwrap();
     fs::create_dir(queue.path().join("00000004")).unwrap();
     assert_eq!(&queue.add(body("y")).await.unwrap().to_string()[..8], "00000008");
-    // The directory vanishes under it.
+    // The directory is removed during the test.
     fs::remove_dir_all(queue.path().join("00000008")).unwrap();
     assert_eq!(&queue.add(body("y")).await.unwrap().to_string()[..8], "00000004");
     let zero = builder(&dir).max_elements(0).open().await.unwrap_err();
@@ -228,11 +228,11 @@ async fn a_full_directory_is_followed_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_writer_follows_others_to_the_next_directory() {
+async fn writer_uses_the_next_directory_that_another_created() {
     let (_dir, queue) = queue().await;
     let next = || async { queue.add(body("x")).await.unwrap().to_string()[..8].to_owned() };
     assert_eq!(next().await, "00000000");
-    // They counted when there were more.
+    // The directory was counted when it had more elements.
     fs::create_dir(queue.path().join("00000001")).unwrap();
     assert_eq!(next().await, "00000001");
     assert_eq!(next().await, "00000001");
@@ -241,7 +241,7 @@ async fn a_writer_follows_others_to_the_next_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sixteen_thousand_elements_fill_a_directory() {
+async fn default_max_elements_fill_a_directory() {
     let dir = scratch();
     let queue = builder(&dir).open().await.unwrap();
     let other = Queue::builder(queue.path()).schema(schema()).open().await.unwrap();
@@ -261,14 +261,14 @@ async fn sixteen_thousand_elements_fill_a_directory() {
     for name in &names {
         *counts.entry(name.to_string()[..8].to_owned()).or_default() += 1;
     }
-    // Two that count apart may each add an eighth too much.
+    // Two writers with separate counts may each exceed the limit by an eighth.
     assert!((16_000..=18_000).contains(&counts["00000000"]), "{counts:?}");
     let report = queue.purge(Purge::default()).await.unwrap();
     assert_eq!(report, Default::default());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn adds_at_once_all_arrive() {
+async fn concurrent_adds_with_colliding_names_all_succeed() {
     let dir = tempdir().unwrap();
     let queue = builder(&dir).rnd_hex(7).max_elements(50).open().await.unwrap();
     let other = builder(&dir).rnd_hex(7).max_elements(50).open().await.unwrap();
@@ -294,7 +294,7 @@ async fn adds_at_once_all_arrive() {
 }
 
 #[tokio::test]
-async fn the_umask_is_for_what_it_makes() {
+async fn umask_applies_to_created_files_and_directories() {
     let dir = tempdir().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
     for umask in [0, 0o027] {
@@ -315,7 +315,7 @@ async fn the_umask_is_for_what_it_makes() {
 }
 
 #[tokio::test]
-async fn a_synced_queue_is_as_any_other() {
+async fn synced_queue_behaves_like_any_other() {
     let dir = tempdir().unwrap();
     let queue = builder(&dir).sync(true).open().await.unwrap();
     let name = queue.add(body("x")).await.unwrap();
@@ -325,7 +325,7 @@ async fn a_synced_queue_is_as_any_other() {
 }
 
 #[tokio::test]
-async fn a_lock_makes_the_element_young_and_touch_again() {
+async fn lock_and_touch_reset_the_age_of_the_element() {
     let (_dir, queue) = queue().await;
     let name = queue.add(body("x")).await.unwrap();
     let path = path_of(&queue, &name);
@@ -338,7 +338,7 @@ async fn a_lock_makes_the_element_young_and_touch_again() {
 }
 
 #[tokio::test]
-async fn a_purge_takes_what_is_too_old_and_nothing_else() {
+async fn purge_removes_only_stale_leftovers() {
     let (_dir, queue) = queue().await;
     let names = queue.add_many(["old lock", "young lock", "free"].map(body)).await.unwrap();
     for name in &names[..2] {
@@ -361,9 +361,9 @@ async fn a_purge_takes_what_is_too_old_and_nothing_else() {
         fs::create_dir(at(path).join("locked")).unwrap();
         make_old(&at(path), Duration::from_secs(age));
     }
-    // Young and empty, as between the two steps of a writer: Python's purge takes it.
+    // Recent and empty, as between two steps of a writer. Python's purge removes it.
     fs::create_dir(at("temporary/00000000000005")).unwrap();
-    // Empty directories, and one that is the last.
+    // Empty directories, and the last one.
     for directory in ["00000001", "00000002"] {
         fs::create_dir(at(directory)).unwrap();
     }
@@ -385,9 +385,9 @@ async fn a_purge_takes_what_is_too_old_and_nothing_else() {
     };
     left.retain(|path| !gone(path));
     assert_eq!(tree(queue.path()), left);
-    assert!(queue.lock(&names[0]).await.unwrap(), "it can be locked again");
+    assert!(queue.lock(&names[0]).await.unwrap(), "the element can be locked again");
     assert!(!queue.lock(&names[1]).await.unwrap());
-    assert_eq!(queue.count().await.unwrap(), 3, "drafts and remains are none");
+    assert_eq!(queue.count().await.unwrap(), 3, "the count excludes leftovers");
 
     let short =
         Purge::default().max_temp(Duration::from_secs(280)).max_lock(Duration::from_secs(580));
@@ -396,7 +396,7 @@ async fn a_purge_takes_what_is_too_old_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn its_directories_are_made_again() {
+async fn deleted_directories_are_created_again() {
     let (_dir, queue) = queue().await;
     let name = queue.add(body("x")).await.unwrap();
     for directory in ["temporary", "obsolete"] {

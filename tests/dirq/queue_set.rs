@@ -1,4 +1,4 @@
-//! Sets of directory queues, and the null queue.
+//! Sets of queues, and the null queue.
 
 use std::{fs, pin::pin, time::Duration};
 
@@ -12,13 +12,13 @@ use crate::{
     directory::{all, kind, name},
 };
 
-/// Long enough for never.
+/// Longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
-/// In which what should happen at once happens on a machine that does much else.
+/// Time limit for immediate events, on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Three queues, on the disk or in memory.
-async fn three(dir: &TempDir) -> Vec<QueueSimple> {
+/// Opens three queues, on disk or in memory.
+async fn open_three_queues(dir: &TempDir) -> Vec<QueueSimple> {
     let mut queues = Vec::new();
     for i in 0..3 {
         queues.push(QueueSimple::open(dir.path().join(i.to_string())).await.unwrap());
@@ -26,13 +26,13 @@ async fn three(dir: &TempDir) -> Vec<QueueSimple> {
     queues
 }
 
-fn places() -> Vec<TempDir> {
+fn temp_dirs() -> Vec<TempDir> {
     let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     [on_disk].into_iter().chain(tempfile::tempdir_in("/dev/shm").ok()).collect()
 }
 
 #[tokio::test]
-async fn names_merge_by_time_and_not_by_directory() {
+async fn set_merges_names_by_time_and_not_by_directory() {
     let dir = tempdir().unwrap();
     let mut queues = Vec::new();
     for (queue, elements) in [
@@ -58,7 +58,7 @@ async fn names_merge_by_time_and_not_by_directory() {
         .into_iter()
         .map(|(queue, name)| (queue.path().file_name().unwrap().to_owned(), name))
         .collect();
-    // Each queue in its own order, as its directories come one after another; between queues, by time.
+    // Each queue in its own order, directory by directory; across queues by time.
     let expected = [
         ("a", "00000001/00000000000005"),
         ("b", "00000000/00000000000007"),
@@ -72,7 +72,7 @@ async fn names_merge_by_time_and_not_by_directory() {
 }
 
 #[tokio::test]
-async fn elements_of_several_queues_come_as_they_were_added() {
+async fn set_returns_elements_in_the_order_of_their_adds() {
     let dir = tempdir().unwrap();
     let mut queues = Vec::new();
     for i in 0..3 {
@@ -81,7 +81,7 @@ async fn elements_of_several_queues_come_as_they_were_added() {
     let set = QueueSet::new(queues.clone()).unwrap();
     for i in 0..30_usize {
         queues[i * 7 % 3].add(i.to_string()).await.unwrap();
-        // So that the clocks of the queues, each of which counts on by itself, tell them apart.
+        // Each queue has its own clock: wait, so that their times differ.
         std::thread::sleep(std::time::Duration::from_micros(50));
     }
     let mut names = set.names();
@@ -95,9 +95,9 @@ async fn elements_of_several_queues_come_as_they_were_added() {
 }
 
 #[tokio::test]
-async fn all_that_is_free_in_a_set_is_locked_in_the_order_of_time() {
-    for dir in places() {
-        let queues = three(&dir).await;
+async fn set_locks_all_unlocked_elements_in_the_order_of_time() {
+    for dir in temp_dirs() {
+        let queues = open_three_queues(&dir).await;
         let set = QueueSet::new(queues.clone()).unwrap();
         let mut added = Vec::new();
         for i in 0..60_usize {
@@ -105,7 +105,7 @@ async fn all_that_is_free_in_a_set_is_locked_in_the_order_of_time() {
             std::thread::sleep(Duration::from_micros(50));
         }
         assert!(queues[7 % 3].lock(&added[1]).await.unwrap());
-        // What can't be read is an error, and in nobody's way.
+        // An element that cannot be read is an error, and does not block the others.
         let bad = queues[2].path().join(added[2].to_string());
         fs::remove_file(&bad).unwrap();
         std::os::unix::fs::symlink("nowhere", &bad).unwrap();
@@ -120,7 +120,7 @@ async fn all_that_is_free_in_a_set_is_locked_in_the_order_of_time() {
             }
         }
         assert_eq!(found, (0..60).filter(|i| ![1, 2].contains(i)).collect::<Vec<_>>());
-        assert!(jobs.next().await.is_none(), "it stays at its end");
+        assert!(jobs.next().await.is_none(), "the stream stays at its end");
         drop(jobs);
         for (i, name) in added.iter().enumerate().filter(|(i, _)| i % 2 > 0) {
             assert_eq!(queues[i * 7 % 3].lock(name).await.unwrap(), i != 1);
@@ -128,21 +128,21 @@ async fn all_that_is_free_in_a_set_is_locked_in_the_order_of_time() {
     }
 }
 
-/// Who polls must not wait for the disk, though the first of the queues is in memory.
+/// The polling thread must not block on the disk, even if the first queue is in memory.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn elements_of_several_queues_are_acked_at_once_each_where_its_queue_is() {
-    // Another thread may be so quick that the first poll finds its work done.
+async fn ack_all_of_several_queues_blocks_only_for_queues_on_disk() {
+    // The worker may be so fast that the first poll finds the result.
     for _ in 0..1_000 {
-        if an_ack_of_two_queues_waits().await {
+        if ack_of_two_queues_is_pending().await {
             return;
         }
     }
-    panic!("what is on a disk is removed in place");
+    panic!("elements on a disk are removed in place");
 }
 
 #[cfg(target_os = "linux")]
-async fn an_ack_of_two_queues_waits() -> bool {
+async fn ack_of_two_queues_is_pending() -> bool {
     let dirs =
         [tempfile::tempdir_in("/dev/shm"), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))];
     let mut queues = Vec::new();
@@ -177,21 +177,21 @@ async fn an_ack_of_two_queues_waits() -> bool {
 }
 
 #[tokio::test]
-async fn a_set_of_queues_is_watched() {
+async fn set_can_be_watched() {
     let _has_watches = WATCHES.read().await;
-    for dir in places() {
-        let queues = three(&dir).await;
+    for dir in temp_dirs() {
+        let queues = open_three_queues(&dir).await;
         let set = QueueSet::new(queues.clone()).unwrap();
         let mut jobs = set.watch(HOUR);
         for i in [2, 0, 1, 1] {
             let nothing = timeout(Duration::from_millis(30), jobs.next()).await;
-            assert!(nothing.is_err(), "nothing is there");
+            assert!(nothing.is_err(), "the queues are empty");
             let added = queues[i].add("x").await.unwrap();
             let (queue, job) = timeout(SOON, jobs.next()).await.unwrap().unwrap().unwrap();
             assert_eq!((queue.path(), job.name()), (queues[i].path(), &added));
             job.ack().await.unwrap();
         }
-        // What rests wakes it, whatever queue it is in.
+        // The end of a backoff wakes the stream, in any of the queues.
         queues[2].add("x").await.unwrap();
         for attempt in 1..=3 {
             let (_, job) = timeout(SOON, jobs.next()).await.unwrap().unwrap().unwrap();
@@ -202,15 +202,18 @@ async fn a_set_of_queues_is_watched() {
 }
 
 #[tokio::test]
-async fn an_empty_set_has_nothing_to_lock() {
+async fn empty_set_has_no_elements() {
     let set = QueueSet::<Queue>::new([]).unwrap();
     assert!(set.locked().next().await.is_none());
     let mut jobs = set.watch(Duration::from_millis(1));
-    assert!(timeout(Duration::from_millis(20), jobs.next()).await.is_err(), "it never ends");
+    assert!(
+        timeout(Duration::from_millis(20), jobs.next()).await.is_err(),
+        "the stream does not end"
+    );
 }
 
 #[tokio::test]
-async fn a_queue_is_in_a_set_once() {
+async fn set_rejects_a_duplicate_queue() {
     let dir = tempdir().unwrap();
     let a = QueueSimple::open(dir.path().join("a")).await.unwrap();
     let b = QueueSimple::open(dir.path().join("b")).await.unwrap();
@@ -228,17 +231,17 @@ async fn a_queue_is_in_a_set_once() {
     assert_eq!(set.count().await.unwrap(), 2);
 
     let mut begun = set.names();
-    assert!(set.remove(&again), "it is the same queue");
+    assert!(set.remove(&again), "both handles are the same queue");
     assert!(!set.remove(&a));
     assert_eq!((set.count().await.unwrap(), all(set.names()).await.len()), (1, 1));
     assert_eq!(begun.next().await.unwrap().unwrap().0.path(), a.path());
     assert!(set.remove(&b));
     assert_eq!(set.count().await.unwrap(), 0);
-    assert!(set.names().next().await.is_none(), "an empty set ends");
+    assert!(set.names().next().await.is_none(), "the iteration over an empty set ends");
 }
 
 #[tokio::test]
-async fn an_error_of_one_queue_does_not_end_the_walk() {
+async fn error_of_one_queue_does_not_end_the_iteration() {
     let dir = tempdir().unwrap();
     let a = QueueSimple::open(dir.path().join("a")).await.unwrap();
     let b = QueueSimple::open(dir.path().join("b")).await.unwrap();
@@ -256,7 +259,7 @@ async fn an_error_of_one_queue_does_not_end_the_walk() {
 }
 
 #[tokio::test]
-async fn the_null_queue_forgets() {
+async fn null_queue_discards_elements() {
     let dir = tempdir().unwrap();
     let null = QueueNull::new();
     let added = null.add("x").await.unwrap();
@@ -288,7 +291,7 @@ async fn the_null_queue_forgets() {
 }
 
 #[tokio::test]
-async fn no_other_queue_knows_the_name_of_the_null_queue() {
+async fn other_queues_reject_the_name_of_the_null_queue() {
     let dir = tempdir().unwrap();
     let null = name("NULL");
     let simple = QueueSimple::open(dir.path().join("simple")).await.unwrap();

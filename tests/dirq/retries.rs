@@ -1,4 +1,5 @@
-//! What fails: it comes again after a while, and not for ever; other implementations don't notice.
+//! Retries: failed elements are delivered again after a backoff, a limited number of times. Other implementations are
+//! not affected.
 
 use std::{
     collections::BTreeMap,
@@ -24,14 +25,14 @@ use crate::{
     directory::{all, make_old, python, tree},
 };
 
-async fn counted(max_attempts: u32) -> (TempDir, QueueSimple) {
+async fn open_counted(max_attempts: u32) -> (TempDir, QueueSimple) {
     let dir = tempdir().unwrap();
     let path = dir.path().join("queue");
-    (dir, again(path, max_attempts).await)
+    (dir, open_other_process(path, max_attempts).await)
 }
 
-/// Another process' view of the same queue.
-async fn again(path: impl Into<PathBuf>, max_attempts: u32) -> QueueSimple {
+/// Opens the same queue like another process.
+async fn open_other_process(path: impl Into<PathBuf>, max_attempts: u32) -> QueueSimple {
     let queue = QueueSimple::builder(path.into()).max_attempts(max_attempts);
     queue.backoff(HOUR, HOUR).open().await.unwrap()
 }
@@ -40,13 +41,13 @@ fn record(queue: &QueueSimple, name: &Name) -> PathBuf {
     queue.path().join("retries").join(name.to_string().replace('/', "-"))
 }
 
-/// What is known of an element, in the words of the disk.
-fn known(queue: &QueueSimple, name: &Name) -> Option<String> {
+/// Returns the text of an element's record.
+fn record_text(queue: &QueueSimple, name: &Name) -> Option<String> {
     let text = fs::read_link(record(queue, name)).ok()?;
     Some(text.to_str().unwrap().to_owned())
 }
 
-fn know(queue: &QueueSimple, name: &Name, text: &str) {
+fn write_record(queue: &QueueSimple, name: &Name, text: &str) {
     let record = record(queue, name);
     fs::remove_file(&record).unwrap();
     symlink(text, record).unwrap();
@@ -62,8 +63,8 @@ fn seconds_from_now(micros: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn what_fails_rests_and_the_others_come() {
-    let (_dir, queue) = counted(9).await;
+async fn failed_element_waits_for_its_backoff_and_others_are_delivered() {
+    let (_dir, queue) = open_counted(9).await;
     let bad = queue.add("bad").await.unwrap();
     let good = queue.add("good").await.unwrap();
     let mut tried = Vec::new();
@@ -77,27 +78,32 @@ async fn what_fails_rests_and_the_others_come() {
         }
     }
     assert_eq!(tried, [(bad, 1), (good, 1)]);
-    let (attempts, due) = known(&queue, &bad).unwrap().split_once(' ').map(own).unwrap();
+    let (attempts, due) =
+        record_text(&queue, &bad).unwrap().split_once(' ').map(owned_pair).unwrap();
     assert_eq!(attempts, "1");
     let rest = seconds_from_now(&due);
-    assert!((1_700.0..5_400.0).contains(&rest), "it rests for {rest} s");
-    assert_eq!(known(&queue, &good), None);
+    assert!((1_700.0..5_400.0).contains(&rest), "the backoff is {rest} s");
+    assert_eq!(record_text(&queue, &good), None);
 
-    // As if the time had come.
-    know(&queue, &bad, "1 1");
+    // As if the backoff had ended.
+    write_record(&queue, &bad, "1 1");
     let job = next(&queue).await.unwrap();
     assert_eq!((job.name(), job.attempts()), (&bad, 2));
-    assert_eq!(known(&queue, &bad).as_deref(), Some("2 0"), "it is known before it is done");
+    assert_eq!(
+        record_text(&queue, &bad).as_deref(),
+        Some("2 0"),
+        "the delivery is recorded before the work is done"
+    );
     job.ack().await.unwrap();
     assert_eq!(fs::read_dir(queue.path().join("retries")).unwrap().count(), 0);
 }
 
-fn own((a, b): (&str, &str)) -> (String, String) {
+fn owned_pair((a, b): (&str, &str)) -> (String, String) {
     (a.to_owned(), b.to_owned())
 }
 
 #[tokio::test]
-async fn the_backoff_is_a_second_unless_it_is_set() {
+async fn default_backoff_is_one_second() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path()).max_attempts(3).open().await.unwrap();
     let name = queue.add("x").await.unwrap();
@@ -106,23 +112,23 @@ async fn the_backoff_is_a_second_unless_it_is_set() {
         assert_eq!(job.attempts(), attempt);
         let before = Instant::now();
         job.unlock().await.unwrap();
-        let (_, due) = known(&queue, &name).unwrap().split_once(' ').map(own).unwrap();
+        let (_, due) = record_text(&queue, &name).unwrap().split_once(' ').map(owned_pair).unwrap();
         let rest = seconds_from_now(&due);
         let took = before.elapsed().as_secs_f64() + 0.01;
-        assert!((least - took..most + 0.01).contains(&rest), "{attempt}: it rests for {rest} s");
-        know(&queue, &name, &format!("{attempt} 1"));
+        assert!((least - took..most + 0.01).contains(&rest), "{attempt}: the backoff is {rest} s");
+        write_record(&queue, &name, &format!("{attempt} 1"));
     }
 }
 
 #[tokio::test]
-async fn what_failed_too_often_is_dead_until_it_is_revived() {
-    let (_dir, queue) = counted(2).await;
+async fn dead_letter_is_skipped_until_revive() {
+    let (_dir, queue) = open_counted(2).await;
     let name = queue.add("x").await.unwrap();
     for _ in 0..2 {
         next(&queue).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
     }
-    assert_eq!(known(&queue, &name).as_deref(), Some("2 dead"));
-    // All of them pass it over, whatever they were opened with.
+    assert_eq!(record_text(&queue, &name).as_deref(), Some("2 dead"));
+    // All handles skip it, regardless of their settings.
     let other = QueueSimple::open(queue.path()).await.unwrap();
     for queue in [&queue, &other] {
         assert!(next(queue).await.is_none());
@@ -133,7 +139,7 @@ async fn what_failed_too_often_is_dead_until_it_is_revived() {
     for end in 0..3 {
         let mut dead = other.take_dead(9).await.unwrap();
         assert_eq!((dead.len(), dead[0].attempts(), &dead[0].value()[..]), (1, 2, &b"x"[..]));
-        assert!(other.take_dead(9).await.unwrap().is_empty(), "it is locked");
+        assert!(other.take_dead(9).await.unwrap().is_empty(), "the dead letter is locked");
         assert_eq!(other.dead_len().await.unwrap(), 1);
         let dead = dead.pop().unwrap();
         match end {
@@ -141,41 +147,41 @@ async fn what_failed_too_often_is_dead_until_it_is_revived() {
             1 => dead.unlock().await.unwrap(),
             _ => dead.retry_in(Duration::ZERO).await.unwrap(),
         }
-        assert_eq!(known(&queue, &name).as_deref(), Some("2 dead"), "{end}");
+        assert_eq!(record_text(&queue, &name).as_deref(), Some("2 dead"), "{end}");
     }
     assert!(queue.revive(&name, HOUR).await.unwrap());
-    assert!(!queue.revive(&name, HOUR).await.unwrap(), "it lives");
+    assert!(!queue.revive(&name, HOUR).await.unwrap(), "the element is not dead");
     assert_eq!(queue.dead_len().await.unwrap(), 0);
-    assert!(next(&queue).await.is_none(), "it rests");
-    know(&queue, &name, "0 1");
+    assert!(next(&queue).await.is_none(), "the element waits for its delay");
+    write_record(&queue, &name, "0 1");
     for attempt in 1..=2 {
         let job = next(&queue).await.unwrap();
         assert_eq!(job.attempts(), attempt);
         job.retry_in(Duration::ZERO).await.unwrap();
     }
     assert!(queue.revive(&name, Duration::ZERO).await.unwrap());
-    assert_eq!((known(&queue, &name), next(&queue).await.unwrap().attempts()), (None, 1));
+    assert_eq!((record_text(&queue, &name), next(&queue).await.unwrap().attempts()), (None, 1));
 
-    know_dead(&queue, &name);
+    write_dead_record(&queue, &name);
     Lock::ack_all(queue.take_dead(9).await.unwrap()).await.unwrap();
-    assert_eq!((queue.count().await.unwrap(), known(&queue, &name)), (0, None));
-    assert!(!queue.revive(&name, HOUR).await.unwrap(), "it is gone");
+    assert_eq!((queue.count().await.unwrap(), record_text(&queue, &name)), (0, None));
+    assert!(!queue.revive(&name, HOUR).await.unwrap(), "the element was removed");
     let null = "NULL".parse().unwrap();
     assert!(matches!(queue.revive(&null, HOUR).await, Err(Error::InvalidName { .. })));
 }
 
-fn know_dead(queue: &QueueSimple, name: &Name) {
+fn write_dead_record(queue: &QueueSimple, name: &Name) {
     symlink("2 dead", record(queue, name))
         .or_else(|_| {
-            know(queue, name, "2 dead");
+            write_record(queue, name, "2 dead");
             std::io::Result::Ok(())
         })
         .unwrap();
 }
 
 #[tokio::test]
-async fn the_dead_come_in_order_and_no_more_than_are_wanted() {
-    let (_dir, queue) = counted(1).await;
+async fn take_dead_returns_at_most_max_in_order() {
+    let (_dir, queue) = open_counted(1).await;
     let names = queue.add_many((0..10).map(|i| i.to_string())).await.unwrap();
     let mut jobs = queue.locked();
     while let Some(job) = jobs.next().await.transpose().unwrap() {
@@ -187,9 +193,13 @@ async fn the_dead_come_in_order_and_no_more_than_are_wanted() {
     assert_eq!(found, names);
     assert!(queue.take_dead(0).await.unwrap().is_empty());
     let listed: Vec<_> = names.iter().map(|name| (*name, 1)).collect();
-    assert_eq!(queue.dead().await.unwrap(), listed, "locked or not");
+    assert_eq!(
+        queue.dead().await.unwrap(),
+        listed,
+        "dead letters are listed whether locked or not"
+    );
     drop((first, second));
-    // One that can't be read is in nobody's way.
+    // A dead letter that cannot be read does not block the others.
     fs::remove_file(queue.path().join(names[0].to_string())).unwrap();
     fs::create_dir(queue.path().join(names[0].to_string())).unwrap();
     assert_eq!(queue.take_dead(100).await.unwrap().len(), 9);
@@ -200,27 +210,27 @@ async fn the_dead_come_in_order_and_no_more_than_are_wanted() {
 }
 
 #[tokio::test]
-async fn who_dies_over_an_element_has_failed() {
-    let (_dir, queue) = counted(2).await;
+async fn crashed_delivery_counts_as_a_failed_attempt() {
+    let (_dir, queue) = open_counted(2).await;
     let name = queue.add("x").await.unwrap();
     for (attempt, after) in [(1, "1 0"), (2, "2 0")] {
         let job = next(&queue).await.unwrap();
         assert_eq!(job.attempts(), attempt);
-        // Neither acked nor given back.
+        // The delivery is neither acked nor unlocked.
         forget(job);
         make_old(&queue.path().join(name.to_string()), HOUR);
         assert_eq!(queue.purge(Purge::default()).await.unwrap().locks, 1);
-        assert_eq!(known(&queue, &name).as_deref(), Some(after));
+        assert_eq!(record_text(&queue, &name).as_deref(), Some(after));
     }
     assert!(next(&queue).await.is_none());
-    assert_eq!(known(&queue, &name).as_deref(), Some("2 dead"));
+    assert_eq!(record_text(&queue, &name).as_deref(), Some("2 dead"));
     assert_eq!(queue.take_dead(9).await.unwrap().len(), 1);
 }
 
-/// It may have its lock taken by a purge, but not change what became of the element since.
+/// If a purge removed its lock, it must not change the newer record of the element.
 #[tokio::test]
-async fn who_was_too_slow_changes_nothing() {
-    let (_dir, queue) = counted(9).await;
+async fn lost_lock_does_not_change_the_record() {
+    let (_dir, queue) = open_counted(9).await;
     let name = queue.add("x").await.unwrap();
     let slow = next(&queue).await.unwrap();
     make_old(&queue.path().join(name.to_string()), HOUR);
@@ -228,18 +238,18 @@ async fn who_was_too_slow_changes_nothing() {
     let other = next(&queue).await.unwrap();
     assert_eq!(other.attempts(), 2);
     slow.retry_in(HOUR).await.unwrap();
-    assert_eq!(known(&queue, &name).as_deref(), Some("2 0"));
+    assert_eq!(record_text(&queue, &name).as_deref(), Some("2 0"));
     forget(other);
 }
 
 #[tokio::test]
-async fn what_nobody_got_was_not_tried() {
-    until_enough(drop_what_was_not_handed_out).await;
+async fn undelivered_prefetched_element_counts_no_attempt() {
+    until_enough(drop_undelivered_elements).await;
 }
 
-/// Whether an element was locked for a call that was dropped.
-async fn drop_what_was_not_handed_out() -> bool {
-    let (_dir, queue) = counted(2).await;
+/// Returns true if an element was locked for a dropped call.
+async fn drop_undelivered_elements() -> bool {
+    let (_dir, queue) = open_counted(2).await;
     let names = queue.add_many((0..5).map(|i| i.to_string())).await.unwrap();
     let mut jobs = queue.locked();
     let first = jobs.next().await.unwrap().unwrap();
@@ -248,24 +258,24 @@ async fn drop_what_was_not_handed_out() -> bool {
     let waited = jobs.next().now_or_never().is_none();
     drop(jobs);
     if !waited {
-        // In memory, nothing waits.
+        // In memory, nothing is pending.
         return super::IN_MEMORY;
     }
     let deadline = Instant::now() + SOON;
     while names[1..].iter().any(is_locked) {
-        assert!(Instant::now() < deadline, "it stays locked");
+        assert!(Instant::now() < deadline, "the element stays locked");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     for name in &names[1..] {
-        assert_eq!(known(&queue, name), None);
+        assert_eq!(record_text(&queue, name), None);
     }
     drop(first);
-    assert_eq!(known(&queue, &names[0]).unwrap().split(' ').next(), Some("1"));
+    assert_eq!(record_text(&queue, &names[0]).unwrap().split(' ').next(), Some("1"));
     true
 }
 
 #[tokio::test]
-async fn a_queue_without_retries_remembers_what_it_is_asked_to_and_nothing_else() {
+async fn queue_without_retry_settings_records_only_retry_in() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::open(dir.path()).await.unwrap();
     let names = queue.add_many(["a", "b", "c"]).await.unwrap();
@@ -284,36 +294,36 @@ async fn a_queue_without_retries_remembers_what_it_is_asked_to_and_nothing_else(
     next(&queue).await.unwrap().retry_in(HOUR).await.unwrap();
     let left: Vec<_> = all(queue.locked()).await.iter().map(|job| *job.name()).collect();
     assert_eq!(left, names[1..]);
-    // Whatever is longer than time is never over, and that is not dead.
-    know(&queue, &names[0], "4 1");
+    // A delay that overflows never ends. That does not make the element a dead letter.
+    write_record(&queue, &names[0], "4 1");
     next(&queue).await.unwrap().retry_in(Duration::MAX).await.unwrap();
     assert_eq!(queue.locked().next().await.unwrap().unwrap().name(), &names[1]);
     assert_eq!(queue.dead_len().await.unwrap(), 0);
-    // By its name, an element is there for all.
+    // Methods that take a name ignore the backoff.
     assert_eq!(queue.dequeue(&names[0]).await.unwrap().unwrap(), "a");
     assert_eq!(queue.purge(Purge::default()).await.unwrap().records, 1);
-    assert_eq!(known(&queue, &names[0]), None);
+    assert_eq!(record_text(&queue, &names[0]), None);
 }
 
 #[tokio::test]
-async fn a_watch_wakes_when_what_rests_is_due() {
-    let (_dir, queue) = counted(9).await;
+async fn watch_wakes_when_a_backoff_ends() {
+    let (_dir, queue) = open_counted(9).await;
     let name = queue.add("x").await.unwrap();
-    // Nobody adds, so that only the clock can wake it.
+    // No element is added, so only the timer can wake it.
     let mut jobs = queue.watch(HOUR);
     for attempt in 1..=3 {
-        let job = timeout(SOON, jobs.next()).await.expect("it wakes").unwrap().unwrap();
+        let job = timeout(SOON, jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
         assert_eq!((job.name(), job.attempts()), (&name, attempt));
         job.retry_in(Duration::from_millis(30)).await.unwrap();
     }
-    // What is locked and due wakes nobody again and again.
-    let job = timeout(SOON, jobs.next()).await.expect("it wakes").unwrap().unwrap();
+    // A locked element whose backoff has ended must not wake the stream repeatedly.
+    let job = timeout(SOON, jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
     assert!(timeout(Duration::from_millis(50), jobs.next()).await.is_err());
     job.ack().await.unwrap();
 }
 
 #[tokio::test]
-async fn elements_with_fields_fail_too() {
+async fn normal_queue_counts_attempts() {
     let dir = tempdir().unwrap();
     let queue = Queue::builder(dir.path()).schema("body:string".parse().unwrap());
     let queue = queue.backoff(HOUR, HOUR).max_attempts(2).open().await.unwrap();
@@ -331,9 +341,9 @@ async fn elements_with_fields_fail_too() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Of several that work at once, each try is one.
+/// Among several concurrent workers, each delivery counts once.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_element_is_tried_as_often_as_it_may_be() {
+async fn each_element_is_attempted_max_attempts_times() {
     const TRIES: u32 = 3;
     let dir = tempdir().unwrap();
     let open = || QueueSimple::builder(dir.path()).max_attempts(TRIES);
@@ -342,7 +352,7 @@ async fn each_element_is_tried_as_often_as_it_may_be() {
     let names = queue.add_many((0..20).map(|i| i.to_string())).await.unwrap();
     let mut workers = Vec::new();
     for _ in 0..4 {
-        // As of another process.
+        // As in another process.
         let queue = open().await.unwrap();
         workers.push(tokio::spawn(async move {
             let mut tried = Vec::new();
@@ -357,7 +367,7 @@ async fn each_element_is_tried_as_often_as_it_may_be() {
     }
     let mut tries: BTreeMap<Name, Vec<u32>> = BTreeMap::new();
     for worker in workers {
-        for (name, attempt) in timeout(SOON, worker).await.expect("it ends").unwrap() {
+        for (name, attempt) in timeout(SOON, worker).await.expect("the worker ends").unwrap() {
             tries.entry(name).or_default().push(attempt);
         }
     }
@@ -369,8 +379,8 @@ async fn each_element_is_tried_as_often_as_it_may_be() {
 }
 
 #[tokio::test]
-async fn what_is_no_record_is_none() {
-    let (_dir, queue) = counted(9).await;
+async fn invalid_record_is_ignored() {
+    let (_dir, queue) = open_counted(9).await;
     let name = queue.add("x").await.unwrap();
     let retries = queue.path().join("retries");
     fs::create_dir(&retries).unwrap();
@@ -380,11 +390,11 @@ async fn what_is_no_record_is_none() {
         let job = next(&queue).await.unwrap();
         assert_eq!(job.attempts(), 1, "{text:?}");
         forget(job);
-        assert_eq!(known(&queue, &name).as_deref(), Some("1 0"), "{text:?}");
+        assert_eq!(record_text(&queue, &name).as_deref(), Some("1 0"), "{text:?}");
         fs::remove_file(record(&queue, &name)).unwrap();
         queue.unlock(&name).await.unwrap();
     }
-    // What stands where it should be keeps nobody from work.
+    // A file in the place of the record does not prevent delivery.
     fs::create_dir(record(&queue, &name)).unwrap();
     let job = next(&queue).await.unwrap();
     assert_eq!(job.attempts(), 1);
@@ -402,7 +412,7 @@ async fn what_is_no_record_is_none() {
 }
 
 #[tokio::test]
-async fn bad_settings_are_refused() {
+async fn invalid_retry_settings_are_rejected() {
     let dir = tempdir().unwrap();
     let simple = || QueueSimple::builder(dir.path());
     let normal = || Queue::builder(dir.path());
@@ -417,10 +427,10 @@ async fn bad_settings_are_refused() {
     }
 }
 
-/// A task that is aborted, and one that panics, have failed.
+/// A task that is aborted and a task that panics both count as failures.
 #[tokio::test]
-async fn whatever_ends_work_is_a_failure() {
-    let (_dir, queue) = counted(2).await;
+async fn aborted_and_panicked_tasks_are_failed_attempts() {
+    let (_dir, queue) = open_counted(2).await;
     let name = queue.add("x").await.unwrap();
     let job = next(&queue).await.unwrap();
     let worker = tokio::spawn(async move {
@@ -429,7 +439,7 @@ async fn whatever_ends_work_is_a_failure() {
     });
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled());
-    know(&queue, &name, "1 1");
+    write_record(&queue, &name, "1 1");
     let job = next(&queue).await.unwrap();
     let worker = tokio::spawn(async move {
         let _job = job;
@@ -439,9 +449,9 @@ async fn whatever_ends_work_is_a_failure() {
     assert_eq!(queue.dead_len().await.unwrap(), 1);
 }
 
-/// To Python's package, what rests and what is dead are elements as all others.
+/// To Python's package, waiting and dead elements are like any other.
 #[tokio::test]
-async fn python_takes_what_rests_and_what_is_dead_and_purges_around_what_is_known() {
+async fn python_delivers_waiting_and_dead_elements_and_its_purge_keeps_records() {
     const PROGRAM: &str = r#"
 import os, sys, time
 from dirq.queue import Queue
@@ -467,7 +477,7 @@ else:
         let dir = tempdir().unwrap();
         let path = dir.path().to_str().unwrap();
         let run = |args: &[&str]| python(PROGRAM, &[&[kind, path], args].concat());
-        // A file for each element, or a directory.
+        // An element is a file, or a directory.
         let simple = QueueSimple::builder(path).max_attempts(1).backoff(HOUR, HOUR);
         let normal = Queue::builder(path).schema("body:string".parse().unwrap());
         let normal = normal.max_attempts(1).backoff(HOUR, HOUR);
@@ -488,7 +498,7 @@ else:
                     assert!(run(&["count"]).trim().parse::<u64>().unwrap() >= 4);
                     run(&["purge"]);
                 }
-                // Locks that Python purges are of deliveries that failed.
+                // The locks that Python purges belong to failed deliveries.
                 forget((dies, python_unlocks));
                 for name in &names[1..3] {
                     make_old(&dir.path().join(name.to_string()), HOUR);
@@ -499,7 +509,7 @@ else:
                 assert!(jobs.next().await.is_none());
                 assert_eq!(queue.dead_len().await.unwrap(), 4);
                 assert!(queue.revive(&names[1], HOUR).await.unwrap());
-                // It locks what is dead, and we see that.
+                // Python locks dead elements, and this process respects those locks.
                 run(&["lock", &names[0].to_string()]);
                 assert_eq!(queue.take_dead(9).await.unwrap().len(), 2);
                 queue.unlock(&names[0]).await.unwrap();
@@ -520,8 +530,8 @@ else:
 }
 
 #[tokio::test]
-async fn who_removes_what_is_known_has_it_forgotten() {
-    let (_dir, queue) = counted(1).await;
+async fn deleting_the_retries_directory_forgets_all_records() {
+    let (_dir, queue) = open_counted(1).await;
     let names = queue.add_many(["a", "b"]).await.unwrap();
     next(&queue).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
     let job = next(&queue).await.unwrap();

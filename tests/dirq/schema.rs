@@ -1,6 +1,6 @@
-//! Schemas, and the bytes of tables: against the rules of the format, written as simply as can be.
+//! Schemas and the encoding of tables, compared with a simple reference implementation of the format.
 //!
-//! `PROPTEST_CASES` sets how many cases of each (500 by default), `FLEETING_SEED` which.
+//! `PROPTEST_CASES` sets the number of cases (500 by default), and `FLEETING_SEED` the random seed.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -20,25 +20,25 @@ fn config() -> ProptestConfig {
     sequences::config(500, 7)
 }
 
-/// A queue of one table, one text and one field of bytes, of which only the table is mandatory.
+/// A queue with a table, a string and a binary field, of which only the table is mandatory.
 struct Fixture {
-    _folder: TempDir,
+    _temp_dir: TempDir,
     runtime: Runtime,
     queue: Queue,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let folder = match Path::new("/dev/shm").is_dir() {
+        let temp_dir = match Path::new("/dev/shm").is_dir() {
             true => tempfile::tempdir_in("/dev/shm"),
             false => tempfile::tempdir(),
         };
-        let folder = folder.unwrap();
+        let temp_dir = temp_dir.unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let schema = "table:table,text:string?,bytes:binary?".parse().unwrap();
-        let queue = Queue::builder(folder.path()).schema(schema).open();
+        let queue = Queue::builder(temp_dir.path()).schema(schema).open();
         let queue = runtime.block_on(queue).unwrap();
-        Self { _folder: folder, runtime, queue }
+        Self { _temp_dir: temp_dir, runtime, queue }
     }
 
     fn add(&self, element: Element) -> Name {
@@ -49,7 +49,7 @@ impl Fixture {
         self.queue.path().join(name.to_string()).join(field)
     }
 
-    /// Reads the element, and removes it whether that worked or not.
+    /// Reads the element, and removes it whether reading succeeded or not.
     fn take(&self, name: &Name) -> Result<Element, Error> {
         self.runtime.block_on(async {
             assert!(self.queue.lock(name).await.unwrap());
@@ -59,7 +59,7 @@ impl Fixture {
         })
     }
 
-    /// What is read where the table's file has these bytes.
+    /// Reads an element whose table's file has these bytes.
     fn read(&self, bytes: &[u8]) -> Result<Table, Error> {
         let name = self.add(Element::new().with("table", Table::new()));
         fs::write(self.file(&name, "table"), bytes).unwrap();
@@ -67,7 +67,7 @@ impl Fixture {
     }
 }
 
-/// Mostly of characters that mean something, here or somewhere near.
+/// Mostly characters that are special in the format or in similar formats.
 fn text() -> impl Strategy<Value = String> {
     let character = prop_oneof![
         3 => Just('\\'),
@@ -81,8 +81,8 @@ fn text() -> impl Strategy<Value = String> {
     vec(character, 0..8).prop_map(String::from_iter)
 }
 
-/// Sorted by the bytes of the keys, before they are escaped.
-fn naive_bytes(table: &Table) -> Vec<u8> {
+/// Sorted by the bytes of the unescaped keys.
+fn reference_encoding(table: &Table) -> Vec<u8> {
     let mut lines: Vec<_> = table.iter().collect();
     lines.sort_by_key(|(key, _)| key.as_bytes());
     let escape = |text: &str| text.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n");
@@ -90,8 +90,8 @@ fn naive_bytes(table: &Table) -> Vec<u8> {
     lines.iter().map(line).collect::<String>().into_bytes()
 }
 
-/// The table, or the number of the first bad line from 1.
-fn naive_table(text: &str) -> Result<Table, usize> {
+/// Returns the table, or the number of the first invalid line, counted from 1.
+fn reference_decoding(text: &str) -> Result<Table, usize> {
     let lines: Vec<&str> = text.split('\n').collect();
     let is_blank = |line: &&str| line.is_empty();
     let before = lines.iter().take_while(|line| is_blank(line)).count();
@@ -100,12 +100,12 @@ fn naive_table(text: &str) -> Result<Table, usize> {
     for (number, line) in lines.iter().enumerate().take(lines.len() - after).skip(before) {
         let columns: Vec<&str> = line.split('\t').collect();
         let [key, value] = columns[..] else { return Err(number + 1) };
-        table.insert(naive_plain(key), naive_plain(value));
+        table.insert(reference_unescape(key), reference_unescape(value));
     }
     Ok(table)
 }
 
-fn naive_plain(text: &str) -> String {
+fn reference_unescape(text: &str) -> String {
     let mut plain = String::new();
     let mut characters = text.chars();
     while let Some(character) = characters.next() {
@@ -125,21 +125,21 @@ fn naive_plain(text: &str) -> String {
 }
 
 #[test]
-fn tables_are_written_by_the_rules_and_read_again() {
+fn table_encoding_follows_the_format_and_round_trips() {
     let fixture = &Fixture::new();
     proptest!(config(), |(table in btree_map(text(), text(), 0..6))| {
         let name = fixture.add(Element::new().with("table", table.clone()));
         let bytes = fs::read(fixture.file(&name, "table")).unwrap();
-        prop_assert_eq!(bytes, naive_bytes(&table));
+        prop_assert_eq!(bytes, reference_encoding(&table));
         let element = fixture.take(&name).unwrap();
         prop_assert_eq!(element.table("table"), Some(&table));
     });
 }
 
 #[test]
-fn any_text_is_read_by_the_rules() {
+fn table_decoding_of_any_text_follows_the_format() {
     let fixture = &Fixture::new();
-    // Lines with one tabulator and others, so that many are tables and many not.
+    // Lines with one tab and others, so that many texts are tables and many are not.
     let line = prop_oneof![
         6 => (text(), text()).prop_map(|(key, value)| {
             let flat = |text: String| text.replace(['\t', '\n'], "");
@@ -151,18 +151,18 @@ fn any_text_is_read_by_the_rules() {
     let text = (vec(line, 0..5), any::<bool>())
         .prop_map(|(lines, end)| lines.join("\n") + if end { "\n" } else { "" });
     proptest!(config(), |(text in text)| {
-        match (fixture.read(text.as_bytes()), naive_table(&text)) {
+        match (fixture.read(text.as_bytes()), reference_decoding(&text)) {
             (Ok(table), Ok(expected)) => prop_assert_eq!(table, expected),
             (Err(Error::InvalidTable { field, line, .. }), Err(expected)) => {
                 prop_assert_eq!((&*field, line), ("table", expected));
             }
-            (read, expected) => panic!("{text:?} is read as {read:?}, and should be {expected:?}"),
+            (read, expected) => panic!("{text:?} is read as {read:?}, expected {expected:?}"),
         }
     });
 }
 
 #[test]
-fn bytes_and_texts_are_written_as_they_are() {
+fn binary_and_string_fields_are_written_unchanged() {
     let fixture = &Fixture::new();
     proptest!(config(), |(text in text(), bytes in vec(any::<u8>(), 0..200))| {
         let element =
@@ -175,7 +175,7 @@ fn bytes_and_texts_are_written_as_they_are() {
 }
 
 #[test]
-fn the_reading_rules_one_by_one() {
+fn table_decoding_handles_each_special_case() {
     let fixture = Fixture::new();
     let table = |pairs: &[(&str, &str)]| -> Table {
         pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
@@ -231,7 +231,7 @@ fn the_reading_rules_one_by_one() {
 }
 
 #[test]
-fn an_element_is_what_the_schema_says() {
+fn element_must_match_the_schema() {
     let fixture = &Fixture::new();
     let add = |element| fixture.runtime.block_on(fixture.queue.add(element));
     let whole = || Element::new().with("table", [("a", "b")]);
@@ -255,7 +255,7 @@ fn an_element_is_what_the_schema_says() {
         }
     }
     let left = |name: &str| fs::read_dir(fixture.queue.path().join(name)).unwrap().count();
-    assert_eq!(left("temporary"), 0, "what is refused leaves nothing behind");
+    assert_eq!(left("temporary"), 0, "rejected adds leave nothing behind");
 
     let name = add(whole().with("bytes", b"\0\xff")).unwrap();
     fs::write(fixture.file(&name, "more"), "what others know of").unwrap();
@@ -266,7 +266,7 @@ fn an_element_is_what_the_schema_says() {
     fs::remove_file(&file).unwrap();
     match fixture.take(&name) {
         Err(Error::MissingFile { path }) => assert_eq!(path, file),
-        read => panic!("without its table it is read as {read:?}"),
+        read => panic!("an element without its table is read as {read:?}"),
     }
 
     let name = add(whole()).unwrap();
@@ -275,12 +275,12 @@ fn an_element_is_what_the_schema_says() {
         Err(Error::NotUtf8 { field, source, .. }) => {
             assert_eq!((&*field, source.valid_up_to()), ("text", 1))
         }
-        read => panic!("it is not UTF-8, and is read as {read:?}"),
+        read => panic!("invalid UTF-8 is read as {read:?}"),
     }
 }
 
 #[test]
-fn a_queue_without_a_schema_neither_writes_nor_reads_elements() {
+fn queue_without_a_schema_neither_writes_nor_reads_elements() {
     let fixture = Fixture::new();
     fixture.runtime.block_on(async {
         let bare = Queue::open(fixture.queue.path()).await.unwrap();
@@ -294,8 +294,8 @@ fn a_queue_without_a_schema_neither_writes_nor_reads_elements() {
     });
 }
 
-/// What the rules say of the type of a field: whether it is optional, if it is one.
-fn naive_type(given: &str) -> Option<bool> {
+/// Reference for field types: `None` if the type is invalid, else whether it is optional.
+fn reference_type(given: &str) -> Option<bool> {
     for kind in ["binary", "string", "table"] {
         for (suffix, optional) in
             [("", false), ("?", true), ("*", false), ("?*", true), ("*?", true)]
@@ -309,7 +309,7 @@ fn naive_type(given: &str) -> Option<bool> {
 }
 
 #[test]
-fn schemas_are_checked_by_the_rules() {
+fn schema_validation_follows_the_format() {
     let name = prop_oneof![
         8 => "[0-9a-zA-Z]{1,3}",
         1 => "[0-9a-zA-Z_. -]{0,3}",
@@ -332,7 +332,7 @@ fn schemas_are_checked_by_the_rules() {
                 prop_assert!(refused, "{:?}", schema);
                 return Ok(());
             }
-            if naive_type(given).is_none() {
+            if reference_type(given).is_none() {
                 let refused = matches!(
                     &schema,
                     Err(Error::InvalidFieldType { field, given: g }) if field == name && g == given
@@ -346,20 +346,20 @@ fn schemas_are_checked_by_the_rules() {
             }
             seen.push(name);
         }
-        if fields.iter().all(|(_, given)| naive_type(given) == Some(true)) {
+        if fields.iter().all(|(_, given)| reference_type(given) == Some(true)) {
             prop_assert!(matches!(schema, Err(Error::NoMandatoryField)), "{:?}", schema);
             return Ok(());
         }
         let schema = schema.unwrap();
         let text: Vec<_> = fields.iter().map(|(name, given)| format!(" {name}: {given}\n")).collect();
         prop_assert_eq!(&text.join(",").parse::<Schema>().unwrap(), &schema);
-        // Which fields are optional: an element of the mandatory ones is accepted, and of no fewer.
+        // An element with exactly the mandatory fields is accepted, and no element with fewer.
         let value = |given: &str| match given.trim_end_matches(['?', '*']) {
             "binary" => Value::from(b"x"),
             "string" => Value::from("x"),
             _ => Value::from([("a", "b")]),
         };
-        let mandatory = fields.iter().filter(|(_, given)| naive_type(given) == Some(false));
+        let mandatory = fields.iter().filter(|(_, given)| reference_type(given) == Some(false));
         let mandatory: Vec<_> = mandatory.map(|(name, given)| (name, value(given))).collect();
         for without in 0..=mandatory.len() {
             let some = mandatory.iter().enumerate().filter(|&(index, _)| index != without);
@@ -376,7 +376,7 @@ fn schemas_are_checked_by_the_rules() {
 }
 
 #[test]
-fn a_text_is_no_schema() {
+fn invalid_schema_text_is_rejected() {
     for text in ["", "body", "body:string,", "body=string", "body:string;header:table"] {
         let parsed = text.parse::<Schema>();
         let refused =
@@ -384,18 +384,18 @@ fn a_text_is_no_schema() {
         assert!(refused, "{text:?}: {parsed:?}");
     }
     let twice = "body:string,body:string?".parse::<Schema>().unwrap_err();
-    assert_eq!(twice.to_string(), r#"invalid schema: the field "body" is in it twice"#);
+    assert_eq!(twice.to_string(), r#"invalid schema: field "body" occurs twice"#);
 }
 
 #[test]
-fn an_element_gives_each_value_by_its_type() {
+fn element_accessors_return_values_by_type() {
     let element = Element::new()
         .with("bytes", vec![1_u8, 2])
         .with("text", "first")
         .with("text", String::from("second"))
         .with("table", BTreeMap::from([("a", "b")]));
     assert_eq!(element.binary("bytes").unwrap(), &b"\x01\x02"[..]);
-    assert_eq!(element.string("text"), Some("second"), "the last value of a field stays");
+    assert_eq!(element.string("text"), Some("second"), "the last value of a field is used");
     assert_eq!(element.table("table").unwrap()["a"], "b");
     assert_eq!((element.string("bytes"), element.binary("table")), (None, None));
     assert_eq!((element.table("text"), element.get("none")), (None, None));

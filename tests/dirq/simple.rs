@@ -1,4 +1,4 @@
-//! Simple directory queues: each promise of `QueueSimple`, on real directories.
+//! Simple queues: the promises of `QueueSimple`, on real directories.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ fn lock_of(queue: &QueueSimple, name: &Name) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn an_element_lives_as_a_file() {
+async fn simple_element_is_one_file() {
     let (_dir, queue) = queue().await;
     let before = SystemTime::now();
     let name = queue.add("hello").await.unwrap();
@@ -57,20 +57,20 @@ async fn an_element_lives_as_a_file() {
     );
     assert_eq!(queue.get(&name).await.unwrap(), "hello");
     assert_eq!(queue.get_path(&name).await.unwrap(), lock_of(&queue, &name));
-    assert!(!queue.lock(&name).await.unwrap(), "it is locked");
+    assert!(!queue.lock(&name).await.unwrap(), "the element is locked");
     assert_eq!(queue.count().await.unwrap(), 1);
-    assert_eq!(all(queue.names()).await, [name], "locked ones too");
+    assert_eq!(all(queue.names()).await, [name], "names include locked elements");
 
     queue.unlock(&name).await.unwrap();
     assert!(queue.lock(&name).await.unwrap());
     queue.remove(&name).await.unwrap();
     assert_eq!(tree(queue.path()), [format!("{}/", &text[..8])]);
     assert_eq!(queue.count().await.unwrap(), 0);
-    assert!(!queue.lock(&name).await.unwrap(), "it is gone");
+    assert!(!queue.lock(&name).await.unwrap(), "the element was removed");
 }
 
 #[tokio::test]
-async fn bodies_come_back_as_they_were() {
+async fn body_is_read_unchanged() {
     let (_dir, queue) = queue().await;
     let big: Vec<u8> = (0..3_000_000_u32).map(|byte| byte as u8).collect();
     for body in [&b""[..], b"\0\xff\n", &big] {
@@ -83,7 +83,7 @@ async fn bodies_come_back_as_they_were() {
 }
 
 #[tokio::test]
-async fn what_needs_the_lock_says_so() {
+async fn methods_that_need_the_lock_fail_with_not_locked() {
     let (_dir, queue) = queue().await;
     let added = queue.add("x").await.unwrap();
     let gone = name("00000000/00000000000000");
@@ -102,25 +102,25 @@ async fn what_needs_the_lock_says_so() {
             );
         }
     }
-    assert_eq!(queue.peek(&added).await.unwrap().unwrap(), "x", "all failed, and did nothing");
+    assert_eq!(queue.peek(&added).await.unwrap().unwrap(), "x", "the failed calls had no effect");
     let error = queue.touch(&gone).await.unwrap_err();
     assert_eq!(kind(&error), Some(std::io::ErrorKind::NotFound));
     assert_eq!(queue.peek(&gone).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn an_element_is_locked_as_long_as_it_is_read() {
+async fn get_element_locks_the_element_only_while_it_reads() {
     let (_dir, queue) = queue().await;
     let name = queue.add("x").await.unwrap();
     assert_eq!(queue.get_element(&name).await.unwrap().unwrap(), "x");
-    assert!(queue.lock(&name).await.unwrap(), "it is unlocked");
-    assert_eq!(queue.get_element(&name).await.unwrap(), None, "it is locked");
+    assert!(queue.lock(&name).await.unwrap(), "the element is unlocked");
+    assert_eq!(queue.get_element(&name).await.unwrap(), None, "the element is locked");
     queue.remove(&name).await.unwrap();
-    assert_eq!(queue.get_element(&name).await.unwrap(), None, "it is gone");
+    assert_eq!(queue.get_element(&name).await.unwrap(), None, "the element was removed");
 }
 
 #[tokio::test]
-async fn many_are_added_in_order_and_quickly() {
+async fn add_many_adds_all_bodies_in_order() {
     let (_dir, queue) = queue().await;
     let bodies: Vec<_> = (0..2_000).map(|i| format!("body {i}")).collect();
     let names = queue.add_many(&bodies).await.unwrap();
@@ -134,7 +134,7 @@ async fn many_are_added_in_order_and_quickly() {
 }
 
 #[tokio::test]
-async fn adds_of_one_queue_come_in_order() {
+async fn names_of_one_queue_increase() {
     let (_dir, queue) = queue().await;
     let other = queue.clone();
     let mut names = Vec::new();
@@ -147,9 +147,9 @@ async fn adds_of_one_queue_come_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn adds_at_once_all_arrive() {
+async fn concurrent_adds_with_colliding_names_all_succeed() {
     let (_dir, queue) = queue().await;
-    // Of the same last digit, and so names that collide.
+    // With the same last digit, so that names collide.
     let other = QueueSimple::builder(queue.path()).rnd_hex(7).open().await.unwrap();
     let queue = QueueSimple::builder(queue.path()).rnd_hex(7).open().await.unwrap();
     let tasks: Vec<_> = (0..400)
@@ -169,7 +169,7 @@ async fn adds_at_once_all_arrive() {
 }
 
 #[tokio::test]
-async fn a_file_is_moved_in_as_it_is() {
+async fn add_path_moves_the_file_with_its_mode_and_times() {
     let (dir, queue) = queue().await;
     let path = dir.path().join("report");
     fs::write(&path, "from outside").unwrap();
@@ -193,12 +193,13 @@ async fn a_file_is_moved_in_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_file_of_another_file_system_stays() {
+async fn add_path_refuses_a_file_on_another_file_system() {
     let other = if IN_MEMORY { env!("CARGO_TARGET_TMPDIR") } else { "/dev/shm" };
-    let other = tempfile::tempdir_in(other).expect("there is a disk, and on Linux /dev/shm");
+    let other =
+        tempfile::tempdir_in(other).expect("the target directory and /dev/shm are writable");
     let (_dir, queue) = queue().await;
     let device = |path: &Path| fs::metadata(path).unwrap().dev();
-    assert_ne!(device(other.path()), device(queue.path()), "the build's directory is in memory");
+    assert_ne!(device(other.path()), device(queue.path()), "the target directory is in memory");
     let path = other.path().join("file");
     fs::write(&path, "stays").unwrap();
     let error = queue.add_path(&path).await.unwrap_err();
@@ -210,7 +211,7 @@ async fn a_file_of_another_file_system_stays() {
 }
 
 #[tokio::test]
-async fn a_lock_makes_the_element_young_and_touch_again() {
+async fn lock_and_touch_reset_the_age_of_the_element() {
     let (_dir, queue) = queue().await;
     let name = queue.add("x").await.unwrap();
     let path = queue.path().join(name.to_string());
@@ -223,7 +224,7 @@ async fn a_lock_makes_the_element_young_and_touch_again() {
 }
 
 #[tokio::test]
-async fn the_granularity_is_that_of_directories() {
+async fn granularity_determines_the_directories() {
     let (_dir, queue) = queue().await;
     for seconds in [0, 1, 3600] {
         let granularity = Duration::from_secs(seconds);
@@ -237,9 +238,9 @@ async fn the_granularity_is_that_of_directories() {
     }
 }
 
-/// As of a disk that is not mounted.
+/// As for a disk that is not mounted.
 #[tokio::test]
-async fn a_path_through_a_link_that_leads_nowhere_is_told() {
+async fn opening_a_path_through_a_dangling_link_is_an_error() {
     let dir = tempdir().unwrap();
     let link = dir.path().join("link");
     symlink(dir.path().join("nowhere"), &link).unwrap();
@@ -250,7 +251,7 @@ async fn a_path_through_a_link_that_leads_nowhere_is_told() {
 }
 
 #[tokio::test]
-async fn options_are_checked() {
+async fn invalid_builder_options_are_rejected() {
     let dir = tempdir().unwrap();
     let builder = || QueueSimple::builder(dir.path());
     for (option, builder) in [
@@ -273,7 +274,7 @@ async fn options_are_checked() {
 }
 
 #[tokio::test]
-async fn the_umask_is_for_what_it_makes() {
+async fn umask_applies_to_created_files_and_directories() {
     let dir = tempdir().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
     for umask in [0, 0o027, 0o077] {
@@ -288,7 +289,7 @@ async fn the_umask_is_for_what_it_makes() {
 }
 
 #[tokio::test]
-async fn a_synced_queue_is_as_any_other() {
+async fn synced_queue_behaves_like_any_other() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path().join("a/b")).sync(true).open().await.unwrap();
     let name = queue.add("x").await.unwrap();
@@ -300,9 +301,9 @@ async fn a_synced_queue_is_as_any_other() {
     assert_eq!(queue.dequeue(&name).await.unwrap().unwrap(), "moved");
 }
 
-/// What they come from may be of one thread alone.
+/// The items come from an iterator that is not `Send`.
 #[tokio::test]
-async fn many_are_added_by_a_task_that_is_spawned() {
+async fn add_many_future_is_send() {
     let (_dir, queue) = queue().await;
     let added = tokio::spawn(async move {
         let own = std::rc::Rc::new(7);
@@ -312,7 +313,7 @@ async fn many_are_added_by_a_task_that_is_spawned() {
 }
 
 #[tokio::test]
-async fn many_are_synced_at_once_and_added_in_order_or_not_at_all() {
+async fn synced_add_many_adds_all_in_order_or_none() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path().join("queue")).sync(true).max_size(5);
     let queue = queue.open().await.unwrap();
@@ -335,7 +336,7 @@ async fn many_are_synced_at_once_and_added_in_order_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn adds_of_several_callers_that_are_synced_together_have_their_own_answers() {
+async fn grouped_synced_adds_have_separate_results() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path().join("queue")).sync(true).max_size(3);
     let queue = queue.max_elements(150).open().await.unwrap();
@@ -351,12 +352,12 @@ async fn adds_of_several_callers_that_are_synced_together_have_their_own_answers
             Err(error) => panic!("{body}: {error:?}"),
         }
     }
-    assert!(full > 0, "there is room for 150, and 172 are short enough");
+    assert!(full > 0, "172 bodies are short enough and only 150 fit");
     assert_eq!(queue.count().await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn a_purge_takes_what_is_too_old_and_nothing_else() {
+async fn purge_removes_only_stale_leftovers() {
     let (_dir, queue) = queue().await;
     let names = queue.add_many(["old lock", "young lock", "free"]).await.unwrap();
     let directory = &names[0].to_string()[..8];
@@ -367,7 +368,7 @@ async fn a_purge_takes_what_is_too_old_and_nothing_else() {
     make_old(&lock_of(&queue, &names[0]), Duration::from_secs(601));
     make_old(&lock_of(&queue, &names[1]), Duration::from_secs(590));
     make_old(&queue.path().join(names[2].to_string()), HOUR);
-    // What has no element, a draft of each age, and what is none of the format's business.
+    // A lock without its element, temporary files of both ages, and files outside the format.
     for (name, age) in [
         ("00000000000001.lck", 601),
         ("00000000000002.tmp", 301),
@@ -380,7 +381,7 @@ async fn a_purge_takes_what_is_too_old_and_nothing_else() {
         fs::write(file(name), "").unwrap();
         make_old(&file(name), Duration::from_secs(age));
     }
-    // Empty directories, one that is not, one that is the last, and one that is something else.
+    // Empty directories, one that is not empty, the last one, and a file with such a name.
     for name in ["00000001", "00000002", "00000003", "ffffffff", "0000000g", "temporary"] {
         fs::create_dir(queue.path().join(name)).unwrap();
     }
@@ -402,7 +403,7 @@ async fn a_purge_takes_what_is_too_old_and_nothing_else() {
     ];
     left.retain(|path| !gone.contains(path));
     assert_eq!(tree(queue.path()), left);
-    assert!(queue.lock(&names[0]).await.unwrap(), "it can be locked again");
+    assert!(queue.lock(&names[0]).await.unwrap(), "the element can be locked again");
     assert!(!queue.lock(&names[1]).await.unwrap());
 
     let short =
@@ -412,7 +413,7 @@ async fn a_purge_takes_what_is_too_old_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_moved_away_begins_anew() {
+async fn queue_that_is_moved_away_is_created_again() {
     let (dir, queue) = queue().await;
     queue.add("old").await.unwrap();
     fs::rename(queue.path(), dir.path().join("archive")).unwrap();
@@ -426,7 +427,7 @@ async fn a_queue_that_is_moved_away_begins_anew() {
 }
 
 #[tokio::test]
-async fn names_come_directory_by_directory() {
+async fn names_are_listed_directory_by_directory() {
     let (_dir, queue) = queue().await;
     for file in [
         "00000002/00000000000001",
@@ -448,14 +449,14 @@ async fn names_come_directory_by_directory() {
         ["00000001/0000000000000a", "00000001/ffffffffffffff", "00000002/00000000000001"].map(name);
     let mut names = queue.names();
     assert_eq!(names.next().await.unwrap().unwrap(), expected[0]);
-    // What its directory holds by now was listed, the next directory's was not.
+    // The names in the current directory are already listed, the names in the next are not.
     fs::remove_file(queue.path().join("00000001/ffffffffffffff")).unwrap();
     fs::write(queue.path().join("00000002/00000000000000"), "").unwrap();
     assert_eq!(names.next().await.unwrap().unwrap(), expected[1]);
     assert_eq!(names.next().await.unwrap().unwrap(), name("00000002/00000000000000"));
     assert_eq!(names.next().await.unwrap().unwrap(), expected[2]);
     assert!(names.next().await.is_none());
-    // A directory that vanishes is skipped.
+    // A removed directory is skipped.
     let mut names = queue.names();
     assert_eq!(names.next().await.unwrap().unwrap(), expected[0]);
     fs::remove_dir_all(queue.path().join("00000002")).unwrap();
@@ -464,7 +465,7 @@ async fn names_come_directory_by_directory() {
 }
 
 #[test]
-fn a_name_is_digits_and_nothing_else() {
+fn name_accepts_only_lowercase_hexadecimal_digits() {
     let good = "5f3c1a80/5f3c1aa1d3e4f7";
     assert_eq!(name(good).to_string(), good);
     assert_eq!(format!("{:?}", name(good)), format!("Name({good})"));

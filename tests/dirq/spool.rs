@@ -1,6 +1,6 @@
-//! `Spool`: what expires is in a real directory queue, whatever happens to the spool or to the disk.
+//! `Spool`: expired events reach a real directory queue, despite crashes of the spool and disk errors.
 //!
-//! `FLEETING_SEED` chooses the moments at which spools are killed.
+//! `FLEETING_SEED` determines the moments at which spools are killed.
 
 use std::{
     collections::BTreeMap,
@@ -34,10 +34,10 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit for events that must happen, on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How many events a spool has in hand at most.
+/// The maximum number of events that a spool holds.
 const BATCH: u64 = 256;
 
 fn bodies(queue: &Path) -> Vec<Value> {
@@ -57,17 +57,17 @@ fn seconds_since_1970() -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_entry_becomes_an_element() {
-    let folder = scratch();
+async fn expired_entry_becomes_an_element() {
+    let temp_dir = scratch();
     let cache = Cache::new();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let run = tokio::spawn(spool.run(cache.events_lossless(10)));
     cache.set_ex("ada \"the\" countess".to_owned(), BTreeMap::from([("n", 42)]), SECOND).await;
     sleep(3 * SECOND).await;
     cache.shutdown().await;
     assert_eq!(run.await.unwrap().written, 1);
 
-    let mut bodies = bodies(folder.path());
+    let mut bodies = bodies(temp_dir.path());
     assert_eq!(bodies.len(), 1);
     let meta = bodies[0]["meta"].take();
     let expected = json!({ "key": "ada \"the\" countess", "value": { "n": 42 }, "meta": null });
@@ -75,17 +75,17 @@ async fn an_expired_entry_becomes_an_element() {
     assert_eq!(meta["cause"], "expired");
     let (deadline, at) = (meta["deadline"].as_f64().unwrap(), meta["at"].as_f64().unwrap());
     let lag = at - deadline;
-    assert!((0.0..=1.0).contains(&lag), "the sweeper was there {lag} s after the deadline");
-    // The event came to the spool when the entry left, so that moment is now on both clocks.
+    assert!((0.0..=1.0).contains(&lag), "the event occurred {lag} s after the deadline");
+    // The spool received the event immediately, so its time is close to now on both clocks.
     let ago = seconds_since_1970() - at;
-    assert!((-0.1..30.0).contains(&ago), "it left {ago} s ago");
+    assert!((-0.1..30.0).contains(&ago), "the event occurred {ago} s ago");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_normal_queue_gets_fields_and_a_table() {
-    let folder = scratch();
+async fn normal_queue_receives_fields_and_a_table() {
+    let temp_dir = scratch();
     let cache = Cache::builder().publish([Cause::Expired, Cause::Removed]).build();
-    let queue = Queue::builder(folder.path()).schema(Spool::schema()).open().await.unwrap();
+    let queue = Queue::builder(temp_dir.path()).schema(Spool::schema()).open().await.unwrap();
     let spool = Spool::new(queue.clone()).causes([Cause::Expired, Cause::Removed]);
     let run = tokio::spawn(spool.run(cache.events_lossless(10)));
     cache.set_ex(7, "a\tb\n", SECOND).await;
@@ -109,25 +109,25 @@ async fn a_normal_queue_gets_fields_and_a_table() {
     let removed = queue.dequeue(&removed).await.unwrap().unwrap();
     let meta = removed.table("meta").unwrap();
     assert_eq!(meta["cause"], "removed");
-    assert_eq!(meta.get("deadline"), None, "it was persistent");
+    assert_eq!(meta.get("deadline"), None, "the value was persistent");
     assert!(names.next().await.is_none());
 }
 
 #[tokio::test]
-async fn a_queue_of_another_schema_is_refused() {
-    let folder = scratch();
+async fn queue_with_another_schema_is_rejected() {
+    let temp_dir = scratch();
     let schema = "key:binary,value:string,meta:table".parse().unwrap();
-    for queue in [Queue::builder(folder.path()).schema(schema), Queue::builder(folder.path())] {
+    for queue in [Queue::builder(temp_dir.path()).schema(schema), Queue::builder(temp_dir.path())] {
         let queue = queue.open().await.unwrap();
         let refused = std::panic::catch_unwind(|| Spool::new(queue));
-        assert!(refused.is_err(), "the schema has no place for a key in text");
+        assert!(refused.is_err(), "the schema has no key of type string");
     }
     let more = "key:string,value:string,meta:table?,more:binary?".parse().unwrap();
-    Spool::new(Queue::builder(folder.path()).schema(more).open().await.unwrap());
+    Spool::new(Queue::builder(temp_dir.path()).schema(more).open().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_chosen_causes_are_written() {
+async fn spool_writes_only_the_chosen_causes() {
     let all = [Cause::Expired, Cause::Removed, Cause::Replaced];
     for (causes, expected) in [
         (None, vec![1]),
@@ -135,9 +135,9 @@ async fn only_the_chosen_causes_are_written() {
         (Some(vec![Cause::Replaced, Cause::Removed]), vec![3, 2]),
         (Some(vec![]), vec![]),
     ] {
-        let folder = scratch();
+        let temp_dir = scratch();
         let cache = Cache::builder().publish(all).build();
-        let mut spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+        let mut spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
         if let Some(causes) = causes {
             spool = spool.causes(causes);
         }
@@ -150,7 +150,7 @@ async fn only_the_chosen_causes_are_written() {
         cache.sweep().await;
         cache.shutdown().await;
         let stats = spool.run(&mut events).await;
-        let mut keys = keys(folder.path());
+        let mut keys = keys(temp_dir.path());
         assert_eq!((stats.written as usize, stats.in_hand), (keys.len(), 0));
         let mut expected = expected;
         keys.sort();
@@ -160,10 +160,10 @@ async fn only_the_chosen_causes_are_written() {
 }
 
 #[tokio::test]
-async fn the_queue_has_the_order_of_the_events() {
-    let folder = scratch();
+async fn spool_keeps_the_order_of_the_events() {
+    let temp_dir = scratch();
     let cache = Cache::builder().sweep(Sweep::manual()).build();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let mut events = cache.events_lossless(10_000);
     for key in 0..3_000_u64 {
         cache.set_ex(key, (), SECOND).await;
@@ -172,13 +172,13 @@ async fn the_queue_has_the_order_of_the_events() {
     cache.shutdown().await;
     let stats = spool.run(&mut events).await;
     assert_eq!((stats.written, stats.in_hand, stats.stalled), (3_000, 0, None));
-    assert_eq!(keys(folder.path()), (0..3_000).collect::<Vec<_>>());
+    assert_eq!(keys(temp_dir.path()), (0..3_000).collect::<Vec<_>>());
 }
 
 #[tokio::test]
-async fn several_runs_take_turns_and_each_ends_when_its_own_events_are_written() {
-    let folder = scratch();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+async fn concurrent_runs_end_when_their_own_events_are_written() {
+    let temp_dir = scratch();
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let caches: Vec<Cache<u64, u64>> = (0..3).map(|_| Cache::new()).collect();
     let runs: Vec<_> =
         caches.iter().map(|cache| tokio::spawn(spool.run(cache.events_lossless(100)))).collect();
@@ -187,14 +187,14 @@ async fn several_runs_take_turns_and_each_ends_when_its_own_events_are_written()
     }
     for (cache, run) in caches.iter().zip(runs) {
         cache.shutdown().await;
-        timeout(PATIENCE, run).await.expect("a run does not wait for another's stream").unwrap();
+        timeout(TIMEOUT, run).await.expect("a run does not wait for another's stream").unwrap();
     }
-    let mut keys = keys(folder.path());
+    let mut keys = keys(temp_dir.path());
     keys.sort();
     assert_eq!(keys, (0..3_000).collect::<Vec<_>>());
 }
 
-/// Serde can't make JSON of some.
+/// Serde cannot serialize some values.
 #[derive(Clone)]
 enum Odd {
     Fails,
@@ -213,8 +213,8 @@ impl Serialize for Odd {
 }
 
 #[tokio::test]
-async fn what_serde_refuses_is_counted_and_holds_up_nothing() {
-    let folder = scratch();
+async fn event_that_serde_rejects_is_counted_and_blocks_no_other() {
+    let temp_dir = scratch();
     let cache = Cache::new();
     let mut events = cache.events_lossless(10);
     for (key, value) in [Odd::Fails, Odd::Fine, Odd::Panics, Odd::Fine].into_iter().enumerate() {
@@ -223,19 +223,23 @@ async fn what_serde_refuses_is_counted_and_holds_up_nothing() {
     }
     cache.shutdown().await;
     let (log, _guard) = Log::start(Level::INFO);
-    let stats = Spool::new(QueueSimple::open(folder.path()).await.unwrap()).run(&mut events).await;
+    let stats =
+        Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap()).run(&mut events).await;
     assert_eq!((stats.written, stats.unwritable, stats.in_hand), (2, 2, 0));
-    assert_eq!(keys(folder.path()), [1, 3]);
-    let told = log.lines("passed over");
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("it fails on purpose") && told[1].contains("panicked"), "{told:?}");
+    assert_eq!(keys(temp_dir.path()), [1, 3]);
+    let log_lines = log.lines("serialization failed");
+    assert_eq!(log_lines.len(), 2, "{log_lines:?}");
+    assert!(
+        log_lines[0].contains("it fails on purpose") && log_lines[1].contains("panicked"),
+        "{log_lines:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_too_large_is_skipped_by_choice_and_holds_up_the_rest_otherwise() {
+async fn skip_too_large_skips_events_that_would_block_the_others() {
     for kind in ["simple", "normal"] {
         for skips in [false, true] {
-            let folder = scratch();
+            let temp_dir = scratch();
             let cache = Cache::new();
             let mut events = cache.events_lossless(100);
             for key in 0..10_u64 {
@@ -244,8 +248,8 @@ async fn what_is_too_large_is_skipped_by_choice_and_holds_up_the_rest_otherwise(
                 cache.expire_now(&key).await;
             }
             cache.shutdown().await;
-            let simple = QueueSimple::builder(folder.path()).max_size(1_000);
-            let normal = Queue::builder(folder.path()).max_size(1_000).schema(Spool::schema());
+            let simple = QueueSimple::builder(temp_dir.path()).max_size(1_000);
+            let normal = Queue::builder(temp_dir.path()).max_size(1_000).schema(Spool::schema());
             let spool = match kind {
                 "simple" => Spool::new(simple.open().await.unwrap()),
                 _ => Spool::new(normal.open().await.unwrap()),
@@ -259,7 +263,7 @@ async fn what_is_too_large_is_skipped_by_choice_and_holds_up_the_rest_otherwise(
             } else {
                 assert_eq!((stats.written, stats.skipped, stats.in_hand), (1, 0, 9), "{kind}");
                 assert!(stats.stalled.unwrap() > 50 * SECOND);
-                // Who changes their mind loses nothing that fits.
+                // Setting `skip_too_large` later loses only the events that are too large.
                 let stats = spool.skip_too_large(true).run(&mut events).await;
                 assert_eq!((stats.written, stats.skipped, stats.in_hand), (7, 3, 0), "{kind}");
             }
@@ -267,10 +271,10 @@ async fn what_is_too_large_is_skipped_by_choice_and_holds_up_the_rest_otherwise(
     }
 }
 
-/// A disk that is full of one element may have room for others.
+/// A disk without space for one element may have space for others.
 #[tokio::test(start_paused = true)]
-async fn batches_are_of_a_mebibyte_at_most() {
-    let folder = scratch();
+async fn batch_is_at_most_one_mebibyte() {
+    let temp_dir = scratch();
     let cache = Cache::new();
     let mut events = cache.events_lossless(1_000);
     for key in 0..40_u64 {
@@ -280,15 +284,15 @@ async fn batches_are_of_a_mebibyte_at_most() {
     cache.set_ex(40, "x".repeat(3 << 20), SECOND).await;
     cache.expire_now(&40).await;
     cache.shutdown().await;
-    let queue = QueueSimple::open(folder.path().join("queue")).await.unwrap();
+    let queue = QueueSimple::open(temp_dir.path().join("queue")).await.unwrap();
     let spool = Spool::new(queue.clone());
-    // What it has in hand shows where it can't write.
-    let away = folder.path().join("away");
+    // If writing fails, the events in hand are visible in the statistics.
+    let away = temp_dir.path().join("away");
     fs::rename(queue.path(), &away).unwrap();
     fs::write(queue.path(), "in the way").unwrap();
     assert!(timeout(SECOND, spool.run(&mut events)).await.is_err());
     let in_hand = spool.stats().in_hand;
-    assert!((10..=11).contains(&in_hand), "{in_hand} are in hand");
+    assert!((10..=11).contains(&in_hand), "{in_hand} events are in hand");
     fs::remove_file(queue.path()).unwrap();
     fs::rename(&away, queue.path()).unwrap();
     let stats = spool.run(&mut events).await;
@@ -297,10 +301,10 @@ async fn batches_are_of_a_mebibyte_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_queue_is_purged_now_and_then() {
-    let folder = scratch();
+async fn spool_purges_its_queue_at_the_interval() {
+    let temp_dir = scratch();
     let cache: Cache<u64, u64> = Cache::new();
-    let queue = QueueSimple::open(folder.path()).await.unwrap();
+    let queue = QueueSimple::open(temp_dir.path()).await.unwrap();
     let spool = Spool::new(queue.clone());
     let mut events = cache.events_lossless(100);
     let mut write = async |spool: &Spool, key| {
@@ -310,43 +314,43 @@ async fn its_queue_is_purged_now_and_then() {
         assert_eq!(spool.stats().in_hand, 0);
     };
     let plant = |lock: &str| {
-        fs::create_dir_all(folder.path().join("00000000")).unwrap();
+        fs::create_dir_all(temp_dir.path().join("00000000")).unwrap();
         for file in ["00000000/00000000000001.tmp", lock] {
-            let path = folder.path().join(file);
+            let path = temp_dir.path().join(file);
             fs::write(&path, "").unwrap();
             make_old(&path, 1_000 * SECOND);
         }
     };
-    let is_there = |file: &str| tree(folder.path()).iter().any(|path| path == file);
+    let path_exists = |file: &str| tree(temp_dir.path()).iter().any(|path| path == file);
     let (draft, lock) = ("00000000/00000000000001.tmp", "00000000/00000000000002.lck");
     plant(lock);
     write(&spool, 1).await;
-    assert!(!is_there(draft), "it is purged at first");
-    assert!(is_there(lock), "locks are others'");
+    assert!(!path_exists(draft), "the first write purges the queue");
+    assert!(path_exists(lock), "locks of consumers are kept");
     plant(lock);
     write(&spool, 2).await;
-    assert!(is_there(draft), "it was purged just now");
+    assert!(path_exists(draft), "the interval has not passed");
     sleep(600 * SECOND).await;
     write(&spool, 3).await;
-    assert!(!is_there(draft));
+    assert!(!path_exists(draft));
     let spool = spool.purge_every(60 * SECOND, Purge::default());
     sleep(60 * SECOND).await;
     write(&spool, 4).await;
-    assert!(!is_there(lock));
+    assert!(!path_exists(lock));
     assert_eq!(queue.count().await.unwrap(), 4);
 }
 
-/// A million expirations through a spool whose future is dropped at random moments, and now and then its
-/// whole runtime with it, as a crash would. A program of no library takes the elements meanwhile.
+/// A million expirations through a spool whose future is dropped at random moments, and sometimes its whole runtime
+/// with it, as in a crash. A consumer that does not use the library takes the elements concurrently.
 #[test]
-fn a_million_expirations_through_a_spool_that_is_killed_over_and_over() {
+fn lossless_events_survive_a_spool_that_is_killed_repeatedly() {
     const EVENTS: u64 = 1_000_000;
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let folder = scratch();
+    let temp_dir = scratch();
     let done = Arc::new(AtomicBool::new(false));
     let consumer = thread::spawn({
-        let (path, done) = (folder.path().to_owned(), done.clone());
+        let (path, done) = (temp_dir.path().to_owned(), done.clone());
         move || consume(&path, EVENTS, &done)
     });
 
@@ -361,14 +365,14 @@ fn a_million_expirations_through_a_spool_that_is_killed_over_and_over() {
         for key in 0..EVENTS {
             cache.set_ex(key, (), Duration::from_millis(key % 20)).await;
         }
-        // The sweeper brings them as the spool takes them, and not all at once at the end.
+        // The sweeper delivers events as the spool takes them, and not all at the end.
         while !cache.is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
         cache.shutdown().await;
     });
     let start = Instant::now();
-    let queue = runtime.block_on(QueueSimple::open(folder.path())).unwrap();
+    let queue = runtime.block_on(QueueSimple::open(temp_dir.path())).unwrap();
     let spool = Spool::new(queue);
     let (mut drops, mut crashes) = (0, 0);
     let (mut written, mut progress) = (0, Instant::now());
@@ -386,38 +390,41 @@ fn a_million_expirations_through_a_spool_that_is_killed_over_and_over() {
         if spool.stats().written > written {
             (written, progress) = (spool.stats().written, Instant::now());
         }
-        assert!(progress.elapsed() < PATIENCE, "it writes no more: {:?}", spool.stats());
+        assert!(progress.elapsed() < TIMEOUT, "the spool makes no progress: {:?}", spool.stats());
     };
     done.store(true, Relaxed);
-    let seen = consumer.join().expect("the consumer has found an error");
+    let seen = consumer.join().expect("the consumer failed");
 
     let lost = seen.iter().filter(|&&times| times == 0).count();
-    let doubles: u64 = seen.iter().map(|&times| u64::from(times.saturating_sub(1))).sum();
+    let duplicates: u64 = seen.iter().map(|&times| u64::from(times.saturating_sub(1))).sum();
     println!(
-        "seed {seed}: {drops} drops, {crashes} crashes, {doubles} doubles, in {:?}",
+        "seed {seed}: {drops} drops, {crashes} crashes, {duplicates} duplicates, in {:?}",
         start.elapsed()
     );
     assert_eq!(lost, 0, "of {EVENTS} events, seed {seed}");
-    assert!(doubles <= crashes * BATCH, "{doubles} doubles of {crashes} crashes, seed {seed}");
+    assert!(
+        duplicates <= crashes * BATCH,
+        "{duplicates} duplicates after {crashes} crashes, seed {seed}"
+    );
     assert_eq!((stats.in_hand, stats.unwritable, stats.stalled), (0, 0, None));
     assert!(stats.written >= EVENTS, "{stats:?}");
-    assert!(drops > 100 && crashes > 10, "too few kills: {drops}, {crashes}");
+    assert!(drops > 100 && crashes > 10, "only {drops} drops and {crashes} crashes");
 }
 
-/// Without the end of a runtime, nothing is doubled.
+/// Unless a runtime is shut down, no event is duplicated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn runs_that_are_dropped_lose_nothing_and_double_nothing() {
+async fn dropped_run_neither_loses_nor_duplicates_an_event() {
     const EVENTS: u64 = 50_000;
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache: Cache<u64, ()> = Cache::new();
     let mut events = cache.events_lossless(4_096);
     for key in 0..EVENTS {
         cache.set_ex(key, (), Duration::ZERO).await;
     }
     cache.shutdown().await;
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let mut drops = 0;
     let stats = loop {
         let until = Duration::from_micros(random.random_range(0..3_000));
@@ -430,19 +437,19 @@ async fn runs_that_are_dropped_lose_nothing_and_double_nothing() {
     println!("seed {seed}: {drops} drops");
     assert!(drops > 50, "only {drops} drops");
     assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
-    let mut keys = keys(folder.path());
+    let mut keys = keys(temp_dir.path());
     keys.sort();
     assert_eq!(keys, (0..EVENTS).collect::<Vec<_>>(), "seed {seed}");
 }
 
-/// Runs the spool on a runtime of its own, which ends in mid-work.
+/// Runs the spool on a separate runtime, which is shut down while the spool is running.
 fn crash(spool: &Spool, events: &mut LosslessEvents<u64, ()>, until: Duration) {
     let runtime = runtime();
     let _ = runtime.block_on(async { timeout(until, spool.run(events)).await });
     runtime.shutdown_background();
 }
 
-/// Takes elements until there are no more; how often each key came.
+/// Consumes elements until there are no more. Returns how often each key occurred.
 fn consume(queue: &Path, keys: u64, done: &AtomicBool) -> Vec<u8> {
     let mut seen = vec![0_u8; keys as usize];
     loop {
@@ -459,11 +466,11 @@ fn consume(queue: &Path, keys: u64, done: &AtomicBool) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
+async fn failing_queue_delays_the_sweeper_and_no_reader_or_writer() {
     const EVENTS: u64 = 10_000;
     const CAPACITY: usize = 100;
-    let folder = scratch();
-    let (queue, away) = (folder.path().join("queue"), folder.path().join("away"));
+    let temp_dir = scratch();
+    let (queue, away) = (temp_dir.path().join("queue"), temp_dir.path().join("away"));
     let sweep = Sweep::default().every(Duration::from_millis(1)).sample(1.0);
     let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
     let spool = Spool::new(QueueSimple::open(&queue).await.unwrap());
@@ -476,7 +483,7 @@ async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
     for key in 0..EVENTS {
         cache.set_ex(key, key, Duration::ZERO).await;
     }
-    // It tries, and again, and holds what it has.
+    // The spool retries, and holds its events.
     let until = |wanted: fn(fleeting::SpoolStats) -> bool| {
         let spool = spool.clone();
         async move {
@@ -488,19 +495,19 @@ async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
     let stalled = until(|stats| stats.failures >= 3);
     tokio::select! {
         stats = &mut run => panic!("the run ended with {stats:?}"),
-        stalled = timeout(PATIENCE, stalled) => stalled.expect("it tries and tells of it"),
+        stalled = timeout(TIMEOUT, stalled) => stalled.expect("the spool reports the stall"),
     }
     let stats = spool.stats();
     assert_eq!(stats.written, 0);
     assert!((1..=BATCH as usize).contains(&stats.in_hand), "{stats:?}");
     assert!(stats.stalled.unwrap() > Duration::ZERO);
-    // The sweeper waits: what is dead stays in memory, unread.
+    // The sweeper waits: expired entries stay in memory, but cannot be read.
     let held = EVENTS as usize - CAPACITY - stats.in_hand;
-    assert!(cache.stats().resident >= held, "{:?} of {EVENTS} are left", cache.stats());
+    assert!(cache.stats().resident >= held, "{EVENTS} events: {:?}", cache.stats());
     assert_eq!(cache.get(&0).await, None);
-    // Readers and writers don't, even in a runtime that does nothing else.
+    // Readers and writers do not wait, even on a runtime that does nothing else.
     for key in EVENTS..2 * EVENTS {
-        cache.set_ex(key, key, PATIENCE).now_or_never();
+        cache.set_ex(key, key, TIMEOUT).now_or_never();
         assert_eq!(cache.get(&key).now_or_never().flatten(), Some(key));
         if key % 32 == 0 {
             tokio::task::yield_now().await;
@@ -518,24 +525,27 @@ async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
         std::future::pending::<()>().await;
     };
     let stats = tokio::select! {
-        stats = timeout(PATIENCE, run) => stats.expect("the run ends with the stream"),
+        stats = timeout(TIMEOUT, run) => stats.expect("the run ends with the stream"),
         () = end => unreachable!("it is never over"),
     };
     assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
     let mut keys = keys(&queue);
     keys.sort();
-    assert_eq!(keys, (0..EVENTS).collect::<Vec<_>>(), "each once");
-    // Once a change, whatever the number of tries.
-    let told = (log.lines("can't write"), log.lines("writes again"));
-    assert_eq!((told.0.len(), told.1.len()), (1, 1), "{told:?}");
-    assert!(told.0[0].contains("queue=") && told.0[0].contains("error="), "{told:?}");
+    assert_eq!(keys, (0..EVENTS).collect::<Vec<_>>(), "each event once");
+    // One message per change, regardless of the number of attempts.
+    let log_lines = (log.lines("spool write failed"), log.lines("spool writes succeed again"));
+    assert_eq!((log_lines.0.len(), log_lines.1.len()), (1, 1), "{log_lines:?}");
+    assert!(
+        log_lines.0[0].contains("queue=") && log_lines.0[0].contains("error="),
+        "{log_lines:?}"
+    );
 }
 
-/// The pauses between tries grow, and are bounded.
+/// Pauses between attempts grow up to a maximum.
 #[tokio::test(start_paused = true)]
-async fn it_tries_again_after_pauses_that_grow_to_five_seconds() {
-    let folder = scratch();
-    let path = folder.path().join("queue");
+async fn spool_retries_with_pauses_that_double_up_to_five_seconds() {
+    let temp_dir = scratch();
+    let path = temp_dir.path().join("queue");
     let cache = Cache::new();
     let spool = Spool::new(QueueSimple::open(&path).await.unwrap());
     fs::remove_dir(&path).unwrap();
@@ -561,46 +571,45 @@ async fn it_tries_again_after_pauses_that_grow_to_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_ones_own_will_do() {
-    let folder = scratch();
+async fn spool_accepts_any_stream_of_events() {
+    let temp_dir = scratch();
     let cache = Cache::new();
     let mut events = cache.events_lossless(10);
     cache.set_ex(1_u64, 1, SECOND).await;
     cache.expire_now(&1).await;
     let event = events.recv().await.unwrap();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let own = StreamMockBuilder::new().next(event.clone()).wait(SECOND).next(event).build();
     assert_eq!(spool.run(own).await.written, 2);
-    assert_eq!(keys(folder.path()), [1, 1]);
+    assert_eq!(keys(temp_dir.path()), [1, 1]);
 }
 
-/// On a file system of 1 MiB that is full, and from which a program of no library takes elements.
+/// On a full file system of 1 MiB, from which a consumer that does not use the library takes elements.
 #[test]
-fn a_full_disk_loses_nothing() {
-    on_a_small_disk("a_full_disk_loses_nothing", "size=1m", fill);
+fn full_disk_loses_no_event() {
+    run_on_small_disk("full_disk_loses_no_event", "size=1m", write_until_disk_is_full);
 }
 
-/// Each element needs a directory more when it is added, so it is also between those of a batch that there is no
-/// room.
+/// Each add creates a directory, so inodes can run out in the middle of a batch.
 #[test]
-fn a_disk_that_is_full_in_the_middle_of_a_batch_doubles_nothing() {
-    let test = "a_disk_that_is_full_in_the_middle_of_a_batch_doubles_nothing";
-    on_a_small_disk(test, "nr_inodes=300", crowd);
+fn disk_that_becomes_full_within_a_batch_duplicates_no_event() {
+    let test = "disk_that_becomes_full_within_a_batch_duplicates_no_event";
+    run_on_small_disk(test, "nr_inodes=300", write_batches_until_no_inodes_are_left);
 }
 
-/// Runs this test once more, in a mount namespace of its own.
-fn on_a_small_disk(test: &str, options: &str, work: fn(&Path)) {
+/// Runs this test again in a separate mount namespace.
+fn run_on_small_disk(test: &str, options: &str, work: fn(&Path)) {
     if let Some(disk) = std::env::var_os("FLEETING_SMALL_DISK") {
         return work(Path::new(&disk));
     }
-    let folder = scratch();
+    let temp_dir = scratch();
     let own = ["--user", "--map-root-user", "--mount"];
     let mounts = "mount -t tmpfs tmpfs \"$1\"";
     let mut can_mount = Command::new("unshare");
-    can_mount.args(own).args(["sh", "-c", mounts, "sh"]).arg(folder.path());
+    can_mount.args(own).args(["sh", "-c", mounts, "sh"]).arg(temp_dir.path());
     let can_mount = can_mount.output().expect("unshare of util-linux runs");
     if !can_mount.status.success() {
-        // A sandbox: what a queue refuses is then only shown by a file in its place, in the test above.
+        // In a sandbox, only the test above covers write errors, by a file in the place of the queue.
         println!("no mounts here: {}", String::from_utf8_lossy(&can_mount.stderr));
         return;
     }
@@ -611,21 +620,21 @@ fn on_a_small_disk(test: &str, options: &str, work: fn(&Path)) {
     let output = Command::new("unshare")
         .args(own)
         .args(["sh", "-c", &script, "sh"])
-        .arg(folder.path())
-        .arg(std::env::current_exe().expect("the path of this test is unknown"))
-        .env("FLEETING_SMALL_DISK", folder.path())
+        .arg(temp_dir.path())
+        .arg(std::env::current_exe().expect("the path of the test binary is known"))
+        .env("FLEETING_SMALL_DISK", temp_dir.path())
         .output()
-        .expect("unshare of util-linux can't be run");
-    let (said, complaint) =
+        .expect("unshare of util-linux runs");
+    let (output_text, complaint) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(
-        output.status.success() && said.contains("the disk was full"),
+        output.status.success() && output_text.contains("the disk was full"),
         "in a mount namespace of its own, which the kernel must allow (user.max_user_namespaces):\n\
-         {said}\n{complaint}"
+         {output_text}\n{complaint}"
     );
 }
 
-/// What a cache of `events` entries has sent, all of them expired.
+/// Returns a stream of `events` expired entries of a cache.
 async fn expired(events: u64) -> LosslessEvents<u64, String> {
     let cache: Cache<u64, String> = Cache::new();
     let expired = cache.events_lossless(10_000);
@@ -636,7 +645,7 @@ async fn expired(events: u64) -> LosslessEvents<u64, String> {
     expired
 }
 
-fn crowd(disk: &Path) {
+fn write_batches_until_no_inodes_are_left(disk: &Path) {
     const EVENTS: u64 = 1_000;
     runtime().block_on(async {
         let builder = Queue::builder(disk.join("queue")).schema(Spool::schema());
@@ -654,7 +663,7 @@ fn crowd(disk: &Path) {
                 let mut names = queue.names();
                 for _ in 0..20 {
                     let Some(name) = names.next().await else { break };
-                    // By hand, as not even a lock has room.
+                    // Deleted directly, because there is no inode left even for a lock.
                     let element = queue.path().join(name.unwrap().to_string());
                     let key = fs::read_to_string(element.join("key")).unwrap();
                     seen[key.parse::<usize>().unwrap()] += 1;
@@ -667,14 +676,14 @@ fn crowd(disk: &Path) {
         let stats = run.await.unwrap();
         assert!(stats.failures > 0, "the disk was never full: {stats:?}");
         assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
-        let doubled = seen.iter().filter(|&&times| times > 1).count();
+        let duplicated = seen.iter().filter(|&&times| times > 1).count();
         let lost = seen.iter().filter(|&&times| times == 0).count();
-        assert_eq!((lost, doubled), (0, 0));
+        assert_eq!((lost, duplicated), (0, 0));
         println!("the disk was full, {} times", stats.failures);
     });
 }
 
-fn fill(queue: &Path) {
+fn write_until_disk_is_full(queue: &Path) {
     const EVENTS: u64 = 2_000;
     runtime().block_on(async {
         let mut events = expired(EVENTS).await;
@@ -690,7 +699,7 @@ fn fill(queue: &Path) {
             if stats.stalled.is_some() || stats.written == EVENTS {
                 stalls += u32::from(stats.stalled.is_some());
                 most = most.max(elements(queue).len());
-                // Room for less than a batch.
+                // Space for less than a batch.
                 for path in elements(queue).into_iter().take(100) {
                     let body: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
                     seen[body["key"].as_u64().unwrap() as usize] += 1;
@@ -703,13 +712,14 @@ fn fill(queue: &Path) {
         keys(queue).iter().for_each(|&key| seen[key as usize] += 1);
         println!("{} failures, {stalls} looks at a stall, {most} elements at most", stats.failures);
         assert!(stats.failures > 0 && stalls > 0, "the disk was never full: {stats:?}");
-        assert!(most > 100 && (most as u64) < EVENTS / 2, "{most} elements fill the disk");
+        assert!(most > 100 && (most as u64) < EVENTS / 2, "the disk holds {most} elements");
         assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
-        assert!(seen.iter().all(|&times| times == 1), "each once");
+        assert!(seen.iter().all(|&times| times == 1), "each event once");
         let files =
             fs::read_dir(queue).unwrap().flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
-        let junk = files.filter(|file| file.as_ref().unwrap().path().extension().is_some()).count();
-        assert_eq!(junk, 0, "what was half written is gone");
+        let leftovers =
+            files.filter(|file| file.as_ref().unwrap().path().extension().is_some()).count();
+        assert_eq!(leftovers, 0, "incomplete elements were purged");
         println!("the disk was full");
     });
 }
@@ -717,7 +727,7 @@ fn fill(queue: &Path) {
 fn runtime() -> tokio::runtime::Runtime {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime can't be made")
+    runtime.expect("a runtime can be created")
 }
 
 fn seed() -> u64 {

@@ -1,4 +1,4 @@
-//! Streams that wait for what is added: woken by the system, by the clock, and shared.
+//! Streams that wait for new elements: woken by the system, woken by the timer, and shared.
 
 use std::{
     collections::BTreeSet,
@@ -24,28 +24,28 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_watch_wakes_when_an_element_is_added() {
+async fn watch_wakes_when_an_element_is_added() {
     let _has_watches = WATCHES.read().await;
     let (_dir, queue) = queue().await;
-    // Only the system can wake it.
+    // The interval is long, so only the system can wake it.
     let mut locks = queue.watch(HOUR);
     for i in 0..3 {
         assert!(
             timeout(Duration::from_millis(50), locks.next()).await.is_err(),
             "nothing is there"
         );
-        // Of the same kind, from elsewhere, in a directory that may be new.
+        // From another handle, possibly into a new directory.
         let other =
             QueueSimple::builder(queue.path()).granularity(Duration::ZERO).open().await.unwrap();
         let added = other.add(i.to_string()).await.unwrap();
-        let lock = timeout(SOON, locks.next()).await.expect("it wakes").unwrap().unwrap();
+        let lock = timeout(SOON, locks.next()).await.expect("the stream wakes").unwrap().unwrap();
         assert_eq!((lock.name(), &lock.value()[..]), (&added, i.to_string().as_bytes()));
         lock.ack().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_watch_of_elements_with_fields_wakes() {
+async fn watch_of_a_normal_queue_wakes() {
     let _has_watches = WATCHES.read().await;
     let (_dir, queue) = normal().await;
     let mut locks = queue.watch(HOUR);
@@ -55,29 +55,33 @@ async fn a_watch_of_elements_with_fields_wakes() {
             "nothing is there"
         );
         let added = queue.add(Element::new().with("body", body)).await.unwrap();
-        let lock = timeout(SOON, locks.next()).await.expect("it wakes").unwrap().unwrap();
+        let lock = timeout(SOON, locks.next()).await.expect("the stream wakes").unwrap().unwrap();
         assert_eq!(lock.name(), &added);
         lock.ack().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_watch_looks_by_the_clock_too() {
+async fn watch_scans_at_its_interval() {
     let (_dir, queue) = queue().await;
     let added = queue.add("x").await.unwrap();
     assert!(queue.lock(&added).await.unwrap());
     let mut locks = queue.watch(Duration::from_millis(20));
-    assert!(timeout(Duration::from_millis(100), locks.next()).await.is_err(), "it is locked");
-    // Nobody is woken by a lock that is given back.
+    assert!(
+        timeout(Duration::from_millis(100), locks.next()).await.is_err(),
+        "the element is locked"
+    );
+    // Unlocking an element does not wake the stream.
     queue.unlock(&added).await.unwrap();
-    let lock = timeout(SOON, locks.next()).await.expect("it looks").unwrap().unwrap();
+    let lock =
+        timeout(SOON, locks.next()).await.expect("the stream scans the queue").unwrap().unwrap();
     assert_eq!(lock.name(), &added);
 }
 
-/// Runs the test `without_watches` of this binary where the system gives no watches: in a user namespace, or,
-/// where there is none to be had, after all were taken.
+/// Runs the test `without_watches` of this binary on a system without free watches: in a user namespace or, if that is
+/// not available, after taking all of them.
 #[test]
-fn a_watch_goes_by_the_clock_where_the_system_has_no_watches() {
+fn watch_falls_back_to_polling_without_system_watches() {
     let limit = r#"echo 0 > /proc/sys/user/max_inotify_instances && exec "$@""#;
     let namespace = || {
         let mut command = Command::new("unshare");
@@ -90,15 +94,16 @@ fn a_watch_goes_by_the_clock_where_the_system_has_no_watches() {
     let mut command = if is_limited { namespace() } else { Command::new("env") };
     let test = test_name(module_path!(), "without_watches");
     let output = command.arg(exe).args(["--exact", &test, "--ignored"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let output_text =
+        String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
 #[tokio::test]
 #[ignore = "it is started by the test of a system without watches"]
 async fn without_watches() {
-    // The limit of a user is some hundreds; where there is none, nothing here can fail, and the clock is
-    // enough all the same.
+    // The limit per user is usually a few hundred. If there is no limit, nothing can fail here, and the timer suffices
+    // anyway.
     let mut taken = Vec::new();
     while taken.len() < 300
         && let Ok(watcher) = notify::recommended_watcher(|_| ())
@@ -113,32 +118,42 @@ async fn without_watches() {
             "nothing is there"
         );
         let added = queue.add(i.to_string()).await.unwrap();
-        let lock = timeout(SOON, locks.next()).await.expect("it looks").unwrap().unwrap();
+        let lock = timeout(SOON, locks.next())
+            .await
+            .expect("the stream scans the queue")
+            .unwrap()
+            .unwrap();
         assert_eq!(lock.name(), &added);
         lock.ack().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn what_is_given_back_comes_again_and_not_at_once() {
+async fn unlocked_element_is_delivered_again_after_the_interval() {
     let (_dir, queue) = queue().await;
     queue.add("fails").await.unwrap();
     let mut locks = queue.watch(Duration::from_millis(100));
     drop(locks.next().await.unwrap().unwrap());
     let start = Instant::now();
     for _ in 0..3 {
-        drop(timeout(SOON, locks.next()).await.expect("it comes again").unwrap().unwrap());
+        drop(
+            timeout(SOON, locks.next())
+                .await
+                .expect("the element is delivered again")
+                .unwrap()
+                .unwrap(),
+        );
     }
-    assert!(start.elapsed() >= Duration::from_millis(200), "it is tried in a busy loop");
+    assert!(start.elapsed() >= Duration::from_millis(200), "the element is retried in a busy loop");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_watch_share_the_work() {
+async fn concurrent_watchers_share_the_elements() {
     let dir = tempdir().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let mut workers = Vec::new();
     for _ in 0..4 {
-        // Each opens it anew, as another process would.
+        // Each opens the queue separately, like another process.
         let queue = QueueSimple::open(dir.path()).await.unwrap();
         let seen = seen.clone();
         workers.push(tokio::spawn(async move {
@@ -156,7 +171,7 @@ async fn many_who_watch_share_the_work() {
     }
     let deadline = Instant::now() + SOON;
     while queue.count().await.unwrap() > 0 {
-        assert!(Instant::now() < deadline, "they hang");
+        assert!(Instant::now() < deadline, "the watchers make no progress");
         sleep(Duration::from_millis(5)).await;
     }
     for worker in workers {
@@ -165,12 +180,12 @@ async fn many_who_watch_share_the_work() {
     }
     let seen = seen.lock().await;
     let distinct: BTreeSet<_> = seen.iter().collect();
-    assert_eq!((distinct.len(), seen.len()), (1_000, 1_000), "lost, or doubled");
+    assert_eq!((distinct.len(), seen.len()), (1_000, 1_000), "elements were lost or duplicated");
     assert!(tree(dir.path()).iter().all(|path| path.ends_with('/')));
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_after_an_error() {
+async fn watch_continues_after_an_error() {
     let (_dir, queue) = queue().await;
     // A file in the place of the queue.
     fs::remove_dir(queue.path()).unwrap();

@@ -262,7 +262,7 @@ fn unreadable_elements_are_skipped_and_reported_once() {
     assert_eq!(bodies, ["b", "d"]);
     let stderr = String::from_utf8_lossy(&drained.stderr).into_owned();
     assert!(
-        stderr.contains("is not UTF-8") && stderr.contains("is no part of a queue"),
+        stderr.contains("is not valid UTF-8") && stderr.contains("of the queue's format"),
         "{stderr}"
     );
     assert!([0, 2].iter().all(|&index| stderr.contains(name(&added[index]))), "{stderr}");

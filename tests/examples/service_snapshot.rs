@@ -71,8 +71,8 @@ async fn damaged_snapshot_prevents_the_start_and_is_not_changed() {
     let dir = scratch();
     let file = dir.path().join("sessions");
     for (bytes, reason) in [
-        (&b"{\"foreign\": true}"[..], "this is no snapshot of a cache"),
-        (b"fleeting", "the snapshot is cut short"),
+        (&b"{\"foreign\": true}"[..], "the data is not a snapshot of a cache"),
+        (b"fleeting", "the snapshot is truncated"),
     ] {
         fs::write(&file, bytes).unwrap();
         let error = failed_start(&file);

@@ -1,4 +1,4 @@
-//! What a cache keeps: memory comes back after a mass expiry, and nothing leaks.
+//! Memory of a cache: it is freed after a mass expiry, and nothing leaks.
 
 use std::{future::pending, ops::Range, sync::Arc, thread, time::Duration};
 
@@ -7,24 +7,24 @@ use futures::FutureExt;
 use tokio::{task::unconstrained, time::sleep};
 use tokio_test::task::spawn;
 
-use super::{MEMORY, alone, grown, take_turns};
+use super::{MEMORY, allocated_since, run_paused, wait_for_turn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn what_stays_in_memory() {
-    take_turns();
-    alone(memory_comes_back_after_mass_expiry());
-    alone(what_was_asked_for_at_first_is_never_given_back());
-    alone(a_subscriber_that_stops_reading_costs_what_the_stats_show());
-    alone(a_burst_of_events_leaves_no_memory_behind());
-    alone(nothing_is_left_of_a_cache_that_is_gone());
-    alone(nothing_is_left_of_loads_that_were_given_up());
-    alone(errors_that_are_kept_are_bounded());
-    alone(tags_and_idle_deadlines_go_with_their_entries());
+fn cache_memory_is_bounded() {
+    wait_for_turn();
+    run_paused(memory_is_freed_after_mass_expiry());
+    run_paused(initial_capacity_is_never_freed());
+    run_paused(stats_show_the_memory_of_a_full_lossless_subscriber());
+    run_paused(event_log_frees_its_memory_after_a_burst());
+    run_paused(dropped_cache_leaks_no_memory());
+    run_paused(cancelled_loads_leak_no_memory());
+    run_paused(negative_ttl_errors_are_bounded_by_max_entries());
+    run_paused(tags_and_idle_deadlines_are_freed_with_their_entries());
 }
 
-async fn memory_comes_back_after_mass_expiry() {
+async fn memory_is_freed_after_mass_expiry() {
     let cache: Cache<u64, [u64; 4]> = Cache::builder().shards(4).build();
     sleep(SECOND).await;
     let empty = MEMORY.allocated();
@@ -38,17 +38,21 @@ async fn memory_comes_back_after_mass_expiry() {
     sleep(5 * SECOND).await;
     assert_eq!(cache.len(), 500);
     let sparse = MEMORY.allocated().saturating_sub(empty);
-    assert!(sparse < full / 20, "{sparse} bytes are left of {full} for 1 % of the entries");
+    assert!(sparse < full / 20, "{sparse} bytes remain of {full} for 1 % of the entries");
     for key in 0..500 {
-        assert_eq!(cache.get(&(1_000_000 + key)).await, Some([key; 4]), "lost in shrinking");
+        assert_eq!(
+            cache.get(&(1_000_000 + key)).await,
+            Some([key; 4]),
+            "lost while the table shrank"
+        );
         cache.expire(&(1_000_000 + key), SECOND).await;
     }
     sleep(5 * SECOND).await;
     let nothing = MEMORY.allocated().saturating_sub(empty);
-    assert!(nothing < 16_384, "{nothing} bytes are left of {full} for nothing");
+    assert!(nothing < 16_384, "{nothing} bytes remain of {full} for an empty cache");
 }
 
-async fn what_was_asked_for_at_first_is_never_given_back() {
+async fn initial_capacity_is_never_freed() {
     let cache: Cache<u64, u64> = Cache::builder().initial_capacity(100_000).build();
     let reserved = MEMORY.allocated();
     for round in 0..3 {
@@ -66,13 +70,14 @@ async fn what_was_asked_for_at_first_is_never_given_back() {
     }
 }
 
-/// What a log took for a burst it gives back as that is read, also beside one who never reads.
-async fn a_burst_of_events_leaves_no_memory_behind() {
+/// The event log frees the memory of a burst as the events are read, even if another subscriber never reads.
+async fn event_log_frees_its_memory_after_a_burst() {
     let cache: Cache<u64, u64> = Cache::builder().publish([Cause::Removed]).build();
     let (mut ring, mut lossless) = (cache.events(), cache.events_lossless(1));
     let _idle = cache.events();
     cache.set(1, 1).await;
-    // What is kept of a name's figures is none of the events'.
+    // Registers the metrics of the cache before the measurement, as their memory is not part of the event
+    // log.
     #[cfg(feature = "metrics")]
     fleeting::publish_metrics();
     for _ in 0..2 {
@@ -81,23 +86,23 @@ async fn a_burst_of_events_leaves_no_memory_behind() {
             cache.set(key, key).await;
             cache.remove(&key).await;
         }
-        let full = grown(before);
+        let full = allocated_since(before);
         assert!(full > 200_000 * 40, "{full} bytes for 200,000 events");
         while unconstrained(ring.recv()).now_or_never().is_some() {}
         for _ in 0..199_900 {
             lossless.recv().await;
         }
-        let left = grown(before);
-        // The ring holds 1,024 of them for the one who never reads.
-        assert!(left < 160_000, "{left} bytes of {full} for 100 events");
+        let remaining = allocated_since(before);
+        // The broadcast channel keeps 1,024 of them for the idle subscriber.
+        assert!(remaining < 160_000, "{remaining} bytes of {full} for 100 events");
         for _ in 0..100 {
             lossless.recv().await;
         }
     }
 }
 
-/// A lossless subscriber that stops reading: what is in memory is what is dead or in the overflow.
-async fn a_subscriber_that_stops_reading_costs_what_the_stats_show() {
+/// A lossless subscriber that stops reading keeps in memory exactly the expired entries and the overflow.
+async fn stats_show_the_memory_of_a_full_lossless_subscriber() {
     let value: Arc<[u8]> = vec![0; 100].into();
     let cache: Cache<u64, Arc<[u8]>> = Cache::builder().sweep(Sweep::default()).build();
     let mut events = cache.events_lossless(10);
@@ -107,22 +112,22 @@ async fn a_subscriber_that_stops_reading_costs_what_the_stats_show() {
         }
         sleep(2 * SECOND).await;
         let (resident, overflow) = (cache.len(), cache.stats().overflow);
-        // Writes on dead keys go to the overflow, what was dead stays.
+        // Events of writes to expired keys go to the overflow; other expired entries stay resident.
         assert_eq!(resident + overflow + 10, 1_000 * (round + 1));
         assert_eq!(Arc::strong_count(&value), 1 + resident + overflow + 10);
     }
     for _ in 0..20_000 {
-        events.recv().await.expect("every event comes");
+        events.recv().await.expect("every event is delivered");
     }
     assert_eq!((cache.len(), cache.stats().overflow), (0, 0));
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
-/// On two threads at once, of the same keys: who comes and who goes meets everywhere.
-async fn nothing_is_left_of_loads_that_were_given_up() {
+/// Two threads load and cancel the same keys concurrently, so that every interleaving is likely.
+async fn cancelled_loads_leak_no_memory() {
     let rounds = if cfg!(debug_assertions) { 30_000 } else { 500_000 };
     let cache: Cache<String, u64> = Cache::new();
-    let give_up = |rounds: u64| {
+    let cancel_loads = |rounds: u64| {
         for round in 0..rounds {
             let key = (round % 1_013).to_string();
             let mut load = spawn(cache.get_or_set_with(&key, SECOND, pending));
@@ -132,19 +137,19 @@ async fn nothing_is_left_of_loads_that_were_given_up() {
             assert!(unconstrained(turn).now_or_never().is_none());
         }
     };
-    give_up(1_000);
+    cancel_loads(1_000);
     let before = MEMORY.allocated();
     thread::scope(|scope| {
-        let threads = [scope.spawn(|| give_up(rounds)), scope.spawn(|| give_up(rounds))];
+        let threads = [scope.spawn(|| cancel_loads(rounds)), scope.spawn(|| cancel_loads(rounds))];
         for thread in threads {
-            thread.join().expect("it panics nowhere");
+            thread.join().expect("no thread panics");
         }
     });
-    let left = grown(before);
-    assert!(left < 16_384, "{left} bytes are left of {} loads", 2 * rounds);
+    let remaining = allocated_since(before);
+    assert!(remaining < 16_384, "{remaining} bytes remain of {} loads", 2 * rounds);
 }
 
-async fn errors_that_are_kept_are_bounded() {
+async fn negative_ttl_errors_are_bounded_by_max_entries() {
     let floods = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
     let cache: Cache<u64, u64> =
         Cache::builder().negative_ttl(3_600 * SECOND).max_entries(1_000).build();
@@ -157,26 +162,26 @@ async fn errors_that_are_kept_are_bounded() {
     flood(0..10_000).await;
     let before = MEMORY.allocated();
     flood(10_000..10_000 + floods).await;
-    let more = grown(before);
+    let more = allocated_since(before);
     assert!(more < 65_536, "{more} bytes for {floods} errors");
 }
 
-async fn tags_and_idle_deadlines_go_with_their_entries() {
+async fn tags_and_idle_deadlines_are_freed_with_their_entries() {
     let cache: Cache<u64, u64> = Cache::builder().shards(4).time_to_idle(SECOND).build();
     sleep(SECOND).await;
     let empty = MEMORY.allocated();
     for key in 0..50_000 {
-        let tags = [format!("a name that only one has: {key}"), "of all".to_owned()];
+        let tags = [format!("unique tag {key}"), "common tag".to_owned()];
         cache.set_tagged(key, key, 60 * SECOND, tags).await;
     }
-    let full = grown(empty);
+    let full = allocated_since(empty);
     sleep(10 * SECOND).await;
     assert_eq!(cache.len(), 0);
-    let left = grown(empty);
-    assert!(left < 32_768, "{left} bytes are left of {full} for nothing");
+    let remaining = allocated_since(empty);
+    assert!(remaining < 32_768, "{remaining} bytes remain of {full} for an empty cache");
 }
 
-async fn nothing_is_left_of_a_cache_that_is_gone() {
+async fn dropped_cache_leaks_no_memory() {
     let round = async || {
         let cache: Cache<u64, Vec<u8>> = Cache::new();
         let mut events = cache.events();
@@ -189,7 +194,7 @@ async fn nothing_is_left_of_a_cache_that_is_gone() {
         drop((cache, lossless));
         while events.recv().await.is_some() {}
         drop(events);
-        task.await.expect("it ends with the cache");
+        task.await.expect("the task ends with the cache");
         tokio::task::yield_now().await;
     };
     round().await;

@@ -1,69 +1,69 @@
-//! What sets keep: no more than their members need, and nothing of those that are gone.
+//! Memory of sets: proportional to their members, and freed with them.
 
 use std::time::Duration;
 
 use fleeting::{ExpiringSet, ExpiringSets, SortedSet};
 use tokio::time::{Instant, sleep};
 
-use super::{MEMORY, alone, grown, take_turns};
+use super::{MEMORY, allocated_since, run_paused, wait_for_turn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn what_stays_in_memory() {
-    take_turns();
-    alone(an_idle_set_gives_its_memory_back());
-    alone(idle_sets_give_their_memory_back());
-    alone(a_set_that_goes_on_takes_no_more());
-    alone(removal_gives_memory_back());
-    alone(nothing_is_left_of_sets_that_are_gone());
+fn set_memory_is_bounded() {
+    wait_for_turn();
+    run_paused(idle_set_frees_its_memory());
+    run_paused(idle_sets_free_their_memory());
+    run_paused(steady_flow_of_members_uses_constant_memory());
+    run_paused(removals_free_memory());
+    run_paused(dropped_sets_leak_no_memory());
 }
 
 fn name(n: u32) -> String {
-    format!("a member whose name is not short, {n}")
+    format!("a member with a name that is not short, {n}")
 }
 
-async fn an_idle_set_gives_its_memory_back() {
+async fn idle_set_frees_its_memory() {
     let set = ExpiringSet::new(10 * SECOND);
     sleep(SECOND).await;
     let empty = MEMORY.allocated();
     set.extend((0..50_000).map(name)).await;
-    let full = grown(empty);
+    let full = allocated_since(empty);
     let later = Instant::now() + 20 * SECOND;
     for n in 0..500 {
         set.push_at(name(100 * n), later + n * SECOND / 1_000).await;
     }
     sleep(11 * SECOND).await;
-    let sparse = grown(empty);
-    assert!(sparse < full / 20, "{sparse} bytes are left of {full} for 1 % of the members");
+    let sparse = allocated_since(empty);
+    assert!(sparse < full / 20, "{sparse} bytes remain of {full} for 1 % of the members");
     assert_eq!(set.len().await, 500);
     assert_eq!(set.peek().await, Some(name(0)));
     sleep(20 * SECOND).await;
-    let nothing = grown(empty);
-    assert!(nothing < 4_096, "{nothing} bytes are left of {full} for nothing");
+    let nothing = allocated_since(empty);
+    assert!(nothing < 4_096, "{nothing} bytes remain of {full} for nothing");
 }
 
-async fn idle_sets_give_their_memory_back() {
+async fn idle_sets_free_their_memory() {
     let sets = ExpiringSets::builder(10 * SECOND).shards(8).build();
     sleep(SECOND).await;
     let empty = MEMORY.allocated();
     for n in 0..50_000 {
         sets.push(name(n / 10), n).await;
     }
-    let full = grown(empty);
+    let full = allocated_since(empty);
     println!("{} bytes for each of 5,000 sets of 10", full / 5_000);
     sleep(9 * SECOND).await;
     sets.push(name(7), 1).await;
     sleep(2 * SECOND).await;
-    let one = grown(empty);
-    assert!(one < 8 * 4_096, "{one} bytes are left of {full} for one set");
+    let one = allocated_since(empty);
+    assert!(one < 8 * 4_096, "{one} bytes remain of {full} for one set");
     assert_eq!(sets.keys().await, [name(7)]);
     sleep(10 * SECOND).await;
-    let nothing = grown(empty);
-    assert!(nothing < 8 * 4_096, "{nothing} bytes are left of {full} for nothing");
+    let nothing = allocated_since(empty);
+    assert!(nothing < 8 * 4_096, "{nothing} bytes remain of {full} for nothing");
 }
 
-async fn a_set_that_goes_on_takes_no_more() {
+async fn steady_flow_of_members_uses_constant_memory() {
     let set = ExpiringSet::new(SECOND);
     let mut high = 0;
     for n in 0..100_000_u64 {
@@ -78,27 +78,39 @@ async fn a_set_that_goes_on_takes_no_more() {
     assert!(now < high + high / 10, "{now} bytes after {high}");
 }
 
-async fn removal_gives_memory_back() {
+async fn removals_free_memory() {
     let set = SortedSet::new();
     let empty = MEMORY.allocated();
     for n in 0..50_000 {
         set.insert(n % 1_000, name(n)).await;
     }
-    let full = grown(empty);
+    let full = allocated_since(empty);
     set.remove_range(10..).await;
-    assert!(grown(empty) < full / 20, "by a range, {} bytes are left of {full}", grown(empty));
+    assert!(
+        allocated_since(empty) < full / 20,
+        "by a range, {} bytes remain of {full}",
+        allocated_since(empty)
+    );
     for n in 0..50_000 {
         set.insert(n % 1_000, name(n)).await;
     }
     while set.len().await > 500 {
         set.pop_last().await;
     }
-    assert!(grown(empty) < full / 20, "one by one, {} bytes are left of {full}", grown(empty));
+    assert!(
+        allocated_since(empty) < full / 20,
+        "one by one, {} bytes remain of {full}",
+        allocated_since(empty)
+    );
     set.clear().await;
-    assert!(grown(empty) < 4_096, "{} bytes are left of {full} for nothing", grown(empty));
+    assert!(
+        allocated_since(empty) < 4_096,
+        "{} bytes remain of {full} for nothing",
+        allocated_since(empty)
+    );
 }
 
-async fn nothing_is_left_of_sets_that_are_gone() {
+async fn dropped_sets_leak_no_memory() {
     let round = async || {
         let set = ExpiringSet::new(SECOND);
         let sets = ExpiringSets::new(SECOND);
@@ -119,5 +131,5 @@ async fn nothing_is_left_of_sets_that_are_gone() {
     for _ in 0..5 {
         round().await;
     }
-    assert!(grown(before) < 4_096, "{} bytes leaked", grown(before));
+    assert!(allocated_since(before) < 4_096, "{} bytes leaked", allocated_since(before));
 }

@@ -1,5 +1,5 @@
-//! What writing a snapshot takes beside the cache: as much for many entries as for few, and for large values no more than
-//! some of them.
+//! Memory used to write a snapshot, in addition to the cache: independent of the number of entries, and at
+//! most a few of the values if they are large.
 
 use std::{
     io,
@@ -10,25 +10,25 @@ use std::{
 use fleeting::{Cache, Sweep};
 use tokio::io::AsyncWrite;
 
-use super::{MEMORY, alone, take_turns};
+use super::{MEMORY, run_paused, wait_for_turn};
 
 const MB: usize = 1_000_000;
 
 #[test]
-fn a_snapshot_in_memory() {
-    take_turns();
-    alone(async {
+fn snapshot_uses_constant_memory() {
+    wait_for_turn();
+    run_paused(async {
         let few = peak(1_000, 100).await;
         let many = peak(200_000, 100).await;
         assert!(many < few + MB / 2, "{few} bytes for a thousand entries, {many} for 200,000");
         assert!(many < MB, "{many} bytes for 200,000 entries");
-        // Of 30 MB: what is first copied, when nobody knows yet how large they are, and a block.
+        // Of 30 MB: the first copies, made before the size of values is known, and one block.
         let large = peak(30, MB).await;
         assert!(large < 15 * MB, "{large} bytes for 30 values of 1 MB");
     });
 }
 
-/// The most that a snapshot of so many values has taken, of so many bytes each.
+/// Returns the peak memory of a snapshot of `entries` values of `bytes` bytes each.
 async fn peak(entries: usize, bytes: usize) -> usize {
     let cache: Cache<usize, String> = Cache::builder().shards(2).sweep(Sweep::manual()).build();
     for key in 0..entries {
@@ -36,12 +36,12 @@ async fn peak(entries: usize, bytes: usize) -> usize {
     }
     let before = MEMORY.allocated();
     let mut sink = Sink { most: before, bytes: 0 };
-    assert_eq!(cache.snapshot(&mut sink).await.expect("it is written"), entries as u64);
+    assert_eq!(cache.snapshot(&mut sink).await.expect("the snapshot is written"), entries as u64);
     assert!(sink.bytes > entries * bytes);
     sink.most - before
 }
 
-/// Sees how much there is when it is written to.
+/// Records the allocated memory at each write.
 struct Sink {
     most: usize,
     bytes: usize,

@@ -1,12 +1,12 @@
-//! Caches, limiters, sets and dictionaries: what is told is what they say themselves.
+//! Caches, limiters, sets and dictionaries: their metrics match their own statistics.
 
 use fleeting::{Cache, Cause, ExpiringSet, ExpiringSets, Limit, RateLimiter, Sweep, TimeoutDict};
 use tokio::time::{advance, sleep};
 
-use crate::{SECOND, told};
+use crate::{SECOND, scrape};
 
 #[tokio::test(start_paused = true)]
-async fn a_cache() {
+async fn cache_metrics_match_its_stats() {
     let cache = Cache::builder().name("numbers").max_entries(100).sweep(Sweep::manual()).build();
     for key in 0..150 {
         cache.set(key, key).await;
@@ -22,15 +22,15 @@ async fn a_cache() {
     }
     cache.remove(&159).await;
     advance(3 * SECOND).await;
-    let stale = told("numbers").gauge("fleeting_cache_staleness_seconds");
+    let stale = scrape("numbers").gauge("fleeting_cache_staleness_seconds");
     assert!((1.9..2.1).contains(&stale), "{stale}");
     cache.sweep().await;
 
-    let (told, stats) = (told("numbers"), cache.stats());
-    assert_eq!(told.counter("fleeting_cache_hits_total"), stats.hits);
-    assert_eq!(told.counter("fleeting_cache_misses_total"), stats.misses);
-    assert_eq!(told.counter("fleeting_cache_misses_of_evicted_total"), stats.misses_of_evicted);
-    assert_eq!(told.counter("fleeting_cache_sets_total"), 150 + 20);
+    let (metrics, stats) = (scrape("numbers"), cache.stats());
+    assert_eq!(metrics.counter("fleeting_cache_hits_total"), stats.hits);
+    assert_eq!(metrics.counter("fleeting_cache_misses_total"), stats.misses);
+    assert_eq!(metrics.counter("fleeting_cache_misses_of_evicted_total"), stats.misses_of_evicted);
+    assert_eq!(metrics.counter("fleeting_cache_sets_total"), 150 + 20);
     for (cause, count) in [
         (Cause::Expired, stats.expired),
         (Cause::Evicted, stats.evicted),
@@ -38,21 +38,21 @@ async fn a_cache() {
         (Cause::Replaced, stats.replaced),
     ] {
         let label = Some(("cause", cause.as_str()));
-        assert_eq!(told.counter_of("fleeting_cache_departures_total", label), count, "{cause}");
+        assert_eq!(metrics.counter_of("fleeting_cache_departures_total", label), count, "{cause}");
         assert!(count > 0, "{cause}");
     }
-    assert_eq!(told.gauge("fleeting_cache_resident"), stats.resident as f64);
-    assert_eq!(told.gauge("fleeting_cache_weight"), stats.weight as f64);
-    assert_eq!(told.gauge("fleeting_cache_staleness_seconds"), 0.0);
-    assert_eq!(told.counter("fleeting_cache_sweep_looked_at_total"), stats.swept.looked_at);
-    assert_eq!(told.within("fleeting_cache_sweep_seconds", 10.0), stats.sweeps);
-    assert_eq!(told.gauge("fleeting_cache_subscribers"), 1.0);
-    assert_eq!(told.gauge("fleeting_cache_events_overflow"), stats.overflow as f64);
+    assert_eq!(metrics.gauge("fleeting_cache_resident"), stats.resident as f64);
+    assert_eq!(metrics.gauge("fleeting_cache_weight"), stats.weight as f64);
+    assert_eq!(metrics.gauge("fleeting_cache_staleness_seconds"), 0.0);
+    assert_eq!(metrics.counter("fleeting_cache_sweep_looked_at_total"), stats.swept.looked_at);
+    assert_eq!(metrics.within("fleeting_cache_sweep_seconds", 10.0), stats.sweeps);
+    assert_eq!(metrics.gauge("fleeting_cache_subscribers"), 1.0);
+    assert_eq!(metrics.gauge("fleeting_cache_events_overflow"), stats.overflow as f64);
     while events.recv().await.unwrap().cause != Cause::Expired {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_that_are_late_or_missed() {
+async fn event_metrics_record_lag_and_missed_events() {
     let cache = Cache::builder().name("late events").event_capacity(4).build();
     let mut slow = cache.events();
     let mut other = cache.events();
@@ -60,36 +60,36 @@ async fn events_that_are_late_or_missed() {
         cache.set_ex(key, key, SECOND).await;
     }
     sleep(2 * SECOND).await;
-    // One has not even looked.
-    assert_eq!(told("late events").counter("fleeting_cache_events_missed_total"), 12);
+    // Neither subscriber has received anything, so each has missed six.
+    assert_eq!(scrape("late events").counter("fleeting_cache_events_missed_total"), 12);
     assert_eq!(slow.recv().await.unwrap().unwrap_err().0, 6);
     drop(slow);
     assert_eq!(other.recv().await.unwrap().unwrap_err().0, 6);
     drop(other);
-    let told = told("late events");
-    assert_eq!(told.counter("fleeting_cache_events_missed_total"), 12);
-    assert_eq!(told.within("fleeting_cache_event_lag_seconds", 1.0), 10);
+    let metrics = scrape("late events");
+    assert_eq!(metrics.counter("fleeting_cache_events_missed_total"), 12);
+    assert_eq!(metrics.within("fleeting_cache_event_lag_seconds", 1.0), 10);
 }
 
 #[tokio::test(start_paused = true)]
-async fn loads() {
+async fn load_metrics_count_loads_failures_and_durations() {
     let cache = Cache::<u32, u32>::builder().name("loaded").build();
     for key in [1, 1, 2] {
         let load = async move || {
             sleep(SECOND).await;
-            if key == 2 { Err("of a test") } else { Ok(key) }
+            if key == 2 { Err("error of the test") } else { Ok(key) }
         };
         let _ = cache.get_or_try_set_with(&key, 60 * SECOND, load).await;
     }
-    let told = told("loaded");
-    assert_eq!(told.counter("fleeting_cache_loads_total"), 2);
-    assert_eq!(told.counter("fleeting_cache_failed_loads_total"), 1);
-    assert_eq!(told.within("fleeting_cache_load_seconds", 10.0), 2);
-    assert_eq!(told.within("fleeting_cache_load_seconds", 0.1), 0);
+    let metrics = scrape("loaded");
+    assert_eq!(metrics.counter("fleeting_cache_loads_total"), 2);
+    assert_eq!(metrics.counter("fleeting_cache_failed_loads_total"), 1);
+    assert_eq!(metrics.within("fleeting_cache_load_seconds", 10.0), 2);
+    assert_eq!(metrics.within("fleeting_cache_load_seconds", 0.1), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn caches_of_one_name_are_one_and_stay_counted() {
+async fn caches_of_one_name_share_metrics_and_counters_never_decrease() {
     let cache = || Cache::<u32, u32>::builder().name("twins").build();
     let (one, two) = (cache(), cache());
     for (cache, keys) in [(&one, 3), (&two, 4)] {
@@ -98,27 +98,27 @@ async fn caches_of_one_name_are_one_and_stay_counted() {
             cache.get(&key).await;
         }
     }
-    let both = told("twins");
+    let both = scrape("twins");
     assert_eq!(both.counter("fleeting_cache_hits_total"), 7);
     assert_eq!(both.gauge("fleeting_cache_resident"), 7.0);
     drop(one);
-    // The thread that tells may have it in its hands for a moment.
-    while told("twins").gauge("fleeting_cache_resident") > 4.0 {}
-    let left = told("twins");
-    assert_eq!(left.counter("fleeting_cache_hits_total"), 7, "a counter went back");
-    assert_eq!(left.gauge("fleeting_cache_resident"), 4.0);
+    // The exporter thread may hold a reference to it for a moment.
+    while scrape("twins").gauge("fleeting_cache_resident") > 4.0 {}
+    let remaining = scrape("twins");
+    assert_eq!(remaining.counter("fleeting_cache_hits_total"), 7, "a counter has decreased");
+    assert_eq!(remaining.gauge("fleeting_cache_resident"), 4.0);
     drop(two);
     let three = cache();
     three.get(&1).await;
     three.set(1, 1).await;
     three.get(&1).await;
-    let again = told("twins");
+    let again = scrape("twins");
     assert_eq!(again.counter("fleeting_cache_hits_total"), 8);
     assert_eq!(again.gauge("fleeting_cache_resident"), 1.0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter() {
+async fn limiter_metrics_match_its_stats() {
     let limiter: RateLimiter<String> =
         RateLimiter::builder().name("calls").limit(Limit::per_second(2)).build();
     let permit = limiter.check("ada").await.unwrap();
@@ -127,18 +127,18 @@ async fn a_limiter() {
     limiter.until_ready("ada").await;
     limiter.until_ready("eve").await;
     permit.refund().await;
-    let (told, stats) = (told("calls"), limiter.stats());
-    assert_eq!(told.counter("fleeting_limiter_allowed_total"), stats.admitted);
-    assert_eq!(told.counter("fleeting_limiter_denied_total"), stats.denied);
-    assert_eq!((told.counter("fleeting_limiter_waited_total"), stats.waited), (1, 1));
-    assert_eq!(told.counter("fleeting_limiter_refunded_total"), stats.refunded);
-    assert_eq!(told.counter("fleeting_limiter_overflowed_total"), 0);
-    assert_eq!(told.gauge("fleeting_limiter_keys"), 2.0);
+    let (metrics, stats) = (scrape("calls"), limiter.stats());
+    assert_eq!(metrics.counter("fleeting_limiter_allowed_total"), stats.admitted);
+    assert_eq!(metrics.counter("fleeting_limiter_denied_total"), stats.denied);
+    assert_eq!((metrics.counter("fleeting_limiter_waited_total"), stats.waited), (1, 1));
+    assert_eq!(metrics.counter("fleeting_limiter_refunded_total"), stats.refunded);
+    assert_eq!(metrics.counter("fleeting_limiter_overflowed_total"), 0);
+    assert_eq!(metrics.gauge("fleeting_limiter_keys"), 2.0);
     assert!(stats.admitted == 4 && stats.denied >= 1, "{stats:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn sets() {
+async fn set_metrics_count_expired_members_and_events() {
     let set: ExpiringSet<u32> = ExpiringSet::builder(10 * SECOND).name("members").build();
     set.extend(0..5).await;
     let sets: ExpiringSets<&str, u32> = ExpiringSets::builder(10 * SECOND).name("rooms").build();
@@ -146,25 +146,25 @@ async fn sets() {
         sets.push(key, 1).await;
     }
     let mut events = set.events();
-    assert_eq!(told("members").gauge("fleeting_set_resident"), 5.0);
-    assert_eq!(told("rooms").gauge("fleeting_set_resident"), 2.0);
+    assert_eq!(scrape("members").gauge("fleeting_set_resident"), 5.0);
+    assert_eq!(scrape("rooms").gauge("fleeting_set_resident"), 2.0);
     sleep(20 * SECOND).await;
     assert!(events.recv().await.unwrap().is_ok());
-    let members = told("members");
+    let members = scrape("members");
     assert_eq!(members.counter("fleeting_set_expired_total"), 5);
     assert_eq!(members.gauge("fleeting_set_resident"), 0.0);
     assert_eq!(members.gauge("fleeting_set_subscribers"), 1.0);
     assert_eq!(members.within("fleeting_set_event_lag_seconds", 1.0), 5);
-    assert_eq!(told("rooms").counter("fleeting_set_expired_total"), 2);
-    // Who comes before the sweeper lets them leave, too.
+    assert_eq!(scrape("rooms").counter("fleeting_set_expired_total"), 2);
+    // A call that precedes the sweeper removes and counts expired members, too.
     set.push(7).await;
     advance(11 * SECOND).await;
     assert_eq!(set.len().await, 0);
-    assert_eq!(told("members").counter("fleeting_set_expired_total"), 6);
+    assert_eq!(scrape("members").counter("fleeting_set_expired_total"), 6);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dictionary() {
+async fn timeout_dict_metrics_count_claims_acks_and_failures() {
     let jobs = TimeoutDict::builder().name("jobs").max_attempts(2).build();
     for job in 0..6 {
         jobs.set(job, job, SECOND).await;
@@ -174,18 +174,18 @@ async fn a_dictionary() {
     let mut claims = jobs.claim_expired(3, SECOND).await;
     assert!(claims.pop().unwrap().ack().await);
     assert!(claims.pop().unwrap().retry_in(SECOND).await);
-    // Its lease ends, and so it can't fail once more by its drop.
+    // Its lease ends, so that dropping the claim later is not a second failure.
     advance(2 * SECOND).await;
     assert_eq!(jobs.claim_expired(0, SECOND).await.len(), 0);
     let again = jobs.claim_expired(9, SECOND).await;
     drop(claims);
-    let failed_for_good = again.iter().filter(|claim| claim.attempts() == 2).count() as u64;
+    let dead = again.iter().filter(|claim| claim.attempts() == 2).count() as u64;
     drop(again);
-    let told = told("jobs");
-    assert_eq!(told.counter("fleeting_dict_taken_total"), 1);
-    assert_eq!(told.counter("fleeting_dict_claims_total"), 3 + 4);
-    assert_eq!(told.counter("fleeting_dict_acked_total"), 1);
-    assert_eq!(told.counter("fleeting_dict_failed_total"), 2 + 4);
-    assert_eq!(told.gauge("fleeting_dict_entries"), 4.0);
-    assert_eq!((told.gauge("fleeting_dict_dead"), failed_for_good), (2.0, 2));
+    let metrics = scrape("jobs");
+    assert_eq!(metrics.counter("fleeting_dict_taken_total"), 1);
+    assert_eq!(metrics.counter("fleeting_dict_claims_total"), 3 + 4);
+    assert_eq!(metrics.counter("fleeting_dict_acked_total"), 1);
+    assert_eq!(metrics.counter("fleeting_dict_failed_total"), 2 + 4);
+    assert_eq!(metrics.gauge("fleeting_dict_entries"), 4.0);
+    assert_eq!((metrics.gauge("fleeting_dict_dead"), dead), (2.0, 2));
 }

@@ -1,4 +1,4 @@
-//! What is told to the `metrics` facade, as Prometheus reads it.
+//! Metrics published to the `metrics` facade, as Prometheus scrapes them.
 
 #[path = "../common/dirq.rs"]
 mod directory;
@@ -7,8 +7,8 @@ mod promtool;
 #[path = "../common/redis.rs"]
 mod servers;
 
+mod blocking_recorder;
 mod embedded;
-mod held;
 mod page;
 mod queues;
 mod redis;
@@ -20,35 +20,35 @@ use prometheus_parse::{HistogramCount, Scrape, Value};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The one of this process. The tests share it, each by names of its own.
+/// The global recorder of this process. The tests share it and use different names.
 static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
     let builder = PrometheusBuilder::new().set_buckets(&[0.001, 0.01, 0.1, 1.0, 10.0]).unwrap();
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
-    metrics::set_global_recorder(held::Holding(recorder)).unwrap();
+    metrics::set_global_recorder(blocking_recorder::BlockingRecorder(recorder)).unwrap();
     handle
 });
 
-/// All that is told now, as text.
-fn page() -> String {
+/// Publishes all metrics and renders them in the Prometheus text format.
+fn render() -> String {
     LazyLock::force(&RECORDER);
     fleeting::publish_metrics();
     RECORDER.render()
 }
 
-/// What is told now of things of one name.
-struct Told {
+/// Metrics of the objects with one name.
+struct ScrapedMetrics {
     scrape: Scrape,
     name: String,
 }
 
-fn told(name: &str) -> Told {
-    let lines = page().lines().map(|line| Ok(line.to_owned())).collect::<Vec<_>>();
-    let scrape = Scrape::parse(lines.into_iter()).expect("it can be parsed");
-    Told { scrape, name: name.to_owned() }
+fn scrape(name: &str) -> ScrapedMetrics {
+    let lines = render().lines().map(|line| Ok(line.to_owned())).collect::<Vec<_>>();
+    let scrape = Scrape::parse(lines.into_iter()).expect("the text can be parsed");
+    ScrapedMetrics { scrape, name: name.to_owned() }
 }
 
-impl Told {
+impl ScrapedMetrics {
     fn value(&self, metric: &str, label: Option<(&str, &str)>) -> &Value {
         let mut samples = self.scrape.samples.iter().filter(|sample| {
             sample.metric == metric
@@ -56,7 +56,7 @@ impl Told {
                 && label.is_none_or(|(label, value)| sample.labels.get(label) == Some(value))
         });
         let value = samples.next();
-        &value.unwrap_or_else(|| panic!("nothing tells {metric} of {:?}", self.name)).value
+        &value.unwrap_or_else(|| panic!("no metric {metric} with the name {:?}", self.name)).value
     }
 
     fn counter(&self, metric: &str) -> u64 {
@@ -66,7 +66,7 @@ impl Told {
     fn counter_of(&self, metric: &str, label: Option<(&str, &str)>) -> u64 {
         match self.value(metric, label) {
             Value::Counter(count) => *count as u64,
-            other => panic!("{metric} is no counter but {other:?}"),
+            other => panic!("{metric} is {other:?}, expected a counter"),
         }
     }
 
@@ -77,11 +77,11 @@ impl Told {
     fn gauge_of(&self, metric: &str, label: Option<(&str, &str)>) -> f64 {
         match self.value(metric, label) {
             Value::Gauge(level) => *level,
-            other => panic!("{metric} is no gauge but {other:?}"),
+            other => panic!("{metric} is {other:?}, expected a gauge"),
         }
     }
 
-    /// How many took at most so many seconds.
+    /// Returns the number of recorded values of at most `seconds`.
     fn within(&self, metric: &str, seconds: f64) -> u64 {
         match self.value(metric, None) {
             Value::Histogram(buckets) => {
@@ -90,7 +90,7 @@ impl Told {
                 bucket.unwrap_or_else(|| panic!("no bucket of {seconds} in {buckets:?}")).count
                     as u64
             }
-            other => panic!("{metric} is no histogram but {other:?}"),
+            other => panic!("{metric} is {other:?}, expected a histogram"),
         }
     }
 }

@@ -1,14 +1,15 @@
-//! The page as a whole: names, units and words as Prometheus and OpenMetrics want them.
+//! The rendered text as a whole: names, units and help texts follow the conventions of Prometheus and
+//! OpenMetrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleeting::{Cache, ExpiringSet, Limit, RateLimiter, TimeoutDict};
 
-use crate::{SECOND, page, promtool::ask_promtool, told};
+use crate::{SECOND, promtool::ask_promtool, render, scrape};
 
-/// As `promtool check metrics` says, and by our own rules, which are stricter.
+/// Checked by `promtool check metrics`, and by the stricter rules of this crate.
 #[tokio::test]
-async fn names_types_and_help_keep_to_the_conventions() {
+async fn metric_names_types_and_help_follow_the_conventions() {
     let cache: Cache<u64, u64> = Cache::builder().name("a \"quoted\" name\\").build();
     let _limiter: RateLimiter<u64> = RateLimiter::builder().limit(Limit::per_second(1)).build();
     let _set: ExpiringSet<u64> = ExpiringSet::new(SECOND);
@@ -18,24 +19,27 @@ async fn names_types_and_help_keep_to_the_conventions() {
     while !cache.is_empty() {
         tokio::time::sleep(SECOND / 100).await;
     }
-    let page = page();
-    ask_promtool(&page);
+    let text = render();
+    ask_promtool(&text);
     let (mut types, mut help, mut samples) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-    for line in page.lines() {
+    for line in text.lines() {
         let words: Vec<_> = line.splitn(4, ' ').collect();
         match words[..] {
             ["#", "TYPE", name, kind] => {
-                assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "twice: {line}");
+                assert!(
+                    types.insert(name.to_owned(), kind.to_owned()).is_none(),
+                    "duplicate: {line}"
+                );
             }
-            ["#", "HELP", name, text] => {
-                assert!(text.ends_with('.') && text.len() > 10, "{line}");
-                assert!(help.insert(name.to_owned()), "twice: {line}");
+            ["#", "HELP", name, help_text] => {
+                assert!(help_text.ends_with('.') && help_text.len() > 10, "{line}");
+                assert!(help.insert(name.to_owned()), "duplicate: {line}");
             }
             [""] => {}
             _ => _ = samples.insert(line.split('{').next().unwrap().to_owned()),
         }
     }
-    assert!(types.len() > 30, "{} families in:\n{page}", types.len());
+    assert!(types.len() > 30, "{} families in:\n{text}", types.len());
     for (name, kind) in &types {
         assert!(name.starts_with("fleeting_"), "{name}");
         let is_snake = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
@@ -60,27 +64,27 @@ async fn names_types_and_help_keep_to_the_conventions() {
     }
 }
 
-/// Nobody has to ask: a thread tells.
+/// A background thread exports the metrics without a call of `publish_metrics`.
 #[tokio::test]
-async fn all_is_told_by_itself() {
-    page();
+async fn background_thread_exports_metrics() {
+    render();
     let cache = Cache::builder().name("by itself").build();
     cache.set(1, 1).await;
     let begin = std::time::Instant::now();
     while !crate::RECORDER.render().contains("fleeting_cache_sets_total{name=\"by itself\"} 1") {
-        assert!(begin.elapsed() < 120 * SECOND, "nothing tells");
+        assert!(begin.elapsed() < 120 * SECOND, "the metrics are not exported");
         tokio::time::sleep(SECOND / 20).await;
     }
     cache.set(2, 2).await;
     while !crate::RECORDER.render().contains("fleeting_cache_sets_total{name=\"by itself\"} 2") {
-        assert!(begin.elapsed() < 120 * SECOND, "nothing tells any more");
+        assert!(begin.elapsed() < 120 * SECOND, "the metrics are no longer exported");
         tokio::time::sleep(SECOND / 20).await;
     }
 }
 
-/// One that comes late is told all that there was.
+/// A recorder that is installed late receives all values so far.
 #[tokio::test(start_paused = true)]
-async fn a_recorder_that_comes_late_hears_of_all() {
+async fn late_recorder_receives_all_values() {
     let cache = Cache::builder().name("late").build();
     let mut events = cache.events();
     for key in 0..10 {
@@ -90,19 +94,19 @@ async fn a_recorder_that_comes_late_hears_of_all() {
     for _ in 0..10 {
         events.recv().await.unwrap().unwrap();
     }
-    page();
+    render();
     let buckets =
         metrics_exporter_prometheus::PrometheusBuilder::new().set_buckets(&[1.0]).unwrap();
     let recorder = buckets.build_recorder();
     metrics::with_local_recorder(&recorder, fleeting::publish_metrics);
-    let page = recorder.handle().render();
+    let text = recorder.handle().render();
     for line in [
         "fleeting_cache_sets_total{name=\"late\"} 10",
         "fleeting_cache_departures_total{name=\"late\",cause=\"expired\"} 10",
         "fleeting_cache_event_lag_seconds_bucket{name=\"late\",le=\"1\"} 10",
-        "# HELP fleeting_cache_sets_total Values that came.",
+        "# HELP fleeting_cache_sets_total Values written.",
     ] {
-        assert!(page.contains(line), "no {line} in:\n{page}");
+        assert!(text.contains(line), "no {line} in:\n{text}");
     }
-    assert_eq!(told("late").within("fleeting_cache_event_lag_seconds", 1.0), 10);
+    assert_eq!(scrape("late").within("fleeting_cache_event_lag_seconds", 1.0), 10);
 }

@@ -1,4 +1,4 @@
-//! Directory queues and spools, on real files, by their paths.
+//! Directory queues and spools on real files; their metrics are named by their paths.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use fleeting::{
     dirq::{Element, Queue, QueueSimple, Schema},
 };
 
-use crate::{directory::scratch, told};
+use crate::{directory::scratch, scrape};
 
 #[tokio::test]
-async fn queues_of_both_kinds() {
+async fn queue_metrics_count_added_and_removed_elements() {
     let folder = scratch();
     let simple = QueueSimple::open(folder.path().join("simple")).await.unwrap();
     let name = simple.add(b"one").await.unwrap();
@@ -21,22 +21,23 @@ async fn queues_of_both_kinds() {
     locked.next().await.unwrap().unwrap().ack().await.unwrap();
     drop(locked.next().await.unwrap().unwrap());
     drop(locked);
-    let of = |queue: &str| told(folder.path().join(queue).to_str().unwrap());
-    assert_eq!(of("simple").counter("fleeting_queue_added_total"), 4);
-    assert_eq!(of("simple").counter("fleeting_queue_removed_total"), 2);
+    let metrics_of = |queue: &str| scrape(folder.path().join(queue).to_str().unwrap());
+    assert_eq!(metrics_of("simple").counter("fleeting_queue_added_total"), 4);
+    assert_eq!(metrics_of("simple").counter("fleeting_queue_removed_total"), 2);
 
     let schema = Schema::new([("body", "string")]).unwrap();
-    let normal = Queue::builder(folder.path().join("normal")).schema(schema).open().await.unwrap();
-    let name = normal.add(Element::new().with("body", "text")).await.unwrap();
-    assert!(normal.lock(&name).await.unwrap());
-    normal.remove(&name).await.unwrap();
-    assert!(normal.remove(&name).await.is_err());
-    assert_eq!(of("normal").counter("fleeting_queue_added_total"), 1);
-    assert_eq!(of("normal").counter("fleeting_queue_removed_total"), 1);
+    let structured =
+        Queue::builder(folder.path().join("structured")).schema(schema).open().await.unwrap();
+    let name = structured.add(Element::new().with("body", "text")).await.unwrap();
+    assert!(structured.lock(&name).await.unwrap());
+    structured.remove(&name).await.unwrap();
+    assert!(structured.remove(&name).await.is_err());
+    assert_eq!(metrics_of("structured").counter("fleeting_queue_added_total"), 1);
+    assert_eq!(metrics_of("structured").counter("fleeting_queue_removed_total"), 1);
 }
 
 #[tokio::test]
-async fn a_spool() {
+async fn spool_metrics_end_with_its_run() {
     let folder = scratch();
     let path = folder.path().join("expired");
     let spool = Spool::new(QueueSimple::open(&path).await.unwrap());
@@ -47,11 +48,11 @@ async fn a_spool() {
     }
     cache.shutdown().await;
     assert_eq!(writing.await.unwrap().written, 5);
-    // The handle that told went with the run.
-    let told = told(path.to_str().unwrap());
-    assert!(told.counter("fleeting_spool_written_total") <= 5);
-    assert_eq!(told.counter("fleeting_spool_failures_total"), 0);
-    assert_eq!(told.gauge("fleeting_spool_in_hand"), 0.0);
-    assert_eq!(told.gauge("fleeting_spool_stalled_seconds"), 0.0);
-    assert_eq!(told.counter("fleeting_queue_added_total"), 5);
+    // The spool's gauges ended with its run; its counters may have missed the last writes.
+    let metrics = scrape(path.to_str().unwrap());
+    assert!(metrics.counter("fleeting_spool_written_total") <= 5);
+    assert_eq!(metrics.counter("fleeting_spool_failures_total"), 0);
+    assert_eq!(metrics.gauge("fleeting_spool_in_hand"), 0.0);
+    assert_eq!(metrics.gauge("fleeting_spool_stalled_seconds"), 0.0);
+    assert_eq!(metrics.counter("fleeting_queue_added_total"), 5);
 }

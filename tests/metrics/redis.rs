@@ -1,4 +1,4 @@
-//! What is on a real server, as this process has seen it.
+//! Redis metrics, as seen by this process, with a real server.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use fleeting::{
     redis::{Breaker, Cache, Client, OnError, RateLimiter},
 };
 
-use crate::{SECOND, servers::Server, told};
+use crate::{SECOND, scrape, servers::Server};
 
 #[tokio::test]
-async fn a_cache_a_limiter_and_their_client_through_the_death_of_the_server() {
+async fn redis_metrics_match_the_calls_through_a_server_outage() {
     let mut server = Server::durable();
     let client =
-        Client::builder(server.url()).prefix("told").timeout(SECOND).connect().await.unwrap();
+        Client::builder(server.url()).prefix("client").timeout(SECOND).connect().await.unwrap();
     let cache: Cache<String, u32> = Cache::builder(&client, "shared").build().unwrap();
     let limiter: RateLimiter<String> = RateLimiter::builder(&client, "shared calls")
         .limit(Limit::per_hour(2))
@@ -26,22 +26,22 @@ async fn a_cache_a_limiter_and_their_client_through_the_death_of_the_server() {
     for allowed in [true, true, false] {
         assert_eq!(limiter.check("ada").await.is_ok(), allowed);
     }
-    let before = told("shared");
+    let before = scrape("shared");
     assert_eq!(before.counter("fleeting_redis_cache_hits_total"), 1);
     assert_eq!(before.counter("fleeting_redis_cache_misses_total"), 1);
     assert_eq!(before.counter("fleeting_redis_cache_events_total"), 0);
     assert_eq!(before.counter("fleeting_redis_cache_events_missed_total"), 0);
-    let calls = told("shared calls");
+    let calls = scrape("shared calls");
     assert_eq!(calls.counter("fleeting_redis_limiter_allowed_total"), 2);
     assert_eq!(calls.counter("fleeting_redis_limiter_denied_total"), 1);
     let breaker = |state| {
-        told("shared calls").gauge_of("fleeting_redis_limiter_breaker", Some(("state", state)))
+        scrape("shared calls").gauge_of("fleeting_redis_limiter_breaker", Some(("state", state)))
     };
     assert_eq!([breaker("closed"), breaker("open"), breaker("half_open")], [1.0, 0.0, 0.0]);
-    let told_before = told("told");
-    assert!(told_before.counter("fleeting_redis_client_commands_total") >= 6);
-    assert_eq!(told_before.counter("fleeting_redis_client_failures_total"), 0);
-    assert_eq!(told_before.counter("fleeting_redis_client_reconnects_total"), 0);
+    let client_before = scrape("client");
+    assert!(client_before.counter("fleeting_redis_client_commands_total") >= 6);
+    assert_eq!(client_before.counter("fleeting_redis_client_failures_total"), 0);
+    assert_eq!(client_before.counter("fleeting_redis_client_reconnects_total"), 0);
 
     let near: Cache<String, u32> = Cache::builder(&client, "near").near(10).build().unwrap();
     for n in 0..20 {
@@ -50,28 +50,28 @@ async fn a_cache_a_limiter_and_their_client_through_the_death_of_the_server() {
             assert_eq!(near.get("ada").await.unwrap(), Some(n));
         }
     }
-    let seen = told("near");
+    let seen = scrape("near");
     let [hits, answered, changes] = ["hits", "near_hits", "invalidations"]
-        .map(|what| seen.counter(&format!("fleeting_redis_cache_{what}_total")));
+        .map(|event| seen.counter(&format!("fleeting_redis_cache_{event}_total")));
     assert!(answered >= 20 && hits > answered && changes >= 20, "{hits} {answered} {changes}");
-    // What is kept is a cache by itself.
-    assert!(told("near near").counter("fleeting_cache_hits_total") >= 20);
+    // The near cache has metrics of its own.
+    assert!(scrape("near near").counter("fleeting_cache_hits_total") >= 20);
 
     server.kill();
     while limiter.stats().breaker != Breaker::Open {
-        assert!(limiter.check("bob").await.is_ok(), "it allows where the server fails");
+        assert!(limiter.check("bob").await.is_ok(), "the limiter allows while the server is down");
     }
     let seen = breaker("open") + breaker("half_open");
-    assert!(seen >= 1.0, "it may be half open by now, and not closed");
-    assert!(told("shared calls").counter("fleeting_redis_limiter_errors_total") >= 3);
-    assert!(told("shared calls").counter("fleeting_redis_limiter_by_policy_total") >= 3);
-    assert!(told("told").counter("fleeting_redis_client_failures_total") >= 1);
+    assert!(seen >= 1.0, "the breaker is open or half open");
+    assert!(scrape("shared calls").counter("fleeting_redis_limiter_errors_total") >= 3);
+    assert!(scrape("shared calls").counter("fleeting_redis_limiter_by_policy_total") >= 3);
+    assert!(scrape("client").counter("fleeting_redis_client_failures_total") >= 1);
 
     server.restart();
     let begin = std::time::Instant::now();
     while cache.get("ada").await.is_err() {
-        assert!(begin.elapsed() < 120 * SECOND, "it does not come back");
+        assert!(begin.elapsed() < 120 * SECOND, "the client does not reconnect");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(told("told").counter("fleeting_redis_client_reconnects_total") >= 1);
+    assert!(scrape("client").counter("fleeting_redis_client_reconnects_total") >= 1);
 }

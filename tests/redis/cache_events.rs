@@ -1,4 +1,4 @@
-//! Expirations on Redis: each to one subscriber of a group, and to all who listen.
+//! Expiration events of `redis::Cache`: lossless subscriptions of groups, and broadcast to all subscribers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use crate::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// For what must come, on a machine that does much else.
+/// Timeout for events that must arrive, generous because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn cache(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
@@ -30,7 +30,7 @@ async fn cache(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     build(&client)
 }
 
-/// Soon over, but not while this process waits for its share of a busy machine.
+/// Short, but longer than this process may have to wait for CPU time on a busy machine.
 const LEASE: Duration = Duration::from_secs(3);
 
 fn build(client: &Client) -> Cache<String, u64> {
@@ -39,23 +39,23 @@ fn build(client: &Client) -> Cache<String, u64> {
 }
 
 async fn next(events: &mut LosslessEvents<String, u64>) -> (String, u64) {
-    let event = timeout(PATIENCE, events.recv()).await.expect("no event comes");
-    let event = event.expect("the stream has ended").unwrap();
+    let event = timeout(PATIENCE, events.recv()).await.expect("an event is delivered in time");
+    let event = event.expect("the stream has not ended").unwrap();
     (event.key, event.value)
 }
 
-/// That no more events come for a while.
+/// Returns true if no event is delivered within `time`.
 async fn is_quiet(events: &mut LosslessEvents<String, u64>, time: Duration) -> bool {
     timeout(time, events.recv()).await.is_err()
 }
 
-/// The keys of one name on the server.
+/// Returns the keys of the cache on the server.
 async fn keys(server: &Server) -> BTreeSet<String> {
     let mut plain = server.plain().await;
     redis::cmd("KEYS").arg("fleeting:cache1:{c:*").query_async(&mut plain).await.unwrap()
 }
 
-/// Sets numbers under themselves.
+/// Sets each number as the value of its own key.
 async fn fill(cache: &Cache<String, u64>, keys: std::ops::Range<u64>, ttl: Duration) {
     let keys: Vec<_> = keys.collect();
     for keys in keys.chunks(500) {
@@ -67,11 +67,11 @@ async fn fill(cache: &Cache<String, u64>, keys: std::ops::Range<u64>, ttl: Durat
 }
 
 #[tokio::test]
-async fn a_thousand_due_beside_a_hundred_thousand_are_told_within_a_second() {
+async fn thousand_expirations_among_a_hundred_thousand_entries_are_delivered_within_a_second() {
     in_time(async || {
         let server = Server::start();
         let client = connect(server.url()).await;
-        // As built by default.
+        // Default settings, other than `build`.
         let cache: Cache<String, u64> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
         fill(&cache, 1_000..101_000, HOUR).await;
         let mut events = cache.events_lossless("g").await.unwrap();
@@ -79,35 +79,35 @@ async fn a_thousand_due_beside_a_hundred_thousand_are_told_within_a_second() {
         let ttl = ms(3_000);
         fill(&cache, 0..1_000, ttl).await;
         let filled = Instant::now();
-        let mut told = BTreeSet::new();
+        let mut received = BTreeSet::new();
         let mut lags = Vec::new();
-        while told.len() < 1_000 {
+        while received.len() < 1_000 {
             let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
             assert_eq!(event.key, event.value.to_string());
             lags.push(event.lag().unwrap());
-            assert!(told.insert(event.value), "{} comes twice", event.value);
+            assert!(received.insert(event.value), "{} is delivered twice", event.value);
         }
         let late = filled.elapsed().saturating_sub(ttl);
         lags.sort();
         println!("all after {late:?}; lag p50 {:?}, max {:?}", lags[500], lags[999]);
         assert!(late < Duration::from_secs(1), "{late:?}");
         assert!(lags[999] < Duration::from_secs(1), "{:?}", lags[999]);
-        assert_eq!(told, (0..1_000).collect());
+        assert_eq!(received, (0..1_000).collect());
         let mut broadcast = BTreeSet::new();
         while broadcast.len() < 1_000 {
             broadcast.insert(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value);
         }
-        assert_eq!(broadcast, told);
+        assert_eq!(broadcast, received);
     })
     .await;
 }
 
 #[tokio::test]
-async fn each_event_comes_to_one_of_a_group_and_to_each_group() {
+async fn event_is_delivered_to_one_subscriber_of_each_group() {
     in_time(async || {
         let server = Server::start();
         let cache = cache(server.url()).await;
-        // Each with a client of its own, as in another process.
+        // A client of its own, as in another process.
         let other = self::cache(server.url()).await;
         let (sender, mut receiver) = mpsc::unbounded_channel();
         for (group, cache) in [("a", &cache), ("a", &other), ("b", &cache), ("b", &other)] {
@@ -121,26 +121,29 @@ async fn each_event_comes_to_one_of_a_group_and_to_each_group() {
             });
         }
         fill(&cache, 0..2_000, ms(300)).await;
-        let mut told = BTreeSet::new();
+        let mut received = BTreeSet::new();
         for _ in 0..4_000 {
             let event = timeout(PATIENCE, receiver.recv()).await.unwrap().unwrap();
-            assert!(told.insert(event.clone()), "{event:?} comes twice");
+            assert!(received.insert(event.clone()), "{event:?} is delivered twice");
         }
         // Longer than a lease.
-        assert!(timeout(LEASE + ms(500), receiver.recv()).await.is_err(), "more than once");
+        assert!(
+            timeout(LEASE + ms(500), receiver.recv()).await.is_err(),
+            "an event is delivered twice"
+        );
     })
     .await;
 }
 
 #[test]
-fn what_a_dead_subscriber_held_comes_to_another_after_its_lease() {
+fn events_of_a_crashed_subscriber_are_delivered_to_another_after_the_lease() {
     let server = Server::start();
     let survivor = Runtime::new().unwrap();
     let victim = Runtime::new().unwrap();
     survivor.block_on(async {
         let cache = cache(server.url()).await;
         let url = server.url();
-        let mut doomed = victim
+        let mut subscription = victim
             .spawn(async move {
                 let cache = self::cache(url).await;
                 let events = cache.events_lossless("g").await.unwrap();
@@ -149,39 +152,39 @@ fn what_a_dead_subscriber_held_comes_to_another_after_its_lease() {
             .await
             .unwrap();
         fill(&cache, 0..100, ms(50)).await;
-        // One was told and not acknowledged, others wait to be.
-        let first = next(&mut doomed.0).await;
-        while !format!("{:?}", doomed.0).contains("unread: 99") {
+        // One event was received and not acknowledged, the others are read ahead.
+        let first = next(&mut subscription.0).await;
+        while !format!("{:?}", subscription.0).contains("unread: 99") {
             sleep(ms(10)).await;
         }
-        // Many, since of all who look, the first one after the end of a lease would get what was held.
+        // Several subscribers: the first one to poll after the end of the lease would get the leased events.
         let join = || async { cache.events_lossless("g").await.unwrap() };
         let mut others = join_all((0..8).map(|_| join())).await;
-        // Held for longer than a lease, and renewed, as it lives.
+        // Waits for longer than a lease, which the running subscriber renews.
         let quiet = others.iter_mut().map(|events| is_quiet(events, LEASE + ms(500)));
-        assert_eq!(join_all(quiet).await, [true; 8], "what is held comes to nobody else");
+        assert_eq!(join_all(quiet).await, [true; 8], "leased events are not delivered to others");
         let mut events = others.swap_remove(0);
         drop(others);
-        let death = Instant::now();
-        // As dead as after a kill: none of its tasks runs any more. It can't say good-bye.
+        let crashed_at = Instant::now();
+        // Like a crash: none of its tasks runs any more, so that it cannot give anything back.
         victim.shutdown_background();
-        let mut told = BTreeMap::new();
+        let mut received = BTreeMap::new();
         for _ in 0..100 {
             let (key, value) = next(&mut events).await;
-            assert!(told.insert(key, value).is_none());
+            assert!(received.insert(key, value).is_none());
         }
-        println!("all came {:?} after the death", death.elapsed());
+        println!("all delivered {:?} after the crash", crashed_at.elapsed());
         assert!(
-            death.elapsed() >= LEASE / 2,
-            "the lease was renewed less than a third of it before"
+            crashed_at.elapsed() >= LEASE / 2,
+            "the lease was renewed less than a third of its length before the crash"
         );
-        assert_eq!(told[&first.0], first.1);
+        assert_eq!(received[&first.0], first.1);
         assert!(is_quiet(&mut events, ms(500)).await);
     });
 }
 
 #[tokio::test]
-async fn who_leaves_gives_back_what_it_has_not_looked_at() {
+async fn dropped_subscription_gives_back_unread_events_immediately() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let builder = Cache::<String, u64>::builder(&client, "c").events(HOUR).lease(HOUR);
@@ -190,23 +193,29 @@ async fn who_leaves_gives_back_what_it_has_not_looked_at() {
     fill(&cache, 0..50, ms(50)).await;
     let done = next(&mut leaving).await;
     let held = next(&mut leaving).await;
-    // Time to read ahead.
+    // Waits until the other events are read ahead.
     while !format!("{leaving:?}").contains("unread: 48") {
         sleep(ms(10)).await;
     }
     drop(leaving);
     let mut events = cache.events_lossless("g").await.unwrap();
-    let mut told = BTreeSet::new();
+    let mut received = BTreeSet::new();
     for _ in 0..48 {
-        told.insert(next(&mut events).await.1);
+        received.insert(next(&mut events).await.1);
     }
-    assert_eq!(told.len(), 48);
-    assert!(!told.contains(&done.1) && !told.contains(&held.1), "acknowledged, or held");
-    assert!(is_quiet(&mut events, ms(300)).await, "the last one is held until its lease is over");
+    assert_eq!(received.len(), 48);
+    assert!(
+        !received.contains(&done.1) && !received.contains(&held.1),
+        "the first event is acknowledged and the second still leased"
+    );
+    assert!(
+        is_quiet(&mut events, ms(300)).await,
+        "the last event is leased until its lease expires"
+    );
 }
 
 #[tokio::test]
-async fn what_was_not_acknowledged_comes_again_and_what_was_does_not() {
+async fn only_unacknowledged_event_is_delivered_again() {
     let server = Server::start();
     let cache = cache(server.url()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
@@ -215,7 +224,11 @@ async fn what_was_not_acknowledged_comes_again_and_what_was_does_not() {
     assert_eq!(next(&mut events).await, ("ada".into(), 1));
     drop(events);
     let mut events = cache.events_lossless("g").await.unwrap();
-    assert_eq!(next(&mut events).await, ("ada".into(), 1), "once more");
+    assert_eq!(
+        next(&mut events).await,
+        ("ada".into(), 1),
+        "the unacknowledged event is delivered again"
+    );
     events.ack().await.unwrap();
     events.ack().await.unwrap();
     drop(events);
@@ -227,7 +240,7 @@ async fn what_was_not_acknowledged_comes_again_and_what_was_does_not() {
 }
 
 #[tokio::test]
-async fn a_group_waits_while_it_has_no_subscriber() {
+async fn events_of_a_group_without_subscribers_wait_for_the_next_one() {
     in_time(async || {
         let server = Server::start();
         let cache = cache(server.url()).await;
@@ -237,21 +250,21 @@ async fn a_group_waits_while_it_has_no_subscriber() {
         fill(&cache, 0..10, ms(30)).await;
         sleep(ms(60)).await;
         let mut events = cache.events_lossless("g").await.unwrap();
-        let mut told = BTreeSet::new();
+        let mut received = BTreeSet::new();
         for _ in 0..10 {
-            told.insert(next(&mut events).await.0);
+            received.insert(next(&mut events).await.0);
         }
         assert_eq!(
-            told,
+            received,
             (0..10).map(|n| n.to_string()).collect(),
-            "what came before the group is not"
+            "events from before the group was created are not delivered"
         );
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_callback_is_called_for_each_also_after_a_panic() {
+async fn on_expired_continues_after_a_panic_of_the_callback() {
     let server = Server::start();
     let cache = cache(server.url()).await;
     let called = Arc::new(Mutex::new(BTreeSet::new()));
@@ -259,7 +272,7 @@ async fn the_callback_is_called_for_each_also_after_a_panic() {
     let task = cache
         .on_expired("g", async move |event| {
             calls.lock().unwrap().insert(event.value);
-            assert_ne!(event.value, 3, "as it happens");
+            assert_ne!(event.value, 3, "expected panic of the callback");
         })
         .await
         .unwrap();
@@ -270,11 +283,11 @@ async fn the_callback_is_called_for_each_also_after_a_panic() {
         sleep(ms(10)).await;
     }
     cache.shutdown().await;
-    timeout(PATIENCE, task).await.expect("it ends with the cache").unwrap();
+    timeout(PATIENCE, task).await.expect("the task ends with the cache").unwrap();
 }
 
 #[tokio::test]
-async fn a_cache_without_events_says_so() {
+async fn cache_without_events_returns_no_events_error() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
@@ -284,49 +297,52 @@ async fn a_cache_without_events_says_so() {
 }
 
 #[tokio::test]
-async fn a_value_that_does_not_decode_is_told_as_an_error_once() {
+async fn undecodable_event_is_reported_as_an_error_once() {
     let server = Server::start();
     let cache = cache(server.url()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
     let mut all = cache.events().await.unwrap();
     let client = connect(server.url()).await;
     let texts: Cache<String, String> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
-    texts.set("ada".into(), "no number".into()).await.unwrap();
+    texts.set("ada".into(), "not a number".into()).await.unwrap();
     texts.expire_now("ada").await.unwrap();
     let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
     let Err(Error::Decode { key, .. }) = event else { panic!("{event:?}") };
     assert!(key.starts_with("fleeting:cache1:{c:") && key.ends_with("}:ada"), "{key}");
     let event = timeout(PATIENCE, all.recv()).await.unwrap().unwrap();
     assert_eq!(event.unwrap_err(), fleeting::Lagged(1));
-    assert!(is_quiet(&mut events, LEASE + ms(200)).await, "it does not come again");
+    assert!(
+        is_quiet(&mut events, LEASE + ms(200)).await,
+        "the undecodable event is not delivered again"
+    );
 }
 
-/// A value whose code does what it likes.
+/// A number whose `Deserialize` panics on 13.
 #[derive(Debug, Serialize)]
-struct Wild(u64);
+struct PanicsOn13(u64);
 
-impl<'de> Deserialize<'de> for Wild {
+impl<'de> Deserialize<'de> for PanicsOn13 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = u64::deserialize(deserializer)?;
-        assert_ne!(value, 13, "it can't be read");
+        assert_ne!(value, 13, "expected panic of the deserializer");
         Ok(Self(value))
     }
 }
 
 #[tokio::test]
-async fn a_value_that_panics_is_told_as_one_that_does_not_decode() {
+async fn panic_in_deserialize_is_reported_as_decode_error() {
     let server = Server::start();
     let numbers = cache(server.url()).await;
     let client = connect(server.url()).await;
-    let wild: Cache<String, Wild> =
+    let panicking: Cache<String, PanicsOn13> =
         Cache::builder(&client, "c").events(HOUR).lease(LEASE).build().unwrap();
-    let mut events = wild.events_lossless("g").await.unwrap();
-    let mut all = wild.events().await.unwrap();
+    let mut events = panicking.events_lossless("g").await.unwrap();
+    let mut all = panicking.events().await.unwrap();
     for n in [12, 13, 14] {
         numbers.set("ada".into(), n).await.unwrap();
         numbers.expire_now("ada").await.unwrap();
-        let event = timeout(PATIENCE, events.recv()).await.unwrap().expect("it goes on");
-        let broadcast = timeout(PATIENCE, all.recv()).await.unwrap().expect("it goes on");
+        let event = timeout(PATIENCE, events.recv()).await.unwrap().expect("the stream continues");
+        let broadcast = timeout(PATIENCE, all.recv()).await.unwrap().expect("the stream continues");
         match n {
             13 => {
                 assert!(matches!(event, Err(Error::Decode { .. })), "{event:?}");
@@ -338,7 +354,7 @@ async fn a_value_that_panics_is_told_as_one_that_does_not_decode() {
 }
 
 #[tokio::test]
-async fn what_another_program_put_under_a_key_is_passed_over() {
+async fn key_overwritten_by_another_program_has_no_event() {
     in_time(async || {
         let server = Server::start();
         let cache = cache(server.url()).await;
@@ -351,19 +367,19 @@ async fn what_another_program_put_under_a_key_is_passed_over() {
         for n in 0..100 {
             cache.set_ex(n.to_string(), n, ms(100)).await.unwrap();
         }
-        let mut told = BTreeSet::new();
+        let mut received = BTreeSet::new();
         for _ in 0..100 {
-            told.insert(next(&mut events).await.0);
+            received.insert(next(&mut events).await.0);
         }
-        assert!(!told.contains("ada"));
-        assert_eq!(told.len(), 100);
-        assert!(keys(&server).await.contains(&record), "it is not ours to take away");
+        assert!(!received.contains("ada"));
+        assert_eq!(received.len(), 100);
+        assert!(keys(&server).await.contains(&record), "the other program's value is kept");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_deadline_is_no_sooner_than_the_ttl_and_less_than_a_millisecond_later() {
+async fn deadline_is_at_most_a_millisecond_after_the_ttl_and_never_before() {
     let server = Server::start();
     let cache = cache(server.url()).await;
     let mut plain = server.plain().await;
@@ -385,14 +401,14 @@ async fn a_deadline_is_no_sooner_than_the_ttl_and_less_than_a_millisecond_later(
 }
 
 #[tokio::test]
-async fn without_subscribers_all_leaves_by_itself() {
+async fn events_without_subscribers_are_deleted_after_the_retention() {
     in_time(async || {
         let server = Server::start();
         let client = connect(server.url()).await;
         let builder = Cache::<String, u64>::builder(&client, "c").events(ms(300));
         let cache = builder.build().unwrap();
         fill(&cache, 0..100, ms(50)).await;
-        // Told by a writer.
+        // The next writer of the key publishes the event.
         sleep(ms(60)).await;
         cache.set_ex("1".into(), 1, ms(50)).await.unwrap();
         assert!(keys(&server).await.iter().any(|key| key.ends_with(".expired")));
@@ -406,7 +422,7 @@ async fn without_subscribers_all_leaves_by_itself() {
 }
 
 #[tokio::test]
-async fn nothing_stays_of_what_was_told_but_the_ends_of_streams() {
+async fn only_stream_keys_remain_after_delivery() {
     let server = Server::start();
     let cache = cache(server.url()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
@@ -414,14 +430,17 @@ async fn nothing_stays_of_what_was_told_but_the_ends_of_streams() {
     for _ in 0..1_000 {
         next(&mut events).await;
     }
-    let beside = [".expired", ".groups", ".told"];
-    let left = keys(&server).await;
-    assert!(left.iter().all(|key| beside.iter().any(|end| key.ends_with(end))), "{left:?}");
+    let remaining_keys = [".expired", ".groups", ".told"];
+    let keys_left = keys(&server).await;
+    assert!(
+        keys_left.iter().all(|key| remaining_keys.iter().any(|end| key.ends_with(end))),
+        "{keys_left:?}"
+    );
     assert_eq!(cache.len().await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn a_value_of_a_dead_key_is_never_read_though_it_waits() {
+async fn expired_value_waiting_for_its_event_is_not_returned() {
     in_time(async || {
         let server = Server::start();
         let cache = cache(server.url()).await;
@@ -436,7 +455,7 @@ async fn a_value_of_a_dead_key_is_never_read_though_it_waits() {
         assert!(!cache.contains_key("ada").await.unwrap());
         assert_eq!(cache.keys().map(Result::unwrap).collect::<Vec<_>>().await, ["bob"]);
         assert_eq!(cache.len().await.unwrap(), 1);
-        // What is dead when all is cleared is told of.
+        // `clear` publishes the events of entries that have expired already.
         drop(cache.events_lossless("g").await.unwrap());
         cache.set_ex("eve".into(), 1, ms(30)).await.unwrap();
         sleep(ms(40)).await;
@@ -449,26 +468,26 @@ async fn a_value_of_a_dead_key_is_never_read_though_it_waits() {
 }
 
 #[tokio::test]
-async fn streams_of_both_kinds_come_from_a_cluster() {
+async fn cluster_delivers_events_and_lossless_events() {
     let cluster = Cluster::start();
     let cache = cache(cluster.urls()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
     let mut all = cache.events().await.unwrap();
     fill(&cache, 0..500, ms(500)).await;
-    let mut told = BTreeSet::new();
+    let mut received = BTreeSet::new();
     for _ in 0..500 {
-        assert!(told.insert(next(&mut events).await.1));
+        assert!(received.insert(next(&mut events).await.1));
     }
     let mut broadcast = BTreeSet::new();
     for _ in 0..500 {
         broadcast.insert(timeout(PATIENCE, all.next()).await.unwrap().unwrap().unwrap().value);
     }
-    assert_eq!(told, broadcast);
-    assert_eq!(told, (0..500).collect());
+    assert_eq!(received, broadcast);
+    assert_eq!(received, (0..500).collect());
 }
 
 #[tokio::test]
-async fn bytes_come_as_they_are() {
+async fn raw_bytes_of_an_event_are_unchanged() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let builder = Cache::<u64, Vec<u8>>::builder(&client, "c").format(Format::Raw).events(HOUR);
@@ -481,7 +500,7 @@ async fn bytes_come_as_they_are() {
     assert_eq!((event.key, event.value), (7, bytes));
 }
 
-/// How many scripts the server has run.
+/// Returns the number of scripts that the server has executed.
 async fn scripts(server: &Server) -> u64 {
     let info: String = redis::cmd("INFO")
         .arg("commandstats")
@@ -497,11 +516,11 @@ async fn scripts(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn an_idle_subscriber_sends_two_scripts_a_second_at_most() {
+async fn idle_subscriber_sends_at_most_two_scripts_per_second() {
     in_time(async || {
         let server = Server::start();
         let client = connect(server.url()).await;
-        // As built by default.
+        // Default settings, other than `build`.
         let cache: Cache<String, u64> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
         fill(&cache, 0..100, HOUR).await;
         let mut events = cache.events_lossless("g").await.unwrap();
@@ -512,7 +531,7 @@ async fn an_idle_subscriber_sends_two_scripts_a_second_at_most() {
         let sent = scripts(&server).await - before;
         println!("{sent} scripts of two subscribers in two and a half seconds");
         assert!(sent <= 10, "{sent}");
-        // Whatever comes is told as soon as ever: by a writer, by a deadline, and of another client.
+        // Events still arrive promptly: by a deadline, by a writer, and from another client.
         let other = self::cache(server.url()).await;
         let begin = Instant::now();
         other.set_ex("1000".into(), 1_000, ms(50)).await.unwrap();
@@ -522,7 +541,7 @@ async fn an_idle_subscriber_sends_two_scripts_a_second_at_most() {
         other.expire_now("1001").await.unwrap();
         assert_eq!(next(&mut events).await.1, 1_001);
         assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, 1_001);
-        // What was to live for long, and is sooner now.
+        // An earlier deadline than before is noticed, too.
         other.expire("7", ms(50)).await.unwrap();
         assert_eq!(next(&mut events).await.1, 7);
         assert!(begin.elapsed() < ms(1_000), "{:?}", begin.elapsed());
@@ -531,9 +550,9 @@ async fn an_idle_subscriber_sends_two_scripts_a_second_at_most() {
 }
 
 #[tokio::test]
-async fn events_of_two_megabytes_come() {
+async fn events_with_values_of_two_megabytes_are_delivered() {
     let server = Server::start_with(&SMALL_ANSWERS);
-    // As a client is by default.
+    // A client with the default settings, other than `connect`.
     let client = Client::connect(server.url()).await.unwrap();
     let builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw).events(HOUR);
     let cache = builder.lease(LEASE).build().unwrap();
@@ -543,15 +562,19 @@ async fn events_of_two_megabytes_come() {
     for n in 0..48 {
         cache.set_ex(n, large.clone(), ttl).await.unwrap();
     }
-    let mut told = BTreeSet::new();
-    while told.len() < 48 {
+    let mut received = BTreeSet::new();
+    while received.len() < 48 {
         let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
-        // Of a machine that does much else, an answer may be late.
+        // On a busy machine a reply may time out, which is reported as an error.
         if let Ok(event) = event {
-            assert!(event.value == large && told.insert(event.key), "{} comes twice", event.key);
+            assert!(
+                event.value == large && received.insert(event.key),
+                "{} is delivered twice",
+                event.key
+            );
         }
     }
-    // Of those who listen without a group each is told all, or how many it missed; not all of them are kept here.
+    // A broadcast subscriber gets all events, or the number of missed ones. These 16 fit into its buffer.
     let all = cache.events().await.unwrap();
     for n in 0..16 {
         cache.set_ex(n, large.clone(), ms(1)).await.unwrap();
@@ -562,7 +585,7 @@ async fn events_of_two_megabytes_come() {
 }
 
 #[tokio::test]
-async fn a_group_that_joins_again_after_a_silence_misses_nothing() {
+async fn group_without_events_for_longer_than_the_retention_misses_no_later_event() {
     in_time(async || {
         let server = Server::start();
         let client = connect(server.url()).await;
@@ -572,9 +595,9 @@ async fn a_group_that_joins_again_after_a_silence_misses_nothing() {
             builder.lease(LEASE).poll_every(poll_every).build().unwrap()
         };
         let cache = build(ms(20));
-        let mut stays = cache.events_lossless("stays").await.unwrap();
-        drop(cache.events_lossless("comes again").await.unwrap());
-        // Longer than the streams are kept, with all groups that are on them.
+        let mut present = cache.events_lossless("present").await.unwrap();
+        drop(cache.events_lossless("absent").await.unwrap());
+        // Longer than the retention: the streams expire with their groups.
         sleep(2 * retention).await;
         let expire = async |n: u64| {
             cache.set(n.to_string(), n).await.unwrap();
@@ -584,18 +607,18 @@ async fn a_group_that_joins_again_after_a_silence_misses_nothing() {
             expire(n).await;
         }
         for _ in 0..5 {
-            next(&mut stays).await;
+            next(&mut present).await;
         }
-        let mut again = cache.events_lossless("comes again").await.unwrap();
-        let mut told = BTreeSet::new();
+        let mut absent = cache.events_lossless("absent").await.unwrap();
+        let mut received = BTreeSet::new();
         for _ in 0..5 {
-            told.insert(next(&mut again).await.1);
+            received.insert(next(&mut absent).await.1);
         }
-        assert_eq!(told, (0..5).collect());
-        // One that is new is told what comes from now on, and each is told once.
+        assert_eq!(received, (0..5).collect());
+        // A new group gets later events only, and each group gets each event once.
         let mut new = cache.events_lossless("new").await.unwrap();
         expire(9).await;
-        for events in [&mut stays, &mut again, &mut new] {
+        for events in [&mut present, &mut absent, &mut new] {
             assert_eq!(next(events).await.1, 9);
             assert!(is_quiet(events, ms(100)).await);
         }
@@ -604,7 +627,7 @@ async fn a_group_that_joins_again_after_a_silence_misses_nothing() {
 }
 
 #[tokio::test]
-async fn after_a_shutdown_who_reads_fast_has_all_to_itself() {
+async fn subscriber_keeps_its_read_ahead_events_after_shutdown() {
     in_time(async || {
         let server = Server::start();
         let lease = ms(1_000);
@@ -621,20 +644,20 @@ async fn after_a_shutdown_who_reads_fast_has_all_to_itself() {
         let other = build().await;
         let mut others = other.events_lossless("g").await.unwrap();
         cache.shutdown().await;
-        // One each few milliseconds, for longer than a lease.
-        let mut told = BTreeSet::new();
+        // One event every 15 ms, in total longer than a lease.
+        let mut received = BTreeSet::new();
         while let Some(event) = events.recv().await {
-            assert!(told.insert(event.unwrap().value));
+            assert!(received.insert(event.unwrap().value));
             sleep(lease * 3 / 2 / 100).await;
         }
-        assert_eq!(told.len(), 100);
-        assert!(is_quiet(&mut others, lease).await, "they come twice");
+        assert_eq!(received.len(), 100);
+        assert!(is_quiet(&mut others, lease).await, "events are delivered twice");
     })
     .await;
 }
 
 #[tokio::test]
-async fn who_looks_seldom_keeps_what_it_holds() {
+async fn leases_are_renewed_between_rare_polls() {
     in_time(async || {
         let server = Server::start();
         let lease = ms(400);
@@ -649,9 +672,9 @@ async fn who_looks_seldom_keeps_what_it_holds() {
         let mut held = seldom.events_lossless("g").await.unwrap();
         assert_eq!(next(&mut held).await.1, 1);
         let mut others = often.events_lossless("g").await.unwrap();
-        assert!(is_quiet(&mut others, 3 * lease).await, "it is held");
+        assert!(is_quiet(&mut others, 3 * lease).await, "the event is leased");
         seldom.shutdown().await;
-        assert!(is_quiet(&mut others, 3 * lease).await, "it is held after a shutdown");
+        assert!(is_quiet(&mut others, 3 * lease).await, "the event is still leased after shutdown");
         drop(held);
         assert_eq!(next(&mut others).await.1, 1);
     })

@@ -1,5 +1,5 @@
-//! The cache on Redis where something is wrong: servers that stop, are killed or cut off, and what other
-//! programs put under our keys.
+//! Faults of `redis::Cache`: servers that are paused, killed or disconnected, and values that other programs wrote at
+//! its keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,10 +24,10 @@ use crate::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// For what must come, on a machine that does much else.
+/// Timeout for results that must arrive, generous because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// More than the usual second, but not longer than a test has for a server that is away.
+/// Returns a client with a longer timeout than the default second, but shorter than a test's timeout.
 async fn patient(url: impl fleeting::redis::Urls) -> Client {
     Client::builder(url).timeout(Duration::from_secs(10)).connect().await.unwrap()
 }
@@ -42,65 +42,66 @@ async fn with_events(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     builder.poll_every(ms(20)).build().unwrap()
 }
 
-/// Asserts that the verbs that give `Err` say the same.
-macro_rules! all_fail {
+/// Asserts that all methods fail with this error, within 3 seconds.
+macro_rules! assert_all_fail {
     ($cache:ident, $error:pat) => {
-        all_fail!(@ $cache, $error =>
+        assert_all_fail!(@ $cache, $error =>
             get("ada"), get_ex("ada", HOUR), set_nx("ada".into(), 1, None), remove("ada"),
             ttl("ada"), contains_key("ada"), expire("ada", HOUR), set("ada".into(), 1),
             expire_if("ada", HOUR, When::Later), extend("ada", HOUR), persist("ada"),
             set_ex("ada".into(), 1, HOUR), set_keep_ttl("ada".into(), 1), expire_now("ada"),
             update("ada", |n| *n += 1), len(), clear())
     };
-    (@ $cache:ident, $error:pat => $($verb:ident($($argument:expr),*)),*) => {$(
+    (@ $cache:ident, $error:pat => $($method:ident($($argument:expr),*)),*) => {$(
         let begin = Instant::now();
-        let answer = $cache.$verb($($argument),*).await;
-        assert!(matches!(answer, Err($error)), "{}: {answer:?}", stringify!($verb));
-        assert!(begin.elapsed() < Duration::from_secs(3), "{}: {:?}", stringify!($verb), begin.elapsed());
+        let answer = $cache.$method($($argument),*).await;
+        assert!(matches!(answer, Err($error)), "{}: {answer:?}", stringify!($method));
+        assert!(begin.elapsed() < Duration::from_secs(3), "{}: {:?}", stringify!($method), begin.elapsed());
     )*};
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_a_typed_error_within_the_timeout() {
+async fn unreachable_server_is_a_typed_error_within_the_timeout() {
     in_time(async || {
         let mut server = Server::start();
         let client = Client::builder(server.url()).timeout(ms(200)).connect().await.unwrap();
         let plain: Cache<String, u64> = Cache::new(&client, "c").unwrap();
-        let told: Cache<String, u64> = Cache::builder(&client, "d").events(HOUR).build().unwrap();
+        let evented: Cache<String, u64> =
+            Cache::builder(&client, "d").events(HOUR).build().unwrap();
         plain.set("ada".into(), 1).await.unwrap();
-        told.set("ada".into(), 1).await.unwrap();
+        evented.set("ada".into(), 1).await.unwrap();
         server.pause();
-        for cache in [&plain, &told] {
-            all_fail!(cache, Error::Unanswered(_) | Error::Connect(_));
+        for cache in [&plain, &evented] {
+            assert_all_fail!(cache, Error::Unanswered(_) | Error::Connect(_));
         }
         server.resume();
         let begin = Instant::now();
-        while plain.get("ada").await.is_err() || told.get("ada").await.is_err() {
+        while plain.get("ada").await.is_err() || evented.get("ada").await.is_err() {
             assert!(begin.elapsed() < PATIENCE);
         }
         server.kill();
-        for cache in [&plain, &told] {
-            all_fail!(cache, Error::Unanswered(_) | Error::Connect(_));
+        for cache in [&plain, &evented] {
+            assert_all_fail!(cache, Error::Unanswered(_) | Error::Connect(_));
         }
-        assert!(matches!(told.events().await, Err(Error::Unanswered(_) | Error::Connect(_))));
-        let group = told.events_lossless("g").await;
+        assert!(matches!(evented.events().await, Err(Error::Unanswered(_) | Error::Connect(_))));
+        let group = evented.events_lossless("g").await;
         assert!(matches!(group, Err(Error::Unanswered(_) | Error::Connect(_))));
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_other_programs_put_under_our_keys_is_a_typed_error_and_stays() {
+async fn value_of_another_type_is_wrong_type_error_and_is_kept() {
     let server = Server::start();
     let cache = plain(server.url()).await;
-    let told = with_events(server.url()).await;
+    let evented = with_events(server.url()).await;
     cache.set("ada".into(), 1).await.unwrap();
     let mut plain = server.plain().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
     let record = &keys[0];
     let _: () = redis::cmd("DEL").arg(record).query_async(&mut plain).await.unwrap();
     let _: () = redis::cmd("HSET").arg(record).arg(1).arg(1).query_async(&mut plain).await.unwrap();
-    for cache in [&cache, &told] {
+    for cache in [&cache, &evented] {
         let error = cache.get("ada").await.unwrap_err();
         assert!(matches!(&error, Error::WrongType { key } if key == record), "{error:?}");
         let error = cache.set("ada".into(), 1).await.unwrap_err();
@@ -109,14 +110,14 @@ async fn what_other_programs_put_under_our_keys_is_a_typed_error_and_stays() {
         assert!(matches!(&error, Error::WrongType { key } if key == record), "{error:?}");
         let error = cache.update("ada", |n| *n += 1).await.unwrap_err();
         assert!(matches!(&error, Error::WrongType { key } if key == record), "{error:?}");
-        assert_eq!(cache.iter().count().await, 0, "passed over");
+        assert_eq!(cache.iter().count().await, 0, "the value of another type is skipped");
     }
     let kind: String = redis::cmd("TYPE").arg(record).query_async(&mut plain).await.unwrap();
     assert_eq!(kind, "hash");
 }
 
 #[tokio::test]
-async fn a_value_that_does_not_decode_names_its_record() {
+async fn decode_error_names_the_key_of_the_record() {
     let server = Server::start();
     for cache in [plain(server.url()).await, with_events(server.url()).await] {
         cache.clear().await.unwrap();
@@ -135,7 +136,7 @@ async fn a_value_that_does_not_decode_names_its_record() {
         assert!(names(&error), "{error:?}");
         assert_eq!(cache.keys().next().await.unwrap().unwrap(), "ada");
         assert!(cache.contains_key("ada").await.unwrap());
-        // It is replaced all the same.
+        // The value is replaced despite the error.
         let error = cache.set("ada".into(), 2).await.unwrap_err();
         assert!(names(&error), "{error:?}");
         assert_eq!(cache.get("ada").await.unwrap(), Some(2));
@@ -143,7 +144,7 @@ async fn a_value_that_does_not_decode_names_its_record() {
 }
 
 #[tokio::test]
-async fn scripts_that_the_server_forgot_are_sent_again() {
+async fn scripts_are_sent_again_after_script_flush() {
     let server = Server::start();
     let cache = with_events(server.url()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
@@ -158,20 +159,20 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_cut_connection_loses_and_doubles_no_event() {
+async fn closed_connections_neither_lose_nor_duplicate_events() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
         let cache = with_events(server.url()).await;
-        let cut_off = with_events(proxy.url()).await;
-        let mut events = cut_off.events_lossless("g").await.unwrap();
-        let mut all = cut_off.events().await.unwrap();
-        let mut told = BTreeMap::new();
+        let proxied = with_events(proxy.url()).await;
+        let mut events = proxied.events_lossless("g").await.unwrap();
+        let mut all = proxied.events().await.unwrap();
+        let mut received = BTreeMap::new();
         let begin = Instant::now();
         let mut set = 0_u64;
-        // What was on its way when it was cut comes when its lease is over.
-        while told.len() < 300 {
-            assert!(begin.elapsed() < PATIENCE, "{} were told", told.len());
+        // Events of a lost reply are delivered when their lease expires.
+        while received.len() < 300 {
+            assert!(begin.elapsed() < PATIENCE, "{} events were delivered", received.len());
             if set < 300 {
                 cache.set_ex(set.to_string(), set, ms(40)).await.unwrap();
                 set += 1;
@@ -181,23 +182,23 @@ async fn a_cut_connection_loses_and_doubles_no_event() {
             }
             while let Ok(event) = timeout(ms(5), events.recv()).await {
                 if let Ok(event) = event.unwrap() {
-                    *told.entry(event.value).or_insert(0) += 1;
+                    *received.entry(event.value).or_insert(0) += 1;
                 }
             }
         }
-        assert!(told.values().all(|times| *times == 1), "{told:?}");
+        assert!(received.values().all(|times| *times == 1), "{received:?}");
         let mut broadcast = BTreeSet::new();
         while broadcast.len() < 300 {
             broadcast.insert(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value);
         }
-        // A change whose answer is lost is not sent again.
-        assert_eq!(cut_off.set("n".into(), 0).await.unwrap(), None);
+        // A write whose reply is lost is not sent again.
+        assert_eq!(proxied.set("n".into(), 0).await.unwrap(), None);
         let (mut updates, mut unanswered) = (0, 0);
         while updates < 200 || unanswered == 0 {
-            assert!(updates < 20_000, "all updates are answered");
+            assert!(updates < 20_000, "no reply was lost");
             updates += 1;
             let update = async {
-                tokio::join!(cut_off.set_ex("n".into(), 1, HOUR), async {
+                tokio::join!(proxied.set_ex("n".into(), 1, HOUR), async {
                     tokio::task::yield_now().await;
                     proxy.cut();
                 })
@@ -209,13 +210,13 @@ async fn a_cut_connection_loses_and_doubles_no_event() {
                 Err(error) => panic!("{error:?}"),
             }
         }
-        println!("{unanswered} of {updates} were not answered");
+        println!("{unanswered} of {updates} replies were lost");
     })
     .await;
 }
 
 #[tokio::test]
-async fn streams_go_on_after_the_server_has_lost_its_data() {
+async fn event_streams_continue_after_flushall() {
     let server = Server::start();
     let cache = with_events(server.url()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
@@ -228,16 +229,16 @@ async fn streams_go_on_after_the_server_has_lost_its_data() {
         assert_eq!(timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap().value, n);
         assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, n);
     }
-    assert!(timeout(ms(100), all.recv()).await.is_err(), "none comes twice");
+    assert!(timeout(ms(100), all.recv()).await.is_err(), "an event is delivered twice");
 }
 
 #[tokio::test]
-async fn what_came_and_went_while_a_listener_was_cut_off_is_counted_as_missed() {
+async fn events_trimmed_during_a_disconnect_are_reported_as_missed() {
     let server = Server::start();
     let proxy = Proxy::to(server.port()).await;
     let cache = with_events(server.url()).await;
-    let cut_off = with_events(proxy.url()).await;
-    let mut all = cut_off.events().await.unwrap();
+    let proxied = with_events(proxy.url()).await;
+    let mut all = proxied.events().await.unwrap();
     let expire = async |n| {
         cache.set("ada".into(), n).await.unwrap();
         cache.expire_now("ada").await.unwrap();
@@ -261,11 +262,11 @@ async fn what_came_and_went_while_a_listener_was_cut_off_is_counted_as_missed() 
     for n in 4..=5 {
         assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, n);
     }
-    assert_eq!(cut_off.stats().missed, 3);
+    assert_eq!(proxied.stats().missed, 3);
 }
 
 #[tokio::test]
-async fn a_server_killed_under_load_loses_no_event_and_tells_none_twice() {
+async fn killed_server_loses_no_event_and_duplicates_none_within_a_lease() {
     in_time(async || {
         let mut server = Server::durable();
         let cache = with_events(server.url()).await;
@@ -273,7 +274,7 @@ async fn a_server_killed_under_load_loses_no_event_and_tells_none_twice() {
         let mut events = cache.events_lossless("g").await.unwrap();
         let is_done = Arc::new(AtomicBool::new(false));
         let (writer, done) = (cache.clone(), is_done.clone());
-        // A key at most once, and only those whose set was answered must be told.
+        // Writes each key at most once. Only keys whose `set_ex` has returned must be delivered.
         let writes = tokio::spawn(async move {
             let mut written = BTreeSet::new();
             for n in 0.. {
@@ -287,12 +288,12 @@ async fn a_server_killed_under_load_loses_no_event_and_tells_none_twice() {
             }
             written
         });
-        let mut told: BTreeMap<u64, Vec<Instant>> = BTreeMap::new();
+        let mut received: BTreeMap<u64, Vec<Instant>> = BTreeMap::new();
         let mut take = async |events: &mut fleeting::redis::LosslessEvents<String, u64>, time| {
             let begin = Instant::now();
             while begin.elapsed() < time {
                 if let Ok(Some(Ok(event))) = timeout(ms(50), events.recv()).await {
-                    told.entry(event.value).or_default().push(Instant::now());
+                    received.entry(event.value).or_default().push(Instant::now());
                 }
             }
         };
@@ -305,31 +306,31 @@ async fn a_server_killed_under_load_loses_no_event_and_tells_none_twice() {
         take(&mut events, ms(500)).await;
         is_done.store(true, Relaxed);
         let written = writes.await.unwrap();
-        // What was on its way at the kill comes when its lease is over.
+        // Events of replies lost by the kill are delivered when their lease expires.
         take(&mut events, lease + Duration::from_secs(2)).await;
         assert!(written.len() > 50, "{}", written.len());
-        let lost: Vec<_> = written.iter().filter(|n| !told.contains_key(n)).collect();
-        assert!(lost.is_empty(), "of {} were lost: {lost:?}", written.len());
-        for (n, times) in &told {
-            // An acknowledgement may be lost with the server. Never twice within a lease.
+        let lost: Vec<_> = written.iter().filter(|n| !received.contains_key(n)).collect();
+        assert!(lost.is_empty(), "lost of {}: {lost:?}", written.len());
+        for (n, times) in &received {
+            // An acknowledgement may be lost with the server. Then the event is delivered again, but after its lease.
             let sooner = times.windows(2).any(|two| two[1] - two[0] < lease * 9 / 10);
-            assert!(!sooner, "{n} came twice within its lease");
+            assert!(!sooner, "{n} was delivered twice within its lease");
         }
-        println!("{} were written, {} told", written.len(), told.len());
+        println!("{} written, {} delivered", written.len(), received.len());
     })
     .await;
 }
 
 #[tokio::test]
-async fn verbs_entries_and_updates_work_in_a_cluster() {
+async fn methods_iteration_and_update_work_in_a_cluster() {
     let mut cluster = Cluster::start();
     let client = Client::connect(cluster.urls()).await.unwrap();
     let plain: Cache<String, u64> = Cache::new(&client, "c").unwrap();
-    let told: Cache<String, u64> = Cache::builder(&client, "d").events(HOUR).build().unwrap();
-    // Of others, whose names look alike.
-    let alike: Cache<String, u64> = Cache::new(&client, "c:c").unwrap();
-    alike.set("1".into(), 1).await.unwrap();
-    for cache in [&plain, &told] {
+    let evented: Cache<String, u64> = Cache::builder(&client, "d").events(HOUR).build().unwrap();
+    // Another cache with a similar name.
+    let similar_name: Cache<String, u64> = Cache::new(&client, "c:c").unwrap();
+    similar_name.set("1".into(), 1).await.unwrap();
+    for cache in [&plain, &evented] {
         for n in 0..200 {
             cache.set_ex(n.to_string(), n, HOUR).await.unwrap();
         }
@@ -343,7 +344,7 @@ async fn verbs_entries_and_updates_work_in_a_cluster() {
         cache.clear().await.unwrap();
         assert!(cache.is_empty().await.unwrap());
     }
-    assert_eq!(alike.len().await.unwrap(), 1);
+    assert_eq!(similar_name.len().await.unwrap(), 1);
     for node in cluster.nodes() {
         node.kill();
     }
@@ -354,7 +355,7 @@ async fn verbs_entries_and_updates_work_in_a_cluster() {
 }
 
 #[tokio::test]
-async fn names_and_values_that_can_not_be_written_are_refused() {
+async fn invalid_names_and_unencodable_values_are_errors() {
     let server = Server::start();
     let client = Client::connect(server.url()).await.unwrap();
     assert!(matches!(Cache::<String, u64>::new(&client, "a{b"), Err(Error::Name(_))));
@@ -369,7 +370,7 @@ async fn names_and_values_that_can_not_be_written_are_refused() {
 }
 
 #[tokio::test]
-async fn one_that_is_always_overtaken_gives_up() {
+async fn update_gives_up_as_contended_after_the_timeout() {
     in_time(async || {
         let server = Server::start();
         let client = Client::builder(server.url()).timeout(ms(300)).connect().await.unwrap();
@@ -381,7 +382,7 @@ async fn one_that_is_always_overtaken_gives_up() {
         let mut calls = 0;
         let answer = cache
             .update("n", |n| {
-                // Another writer, just now.
+                // Another client writes the key between the read and the write of this update.
                 let _: i64 = redis::cmd("INCR").arg(&keys[0]).query(&mut fast).unwrap();
                 calls += 1;
                 *n = 1_000_000;
@@ -395,9 +396,9 @@ async fn one_that_is_always_overtaken_gives_up() {
 }
 
 #[tokio::test]
-async fn a_hundred_megabytes_are_walked() {
+async fn iteration_returns_a_hundred_megabytes() {
     let server = Server::start_with(&SMALL_ANSWERS);
-    // As a client is by default.
+    // A client with the default settings.
     let client = Client::connect(server.url()).await.unwrap();
     for events in [false, true] {
         let mut builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw);
@@ -421,7 +422,7 @@ async fn a_hundred_megabytes_are_walked() {
 }
 
 #[tokio::test]
-async fn an_index_of_another_type_lets_no_verb_change_anything() {
+async fn index_of_another_type_prevents_all_changes() {
     let server = Server::start();
     let cache = with_events(server.url()).await;
     cache.set_ex("ada".into(), 1, HOUR).await.unwrap();
@@ -443,10 +444,10 @@ async fn an_index_of_another_type_lets_no_verb_change_anything() {
         }
         let before = keys().await;
         let value = is_there.then_some(1);
-        // To the millisecond.
-        let mut dies = redis::cmd("PEXPIRETIME");
-        dies.arg(format!("{index}:ada"));
-        let dies_at: i64 = dies.query_async(&mut plain).await.unwrap();
+        // The expiry time must not change by a millisecond.
+        let mut expire_time = redis::cmd("PEXPIRETIME");
+        expire_time.arg(format!("{index}:ada"));
+        let expires_at: i64 = expire_time.query_async(&mut plain).await.unwrap();
         for outcome in [
             cache.set_ex("ada".into(), 2, HOUR).await.map(drop),
             cache.set("ada".into(), 2).await.map(drop),
@@ -462,13 +463,13 @@ async fn an_index_of_another_type_lets_no_verb_change_anything() {
             assert!(matches!(&outcome, Err(Error::WrongType { .. })), "{outcome:?}");
             assert_eq!(cache.get("ada").await.unwrap(), value);
             assert_eq!(keys().await, before);
-            assert_eq!(dies.query_async::<i64>(&mut plain).await.unwrap(), dies_at);
+            assert_eq!(expire_time.query_async::<i64>(&mut plain).await.unwrap(), expires_at);
         }
     }
 }
 
 #[tokio::test]
-async fn a_record_of_another_type_keeps_what_is_to_be_told_of_it() {
+async fn record_of_another_type_keeps_its_pending_event() {
     let server = Server::start();
     let cache = with_events(server.url()).await;
     let mut plain = server.plain().await;
@@ -485,7 +486,7 @@ async fn a_record_of_another_type_keeps_what_is_to_be_told_of_it() {
     let error = cache.set_ex("ada".into(), 2, 2 * HOUR).await.unwrap_err();
     assert!(matches!(&error, Error::WrongType { .. }), "{error:?}");
     assert_eq!(zscore.query_async::<f64>(&mut plain).await.unwrap(), deadline);
-    // Of one that never had anything to be told.
+    // The same for an entry without a deadline, which is not in the index.
     cache.set("eve".into(), 1).await.unwrap();
     let records: Vec<String> =
         redis::cmd("KEYS").arg("*:eve").query_async(&mut plain).await.unwrap();

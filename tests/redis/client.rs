@@ -1,4 +1,4 @@
-//! Connecting to a server, to a cluster, and to none.
+//! Connecting to servers and clusters, and temporary and permanent failures of servers.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,18 @@ use crate::{
     servers::{Cluster, Proxy, Server},
 };
 
-fn soon() -> Duration {
+/// Timeout of the client, short because the tests wait for it.
+fn short_timeout() -> Duration {
     ms(200)
 }
 
-async fn hurried(server: &Server) -> Cache<String, u32> {
-    let client = Client::builder(server.url()).timeout(soon()).connect().await.unwrap();
+async fn cache_with_short_timeout(server: &Server) -> Cache<String, u32> {
+    let client = Client::builder(server.url()).timeout(short_timeout()).connect().await.unwrap();
     Cache::new(&client, "numbers").unwrap()
 }
 
 #[tokio::test]
-async fn one_url_is_a_server_and_several_are_a_cluster() {
+async fn client_with_one_url_is_a_server_and_with_several_a_cluster() {
     let server = Server::start();
     let client = Client::connect(server.url()).await.unwrap();
     assert!(format!("{client:?}").contains("cluster: false"));
@@ -33,7 +34,7 @@ async fn one_url_is_a_server_and_several_are_a_cluster() {
 }
 
 #[tokio::test]
-async fn who_takes_a_node_for_a_server_is_told_so_at_once() {
+async fn cluster_node_as_a_single_server_is_a_permanent_error() {
     let cluster = Cluster::start();
     let client = Client::builder(&*cluster.urls()[0]).timeout(Duration::from_secs(3_600));
     let client = client.connect().await.unwrap();
@@ -51,13 +52,12 @@ async fn who_takes_a_node_for_a_server_is_told_so_at_once() {
                 }
             }
         }
-        assert!((1..50).contains(&refused), "{refused}");
+        assert!((1..50).contains(&refused), "{refused} of 50 keys were refused");
     }
 }
 
-/// As good as for ever.
 #[tokio::test]
-async fn no_time_is_too_long() {
+async fn timeout_of_duration_max_is_accepted() {
     let (server, cluster) = (Server::start(), Cluster::start());
     for client in [Client::builder(server.url()), Client::builder(cluster.urls())] {
         let client = client.timeout(Duration::MAX).connect_timeout(Duration::MAX);
@@ -68,9 +68,8 @@ async fn no_time_is_too_long() {
     }
 }
 
-/// A path, and a database that is not the first.
 #[tokio::test]
-async fn a_url_may_name_a_path_or_a_database() {
+async fn url_may_name_a_unix_socket_and_a_database() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let server = Server::start_with(&["--unixsocket", path.to_str().unwrap()]);
@@ -86,7 +85,7 @@ async fn a_url_may_name_a_path_or_a_database() {
         let begin = Instant::now();
         while near.stats().near_hits == 0 {
             assert_eq!(near.get("a").await.unwrap(), Some(7));
-            assert!(begin.elapsed() < Duration::from_secs(60), "nothing is kept");
+            assert!(begin.elapsed() < Duration::from_secs(60), "no answer is cached");
         }
         assert_eq!(near.len().await.unwrap(), 1);
         assert!(server.ask("INFO keyspace").contains(&format!("db{database}:keys=1,")));
@@ -94,7 +93,7 @@ async fn a_url_may_name_a_path_or_a_database() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_is_an_error_that_hides_the_password() {
+async fn address_error_does_not_contain_the_password() {
     let error = Client::connect("postgres://user:secret@localhost").await.unwrap_err();
     assert!(matches!(error, Error::Address(_)), "{error:?}");
     assert!(!format!("{error} {error:?}").contains("secret"));
@@ -103,7 +102,7 @@ async fn what_is_no_address_is_an_error_that_hides_the_password() {
 }
 
 #[tokio::test]
-async fn no_server_is_an_error_and_takes_no_longer_than_one_attempt() {
+async fn connect_without_a_server_fails_after_one_attempt() {
     in_time(async || {
         let port = {
             let server = Server::start();
@@ -120,28 +119,31 @@ async fn no_server_is_an_error_and_takes_no_longer_than_one_attempt() {
 }
 
 #[tokio::test]
-async fn a_prefix_that_means_something_to_a_cluster_is_refused() {
+async fn prefix_with_braces_is_refused() {
     let server = Server::start();
     let client = Client::builder(server.url()).prefix("a{b}").connect().await;
     assert!(matches!(client, Err(Error::Name(name)) if name == "a{b}"));
 }
 
 #[tokio::test]
-async fn a_connection_may_be_encrypted() {
+async fn rediss_url_connects_with_the_given_authority() {
     let (_server, port) = Server::start_encrypted();
     let url = format!("rediss://localhost:{port}");
     let authority = std::fs::read("tests/data/tls/authority.pem").unwrap();
     let client = Client::builder(&*url).authority(authority).connect().await;
     assert!(client.is_ok(), "{client:?}");
     let error = Client::connect(url).await.unwrap_err();
-    assert!(matches!(error, Error::Connect(_)), "the system trusts no such authority: {error:?}");
+    assert!(
+        matches!(error, Error::Connect(_)),
+        "the system does not trust this authority: {error:?}"
+    );
 }
 
 #[tokio::test]
-async fn a_replica_takes_no_writes_and_is_waited_for() {
+async fn write_to_a_replica_is_retried_until_the_timeout() {
     in_time(async || {
         let server = Server::start();
-        let cache = hurried(&server).await;
+        let cache = cache_with_short_timeout(&server).await;
         cache.set("a".into(), 1).await.unwrap();
         let mut plain = server.plain().await;
         let mut replica_of = cmd("REPLICAOF");
@@ -149,11 +151,11 @@ async fn a_replica_takes_no_writes_and_is_waited_for() {
         let begin = Instant::now();
         let error = cache.set("a".into(), 2).await.unwrap_err();
         assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-        assert!(error.is_temporary() && begin.elapsed() >= soon() / 2);
-        assert_eq!(cache.get("a").await.unwrap(), Some(1), "it is read all the same");
+        assert!(error.is_temporary() && begin.elapsed() >= short_timeout() / 2);
+        assert_eq!(cache.get("a").await.unwrap(), Some(1), "a replica answers reads");
 
         let set = tokio::spawn(async move { cache.set("a".into(), 3).await });
-        tokio::time::sleep(soon() / 4).await;
+        tokio::time::sleep(short_timeout() / 4).await;
         cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut plain).await.unwrap();
         assert_eq!(set.await.unwrap().unwrap(), Some(1));
     })
@@ -161,13 +163,13 @@ async fn a_replica_takes_no_writes_and_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_loads_is_waited_for() {
+async fn call_to_a_loading_server_is_retried_until_the_timeout() {
     in_time(async || {
         let mut server = Server::durable();
         let client = Client::connect(server.url()).await.unwrap();
         let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
         cache.set("7".into(), 7).await.unwrap();
-        // While it loads it looks at its clients after every 1,024 commands, some 0.1 s.
+        // A loading server handles its clients only after every 1,024 commands, about every 0.1 s.
         let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end";
         let mut plain = server.plain().await;
         plain.set_response_timeout(Duration::from_secs(30));
@@ -187,10 +189,10 @@ async fn a_server_that_loads_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_reached_again_when_it_is_back() {
+async fn restarted_server_is_reconnected_to() {
     in_time(async || {
         let mut server = Server::durable();
-        let cache = hurried(&server).await;
+        let cache = cache_with_short_timeout(&server).await;
         cache.set("a".into(), 1).await.unwrap();
         server.kill();
         let begin = Instant::now();
@@ -206,7 +208,7 @@ async fn a_server_that_is_away_is_reached_again_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_slot_of_a_cluster_may_move_while_it_is_used() {
+async fn slot_migration_does_not_fail_calls() {
     let mut cluster = Cluster::start();
     let client = Client::connect(cluster.urls()).await.unwrap();
     let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
@@ -237,37 +239,37 @@ async fn a_slot_of_a_cluster_may_move_while_it_is_used() {
     };
     set_slot("IMPORTING", &ids[from]).exec_async(&mut nodes[to]).await.unwrap();
     set_slot("MIGRATING", &ids[to]).exec_async(&mut nodes[from]).await.unwrap();
-    assert_eq!(cache.get("a").await.unwrap(), Some(1), "it is still where it was");
+    assert_eq!(cache.get("a").await.unwrap(), Some(1), "the key is still on the source");
     let mut migrate = cmd("MIGRATE");
     migrate.arg("127.0.0.1").arg(ports[to]).arg(&key).arg(0).arg(5_000);
     migrate.exec_async(&mut nodes[from]).await.unwrap();
-    assert_eq!(cache.get("a").await.unwrap(), Some(1), "it is asked for where it is now");
-    assert_eq!(cache.set("a".into(), 2).await.unwrap(), Some(1), "a script, too");
+    assert_eq!(cache.get("a").await.unwrap(), Some(1), "the read follows ASK to the destination");
+    assert_eq!(cache.set("a".into(), 2).await.unwrap(), Some(1), "a script follows ASK too");
 
     for node in [to, from] {
         set_slot("NODE", &ids[to]).exec_async(&mut nodes[node]).await.unwrap();
     }
-    assert_eq!(cache.set("a".into(), 3).await.unwrap(), Some(2), "it has moved");
+    assert_eq!(cache.set("a".into(), 3).await.unwrap(), Some(2), "the write follows MOVED");
     assert_eq!(cache.get("a").await.unwrap(), Some(3));
 }
 
 #[test]
-fn a_lazy_client_asks_nobody_until_it_is_used() {
-    // Not even a runtime.
+fn lazy_client_connects_on_first_use() {
+    // It does not even need a runtime.
     assert!(Client::lazy("redis://127.0.0.1:1").is_ok());
     assert!(Client::lazy(["redis://127.0.0.1:1", "redis://127.0.0.1:2"]).is_ok());
     assert!(Client::lazy("redis+sentinel://127.0.0.1:1/main").is_ok());
     let error = Client::lazy("redis+sentinel://user:secret@127.0.0.1:1").unwrap_err();
-    assert!(matches!(error, Error::Address(_)), "no service is named: {error:?}");
+    assert!(matches!(error, Error::Address(_)), "the service name is missing: {error:?}");
     assert!(!format!("{error} {error:?}").contains("secret"));
 }
 
 #[tokio::test]
-async fn a_lazy_client_finds_a_server_that_starts_later() {
+async fn lazy_client_connects_to_a_server_that_starts_later() {
     in_time(async || {
         let mut server = Server::start();
         server.kill();
-        let client = Client::builder(server.url()).timeout(soon()).lazy().unwrap();
+        let client = Client::builder(server.url()).timeout(short_timeout()).lazy().unwrap();
         let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
         let limiter: RateLimiter<String> = RateLimiter::builder(&client, "l")
             .limit(Limit::per_hour(2))
@@ -290,7 +292,7 @@ async fn a_lazy_client_finds_a_server_that_starts_later() {
 }
 
 #[tokio::test]
-async fn many_who_ask_a_lazy_client_at_once_make_one_connection() {
+async fn concurrent_first_calls_of_a_lazy_client_share_one_connection() {
     let server = Server::start();
     let proxy = Proxy::to(server.port()).await;
     let client = Client::lazy(proxy.url()).unwrap();
@@ -299,7 +301,7 @@ async fn many_who_ask_a_lazy_client_at_once_make_one_connection() {
     for n in 0..100 {
         let cache = cache.clone();
         callers.spawn(async move { cache.set(n.to_string(), n).await.unwrap() });
-        // Some give up, each somewhere else.
+        // Calls that are cancelled at different points.
         let cache = client.clone();
         callers.spawn(async move {
             let cache: Cache<String, u32> = Cache::new(&cache, "numbers").unwrap();
@@ -312,7 +314,7 @@ async fn many_who_ask_a_lazy_client_at_once_make_one_connection() {
 }
 
 #[tokio::test]
-async fn credentials_may_change_while_calls_go_on() {
+async fn set_credentials_changes_the_login_without_failing_calls() {
     in_time(async || {
         let server = Server::start_with(&["--requirepass", "one"]);
         let url = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
@@ -323,7 +325,7 @@ async fn credentials_may_change_while_calls_go_on() {
         let mut admin = admin.get_multiplexed_async_connection().await.unwrap();
         let mut change = cmd("CONFIG");
         change.arg("SET").arg("requirepass").arg("two").exec_async(&mut admin).await.unwrap();
-        assert_eq!(cache.get("a").await.unwrap(), Some(1), "who is in stays in");
+        assert_eq!(cache.get("a").await.unwrap(), Some(1), "existing connections stay logged in");
 
         let mut kill = cmd("CLIENT");
         kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
@@ -336,21 +338,25 @@ async fn credentials_may_change_while_calls_go_on() {
                 other => panic!("{other:?}"),
             }
         };
-        assert!(!error.is_temporary(), "it stays so until somebody changes it: {error:?}");
-        assert!(begin.elapsed() < ms(500), "nobody waits for what stays: {:?}", begin.elapsed());
+        assert!(!error.is_temporary(), "a refused login is permanent: {error:?}");
+        assert!(
+            begin.elapsed() < ms(500),
+            "a permanent error must not be retried: {:?}",
+            begin.elapsed()
+        );
 
         client.set_credentials(None, "two");
         assert_eq!(cache.set("a".into(), 3).await.unwrap(), Some(1));
-        // A user of another name, while calls go on.
+        // Another user, during calls.
         let mut user = cmd("ACL");
         user.arg(&["SETUSER", "ada", "on", ">three", "~*", "&*", "+@all"]);
         user.exec_async(&mut admin).await.unwrap();
         client.set_credentials(Some("ada"), "three");
-        let who = async || -> String {
+        let client_list = async || -> String {
             let mut list = cmd("CLIENT");
             list.arg("LIST").query_async(&mut admin.clone()).await.unwrap()
         };
-        while !who().await.contains("user=ada") {
+        while !client_list().await.contains("user=ada") {
             cache.set("a".into(), 4).await.unwrap();
             assert!(begin.elapsed() < ms(5_000));
         }
@@ -360,11 +366,11 @@ async fn credentials_may_change_while_calls_go_on() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_resp3_is_spoken_to_in_resp2() {
+async fn server_that_refuses_resp3_is_used_with_resp2() {
     in_time(async || {
-        let refuses = Server::start_with(&["--rename-command", "HELLO", ""]);
-        let chosen = Server::start();
-        for url in [refuses.url(), format!("{}?protocol=2", chosen.url())] {
+        let without_hello = Server::start_with(&["--rename-command", "HELLO", ""]);
+        let with_parameter = Server::start();
+        for url in [without_hello.url(), format!("{}?protocol=2", with_parameter.url())] {
             let client = Client::connect(&*url).await.unwrap();
             let cache: Cache<String, u32> =
                 Cache::builder(&client, "numbers").events(Duration::from_secs(60)).build().unwrap();
@@ -383,8 +389,9 @@ async fn a_server_that_refuses_resp3_is_spoken_to_in_resp2() {
             assert_eq!(set.elements().await.unwrap(), [7]);
             let limiter: RateLimiter<String> =
                 RateLimiter::builder(&client, "l").limit(Limit::per_hour(2)).build().unwrap();
-            until_by_server(&limiter).await;
-            let list = cmd("CLIENT").arg("LIST").query_async(&mut chosen.plain().await).await;
+            until_limiter_reaches_server(&limiter).await;
+            let list =
+                cmd("CLIENT").arg("LIST").query_async(&mut with_parameter.plain().await).await;
             let list: String = list.unwrap();
             assert!(list.lines().all(|line| !line.contains("resp=3")), "{list}");
         }
@@ -392,7 +399,7 @@ async fn a_server_that_refuses_resp3_is_spoken_to_in_resp2() {
     .await;
 }
 
-async fn until_by_server(limiter: &RateLimiter<String>) {
+async fn until_limiter_reaches_server(limiter: &RateLimiter<String>) {
     let begin = Instant::now();
     while limiter.peek("ada").await.is_err() {
         assert!(begin.elapsed() < ms(2_000));

@@ -1,4 +1,4 @@
-//! What the dashboard shows of a limiter on a server.
+//! Rate limiters on Redis in the dashboard.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::servers::{Server, connect};
 
-/// Which keys are denied, of a limiter that has denied so many calls.
+/// Returns the most denied keys of a limiter, once the dashboard reports `denied` denials.
 async fn denied_keys(name: &str, denied: u64) -> Value {
     let app = fleeting::dashboard();
     let start = Instant::now();
@@ -23,27 +23,30 @@ async fn denied_keys(name: &str, denied: u64) -> Value {
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         let figures: Value = serde_json::from_slice(&body).unwrap();
         let groups = figures["groups"].as_array().unwrap();
-        // That in memory, for when the server fails, has its name.
+        // The embedded limiter for failures of the server has the same name.
         let mut named = groups.iter().filter(|group| group["name"] == name);
         let group = named.find(|group| group["kind"] == "redis_limiter");
         if let Some(group) = group.filter(|group| group["counts"]["denied"] == denied) {
             return group["denied_keys"].clone();
         }
-        assert!(start.elapsed() < Duration::from_secs(300), "{name} is {group:?}");
-        // A thread looks, once a second.
+        assert!(
+            start.elapsed() < Duration::from_secs(300),
+            "the dashboard reports {group:?} for {name}"
+        );
+        // The dashboard samples once per second.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test]
-async fn the_keys_that_are_denied_most_are_hashes_unless_allowed() {
+async fn top_denied_keys_are_hashed_unless_show_keys_is_set() {
     let server = Server::durable();
     let client = connect(server.url()).await;
     type Set = fn(RateLimiterBuilder<String>) -> RateLimiterBuilder<String>;
     let limited: [(&str, Set); 2] = [
         ("hashed keys", |builder| builder),
-        // Denied by the server each time.
-        ("keys that are shown", |builder| builder.deny_cache(0).show_keys()),
+        // Without a cache, the server denies each call.
+        ("plain keys", |builder| builder.deny_cache(0).show_keys()),
     ];
     for (name, set) in limited {
         let builder = RateLimiter::<String>::builder(&client, name)
@@ -57,17 +60,17 @@ async fn the_keys_that_are_denied_most_are_hashes_unless_allowed() {
         }
         let soon = limiter.until_ready_within("ada", Duration::from_millis(1)).await;
         assert!(soon.is_err());
-        let told = denied_keys(name, 7).await;
+        let keys = denied_keys(name, 7).await;
         if name.starts_with("hashed") {
             let counts: Vec<_> =
-                told.as_array().unwrap().iter().map(|key| &key["denials"]).collect();
+                keys.as_array().unwrap().iter().map(|key| &key["denials"]).collect();
             assert_eq!(counts, [4, 3]);
-            assert!(!told.to_string().contains("eve"), "{told}");
-            assert!(told.as_array().unwrap().iter().all(|key| key["plain"] == false), "{told}");
+            assert!(!keys.to_string().contains("eve"), "{keys}");
+            assert!(keys.as_array().unwrap().iter().all(|key| key["plain"] == false), "{keys}");
         } else {
             let key =
                 |key: &str, denials: u64| json!({ "key": key, "plain": true, "denials": denials });
-            assert_eq!(told, json!([key("{eve}", 4), key("ada", 3)]));
+            assert_eq!(keys, json!([key("{eve}", 4), key("ada", 3)]));
         }
     }
 }

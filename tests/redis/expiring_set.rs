@@ -1,5 +1,5 @@
-//! What the docs of the expiring set on Redis promise beyond the suite that it shares with the embedded one:
-//! what is on the server, faults, a cluster.
+//! Promises of `redis::ExpiringSet` beyond the suite shared with the embedded type: data on the server, faults, and a
+//! cluster.
 
 use std::{
     collections::BTreeSet,
@@ -43,7 +43,7 @@ fn now_in_millis() -> f64 {
 }
 
 #[tokio::test]
-async fn a_set_is_one_sorted_set_of_times() {
+async fn set_is_stored_as_one_sorted_set_of_milliseconds() {
     let server = Server::start();
     let set = set(&server, LONG).await;
     set.push("ada".into()).await.unwrap();
@@ -64,22 +64,22 @@ async fn a_set_is_one_sorted_set_of_times() {
 }
 
 #[tokio::test]
-async fn an_idle_set_leaves_with_its_last_member() {
+async fn key_of_an_idle_set_expires_with_its_last_member() {
     let server = Server::start();
-    let left = async || plain::<i64>(&server, &["PTTL", KEY]).await;
+    let remaining = async || plain::<i64>(&server, &["PTTL", KEY]).await;
     let set = set(&server, LONG).await;
     set.push("a".into()).await.unwrap();
-    let first = left().await;
+    let first = remaining().await;
     assert!((590_000..=600_001).contains(&first), "{first}");
     set.push_at("b".into(), SystemTime::now() + LONG).await.unwrap();
-    let future = left().await;
+    let future = remaining().await;
     assert!((1_190_000..=1_200_001).contains(&future), "{future}");
-    // An older one does not bring the end nearer.
+    // A member with an older score does not shorten the expiry of the key.
     set.push_at("c".into(), SystemTime::now() - LONG / 2).await.unwrap();
-    assert!(left().await > 1_190_000);
+    assert!(remaining().await > 1_190_000);
     let endless = ExpiringSet::new(&client(server.url()).await, "here", Duration::MAX).unwrap();
     endless.push("d".to_owned()).await.unwrap();
-    assert_eq!(left().await, -1);
+    assert_eq!(remaining().await, -1);
 
     let short = ExpiringSet::new(&client(server.url()).await, "short", 100 * MILLI).unwrap();
     short.push(1).await.unwrap();
@@ -88,7 +88,7 @@ async fn an_idle_set_leaves_with_its_last_member() {
 }
 
 #[tokio::test]
-async fn more_equals_than_have_an_order_are_kept() {
+async fn members_with_equal_scores_are_kept_beyond_the_ordered_ones() {
     let server = Server::start();
     let set: ExpiringSet<u32> =
         ExpiringSet::new(&client(server.url()).await, "here", LONG).unwrap();
@@ -106,20 +106,21 @@ async fn more_equals_than_have_an_order_are_kept() {
 }
 
 #[tokio::test]
-async fn many_that_die_at_once_leave_in_rounds_and_are_never_seen() {
+async fn expired_members_are_removed_in_batches_and_never_returned() {
     let server = Server::start();
     let set: ExpiringSet<u32> =
         ExpiringSet::new(&client(server.url()).await, "here", LONG).unwrap();
-    let dead = |n: u32| (now_in_millis() - LONG.as_secs_f64() * 1e3 - f64::from(n)).to_string();
-    for some in (0..10_000).collect::<Vec<u32>>().chunks(500) {
+    let expired_score =
+        |n: u32| (now_in_millis() - LONG.as_secs_f64() * 1e3 - f64::from(n)).to_string();
+    for batch in (0..10_000).collect::<Vec<u32>>().chunks(500) {
         let mut command = vec!["ZADD".to_owned(), KEY.to_owned()];
-        command.extend(some.iter().flat_map(|n| [dead(*n + 1), n.to_string()]));
+        command.extend(batch.iter().flat_map(|n| [expired_score(*n + 1), n.to_string()]));
         let command: Vec<_> = command.iter().map(|arg| &arg[..]).collect();
         let _: u32 = plain(&server, &command).await;
     }
-    let left = async || plain::<u32>(&server, &["ZCARD", KEY]).await;
+    let remaining = async || plain::<u32>(&server, &["ZCARD", KEY]).await;
     assert_eq!(set.len().await.unwrap(), 0);
-    assert_eq!(left().await, 9_000, "a thousand a call");
+    assert_eq!(remaining().await, 9_000, "each call removes a thousand expired members");
     assert_eq!(set.pop().await.unwrap(), None);
     assert_eq!(set.peek().await.unwrap(), None);
     assert!(set.elements().await.unwrap().is_empty());
@@ -127,13 +128,13 @@ async fn many_that_die_at_once_leave_in_rounds_and_are_never_seen() {
     assert!(!set.remove(&7).await.unwrap());
     assert_eq!(set.remove_range(..).await.unwrap(), 0);
     set.push(10_001).await.unwrap();
-    assert_eq!(left().await, 2_000);
+    assert_eq!(remaining().await, 2_000);
     assert_eq!(set.elements().await.unwrap(), [10_001]);
-    assert_eq!(left().await, 1_000);
+    assert_eq!(remaining().await, 1_000);
     assert_eq!(set.pop().await.unwrap(), Some(10_001));
-    assert_eq!(left().await, 0);
+    assert_eq!(remaining().await, 0);
 
-    // What is removed by a range goes in rounds, too.
+    // `remove_range` removes members in batches, too.
     set.extend(0..2_500).await.unwrap();
     assert_eq!(set.remove_range(UNIX_EPOCH..).await.unwrap(), 2_500);
     set.extend(0..10).await.unwrap();
@@ -142,7 +143,7 @@ async fn many_that_die_at_once_leave_in_rounds_and_are_never_seen() {
 }
 
 #[tokio::test]
-async fn members_have_formats() {
+async fn members_are_encoded_in_the_chosen_format() {
     let server = Server::start();
     let client = client(server.url()).await;
     let raw: ExpiringSet<Vec<u8>> =
@@ -159,7 +160,7 @@ async fn members_have_formats() {
 }
 
 #[tokio::test]
-async fn what_does_not_decode_is_named_and_stays() {
+async fn undecodable_member_is_an_error_and_stays() {
     let server = Server::start();
     let set = set(&server, LONG).await;
     let numbers: ExpiringSet<u32> =
@@ -179,35 +180,35 @@ async fn what_does_not_decode_is_named_and_stays() {
     assert_eq!(plain::<String>(&server, &["ZSCORE", KEY, "7"]).await, score);
     assert_eq!(set.len().await.unwrap(), 2);
     assert_eq!(numbers.pop().await.unwrap(), Some(7));
-    // As the only member, too: so its key has an expiry again.
+    // The same for the only member, whose key gets its expiry again.
     assert!(numbers.pop().await.is_err());
     assert!(plain::<i64>(&server, &["PTTL", KEY]).await > 0);
     assert_eq!(set.pop().await.unwrap().as_deref(), Some("x"));
 }
 
 #[derive(Debug, Serialize)]
-struct Wild(u32);
+struct PanicsOnRead(u32);
 
-impl<'de> Deserialize<'de> for Wild {
+impl<'de> Deserialize<'de> for PanicsOnRead {
     fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
-        panic!("it can't be read");
+        panic!("expected panic of the deserializer");
     }
 }
 
 #[tokio::test]
-async fn what_panics_when_it_is_popped_stays() {
+async fn member_whose_deserialize_panics_in_pop_stays() {
     let server = Server::start();
     let client = client(server.url()).await;
-    let wild: ExpiringSet<Wild> = ExpiringSet::new(&client, "here", LONG).unwrap();
-    wild.push(Wild(7)).await.unwrap();
+    let panicking: ExpiringSet<PanicsOnRead> = ExpiringSet::new(&client, "here", LONG).unwrap();
+    panicking.push(PanicsOnRead(7)).await.unwrap();
     for _ in 0..2 {
-        assert!(AssertUnwindSafe(wild.pop()).catch_unwind().await.is_err());
-        assert_eq!(wild.len().await.unwrap(), 1);
+        assert!(AssertUnwindSafe(panicking.pop()).catch_unwind().await.is_err());
+        assert_eq!(panicking.len().await.unwrap(), 1);
     }
 }
 
 #[tokio::test]
-async fn what_others_put_under_our_key_is_an_error_and_stays() {
+async fn value_of_another_type_is_wrong_type_error_and_is_kept() {
     let server = Server::start();
     let set = set(&server, LONG).await;
     let () = plain(&server, &["SET", KEY, "theirs"]).await;
@@ -233,7 +234,7 @@ async fn what_others_put_under_our_key_is_an_error_and_stays() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_scripts_is_told_them_again() {
+async fn scripts_are_sent_again_after_script_flush() {
     let server = Server::start();
     let set = set(&server, LONG).await;
     set.push("a".into()).await.unwrap();
@@ -244,39 +245,39 @@ async fn a_server_that_forgot_the_scripts_is_told_them_again() {
     assert_eq!(set.pop().await.unwrap().as_deref(), Some("a"));
 }
 
-/// What is pushed again by another program while it is read, which fails.
+/// A member that another client pushes again while it is decoded, and that then fails to decode.
 #[derive(PartialEq, Eq, serde::Serialize)]
-struct Moved;
+struct PushedOnRead;
 
 static SERVER: OnceLock<String> = OnceLock::new();
 
-impl<'de> serde::Deserialize<'de> for Moved {
+impl<'de> serde::Deserialize<'de> for PushedOnRead {
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         let client = redis::Client::open(&SERVER.get().unwrap()[..]).unwrap();
         let mut plain = client.get_connection().unwrap();
         let () = redis::cmd("ZADD").arg(KEY).arg(4e12).arg("\"a\"").query(&mut plain).unwrap();
-        Err(serde::de::Error::custom("it is no longer what it was"))
+        Err(serde::de::Error::custom("expected error of the deserializer"))
     }
 }
 
 #[tokio::test]
-async fn what_was_pushed_again_while_it_was_popped_in_vain_stays_where_it_is() {
+async fn undecodable_popped_member_keeps_the_score_of_a_concurrent_push() {
     let server = Server::start();
     SERVER.set(server.url()).unwrap();
     set(&server, LONG).await.push("a".into()).await.unwrap();
-    let moved: ExpiringSet<Moved> =
+    let pushed: ExpiringSet<PushedOnRead> =
         ExpiringSet::new(&client(server.url()).await, "here", LONG).unwrap();
-    assert!(matches!(moved.pop().await, Err(Error::Decode { .. })));
+    assert!(matches!(pushed.pop().await, Err(Error::Decode { .. })));
     assert_eq!(plain::<f64>(&server, &["ZSCORE", KEY, "\"a\""]).await, 4e12);
 }
 
 #[tokio::test]
-async fn cut_connections_pop_nothing_twice() {
-    until_enough(pop_while_connections_are_cut).await;
+async fn pop_over_closed_connections_returns_no_member_twice() {
+    until_enough(pop_while_connections_are_closed).await;
 }
 
-/// Whether any answer was cut off.
-async fn pop_while_connections_are_cut() -> bool {
+/// Returns true if a reply was lost.
+async fn pop_while_connections_are_closed() -> bool {
     let server = Server::start();
     set(&server, LONG).await.extend((0..1_000).map(|member| member.to_string())).await.unwrap();
     let proxy = Proxy::to(server.port()).await;
@@ -306,7 +307,7 @@ async fn pop_while_connections_are_cut() -> bool {
 }
 
 #[tokio::test]
-async fn a_cluster_holds_it() {
+async fn set_works_in_a_cluster() {
     let cluster = Cluster::start();
     let client = connect(cluster.urls()).await;
     for name in ["a", "b", "c", "d"] {

@@ -1,4 +1,4 @@
-//! Masters that die or are replaced: behind sentinels, and in a cluster.
+//! Failover: masters that stop or are replaced, behind sentinels and in a cluster.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::{
     servers::{Cluster, Sentinel, Server},
 };
 
-/// In which a client finds the new master, once there is one.
+/// Time within which a client finds the new master, once there is one.
 fn recovery() -> Duration {
     ms(2_000)
 }
@@ -19,7 +19,7 @@ async fn cache(urls: impl fleeting::redis::Urls) -> Cache<String, u64> {
     Cache::new(&Client::connect(urls).await.unwrap(), "c").unwrap()
 }
 
-/// Sets again and again until it succeeds; how long that took, from `since` on.
+/// Repeats a `set` until it succeeds. Returns the time that this took from the moment at which `since` returned true.
 async fn until_set(cache: &Cache<String, u64>, key: &str, since: impl Fn() -> bool) -> Duration {
     let mut begin = None;
     loop {
@@ -30,24 +30,27 @@ async fn until_set(cache: &Cache<String, u64>, key: &str, since: impl Fn() -> bo
             Ok(_) => return begin.map_or(Duration::ZERO, |begin| begin.elapsed()),
             Err(error) => assert!(error.is_temporary(), "{error:?}"),
         }
-        assert!(begin.is_none_or(|begin| begin.elapsed() < Duration::from_secs(60)), "never");
+        assert!(
+            begin.is_none_or(|begin| begin.elapsed() < Duration::from_secs(60)),
+            "no call succeeded"
+        );
         sleep(ms(5)).await;
     }
 }
 
 #[tokio::test]
-async fn a_new_master_is_found_by_asking_the_sentinels() {
+async fn client_finds_the_new_master_through_sentinels() {
     in_time(async || {
         let master = Server::start();
         let replica = Server::replica_of(&master);
         let sentinel = Sentinel::of(&master);
         sentinel.knows_replicas(1);
-        // One of them is away.
+        // The first sentinel is down.
         let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{}/main", sentinel.port());
         let lazy: Cache<String, u64> = Cache::new(&Client::lazy(&*url).unwrap(), "c").unwrap();
         let cache = cache(url).await;
         cache.set("a".into(), 1).await.unwrap();
-        // Of what the old master takes afterwards, the new one hears nothing.
+        // Waits for the replica: writes that the old master accepts after the failover are lost.
         while replica.ask("KEYS *") == "*0\r\n" {
             sleep(ms(10)).await;
         }
@@ -61,28 +64,28 @@ async fn a_new_master_is_found_by_asking_the_sentinels() {
 }
 
 #[tokio::test]
-async fn sentinels_that_know_no_such_service_are_an_error() {
+async fn service_unknown_to_the_sentinels_is_an_error() {
     let master = Server::start();
     let sentinel = Sentinel::of(&master);
     let url = format!("redis+sentinel://127.0.0.1:{}/other", sentinel.port());
     let error = Client::connect(url).await.unwrap_err();
     assert!(matches!(error, Error::Connect(_)), "{error:?}");
-    // What is no sentinel.
+    // A server in place of a sentinel.
     let url = format!("redis+sentinel://127.0.0.1:{}/main", master.port());
     let error = Client::connect(url).await.unwrap_err();
     assert!(matches!(error, Error::Connect(_)), "{error:?}");
 }
 
-/// The master's login is not that of its sentinels, which stays when the other is changed.
+/// The login of the sentinels stays when that of the master changes.
 #[tokio::test]
-async fn sentinels_have_a_login_of_their_own() {
+async fn sentinel_login_is_separate_from_the_master_login() {
     in_time(async || {
         let master = Server::start_with(&["--requirepass", "one"]);
         let sentinel = Sentinel::with(&master, "requirepass two\nsentinel auth-pass main one");
-        let url = |of_master: &str, of_sentinel: &str| {
+        let url = |master_login: &str, sentinel_password: &str| {
             let port = sentinel.port();
             format!(
-                "redis+sentinel://{of_master}127.0.0.1:{port}/main?sentinel_password={of_sentinel}"
+                "redis+sentinel://{master_login}127.0.0.1:{port}/main?sentinel_password={sentinel_password}"
             )
         };
         for wrong in [url(":one@", "one"), url(":two@", "two"), url("", "two")] {
@@ -105,7 +108,7 @@ async fn sentinels_have_a_login_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_replica_that_takes_its_masters_place_is_found() {
+async fn cluster_client_finds_a_promoted_replica() {
     let mut cluster = Cluster::start();
     let replicas = cluster.add_replicas(2);
     let cache = cache(cluster.urls()).await;
@@ -124,7 +127,7 @@ async fn a_replica_that_takes_its_masters_place_is_found() {
     }
     let keys: Vec<String> = keys.into_iter().map(Option::unwrap).collect();
     for (master, replica) in replicas.iter().enumerate() {
-        // A dead node ends its connections; one that is stopped is as behind a network that drops all.
+        // A killed node closes its connections; a stopped one behaves like a network that drops all packets.
         if master == 0 {
             cluster.nodes()[master].kill();
         } else {
@@ -133,7 +136,7 @@ async fn a_replica_that_takes_its_masters_place_is_found() {
         let error = cache.set(keys[master].clone(), 1).await.unwrap_err();
         assert!(error.is_temporary(), "{error:?}");
         for key in keys.iter().filter(|key| **key != keys[master]) {
-            cache.get(key.as_str()).await.expect("the others are asked as before");
+            cache.get(key.as_str()).await.expect("other nodes are not affected");
         }
         assert!(replica.ask("CLUSTER FAILOVER TAKEOVER").starts_with("+OK"));
         until_set(&cache, &keys[master], || true).await;

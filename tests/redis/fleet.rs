@@ -1,4 +1,4 @@
-//! Loads that several processes share, some of which are killed; servers that go away meanwhile; clusters.
+//! Loads shared by several processes, with killed processes, failing servers and clusters.
 
 use std::{
     env,
@@ -24,12 +24,13 @@ use crate::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of the test, generous for loaded machines.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const KEYS: usize = 1_000;
 
-/// What a process of the fleet does: it loads all keys, in an order of its own, and writes into a log when a load begins.
+/// Loads all keys, in an order that depends on `seed`, and appends the process ID to a log of the key when a load
+/// begins.
 async fn load_all(url: &str, seed: u64) {
     let client = connect(url).await;
     let builder = Cache::<u64, u64>::builder(&client, "fleet").lease(Duration::from_millis(500));
@@ -51,17 +52,17 @@ async fn load_all(url: &str, seed: u64) {
     loads.buffer_unordered(16).collect::<()>().await;
 }
 
-/// This test in a process of its own, as a part of the fleet of another.
+/// Runs this test in another process, as a member of the fleet.
 fn start_process(url: &str, seed: u64) -> Child {
     Command::new(env::current_exe().unwrap())
-        .args(["--exact", "fleet::a_fleet_loads_each_key_once_though_some_are_killed"])
+        .args(["--exact", "fleet::each_key_is_loaded_once_by_a_fleet_with_killed_processes"])
         .env("FLEETING_FLEET", format!("{url} {seed}"))
         .spawn()
         .unwrap()
 }
 
 #[tokio::test]
-async fn a_fleet_loads_each_key_once_though_some_are_killed() {
+async fn each_key_is_loaded_once_by_a_fleet_with_killed_processes() {
     if let Ok(fleet) = env::var("FLEETING_FLEET") {
         let (url, seed) = fleet.split_once(' ').unwrap();
         return load_all(url, seed.parse().unwrap()).await;
@@ -77,25 +78,31 @@ async fn a_fleet_loads_each_key_once_though_some_are_killed() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    let lives: Vec<u32> = rest.iter().map(Child::id).collect();
+    let alive: Vec<u32> = rest.iter().map(Child::id).collect();
     for mut child in rest {
         assert!(child.wait().unwrap().success());
     }
     let mut again = 0;
     for key in 0..KEYS {
         let loaded_by: Vec<u32> = plain.lrange(format!("log:{key}"), 0, -1).await.unwrap();
-        // Another begins only after the death of the one before.
-        let (last, before) = loaded_by.split_last().expect("it was loaded");
+        // A load begins again only if the process that ran it was killed.
+        let (last, before) = loaded_by.split_last().expect("the key was loaded");
         again += before.len();
-        assert!(before.iter().all(|id| !lives.contains(id)), "{key}: {loaded_by:?} of {lives:?}");
+        assert!(
+            before.iter().all(|id| !alive.contains(id)),
+            "{key}: {loaded_by:?} alive: {alive:?}"
+        );
         assert!(!before.contains(last), "{key}: {loaded_by:?}");
     }
-    println!("{again} keys were loaded again, by those who took over");
-    assert!(again <= 2 * 16, "one for each that those who were killed were at: {again}");
+    println!("{again} keys were loaded again after their process was killed");
+    assert!(
+        again <= 2 * 16,
+        "more keys were loaded again than the killed processes had in flight: {again}"
+    );
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_is_an_error_for_all_and_ends_no_load() {
+async fn server_failure_is_an_error_for_all_callers_and_does_not_end_loads() {
     let mut server = Server::start();
     let client = Client::builder(server.url()).timeout(Duration::from_millis(500));
     let cache: Cache<String, u64> = Cache::new(&client.connect().await.unwrap(), "away").unwrap();
@@ -104,7 +111,7 @@ async fn a_server_that_goes_away_is_an_error_for_all_and_ends_no_load() {
     gate.has_begun().await;
     server.kill();
     gate.open();
-    assert_eq!(load.await.unwrap().unwrap(), 1, "it was loaded");
+    assert_eq!(load.await.unwrap().unwrap(), 1, "the caller gets the loaded value");
     assert_eq!(cache.stats().failed_loads, 1);
     let begin_at = Instant::now();
     let calls: Vec<_> = (0..20).map(|_| begin(&cache, "ada", &gate, 2)).collect();
@@ -112,12 +119,12 @@ async fn a_server_that_goes_away_is_an_error_for_all_and_ends_no_load() {
         let error = call.await.unwrap().unwrap_err();
         assert!(error.is_temporary(), "{error:?}");
     }
-    // Not one after the other.
+    // The calls wait concurrently.
     assert!(begin_at.elapsed() < Duration::from_secs(8), "{:?}", begin_at.elapsed());
     assert_eq!(gate.loads(), 1);
-    // It has lost its data, and with them the lease of one who loads meanwhile.
+    // A restarted server has lost its data, including the lease of a load in flight.
     server.restart();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while cache.get("ada").await.is_err() {
         assert!(Instant::now() < until);
     }
@@ -135,15 +142,16 @@ async fn a_server_that_goes_away_is_an_error_for_all_and_ends_no_load() {
 }
 
 #[tokio::test]
-async fn on_a_cluster_too() {
+async fn load_runs_once_for_all_clients_of_a_cluster() {
     let cluster = Cluster::start();
     let client = connect(cluster.urls()).await;
     let elsewhere = connect(cluster.urls()).await;
-    for told in [false, true] {
+    for has_events in [false, true] {
         let cache = |client: &Client| {
-            let builder = Cache::<String, u64>::builder(client, if told { "told" } else { "c" });
+            let builder =
+                Cache::<String, u64>::builder(client, if has_events { "events" } else { "c" });
             let builder = builder.stale_while_revalidate(HOUR);
-            if told { builder.events(HOUR) } else { builder }.build().unwrap()
+            if has_events { builder.events(HOUR) } else { builder }.build().unwrap()
         };
         let (here, elsewhere) = (cache(&client), cache(&elsewhere));
         many(&here).await;
@@ -161,7 +169,7 @@ async fn on_a_cluster_too() {
                 cache.get_or_set_with(&key, HOUR, loader).await.unwrap() == n
             }
         });
-        assert!(join_all(calls).await.into_iter().all(|is_it| is_it));
+        assert!(join_all(calls).await.into_iter().all(|is_equal| is_equal));
         assert_eq!(loads.load(Relaxed), 100);
         let gate = Gate::default();
         let load = begin(&here, "ada", &gate, 1);

@@ -1,4 +1,4 @@
-//! The layer with a limiter on Redis: real servers of axum on real sockets, which share one quota.
+//! `RateLimitLayer` with a limiter on Redis: axum servers on real sockets that share one quota.
 
 use std::{
     net::SocketAddr,
@@ -26,7 +26,7 @@ async fn limiter<K>(server: &Server, quota: u32, on_error: OnError) -> RateLimit
         .unwrap()
 }
 
-/// Serves on a port of its own; returns the address.
+/// Serves `app` on a free port; returns its URL.
 async fn serve(app: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -52,7 +52,7 @@ async fn ask(http: &Http, url: &str, token: &str) -> Response {
 }
 
 #[tokio::test]
-async fn two_servers_share_one_quota_and_tell_of_it() {
+async fn servers_share_one_quota_and_report_it() {
     let server = Server::start();
     let mut urls = Vec::new();
     for _ in 0..2 {
@@ -65,9 +65,9 @@ async fn two_servers_share_one_quota_and_tell_of_it() {
         let (http, url) = (http.clone(), urls[caller % 2].clone());
         callers.spawn(async move { ask(&http, &url, "ada").await.status().as_u16() });
     }
-    let told = callers.join_all().await;
-    assert_eq!(told.iter().filter(|status| **status == 200).count(), 10);
-    assert_eq!(told.iter().filter(|status| **status == 429).count(), 20);
+    let statuses = callers.join_all().await;
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 10);
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 20);
 
     let other = ask(&http, &urls[0], "grace").await;
     assert_eq!(other.status(), 200);
@@ -82,12 +82,12 @@ async fn two_servers_share_one_quota_and_tell_of_it() {
         let problem: serde_json::Value = denied.json().await;
         assert_eq!(problem["violated-policies"][0], "hourly");
     }
-    // Without a token nobody is limited.
+    // Requests without a token are not limited.
     assert!(http.get(&urls[0]).send().await.headers().get("ratelimit").is_none());
 }
 
 #[tokio::test]
-async fn a_long_key_is_one_in_all_servers() {
+async fn long_key_is_the_same_in_all_servers() {
     let server = Server::start();
     let (http, token) = (Http::new(), "t".repeat(5_000));
     for expected in [200, 429] {
@@ -98,7 +98,7 @@ async fn a_long_key_is_one_in_all_servers() {
 }
 
 #[tokio::test]
-async fn clients_are_told_apart_by_their_address() {
+async fn by_ip_limits_each_client_address() {
     let server = Server::start();
     let by_ip = RateLimitLayer::by_ip(limiter(&server, 2, OnError::Deny).await, Default::default());
     let extracted = RateLimitLayer::by::<ClientIp>(limiter(&server, 2, OnError::Deny).await);
@@ -113,7 +113,7 @@ async fn clients_are_told_apart_by_their_address() {
 }
 
 #[tokio::test]
-async fn what_is_not_charged_comes_back() {
+async fn charge_when_refunds_other_responses() {
     let server = Server::start();
     let only_failures = by_token(limiter(&server, 2, OnError::Deny).await)
         .charge_when(|status| status == StatusCode::IM_A_TEAPOT);
@@ -130,19 +130,22 @@ async fn what_is_not_charged_comes_back() {
 }
 
 #[tokio::test]
-async fn an_answer_says_what_its_request_has_cost() {
+async fn ratelimit_field_contains_the_cost_set_by_charge_after() {
     let server = Server::start();
     let limiter = limiter(&server, 100, OnError::Deny).await;
     let layer = by_token(limiter.clone()).cost(|_| 10).charge_after(|response| {
         if response.status() == StatusCode::IM_A_TEAPOT { 200 } else { 4 }
     });
     let url = serve(app().layer(layer)).await;
-    let (http, dear) = (Http::new(), format!("{url}/fails"));
+    let (http, expensive) = (Http::new(), format!("{url}/fails"));
     let passed = ask(&http, &url, "ada").await;
     assert_eq!(passed.headers()["ratelimit"], r#""hourly";r=96;t=3600"#);
-    assert_eq!(ask(&http, &dear, "ada").await.headers()["ratelimit"], r#""hourly";r=0;t=3600"#);
+    assert_eq!(
+        ask(&http, &expensive, "ada").await.headers()["ratelimit"],
+        r#""hourly";r=0;t=3600"#
+    );
     assert_eq!(ask(&http, &url, "ada").await.status(), 429);
-    // What changes is told of at once.
+    // New limits are reported immediately.
     limiter.set_limits([Limit::per_hour(1_000).named("more")]).await.unwrap();
     let passed = ask(&http, &url, "ada").await;
     assert_eq!(passed.headers()["ratelimit-policy"], r#""more";q=1000;w=3600"#);
@@ -150,7 +153,7 @@ async fn an_answer_says_what_its_request_has_cost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_waits_until_it_passes() {
+async fn wait_delays_a_request_until_it_passes() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let limiter = RateLimiter::builder(&client, "layer")
@@ -173,7 +176,7 @@ async fn a_request_waits_until_it_passes() {
 }
 
 #[tokio::test]
-async fn plans_costs_and_shadows_work_as_in_memory() {
+async fn limits_cost_skip_and_shadow_work_as_in_memory() {
     let server = Server::start();
     let paid: std::sync::Arc<[Limit]> = [Limit::per_hour(5).named("paid")].into();
     let layer = by_token(limiter(&server, 1, OnError::Deny).await)
@@ -198,7 +201,7 @@ async fn plans_costs_and_shadows_work_as_in_memory() {
 }
 
 #[tokio::test]
-async fn a_failing_server_is_answered_by_the_policy() {
+async fn on_error_decides_requests_while_the_server_fails() {
     let server = Server::start();
     let mut urls = Vec::new();
     for on_error in [OnError::Deny, OnError::Allow, OnError::Local] {
@@ -217,7 +220,7 @@ async fn a_failing_server_is_answered_by_the_policy() {
     for _ in 0..3 {
         let passed = ask(&http, &urls[1], "ada").await;
         assert_eq!(passed.status(), 200);
-        assert!(passed.headers().get("ratelimit").is_none(), "nobody knows");
+        assert!(passed.headers().get("ratelimit").is_none(), "the remaining quota is unknown");
     }
     let passed = ask(&http, &urls[2], "ada").await;
     assert_eq!(passed.headers()["ratelimit"], r#""hourly";r=0;t=3600"#);
@@ -226,7 +229,7 @@ async fn a_failing_server_is_answered_by_the_policy() {
 }
 
 #[tokio::test]
-async fn a_handler_ends_with_a_check() {
+async fn errors_of_a_check_in_a_handler_are_responses() {
     let server = Server::start();
     let limiter: RateLimiter<String> = limiter(&server, 1, OnError::Deny).await;
     let hello = async move |Path(user): Path<String>| -> Result<String, Error> {
@@ -246,17 +249,17 @@ async fn a_handler_ends_with_a_check() {
             .unwrap();
     assert_eq!(ask("list").await.status(), 500);
     server.pause();
-    let away = ask("grace").await;
+    let unavailable = ask("grace").await;
     server.resume();
     assert_eq!(
-        (away.status().as_u16(), &away.headers()["retry-after"]),
+        (unavailable.status().as_u16(), &unavailable.headers()["retry-after"]),
         (503, &"1".parse().unwrap())
     );
 }
 
-/// Whatever drops the body may know of no runtime.
+/// The body may be dropped outside of a runtime.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_is_charged_by_what_was_sent() {
+async fn charge_sent_charges_the_bytes_of_the_body() {
     use axum::{body::Body, http::Request};
     use tower::ServiceExt;
 
@@ -274,5 +277,5 @@ async fn a_body_is_charged_by_what_was_sent() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), settled).await.expect("it is charged");
+    tokio::time::timeout(Duration::from_secs(60), settled).await.expect("the body is charged");
 }

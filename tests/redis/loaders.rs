@@ -1,4 +1,4 @@
-//! Values that are loaded where they are missing, once for all who ask, and what is stale meanwhile.
+//! Loader methods of `redis::Cache`: one load for all callers in all processes, leases, and stale values.
 
 use std::{
     sync::{
@@ -27,23 +27,23 @@ use crate::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// For what must come, on a machine that does much else.
+/// Timeout for results that must arrive, generous because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Each test has a name of its own on the server that they share.
+/// Returns a cache on the shared server. Each test uses a name of its own.
 async fn cache(server: &Server, name: &str) -> Cache<String, u64> {
     Cache::new(&connect(server.url()).await, name).unwrap()
 }
 
-/// Of each kind: plain, with events, and with what is stale.
+/// Returns three caches: a plain one, one with events, and one with a stale window.
 pub(crate) async fn kinds(server: &Server, name: &str) -> [Cache<String, u64>; 3] {
     let client = connect(server.url()).await;
-    let told = Cache::builder(&client, &format!("{name}-told")).events(HOUR);
+    let with_events = Cache::builder(&client, &format!("{name}-events")).events(HOUR);
     let stale = Cache::builder(&client, &format!("{name}-stale")).stale_while_revalidate(HOUR);
-    [Cache::new(&client, name).unwrap(), told.build().unwrap(), stale.build().unwrap()]
+    [Cache::new(&client, name).unwrap(), with_events.build().unwrap(), stale.build().unwrap()]
 }
 
-/// A loader that says when it has begun, and goes on when it is told.
+/// A loader that reports when it has begun, and waits until it is opened.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Notify, Notify, AtomicU32)>);
 
@@ -56,7 +56,7 @@ impl Gate {
     }
 
     pub(crate) async fn has_begun(&self) {
-        timeout(PATIENCE, self.0.0.notified()).await.expect("a loader begins");
+        timeout(PATIENCE, self.0.0.notified()).await.expect("a loader begins in time");
     }
 
     pub(crate) fn open(&self) {
@@ -68,7 +68,7 @@ impl Gate {
     }
 }
 
-/// A call that loads, in a task of its own: so the future of the verb is `Send`.
+/// Spawns a call that loads. It also shows that the future of the method is `Send`.
 pub(crate) fn begin(
     cache: &Cache<String, u64>,
     key: &str,
@@ -80,26 +80,27 @@ pub(crate) fn begin(
 }
 
 #[tokio::test]
-async fn what_is_there_is_not_loaded_and_what_is_not_is_put() {
+async fn loader_runs_only_without_a_live_value_and_its_value_is_cached() {
     let server = Server::shared();
     for cache in kinds(&server, "there").await {
         let load = cache.get_or_set_with("ada", HOUR, async || 1).await.unwrap();
         assert_eq!((load, cache.get("ada").await.unwrap()), (1, Some(1)));
-        let again = cache.get_or_set_with("ada", HOUR, async || unreachable!("it is there"));
+        let again =
+            cache.get_or_set_with("ada", HOUR, async || unreachable!("the key has a live value"));
         assert_eq!(again.await.unwrap(), 1);
         assert!(matches!(cache.ttl("ada").await.unwrap(), Ttl::Remaining(left) if left <= HOUR));
         let ttl = |value: &u64| Duration::from_secs(*value);
         cache.get_or_set_with("bob", ttl, async || 60).await.unwrap();
         assert!(cache.ttl("bob").await.unwrap().as_secs() <= 60);
-        let dead = cache.get_or_set_with("eve", Duration::ZERO, async || 7).await.unwrap();
-        assert_eq!((dead, cache.get("eve").await.unwrap()), (7, None));
+        let expired = cache.get_or_set_with("eve", Duration::ZERO, async || 7).await.unwrap();
+        assert_eq!((expired, cache.get("eve").await.unwrap()), (7, None));
         let stats = cache.stats();
         assert_eq!((stats.loads, stats.failed_loads), (3, 0));
     }
 }
 
 #[tokio::test]
-async fn one_loads_for_all_who_ask_in_this_process_and_in_others() {
+async fn one_load_serves_all_callers_of_all_processes() {
     let server = Server::shared();
     let here = cache(&server, "one").await;
     let elsewhere = [cache(&server, "one").await, cache(&server, "one").await];
@@ -121,7 +122,7 @@ async fn one_loads_for_all_who_ask_in_this_process_and_in_others() {
 }
 
 #[tokio::test]
-async fn what_is_written_while_it_is_loaded_wins() {
+async fn write_during_a_load_takes_precedence_over_the_loaded_value() {
     let server = Server::shared();
     let moment = Duration::from_millis(1);
     for cache in kinds(&server, "wins").await {
@@ -149,14 +150,14 @@ async fn what_is_written_while_it_is_loaded_wins() {
                 }
                 _ => drop(cache.expire_now(&key).await.unwrap()),
             }
-            let stays = matches!(way, 0 | 2 | 4);
-            while !stays && cache.get(&key).await.unwrap().is_some() {}
-            // Who comes after the write gets nothing that is older.
+            let is_present = matches!(way, 0 | 2 | 4);
+            while !is_present && cache.get(&key).await.unwrap().is_some() {}
+            // A call that begins after the write does not get the older loaded value.
             let after = begin(&cache, &key, &gate, 3);
             sleep(Duration::from_millis(5)).await;
             gate.open();
             assert_eq!(load.await.unwrap().unwrap(), 1, "{way}");
-            if stays {
+            if is_present {
                 assert_eq!(cache.get(&key).await.unwrap(), Some(2), "{way}");
                 gate.open();
                 assert_eq!(after.await.unwrap().unwrap(), 2, "{way}");
@@ -172,7 +173,7 @@ async fn what_is_written_while_it_is_loaded_wins() {
 }
 
 #[tokio::test]
-async fn who_is_dropped_or_panics_leaves_the_load_to_another_here_or_elsewhere() {
+async fn waiter_of_any_process_loads_after_a_cancelled_or_panicked_load() {
     let server = Server::shared();
     let (here, elsewhere) = (cache(&server, "leaves").await, cache(&server, "leaves").await);
     for (way, next) in [(0, &here), (0, &elsewhere), (1, &here), (1, &elsewhere)] {
@@ -184,7 +185,7 @@ async fn who_is_dropped_or_panics_leaves_the_load_to_another_here_or_elsewhere()
             tokio::spawn(async move {
                 let loader = async move || {
                     first.clone().load(0).await;
-                    panic!("of the loader");
+                    panic!("expected panic of the loader");
                 };
                 here.get_or_set_with(&key, HOUR, loader).await
             })
@@ -200,16 +201,16 @@ async fn who_is_dropped_or_panics_leaves_the_load_to_another_here_or_elsewhere()
         }
         assert!(leader.await.is_err());
         second.has_begun().await;
-        // A lease is 10 s.
+        // Long before the lease of 10 s expires.
         assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
         second.open();
         assert_eq!(waiter.await.unwrap().unwrap(), 2);
     }
 }
 
-/// At whatever await a call is dropped, it keeps the key from nobody.
+/// Otherwise the key would be blocked until the lease expires.
 #[tokio::test]
-async fn a_call_that_is_dropped_at_any_time_leaves_no_lease() {
+async fn call_dropped_at_any_await_releases_its_lease() {
     let server = Server::shared();
     let cache = cache(&server, "dropped").await;
     let mut random = SmallRng::seed_from_u64(15);
@@ -229,7 +230,7 @@ async fn a_call_that_is_dropped_at_any_time_leaves_no_lease() {
 }
 
 #[tokio::test]
-async fn an_error_is_for_all_who_wait_here_and_is_not_kept() {
+async fn loader_error_is_returned_to_all_waiters_of_the_process_and_not_cached() {
     let server = Server::shared();
     let cache = cache(&server, "errors").await;
     let loads = Arc::new(AtomicU32::new(0));
@@ -246,7 +247,7 @@ async fn an_error_is_for_all_who_wait_here_and_is_not_kept() {
     }
     assert_eq!(loads.load(Relaxed), 1);
     assert_eq!(cache.stats().failed_loads, 1);
-    // Of another type: each goes on with its own.
+    // A waiter whose loader has another error type runs its own loader.
     let gate = Gate::default();
     let failing = {
         let (cache, gate) = (cache.clone(), gate.clone());
@@ -263,7 +264,7 @@ async fn an_error_is_for_all_who_wait_here_and_is_not_kept() {
 }
 
 #[tokio::test]
-async fn a_loader_may_ask_for_other_keys_and_for_its_own() {
+async fn loader_may_request_other_keys_and_its_own() {
     let server = Server::shared();
     let cache = cache(&server, "nested").await;
     let inner = cache.clone();
@@ -279,7 +280,7 @@ async fn a_loader_may_ask_for_other_keys_and_for_its_own() {
 }
 
 #[tokio::test]
-async fn a_load_that_takes_longer_than_a_lease_keeps_it() {
+async fn load_longer_than_its_lease_keeps_the_lease() {
     let server = Server::shared();
     in_time(async || {
         let clients = [connect(server.url()).await, connect(server.url()).await];
@@ -302,7 +303,7 @@ async fn a_load_that_takes_longer_than_a_lease_keeps_it() {
 }
 
 #[tokio::test]
-async fn what_is_stale_is_returned_and_loaded_anew_once() {
+async fn stale_value_is_returned_and_refreshed_once() {
     let server = Server::shared();
     in_time(async || {
         let name = format!("stale-{}", ms(1).as_millis());
@@ -324,13 +325,17 @@ async fn what_is_stale_is_returned_and_loaded_anew_once() {
             }
         }
         gate.has_begun().await;
-        assert_eq!(cache.get("ada").await.unwrap(), None, "only those who load see it");
+        assert_eq!(
+            cache.get("ada").await.unwrap(),
+            None,
+            "only loader methods return a stale value"
+        );
         gate.open();
         while cache.get("ada").await.unwrap() != Some(2) {
             sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(gate.loads(), 1);
-        // A refresh that fails is not tried again at once, and what is stale stays so.
+        // A failed refresh is not retried immediately, and the stale value is still returned.
         while cache.get("ada").await.unwrap().is_some() {}
         for cache in caches.iter().cycle().take(12) {
             let failing = async || Err::<u64, _>(());
@@ -340,10 +345,10 @@ async fn what_is_stale_is_returned_and_loaded_anew_once() {
         }
         let loads: u64 = caches.iter().map(|cache| cache.stats().failed_loads).sum();
         assert_eq!(loads, 1);
-        // A write ends it, and so does the window.
+        // A write ends the staleness, and so does the end of the window.
         cache.remove("ada").await.unwrap();
-        let anew = caches[1].get_or_set_with("ada", ms(1), async || 3).await.unwrap();
-        assert_eq!(anew, 3);
+        let reloaded = caches[1].get_or_set_with("ada", ms(1), async || 3).await.unwrap();
+        assert_eq!(reloaded, 3);
         sleep(ms(2_100)).await;
         assert_eq!(cache.get_or_set_with("ada", ms(1), async || 4).await.unwrap(), 4);
         cache.clear().await.unwrap();
@@ -353,7 +358,7 @@ async fn what_is_stale_is_returned_and_loaded_anew_once() {
 }
 
 #[tokio::test]
-async fn a_lease_may_be_for_ever() {
+async fn lease_of_unlimited_length_is_released_after_the_load() {
     let server = Server::shared();
     let client = connect(server.url()).await;
     let cache = Cache::<String, u64>::builder(&client, "for-ever").lease(Duration::MAX);
@@ -361,33 +366,36 @@ async fn a_lease_may_be_for_ever() {
     assert_eq!(cache.get_or_set_with("ada", HOUR, async || 1).await.unwrap(), 1);
     let failed = cache.get_or_try_set_with("bob", HOUR, async || Err(())).await.unwrap();
     assert_eq!(failed, Err(Arc::new(())));
-    // It was given back.
+    // The failed load has released the lease.
     let again = cache.get_or_set_with("bob", HOUR, async || 2);
     assert_eq!(timeout(PATIENCE, again).await.unwrap().unwrap(), 2);
 }
 
-/// Of a master whose clock was ahead, when one whose clock is right takes its place.
+/// As after a failover from a master whose clock was ahead to one whose clock is right.
 #[test]
-fn a_clock_that_was_ahead_keeps_a_key_from_nobody() {
+fn lease_of_a_clock_that_was_ahead_does_not_block_the_key() {
     let server = Server::start_with_clock();
     let build = async || {
         let client = connect(server.url()).await;
         let lease = Duration::from_millis(300);
         Cache::<String, u64>::builder(&client, "ahead").lease(lease).build().unwrap()
     };
-    let (dies, lives) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let (crashing, surviving) = (Runtime::new().unwrap(), Runtime::new().unwrap());
     let gate = Gate::default();
     server.set_clock(HOUR);
-    dies.block_on(async {
+    crashing.block_on(async {
         begin(&build().await, "ada", &gate, 1);
         gate.has_begun().await;
     });
-    // It can't give the lease back.
-    dies.shutdown_background();
+    // As in a crash, the lease is not released.
+    crashing.shutdown_background();
     server.set_clock(Duration::ZERO);
-    lives.block_on(async {
+    surviving.block_on(async {
         let cache = build().await;
         let load = cache.get_or_set_with("ada", HOUR, async || 2);
-        assert_eq!(timeout(PATIENCE / 4, load).await.expect("not for an hour").unwrap(), 2);
+        assert_eq!(
+            timeout(PATIENCE / 4, load).await.expect("the key is not blocked for an hour").unwrap(),
+            2
+        );
     });
 }

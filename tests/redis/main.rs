@@ -1,4 +1,4 @@
-//! What feature `redis` adds, on real servers; and what it shares with the types in memory, on both.
+//! Tests of feature `redis` on real servers, and tests of the behaviour shared with the types in memory, on both.
 
 #[path = "../common/clock.rs"]
 mod clock;
@@ -10,37 +10,37 @@ mod log;
 #[path = "../common/redis.rs"]
 mod servers;
 
-mod answers;
 mod cache_events;
 mod cache_faults;
 mod client;
+mod compat;
 mod conformance;
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod expiring_set;
 mod failover;
 mod fleet;
+mod key_collisions;
 #[cfg(feature = "axum")]
 mod layer;
-mod layouts;
 mod loaders;
 mod many;
-mod moving;
-mod names;
 mod near;
+mod near_connections;
 mod near_history;
 mod near_many;
-mod near_ways;
 mod network;
+mod permissions;
 mod rate_limiter;
-mod rate_limiter_changes;
-mod rate_limiter_everything;
 mod rate_limiter_eviction;
 mod rate_limiter_faults;
-mod rate_limiter_lines;
 mod rate_limiter_model;
-mod rights;
+mod rate_limiter_set_limits;
+mod rate_limiter_stress;
+mod rate_limiter_waiting;
 mod runtimes;
+mod server_replies;
+mod slot_migration;
 mod timeout_dict;
 mod timeout_dict_faults;
 mod timeout_dict_model;

@@ -1,4 +1,4 @@
-//! Many keys in one call.
+//! `get_many` and `set_many` of `redis::Cache`.
 
 use std::time::Duration;
 
@@ -16,28 +16,29 @@ use crate::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// For what must come, on a machine that does much else.
+/// Timeout for results that must arrive, generous because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Checks `get_many` and `set_many` of a cache. Also used on other servers.
 pub(crate) async fn many(cache: &Cache<String, u64>) {
     let keys: Vec<String> = (0..300).map(|n| format!("key-{n}")).collect();
     let entries = || keys.iter().cloned().zip(0..);
     cache.set_many(entries(), Some(HOUR)).await.unwrap();
-    let mut wanted: Vec<Option<u64>> = (0..300).map(Some).collect();
+    let mut expected: Vec<Option<u64>> = (0..300).map(Some).collect();
     let get = async || cache.get_many(keys.iter().map(String::as_str)).await.unwrap();
-    assert_eq!(get().await, wanted);
+    assert_eq!(get().await, expected);
     assert!(matches!(cache.ttl("key-7").await.unwrap(), Ttl::Remaining(left) if left <= HOUR));
     cache.set_many(entries(), None).await.unwrap();
     assert_eq!(cache.ttl("key-7").await.unwrap(), Ttl::Persistent);
     for n in [0, 7, 299] {
         cache.remove(&keys[n]).await.unwrap();
-        wanted[n] = None;
+        expected[n] = None;
     }
-    assert_eq!(get().await, wanted);
-    let twice = [("key-7", 1), ("a", 2), ("key-7", 3)].map(|(key, n)| (key.to_owned(), n));
-    cache.set_many(twice, None).await.unwrap();
-    let same = cache.get_many(["key-7", "b", "key-7", "a"]).await.unwrap();
-    assert_eq!(same, [Some(3), None, Some(3), Some(2)]);
+    assert_eq!(get().await, expected);
+    let duplicate_keys = [("key-7", 1), ("a", 2), ("key-7", 3)].map(|(key, n)| (key.to_owned(), n));
+    cache.set_many(duplicate_keys, None).await.unwrap();
+    let values = cache.get_many(["key-7", "b", "key-7", "a"]).await.unwrap();
+    assert_eq!(values, [Some(3), None, Some(3), Some(2)]);
     cache.set_many([("a".to_owned(), 9)], Some(Duration::ZERO)).await.unwrap();
     assert_eq!(cache.get("a").await.unwrap(), None);
     assert_eq!(cache.get_many::<str>([]).await.unwrap(), []);
@@ -45,7 +46,7 @@ pub(crate) async fn many(cache: &Cache<String, u64>) {
 }
 
 #[tokio::test]
-async fn many_keys_are_read_and_written_in_their_order() {
+async fn get_many_and_set_many_keep_the_order_of_the_keys() {
     let server = Server::shared();
     for cache in kinds(&server, "many").await {
         many(&cache).await;
@@ -58,15 +59,18 @@ async fn many_keys_are_read_and_written_in_their_order() {
         };
         assert_eq!(spawned.await.unwrap().unwrap(), [Some(1), Some(2)]);
     }
-    let told = &kinds(&server, "many").await[1];
-    let mut events = told.events().await.unwrap();
-    told.set_many([("dead".to_owned(), 7)], Some(Duration::from_millis(1))).await.unwrap();
+    let with_events = &kinds(&server, "many").await[1];
+    let mut events = with_events.events().await.unwrap();
+    with_events
+        .set_many([("expired".to_owned(), 7)], Some(Duration::from_millis(1)))
+        .await
+        .unwrap();
     let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
-    assert_eq!((&event.key[..], event.value), ("dead", 7));
+    assert_eq!((&event.key[..], event.value), ("expired", 7));
 }
 
 #[tokio::test]
-async fn values_of_a_mebibyte_are_read_and_written_by_parts() {
+async fn get_many_and_set_many_split_large_values_into_batches() {
     let server = Server::shared();
     let client = connect(server.url()).await;
     let builder = Cache::<u64, String>::builder(&client, "large").format(Format::Raw);
@@ -79,9 +83,9 @@ async fn values_of_a_mebibyte_are_read_and_written_by_parts() {
     cache.clear().await.unwrap();
 }
 
-/// All others wait while a script runs.
+/// The server executes nothing else while a script runs.
 #[tokio::test]
-async fn no_script_reads_more_than_a_thousand() {
+async fn get_many_reads_at_most_a_thousand_keys_per_script() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let cache: Cache<u64, u64> = Cache::new(&client, "many").unwrap();
@@ -89,6 +93,6 @@ async fn no_script_reads_more_than_a_thousand() {
     let before = calls(&server, "evalsha").await;
     let keys: Vec<u64> = (0..20_000).collect();
     assert_eq!(cache.get_many(&keys).await.unwrap(), vec![None; keys.len()]);
-    // Of each of 16 shards, a thousand and the rest.
+    // Each of the 16 shards takes two scripts: a thousand keys, and the rest.
     assert_eq!(calls(&server, "evalsha").await - before, 32);
 }

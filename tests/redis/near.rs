@@ -1,4 +1,4 @@
-//! What is kept near: that it is used, that it is never older than what was seen, and what ends it.
+//! Near cache of `redis::Cache`: answers without the server, their freshness, and invalidation.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -26,22 +26,22 @@ use crate::{
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// For what must come, on a machine that does much else.
+/// Timeout for results that must arrive, generous because the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is kept stays until somebody says that it has changed.
+/// Returns a builder of a near cache whose answers last until they are invalidated.
 pub(crate) fn lasting(client: &Client, name: &str) -> CacheBuilder<String, u64> {
     Cache::builder(client, name).near(1_000).near_max_age(HOUR)
 }
 
-/// A near cache, and the same cache as others have it.
+/// Returns a near cache, and the same cache as another process without a near cache.
 pub(crate) async fn pair(server: &Server, name: &str) -> (Cache<String, u64>, Cache<String, u64>) {
     let (here, there) = (connect(server.url()).await, connect(server.url()).await);
     (lasting(&here, name).build().unwrap(), Cache::new(&there, name).unwrap())
 }
 
-/// Reads until the key is answered here.
-pub(crate) async fn keep(near: &Cache<String, u64>, key: &str) -> Option<u64> {
+/// Reads until the key is answered near, and returns that answer.
+pub(crate) async fn read_near(near: &Cache<String, u64>, key: &str) -> Option<u64> {
     let begin = Instant::now();
     loop {
         let before = near.stats().near_hits;
@@ -49,19 +49,20 @@ pub(crate) async fn keep(near: &Cache<String, u64>, key: &str) -> Option<u64> {
         if near.stats().near_hits > before {
             return value;
         }
-        assert!(begin.elapsed() < PATIENCE, "{key} is never kept");
+        assert!(begin.elapsed() < PATIENCE, "{key} is never answered near");
     }
 }
 
+/// Waits until `is_so` returns true.
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begin = Instant::now();
     while !is_so().await {
-        assert!(begin.elapsed() < PATIENCE, "{what} never");
+        assert!(begin.elapsed() < PATIENCE, "timeout: {what}");
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// How often a command was called.
+/// Returns how often the server has executed a command.
 pub(crate) async fn calls(server: &Server, command: &str) -> u64 {
     let mut plain = server.plain().await;
     let info: String = cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
@@ -71,11 +72,11 @@ pub(crate) async fn calls(server: &Server, command: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_answered_without_the_server() {
+async fn near_answer_is_returned_without_the_server() {
     let server = Server::start();
-    let (near, other) = pair(&server, "kept").await;
+    let (near, other) = pair(&server, "hits").await;
     other.set("ada".into(), 1).await.unwrap();
-    assert_eq!((keep(&near, "ada").await, keep(&near, "bob").await), (Some(1), None));
+    assert_eq!((read_near(&near, "ada").await, read_near(&near, "bob").await), (Some(1), None));
     let before = (calls(&server, "get").await, near.stats());
     for _ in 0..100 {
         assert_eq!(near.get("ada").await.unwrap(), Some(1));
@@ -93,19 +94,19 @@ async fn what_is_kept_is_answered_without_the_server() {
 }
 
 #[tokio::test]
-async fn what_others_change_is_seen() {
+async fn near_cache_sees_all_changes_by_other_clients() {
     let server = Server::start();
     let (near, other) = pair(&server, "others").await;
     let mut plain = server.plain().await;
     let key = "ada";
     for round in 0..3 {
-        for (way, wanted) in
+        for (way, expected) in
             [Some(2), Some(3), Some(4), Some(5), Some(6), None, None, None, None, None, None, None]
                 .into_iter()
                 .enumerate()
         {
             other.set(key.into(), 1).await.unwrap();
-            until("what was set", async || keep(&near, key).await == Some(1)).await;
+            until("what was set", async || read_near(&near, key).await == Some(1)).await;
             let owned = || key.to_owned();
             match way {
                 0 => drop(other.set(owned(), 2).await.unwrap()),
@@ -126,9 +127,9 @@ async fn what_others_change_is_seen() {
                 }
             }
             let what = format!("way {way} of round {round}");
-            until(&what, async || near.get(key).await.unwrap() == wanted).await;
-            // That there is none is kept, too, and ends.
-            until(&what, async || keep(&near, key).await == wanted).await;
+            until(&what, async || near.get(key).await.unwrap() == expected).await;
+            // A missing key is answered near, too, and invalidated.
+            until(&what, async || read_near(&near, key).await == expected).await;
         }
         let loaded = other.get_or_set_with(key, HOUR, async || 7).await.unwrap();
         until("what was loaded", async || near.get(key).await.unwrap() == Some(loaded)).await;
@@ -136,29 +137,29 @@ async fn what_others_change_is_seen() {
     assert!(near.stats().invalidations > 30);
 }
 
-/// Each verb, by which this process learns or changes something, ends what was kept before.
+/// Every method that reads or changes a key discards its older near answer, with or without events.
 #[tokio::test]
-async fn what_this_process_does_is_seen_at_once() {
+async fn near_cache_sees_own_changes_immediately() {
     let server = Server::start();
-    own_verbs(&connect(server.url()).await, &connect(server.url()).await).await;
-    // Nor does it hang on what the server tells.
-    let deaf = deaf_proxy(server.port()).await;
-    own_verbs(&connect(deaf).await, &connect(server.url()).await).await;
+    check_own_methods(&connect(server.url()).await, &connect(server.url()).await).await;
+    // Own changes do not depend on invalidations by the server.
+    let push_less = proxy_without_pushes(server.port()).await;
+    check_own_methods(&connect(push_less).await, &connect(server.url()).await).await;
 }
 
-async fn own_verbs(client: &Client, other: &Client) {
-    for told in [false, true] {
-        let name = if told { "own-told" } else { "own" };
+async fn check_own_methods(client: &Client, other: &Client) {
+    for with_events in [false, true] {
+        let name = if with_events { "own-events" } else { "own" };
         let builder = lasting(client, name);
-        let near = if told { builder.events(HOUR) } else { builder }.build().unwrap();
+        let near = if with_events { builder.events(HOUR) } else { builder }.build().unwrap();
         let other = Cache::<String, u64>::builder(other, name);
-        let other = if told { other.events(HOUR) } else { other }.build().unwrap();
+        let other = if with_events { other.events(HOUR) } else { other }.build().unwrap();
         let key = "ada";
         let owned = || key.to_owned();
         for way in 0..17 {
             near.set(owned(), 1).await.unwrap();
-            until("what was set", async || keep(&near, key).await == Some(1)).await;
-            let wanted = match way {
+            until("what was set", async || read_near(&near, key).await == Some(1)).await;
+            let expected = match way {
                 0 => (near.set(owned(), 2).await.unwrap(), Some(2)).1,
                 1 => (near.set_ex(owned(), 3, HOUR).await.unwrap(), Some(3)).1,
                 2 => (near.set_keep_ttl(owned(), 4).await.unwrap(), Some(4)).1,
@@ -173,17 +174,17 @@ async fn own_verbs(client: &Client, other: &Client) {
                 11 => (near.set_ex(owned(), 7, Duration::ZERO).await.unwrap(), None).1,
                 12 => {
                     near.remove(key).await.unwrap();
-                    assert_eq!(keep(&near, key).await, None);
+                    assert_eq!(read_near(&near, key).await, None);
                     assert!(near.set_nx(owned(), 8, None).await.unwrap());
                     Some(8)
                 }
                 13 => {
                     near.remove(key).await.unwrap();
-                    assert_eq!(keep(&near, key).await, None);
+                    assert_eq!(read_near(&near, key).await, None);
                     near.get_or_set_with(key, HOUR, async || 9).await.unwrap();
                     Some(9)
                 }
-                // What another has done is seen by another verb first.
+                // The process learns about another client's change by a method other than `get`.
                 14 => {
                     other.set(owned(), 10).await.unwrap();
                     let seen: Vec<_> = near.values().collect().await;
@@ -201,31 +202,31 @@ async fn own_verbs(client: &Client, other: &Client) {
                     None
                 }
             };
-            assert_eq!(near.get(key).await.unwrap(), wanted, "way {way}");
-            assert_eq!(near.contains_key(key).await.unwrap(), wanted.is_some(), "way {way}");
-            assert_eq!(near.get_many([key]).await.unwrap(), [wanted], "way {way}");
+            assert_eq!(near.get(key).await.unwrap(), expected, "way {way}");
+            assert_eq!(near.contains_key(key).await.unwrap(), expected.is_some(), "way {way}");
+            assert_eq!(near.get_many([key]).await.unwrap(), [expected], "way {way}");
         }
         many(&near).await;
         near.clear().await.unwrap();
     }
 }
 
-/// Leads to a server, and loses all that this tells without being asked.
-async fn deaf_proxy(port: u16) -> String {
+/// Starts a proxy to a server that drops all push messages, and returns its URL.
+async fn proxy_without_pushes(port: u16) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
             let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
             let _ = (near.set_nodelay(true), far.set_nodelay(true));
-            let ((mut questions, mut to_near), (mut answers, mut to_far)) =
+            let ((mut requests, mut to_near), (mut replies, mut to_far)) =
                 (near.into_split(), far.into_split());
-            tokio::spawn(async move { tokio::io::copy(&mut questions, &mut to_far).await });
+            tokio::spawn(async move { tokio::io::copy(&mut requests, &mut to_far).await });
             tokio::spawn(async move {
                 let mut held = Vec::new();
-                while let Ok(1..) = answers.read_buf(&mut held).await {
-                    let passed = without_pushes(&mut held);
-                    if to_near.write_all(&passed).await.is_err() {
+                while let Ok(1..) = replies.read_buf(&mut held).await {
+                    let forwarded = without_pushes(&mut held);
+                    if to_near.write_all(&forwarded).await.is_err() {
                         return;
                     }
                 }
@@ -235,35 +236,38 @@ async fn deaf_proxy(port: u16) -> String {
     url
 }
 
-/// Takes from `held` what is no push. What is less than a whole one stays, as does what may be the begin of one.
+/// Removes from `held` all bytes that are not part of a push message, and returns them. A partial message stays, and so
+/// does a possible beginning of one.
 fn without_pushes(held: &mut Vec<u8>) -> Vec<u8> {
     const HEAD: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
-    let mut passed = Vec::new();
+    let mut forwarded = Vec::new();
     while let Some(at) = held.iter().position(|byte| *byte == b'>') {
-        passed.extend(held.drain(..at));
+        forwarded.extend(held.drain(..at));
         let len = held.len().min(HEAD.len());
         if held[..len] != HEAD[..len] {
-            passed.extend(held.drain(..1));
+            forwarded.extend(held.drain(..1));
             continue;
         }
-        // The names that follow, each in two lines, which no name here breaks; or none.
+        // The keys follow, each in two lines (no key of these tests contains a newline), or none.
         let lines: Vec<_> = held.split_inclusive(|byte| *byte == b'\n').collect();
         let names = lines.get(3).filter(|line| line.ends_with(b"\n"));
-        let Some(names) = names.and_then(|line| str::from_utf8(line).ok()) else { return passed };
+        let Some(names) = names.and_then(|line| str::from_utf8(line).ok()) else {
+            return forwarded;
+        };
         let names: usize = names.trim_start_matches('*').trim().parse().unwrap_or(0);
         let push = lines.iter().take(4 + 2 * names);
         if push.clone().count() < 4 + 2 * names || !push.clone().all(|line| line.ends_with(b"\n")) {
-            return passed;
+            return forwarded;
         }
         let len: usize = push.map(|line| line.len()).sum();
         held.drain(..len);
     }
-    passed.append(held);
-    passed
+    forwarded.append(held);
+    forwarded
 }
 
 #[tokio::test]
-async fn an_event_is_not_followed_by_what_it_was_about() {
+async fn near_cache_does_not_return_a_value_after_its_event() {
     let server = Server::shared();
     let client = connect(server.url()).await;
     let build = |builder: CacheBuilder<String, u64>| {
@@ -275,7 +279,7 @@ async fn an_event_is_not_followed_by_what_it_was_about() {
     let mut lossless = near.events_lossless("g").await.unwrap();
     for n in 0..50 {
         other.set("ada".into(), n).await.unwrap();
-        until("what was set", async || keep(&near, "ada").await == Some(n)).await;
+        until("what was set", async || read_near(&near, "ada").await == Some(n)).await;
         other.expire_now("ada").await.unwrap();
         if n % 2 == 0 {
             assert_eq!(all.recv().await.unwrap().unwrap().value, n);
@@ -289,11 +293,11 @@ async fn an_event_is_not_followed_by_what_it_was_about() {
 }
 
 #[tokio::test]
-async fn those_who_miss_a_key_share_one_question() {
+async fn concurrent_misses_of_a_key_share_one_request() {
     let server = Server::start();
     let (near, other) = pair(&server, "shared").await;
     other.set("ada".into(), 1).await.unwrap();
-    near.get("nobody").await.unwrap();
+    near.get("missing").await.unwrap();
     let before = calls(&server, "get").await;
     server.pause();
     let reads: Vec<_> = (0..200)
@@ -302,7 +306,7 @@ async fn those_who_miss_a_key_share_one_question() {
             tokio::spawn(async move { near.get("ada").await.unwrap() })
         })
         .collect();
-    // Whoever leaves is missed by nobody, the first one least of all.
+    // Dropped callers do not affect the others, not even the one that sent the request.
     reads[0].abort();
     reads[7].abort();
     tokio::task::yield_now().await;
@@ -317,11 +321,11 @@ async fn those_who_miss_a_key_share_one_question() {
 }
 
 #[tokio::test]
-async fn a_value_dies_no_later_than_its_deadline() {
+async fn near_value_expires_at_its_deadline_without_invalidation() {
     let server = Server::start();
     let (near, other) = pair(&server, "ttl").await;
     let mut plain = server.plain().await;
-    // So that the server tells nothing by itself.
+    // Otherwise the server would send an invalidation when the value expires.
     let debug: Result<(), _> =
         cmd("DEBUG").arg("SET-ACTIVE-EXPIRE").arg(0).query_async(&mut plain).await;
     debug.unwrap();
@@ -329,26 +333,26 @@ async fn a_value_dies_no_later_than_its_deadline() {
         let ttl = Duration::from_millis(60);
         other.set_ex("ada".into(), n, ttl).await.unwrap();
         let set = Instant::now();
-        let mut kept = 0;
+        let mut hits = 0;
         loop {
             let (before, begin) = (near.stats().near_hits, Instant::now());
             let value = near.get("ada").await.unwrap();
-            kept += near.stats().near_hits - before;
+            hits += near.stats().near_hits - before;
             match value {
                 Some(value) => {
                     assert_eq!(value, n);
-                    // Less than a millisecond longer.
+                    // A value lives less than a millisecond longer than its TTL.
                     assert!(begin - set < ttl + Duration::from_millis(1), "{:?}", begin - set);
                 }
                 None => break,
             }
         }
-        assert!(kept > 0 || set.elapsed() > ttl);
+        assert!(hits > 0 || set.elapsed() > ttl);
     }
 }
 
 #[tokio::test]
-async fn nothing_is_used_that_is_older_than_it_may_be() {
+async fn near_answer_is_never_older_than_near_max_age() {
     let server = Server::start();
     let proxy = Proxy::to(server.port()).await;
     let (client, other) = (connect(proxy.url()).await, connect(server.url()).await);
@@ -359,13 +363,13 @@ async fn nothing_is_used_that_is_older_than_it_may_be() {
     for n in 0..3 {
         other.set("ada".into(), n).await.unwrap();
         until("what was set", async || near.get("ada").await.unwrap() == Some(n)).await;
-        // Nobody is told any more, and nobody is told of that.
+        // Invalidations no longer arrive, and the client does not notice it.
         proxy.silence();
         other.set("ada".into(), n + 1).await.unwrap();
         sleep(max_age).await;
         assert_eq!(near.get("ada").await.unwrap(), Some(n + 1));
     }
-    // Of zero: nothing is kept.
+    // With a maximum age of zero, nothing is cached near.
     let builder = Cache::builder(&client, "age").near(10).near_max_age(Duration::ZERO);
     let near: Cache<String, u64> = builder.build().unwrap();
     for _ in 0..10 {
@@ -375,14 +379,14 @@ async fn nothing_is_used_that_is_older_than_it_may_be() {
 }
 
 #[tokio::test]
-async fn a_feed_that_goes_silent_is_noticed() {
+async fn silent_connection_is_noticed_beyond_near_max_age() {
     let server = Server::start();
     let proxy = Proxy::to(server.port()).await;
     let near = lasting(&connect(proxy.url()).await, "silent").build().unwrap();
     let other: Cache<String, u64> = Cache::new(&connect(server.url()).await, "silent").unwrap();
     other.set("ada".into(), 1).await.unwrap();
-    assert_eq!(keep(&near, "ada").await, Some(1));
-    // It lives for longer than a silence is allowed to last, without a question.
+    assert_eq!(read_near(&near, "ada").await, Some(1));
+    // The probes keep an idle connection alive for longer than the silence limit.
     sleep(Duration::from_millis(1_500)).await;
     let hits = near.stats().near_hits;
     assert_eq!(near.get("ada").await.unwrap(), Some(1));
@@ -393,7 +397,7 @@ async fn a_feed_that_goes_silent_is_noticed() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_across_a_cut() {
+async fn near_answers_are_dropped_when_the_connection_closes() {
     let server = Server::start();
     let proxy = Proxy::to(server.port()).await;
     let client =
@@ -405,7 +409,7 @@ async fn nothing_is_kept_across_a_cut() {
         until("what was set", async || near.get("ada").await.is_ok_and(|it| it == Some(n))).await;
         proxy.close(true);
         proxy.cut();
-        // Nobody knows what the server says now.
+        // Without a connection, the near answer must not be used.
         until("an error", async || near.get("ada").await.is_err()).await;
         other.set("ada".into(), n + 100).await.unwrap();
         assert!(near.get("ada").await.is_err());
@@ -416,7 +420,7 @@ async fn nothing_is_kept_across_a_cut() {
 }
 
 #[tokio::test]
-async fn where_nobody_tells_nothing_is_kept() {
+async fn server_without_tracking_caches_nothing_near() {
     let server = Server::start();
     let mut plain = server.plain().await;
     let mut user = cmd("ACL");
@@ -443,7 +447,7 @@ async fn where_nobody_tells_nothing_is_kept() {
 }
 
 #[tokio::test]
-async fn there_are_no_more_than_there_may_be() {
+async fn near_cache_is_bounded_by_max_entries() {
     let server = Server::shared();
     let client = connect(server.url()).await;
     let builder = Cache::builder(&client, "bound").near(50).near_max_age(HOUR);
@@ -463,42 +467,42 @@ async fn there_are_no_more_than_there_may_be() {
     near.clear().await.unwrap();
 }
 
-/// A value whose code does what it likes.
+/// A number whose `Clone` panics on 13 and whose `Deserialize` panics on 14.
 #[derive(Debug, PartialEq, Serialize)]
-struct Wild(u64);
+struct Panics(u64);
 
-impl Clone for Wild {
+impl Clone for Panics {
     fn clone(&self) -> Self {
-        assert_ne!(self.0, 13, "it can't be cloned");
+        assert_ne!(self.0, 13, "expected panic of the clone");
         Self(self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Wild {
+impl<'de> Deserialize<'de> for Panics {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = u64::deserialize(deserializer)?;
-        assert_ne!(value, 14, "it can't be read");
+        assert_ne!(value, 14, "expected panic of the deserializer");
         Ok(Self(value))
     }
 }
 
 #[tokio::test]
-async fn a_value_that_panics_harms_nobody_else() {
+async fn panic_in_clone_or_deserialize_affects_only_its_callers() {
     let server = Server::shared();
     let client = connect(server.url()).await;
-    let near: Cache<String, Wild> = lasting_of(&client, "wild");
-    near.set("good".into(), Wild(1)).await.unwrap();
+    let near: Cache<String, Panics> = lasting_of(&client, "panicking");
+    near.set("good".into(), Panics(1)).await.unwrap();
     for value in [13, 14] {
-        let mut plain: Cache<String, u64> = Cache::new(&client, "wild").unwrap();
+        let mut plain: Cache<String, u64> = Cache::new(&client, "panicking").unwrap();
         plain.set("bad".into(), value).await.unwrap();
         for _ in 0..3 {
             let read = AssertUnwindSafe(near.get("bad")).catch_unwind().await;
             match value {
-                // It need not be cloned where it is not kept.
-                13 => assert_eq!(read.unwrap().unwrap(), Some(Wild(13))),
+                // A value that is not cached need not be cloned.
+                13 => assert_eq!(read.unwrap().unwrap(), Some(Panics(13))),
                 _ => assert!(read.is_err()),
             }
-            assert_eq!(near.get("good").await.unwrap(), Some(Wild(1)));
+            assert_eq!(near.get("good").await.unwrap(), Some(Panics(1)));
             let names: Vec<String> = (0..20).map(|n| format!("{value}-{n}")).collect();
             let keys = names.iter().map(|name| &**name).chain(["bad"]);
             let read = AssertUnwindSafe(near.get_many(keys)).catch_unwind().await;
@@ -508,8 +512,8 @@ async fn a_value_that_panics_harms_nobody_else() {
             }
         }
         plain.set("bad".into(), 2).await.unwrap();
-        until("the good value", async || near.get("bad").await.unwrap() == Some(Wild(2))).await;
-        plain = Cache::new(&client, "wild").unwrap();
+        until("the good value", async || near.get("bad").await.unwrap() == Some(Panics(2))).await;
+        plain = Cache::new(&client, "panicking").unwrap();
         plain.remove("bad").await.unwrap();
     }
 }
@@ -522,7 +526,7 @@ fn lasting_of<V: Clone + Serialize + serde::de::DeserializeOwned + Send + Sync +
 }
 
 #[tokio::test]
-async fn errors_are_for_all_who_wait_and_are_not_kept() {
+async fn read_errors_are_shared_by_waiters_and_not_cached() {
     let server = Server::start();
     let mut plain = server.plain().await;
     let (near, other) = pair(&server, "errors").await;
@@ -535,7 +539,7 @@ async fn errors_are_for_all_who_wait_and_are_not_kept() {
     }
     assert_eq!(near.get_many(["ada", "bob"]).await.unwrap(), [None, None]);
     cmd("DEL").arg(&keys).exec_async(&mut plain).await.unwrap();
-    cmd("SET").arg(&keys).arg("no number").exec_async(&mut plain).await.unwrap();
+    cmd("SET").arg(&keys).arg("not a number").exec_async(&mut plain).await.unwrap();
     let error = near.get("ada").await;
     assert!(matches!(error, Err(Error::Decode { .. })), "{error:?}");
     cmd("SET").arg(&keys).arg("2").exec_async(&mut plain).await.unwrap();
@@ -543,7 +547,7 @@ async fn errors_are_for_all_who_wait_and_are_not_kept() {
 }
 
 #[tokio::test]
-async fn calls_that_are_dropped_anywhere_leave_nothing_old() {
+async fn dropped_calls_leave_no_outdated_near_answer() {
     let server = Server::start();
     let (near, _) = pair(&server, "dropped").await;
     let mut random = SmallRng::seed_from_u64(21);
@@ -576,28 +580,31 @@ async fn calls_that_are_dropped_anywhere_leave_nothing_old() {
         if dropped > 200 && done > 200 {
             return;
         }
-        assert!(n < 100_000, "{dropped} were dropped, and {done} were not");
+        assert!(n < 100_000, "{dropped} writes were dropped, and {done} completed");
     }
 }
 
 #[tokio::test]
-async fn other_credentials_are_used_for_it_too() {
+async fn near_connection_uses_changed_credentials() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let near = lasting(&client, "login").build().unwrap();
     near.set("ada".into(), 1).await.unwrap();
-    assert_eq!(keep(&near, "ada").await, Some(1));
+    assert_eq!(read_near(&near, "ada").await, Some(1));
     server.ask("CONFIG SET requirepass secret");
     client.set_credentials(None, "secret");
     near.set("ada".into(), 2).await.unwrap();
     server.ask("CLIENT KILL TYPE normal");
-    until("it logs in", async || near.get("ada").await.is_ok_and(|it| it == Some(2))).await;
-    assert_eq!(keep(&near, "ada").await, Some(2));
+    until("the near connection logs in", async || {
+        near.get("ada").await.is_ok_and(|it| it == Some(2))
+    })
+    .await;
+    assert_eq!(read_near(&near, "ada").await, Some(2));
 }
 
-/// Nor any task: one that held the cache would keep them.
+/// It also shows that no task keeps the cache alive.
 #[tokio::test]
-async fn what_is_dropped_leaves_no_connections() {
+async fn dropped_near_cache_closes_its_connections() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let other: Cache<String, u64> = Cache::new(&client, "gone").unwrap();
@@ -606,16 +613,16 @@ async fn what_is_dropped_leaves_no_connections() {
     let before = connected();
     for _ in 0..5 {
         let near = lasting(&client, "gone").events(HOUR).build().unwrap();
-        assert_eq!(keep(&near, "ada").await, Some(1));
+        assert_eq!(read_near(&near, "ada").await, Some(1));
         let _all = near.events().await.unwrap();
         let _lossless = near.events_lossless("g").await.unwrap();
         assert!(connected() > before);
     }
-    until("they end", async || connected() == before).await;
+    until("the connections close", async || connected() == before).await;
 }
 
 #[tokio::test]
-async fn on_a_cluster_each_master_tells() {
+async fn every_master_of_a_cluster_invalidates_near_answers() {
     let mut cluster = Cluster::start();
     let (client, other) = (connect(cluster.urls()).await, connect(cluster.urls()).await);
     let near = lasting(&client, "c").build().unwrap();
@@ -625,7 +632,7 @@ async fn on_a_cluster_each_master_tells() {
         for key in &keys {
             other.set(key.clone(), round).await.unwrap();
             until(key, async || near.get(key).await.unwrap() == Some(round)).await;
-            assert_eq!(keep(&near, key).await, Some(round));
+            assert_eq!(read_near(&near, key).await, Some(round));
         }
         for key in &keys {
             near.set(key.clone(), 100 + round).await.unwrap();
@@ -633,7 +640,7 @@ async fn on_a_cluster_each_master_tells() {
         }
     }
     many(&near).await;
-    // A slot that moves: what was kept of it is the new master's to tell of.
+    // After a slot has moved, its new master sends the invalidations.
     let record = cluster.nodes()[0].ask("KEYS *");
     let record = record.lines().find(|line| line.contains(":k")).unwrap().to_owned();
     let key = record.rsplit(':').next().unwrap().to_owned();
@@ -644,7 +651,7 @@ async fn on_a_cluster_each_master_tells() {
         .iter()
         .map(|node| node.ask("CLUSTER MYID").lines().nth(1).unwrap().to_owned())
         .collect();
-    assert!(keep(&near, &key).await.is_some());
+    assert!(read_near(&near, &key).await.is_some());
     cluster.nodes()[1].ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
     cluster.nodes()[0].ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
     let mut version = 1_000;
@@ -657,18 +664,21 @@ async fn on_a_cluster_each_master_tells() {
         assert_eq!(near.get(&key).await.unwrap(), Some(version));
     };
     change().await;
-    // Some of its keys are here, and some there.
-    let wanted: Vec<_> = other.get_many(&keys).await.unwrap();
+    // While it moves, its keys are divided between two masters.
+    let expected: Vec<_> = other.get_many(&keys).await.unwrap();
     let to = cluster.nodes()[1].port();
     let begin = Instant::now();
     loop {
-        assert_eq!(near.get_many(&keys).await.unwrap(), wanted);
-        let some = cluster.nodes()[0].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 1"));
-        let Some(record) = some.lines().nth(2) else { break };
+        assert_eq!(near.get_many(&keys).await.unwrap(), expected);
+        let first_record = cluster.nodes()[0].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 1"));
+        let Some(record) = first_record.lines().nth(2) else { break };
         let moved = cluster.nodes()[0].ask(&format!("MIGRATE 127.0.0.1 {to} {record} 0 5000"));
         assert!(moved.starts_with("+OK"), "{moved}");
     }
-    assert!(begin.elapsed() < PATIENCE, "what is divided is not waited for");
+    assert!(
+        begin.elapsed() < PATIENCE,
+        "reads of a divided slot must not wait for the end of the move"
+    );
     change().await;
     for node in [1, 0, 2] {
         cluster.nodes()[node].ask(&format!("CLUSTER SETSLOT {slot} NODE {}", ids[1]));

@@ -1,7 +1,8 @@
-//! Four processes with a near cache each, whose connections are cut and go silent, which are stopped, and so is their server,
-//! which is replaced by its replica. Each checks that it never sees a version older than it has seen or written.
+//! Randomized test of near caches in four processes. Connections are closed or go silent, processes and their server
+//! are stopped, and the server fails over to its replica. Each process checks that it never reads a version older than
+//! it has seen or written.
 //!
-//! `FLEETING_NEAR_SECONDS` makes it longer. With `--release` four minutes have ten million operations, on two cores.
+//! `FLEETING_NEAR_SECONDS` sets the duration. With `--release`, four minutes run ten million operations on two cores.
 
 use std::{
     env, fs,
@@ -31,18 +32,19 @@ use crate::servers::{Proxy, Server};
 const PROCESSES: usize = 4;
 const TASKS: usize = 6;
 
-/// Of each process: of these the first half are never removed, and have no TTL.
+/// Number of keys of each process. The first half are never removed, and have no TTL.
 const KEYS: usize = 24;
 
-/// How long a write may be carried out after its answer was lost: longer than a server is stopped.
-const LATE: Duration = Duration::from_millis(1_500);
+/// Maximum delay after which the server may still execute a write whose reply was lost. Longer than a server is
+/// stopped.
+const MAX_DELAY: Duration = Duration::from_millis(1_500);
 
-/// What a process of the history knows: for each key twice the version that was seen or written last, and one more where
-/// that is gone.
+/// Knowledge of one process. For each key: twice the version that was last seen or written, plus one if that version
+/// was seen to be removed.
 struct History {
     cache: Cache<String, u64>,
     known: Vec<AtomicU64>,
-    /// Of the own keys: the last version that was sent, and when another may be.
+    /// For each key of this process: the last version that was sent, and when the next may be sent.
     written: Vec<Mutex<(u64, Instant)>>,
     process: usize,
     ops: AtomicU64,
@@ -50,17 +52,17 @@ struct History {
 }
 
 impl History {
-    /// What came of a call that began when `before` was known.
+    /// Checks and records the result of a call that began when `before` was known.
     fn see(&self, key: usize, value: Option<u64>, before: u64) {
         let now = match value {
             Some(version) => 2 * version,
             None if before == 0 => 0,
             None => before | 1,
         };
-        assert!(now >= before, "{}: {value:?} after {before}, which was known", name(key));
+        assert!(now >= before, "{}: {value:?} after {before} was known", name(key));
         assert!(
             value.is_some() || before == 0 || !is_lasting(key),
-            "{}: {before} has gone",
+            "{}: {before} is missing",
             name(key)
         );
         self.known[key].fetch_max(now, SeqCst);
@@ -70,7 +72,7 @@ impl History {
         self.known[key].load(SeqCst)
     }
 
-    /// Passes over what failed because of what is done to the connections; anything else is a failure.
+    /// Ignores temporary errors, which the injected faults cause. Any other error fails the test.
     fn ok<T>(&self, answer: Result<T, Error>) -> Option<T> {
         self.ops.fetch_add(1, Relaxed);
         match answer {
@@ -105,7 +107,7 @@ impl History {
                 }
             }
             2 => {
-                // It reads on another way, and changes nothing.
+                // `ttl` is never answered near.
                 let ttl = self.ok(self.cache.ttl(&name(key)).await);
                 if ttl == Some(fleeting::Ttl::Missing) {
                     self.see(key, None, before);
@@ -118,7 +120,7 @@ impl History {
                 }
             }
             4 => {
-                // Dropped at some await.
+                // Drops the call after a random number of polls.
                 let polls = random.random_range(0..20);
                 let name = name(key);
                 tokio::select! {
@@ -146,20 +148,20 @@ impl History {
         if Instant::now() < written.1 {
             return;
         }
-        // Whatever becomes of this one, what was sent may come late.
-        written.1 = Instant::now() + LATE;
+        // If this call fails or is dropped, the server may still execute it later.
+        written.1 = Instant::now() + MAX_DELAY;
         written.0 += 1;
         let (version, name) = (written.0, name(key));
         let before = self.known(key);
-        let how = random.random_range(0..8);
-        let is_removed = how >= 6 && !is_lasting(key);
+        let method = random.random_range(0..8);
+        let is_removed = method >= 6 && !is_lasting(key);
         let ttl = match is_lasting(key) {
             true => Duration::MAX,
             false => Duration::from_millis(random.random_range(1..200)),
         };
         let polls = if random.random_ratio(1, 30) { random.random_range(0..20) } else { u32::MAX };
         let write = async {
-            match how {
+            match method {
                 _ if is_removed => self.cache.remove(&name).await.map(|old| old.is_some()),
                 0 => self.cache.set(name, version).await.map(|_| true),
                 1 => self.cache.set_many([(name, version)], Some(ttl)).await.map(|()| true),
@@ -195,8 +197,8 @@ fn is_lasting(key: usize) -> bool {
     key % KEYS < KEYS / 2
 }
 
-/// What a process does, for so long: it leaves what came of it in a file.
-async fn take_part(url: &str, process: usize, seconds: u64, file: &Path) {
+/// Runs one process of the test for `seconds`, and writes its counts to `file`.
+async fn run_process(url: &str, process: usize, seconds: u64, file: &Path) {
     let client = Client::builder(url).timeout(Duration::from_secs(5)).lazy().unwrap();
     let history = Arc::new(History {
         cache: Cache::builder(&client, "h").near(PROCESSES * KEYS / 2).build().unwrap(),
@@ -233,7 +235,7 @@ async fn take_part(url: &str, process: usize, seconds: u64, file: &Path) {
 
 fn start_process(url: &str, process: usize, seconds: u64, file: &Path) -> Child {
     Command::new(env::current_exe().unwrap())
-        .args(["--exact", "near_history::no_process_sees_what_is_older_than_it_has_seen"])
+        .args(["--exact", "near_history::no_process_reads_a_version_older_than_it_has_seen"])
         .env("FLEETING_NEAR", format!("{url} {process} {seconds} {}", file.display()))
         .spawn()
         .unwrap()
@@ -244,13 +246,13 @@ fn signal(child: &Child, signal: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_process_sees_what_is_older_than_it_has_seen() {
+async fn no_process_reads_a_version_older_than_it_has_seen() {
     if let Ok(history) = env::var("FLEETING_NEAR") {
         let [url, process, seconds, file] = history.split(' ').collect::<Vec<_>>()[..] else {
             unreachable!()
         };
         let (process, seconds) = (process.parse().unwrap(), seconds.parse().unwrap());
-        return take_part(url, process, seconds, Path::new(file)).await;
+        return run_process(url, process, seconds, Path::new(file)).await;
     }
     let seconds: u64 = env::var("FLEETING_NEAR_SECONDS").map_or(2, |it| it.parse().unwrap());
     let master = Server::start();
@@ -267,16 +269,16 @@ async fn no_process_sees_what_is_older_than_it_has_seen() {
     let mut faults = [0; 5];
     let mut is_master = 0;
     while processes.iter_mut().all(|process| process.try_wait().unwrap().is_none()) {
-        // Often in a short run; in a long one processes also come to do something between.
+        // Frequent faults in a short run; in a long run, processes also get time between faults.
         let longest = 200 * seconds.clamp(2, 10);
         sleep(Duration::from_millis(random.random_range(30..longest))).await;
-        let one = random.random_range(0..PROCESSES);
+        let process_at = random.random_range(0..PROCESSES);
         let pause = Duration::from_millis(random.random_range(1..300));
         let fault = random.random_range(0..5);
         faults[fault] += 1;
         match fault {
-            0 => proxies[one].cut(),
-            1 => proxies[one].silence(),
+            0 => proxies[process_at].cut(),
+            1 => proxies[process_at].silence(),
             2 => {
                 let server = servers[is_master];
                 server.pause();
@@ -284,12 +286,12 @@ async fn no_process_sees_what_is_older_than_it_has_seen() {
                 server.resume();
             }
             3 => {
-                signal(&processes[one], "-STOP");
+                signal(&processes[process_at], "-STOP");
                 thread::sleep(pause);
-                signal(&processes[one], "-CONT");
+                signal(&processes[process_at], "-CONT");
             }
             _ => {
-                // The replica has all before it takes its master's place: a write that was answered is not lost.
+                // `FAILOVER` waits until the replica has all writes, so that no acknowledged write is lost.
                 let to = servers[1 - is_master];
                 let begun = servers[is_master].ask(&format!("FAILOVER TO 127.0.0.1 {}", to.port()));
                 if begun.starts_with("+OK") {
@@ -306,13 +308,13 @@ async fn no_process_sees_what_is_older_than_it_has_seen() {
     for (mut process, file) in processes.into_iter().zip(files) {
         assert!(process.wait().unwrap().success());
         let line = fs::read_to_string(file).unwrap();
-        for (sum, figure) in sum.iter_mut().zip(line.split(' ')) {
-            *sum += figure.parse::<u64>().unwrap();
+        for (sum, count) in sum.iter_mut().zip(line.split(' ')) {
+            *sum += count.parse::<u64>().unwrap();
         }
     }
-    let [ops, errors, hits, told] = sum;
+    let [ops, errors, hits, invalidations] = sum;
     println!(
-        "{ops} operations, {errors} of them errors; {hits} answered near, told of {told}; {faults:?}"
+        "{ops} operations, {errors} errors; {hits} near hits, {invalidations} invalidations; faults {faults:?}"
     );
-    assert!(hits > 0 && told > 0);
+    assert!(hits > 0 && invalidations > 0);
 }

@@ -1,4 +1,4 @@
-//! Many keys of a near cache at once: what is not kept is one question, and never older than what was seen.
+//! `get_many` of a near cache: one request for all misses, and no outdated values.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -12,15 +12,15 @@ use crate::{
 };
 
 #[tokio::test]
-async fn many_that_are_not_kept_are_one_question() {
+async fn misses_of_get_many_are_read_by_one_script() {
     let server = Server::start();
     let (near, other) = pair(&server, "cold").await;
     let names = |from: u64, to: u64| -> Vec<String> { (from..to).map(|n| n.to_string()).collect() };
     other.set_many(names(0, 500).into_iter().zip(0..), Some(HOUR)).await.unwrap();
-    let wanted = |from: u64, to: u64| -> Vec<_> {
+    let expected = |from: u64, to: u64| -> Vec<_> {
         (from..to).map(|n| Some(n).filter(|n| *n < 500)).collect()
     };
-    // From here on the server knows the script.
+    // Loads the script into the server, so that the counts below have no `NOSCRIPT` error.
     assert_eq!(near.get_many(&names(2_000, 2_002)).await.unwrap(), [None, None]);
     let counts = async || {
         let mut counts = Vec::new();
@@ -30,18 +30,19 @@ async fn many_that_are_not_kept_are_one_question() {
         counts
     };
     let before = counts().await;
-    assert_eq!(near.get_many(&names(0, 900)).await.unwrap(), wanted(0, 900));
+    assert_eq!(near.get_many(&names(0, 900)).await.unwrap(), expected(0, 900));
     let after = counts().await;
-    let more: Vec<u64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
-    assert_eq!(more, [1, 0, 900, 500]);
-    // All of it is kept, a key that comes twice too.
-    let twice = ["7", "x", "7", "x"];
-    assert_eq!(near.get_many([twice[0]]).await.unwrap(), [Some(7)]);
-    assert_eq!(near.get_many(&names(0, 900)).await.unwrap(), wanted(0, 900));
+    let increase: Vec<u64> =
+        after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    assert_eq!(increase, [1, 0, 900, 500]);
+    // All answers are cached, including duplicate keys.
+    let duplicate_keys = ["7", "x", "7", "x"];
+    assert_eq!(near.get_many([duplicate_keys[0]]).await.unwrap(), [Some(7)]);
+    assert_eq!(near.get_many(&names(0, 900)).await.unwrap(), expected(0, 900));
     assert_eq!(counts().await, after);
-    near.get_many(twice).await.unwrap();
+    near.get_many(duplicate_keys).await.unwrap();
     assert_eq!(calls(&server, "get").await, after[2] + 1);
-    // Whoever comes while others ask waits with them, for what they ask for; whoever leaves is missed by nobody.
+    // Concurrent calls share the requests of common keys, and a dropped call does not affect the others.
     let before = calls(&server, "get").await;
     server.pause();
     let read = |from: u64, to: u64| {
@@ -57,11 +58,11 @@ async fn many_that_are_not_kept_are_one_question() {
     reads[0].abort();
     server.resume();
     let [_, second, third] = reads;
-    assert_eq!(second.await.unwrap(), wanted(1_500, 1_900));
-    assert_eq!(third.await.unwrap(), wanted(1_800, 2_900));
+    assert_eq!(second.await.unwrap(), expected(1_500, 1_900));
+    assert_eq!(third.await.unwrap(), expected(1_800, 2_900));
     assert_eq!(one.await.unwrap(), None);
     until("all answers", async || calls(&server, "get").await - before == 1_900 - 2).await;
-    // By the mebibyte.
+    // Large values are read in replies of about a mebibyte.
     let client = connect(server.url()).await;
     let large: Cache<u64, Vec<u8>> =
         Cache::builder(&client, "large").near(100).format(Format::Raw).build().unwrap();
@@ -73,9 +74,9 @@ async fn many_that_are_not_kept_are_one_question() {
     assert_eq!(counts().await[0] - before[0], 5);
 }
 
-/// Readers of many keys at once, of one, and writers here and elsewhere: nobody sees what is older than was known.
+/// Readers of one and of many keys, and writers in this process and in another.
 #[tokio::test]
-async fn many_are_never_older_than_what_was_seen() {
+async fn get_many_returns_no_version_older_than_known() {
     const KEYS: usize = 60;
     let server = Server::start();
     let (near, other) = pair(&server, "many").await;
@@ -86,21 +87,21 @@ async fn many_are_never_older_than_what_was_seen() {
         assert!(value >= before, "{key}: {value} after {before}");
         known[key].fetch_max(value, SeqCst);
     };
-    let (rounds, left) = (300, AtomicU64::new(6));
+    let (rounds, writers_left) = (300, AtomicU64::new(6));
     let read = async |seed: u64| {
         let mut random = SmallRng::seed_from_u64(seed);
-        while left.load(SeqCst) > 0 {
-            let some: Vec<usize> = (0..random.random_range(1..2 * KEYS))
+        while writers_left.load(SeqCst) > 0 {
+            let sampled: Vec<usize> = (0..random.random_range(1..2 * KEYS))
                 .map(|_| random.random_range(0..KEYS))
                 .collect();
-            let before: Vec<u64> = some.iter().map(|key| known[*key].load(SeqCst)).collect();
-            let names = some.iter().map(|key| &*keys[*key]);
+            let before: Vec<u64> = sampled.iter().map(|key| known[*key].load(SeqCst)).collect();
+            let names = sampled.iter().map(|key| &*keys[*key]);
             let polls =
                 if random.random_ratio(1, 4) { random.random_range(0..30) } else { 1 << 20 };
             tokio::select! {
                 biased;
                 values = near.get_many(names) => {
-                    for ((key, value), before) in some.iter().zip(values.unwrap()).zip(before) {
+                    for ((key, value), before) in sampled.iter().zip(values.unwrap()).zip(before) {
                         see(*key, value, before);
                     }
                 }
@@ -114,14 +115,14 @@ async fn many_are_never_older_than_what_was_seen() {
     let write = async |cache: &Cache<String, u64>, from: usize, is_here: bool| {
         let mut random = SmallRng::seed_from_u64(from as u64);
         for version in 1..=rounds {
-            // Each key has one writer.
+            // Each key has a single writer, so that its versions increase.
             let key = 6 * random.random_range(0..KEYS / 6) + from;
             cache.set(keys[key].clone(), version).await.unwrap();
             if is_here {
                 known[key].fetch_max(version, SeqCst);
             }
         }
-        left.fetch_sub(1, SeqCst);
+        writers_left.fetch_sub(1, SeqCst);
     };
     let readers = join_all((0..4).map(read));
     let writers = join_all((0..6).map(|from| {

@@ -1,4 +1,4 @@
-//! The client where the network fails: connections that go silent, addresses that lead elsewhere, lanes that are full.
+//! The client with a failing network: silent connections, addresses that lead to another server, and busy lanes.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use crate::{
     servers::{Proxy, Server},
 };
 
-/// In which a client finds its way again.
+/// Time within which a client recovers.
 const RECOVERY: Duration = Duration::from_secs(2);
 
-/// As one attempt of [`in_time`] has it.
+/// [`RECOVERY`], scaled for the current attempt of [`in_time`].
 fn recovery() -> Duration {
     ms(RECOVERY.as_millis() as u64)
 }
@@ -28,18 +28,18 @@ async fn through(proxy: &Proxy) -> Cache<String, u64> {
     Cache::new(&Client::connect(proxy.url()).await.unwrap(), "c").unwrap()
 }
 
-/// How long it takes until `call` succeeds.
+/// Repeats `call` until it succeeds; returns the time that this took.
 async fn until_ok<T>(call: impl AsyncFn() -> Option<T>) -> Duration {
     let begin = Instant::now();
     while call().await.is_none() {
-        assert!(begin.elapsed() < 6 * recovery(), "it never succeeds");
+        assert!(begin.elapsed() < 6 * recovery(), "no call succeeded");
         sleep(ms(5)).await;
     }
     begin.elapsed()
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_replaced_where_there_is_another_way() {
+async fn silent_connection_is_replaced() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -53,14 +53,14 @@ async fn a_silent_connection_is_replaced_where_there_is_another_way() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_noticed_by_those_who_wait_for_no_more_than_a_moment() {
+async fn cancelled_calls_detect_a_silent_connection() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
         let cache = through(&proxy).await;
         cache.set("a".into(), 1).await.unwrap();
         proxy.silence();
-        // The library is never told that its answer is not waited for any more.
+        // Each call is cancelled long before the timeout of the client.
         let took = until_ok(async || timeout(ms(20), cache.get("a")).await.ok()?.ok()).await;
         assert!(took < recovery(), "{took:?}");
     })
@@ -68,7 +68,7 @@ async fn a_silent_connection_is_noticed_by_those_who_wait_for_no_more_than_a_mom
 }
 
 #[tokio::test]
-async fn who_only_reads_does_not_wait_on_a_silent_connection() {
+async fn read_is_sent_again_when_its_connection_is_silent() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -84,7 +84,7 @@ async fn who_only_reads_does_not_wait_on_a_silent_connection() {
 }
 
 #[tokio::test]
-async fn a_limiter_finds_its_server_again_on_another_way() {
+async fn limiter_recovers_from_a_silent_connection() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -104,7 +104,7 @@ async fn a_limiter_finds_its_server_again_on_another_way() {
 }
 
 #[tokio::test]
-async fn a_network_that_comes_back_is_found_again() {
+async fn client_recovers_when_the_network_is_back() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -122,14 +122,14 @@ async fn a_network_that_comes_back_is_found_again() {
         proxy.hole(false);
         let took = until_ok(async || cache.set("a".into(), 3).await.ok()).await;
         assert!(took < recovery(), "{took:?}");
-        // What is known to be silent is not written to any more: such calls are certain not to be carried out.
-        assert!(unsent > 0);
+        // Nothing is sent on a connection known to be silent: such calls fail with `Connect`, certainly not executed.
+        assert!(unsent > 0, "all calls were sent");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_slow_answer_costs_no_connection() {
+async fn slow_reply_does_not_cause_a_reconnect() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -152,7 +152,7 @@ async fn a_slow_answer_costs_no_connection() {
 }
 
 #[tokio::test]
-async fn who_waits_on_a_connection_that_is_let_go_is_still_answered() {
+async fn waiter_on_a_retired_connection_still_gets_its_reply() {
     in_time(async || {
         let server = Server::start();
         let client = Client::builder(server.url()).timeout(ms(20_000)).connect().await.unwrap();
@@ -171,24 +171,24 @@ async fn who_waits_on_a_connection_that_is_let_go_is_still_answered() {
     .await;
 }
 
-/// What is dead and idle is noticed before it is needed.
 #[tokio::test]
-async fn the_kernel_looks_after_idle_connections() {
+async fn connections_enable_tcp_keepalive() {
     let server = Server::start();
     let client = Client::connect(server.url()).await.unwrap();
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    // The server's port is the third field's, of one that is established, and 2 means keepalive.
+    // The third field has the remote port, state 01 is an established connection, and timer 02 is keepalive.
     let port = format!(":{:04X}", server.port());
-    let ours = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let ours: Vec<_> = ours.filter(|line| line[2].ends_with(&port) && line[3] == "01").collect();
-    assert_eq!(ours.len(), 1, "{table}");
-    assert!(ours[0][5].starts_with("02:"), "{ours:?}");
+    let connections = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let connections: Vec<_> =
+        connections.filter(|line| line[2].ends_with(&port) && line[3] == "01").collect();
+    assert_eq!(connections.len(), 1, "{table}");
+    assert!(connections[0][5].starts_with("02:"), "{connections:?}");
     drop(client);
 }
 
-/// What [`Error::Unanswered`] says.
+/// See [`Error::Unanswered`].
 #[tokio::test]
-async fn what_a_stopped_server_was_sent_is_carried_out_when_it_goes_on() {
+async fn unanswered_write_is_executed_when_a_stopped_server_resumes() {
     in_time(async || {
         let server = Server::start();
         let client = Client::builder(server.url()).timeout(ms(100)).connect().await.unwrap();
@@ -205,7 +205,7 @@ async fn what_a_stopped_server_was_sent_is_carried_out_when_it_goes_on() {
 }
 
 #[tokio::test]
-async fn an_old_master_is_left_where_its_address_leads_to_the_new_one() {
+async fn read_only_reply_makes_the_client_connect_to_the_address_again() {
     in_time(async || {
         let (old, new) = (Server::start(), Server::start());
         let proxy = Proxy::to(old.port()).await;
@@ -220,7 +220,7 @@ async fn an_old_master_is_left_where_its_address_leads_to_the_new_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_answers_keep_no_limiter_waiting() {
+async fn large_replies_do_not_delay_limiter_checks() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -235,7 +235,7 @@ async fn large_answers_keep_no_limiter_waiting() {
         cache.set("large".into(), vec![7; 4 << 20]).await.unwrap();
         until_ok(async || limiter.check("ada").await.ok()).await;
         let before = limiter.stats().by_policy;
-        // The answer takes two seconds, and a call takes a millisecond.
+        // The reply takes two seconds, a check about a millisecond.
         proxy.slow_down(2 << 20);
         let large = tokio::spawn(async move { cache.get("large").await.unwrap().unwrap().len() });
         sleep(ms(50)).await;
@@ -250,9 +250,9 @@ async fn large_answers_keep_no_limiter_waiting() {
     .await;
 }
 
-/// What reads many entries at once has a connection of its own.
+/// Reads of many entries use a separate connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_batches_keep_no_verb_waiting() {
+async fn large_batches_do_not_delay_calls_on_single_keys() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -284,7 +284,7 @@ async fn large_batches_keep_no_verb_waiting() {
 }
 
 #[tokio::test]
-async fn subscribers_find_their_server_again_on_another_way() {
+async fn subscribers_recover_from_a_silent_connection() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -300,16 +300,17 @@ async fn subscribers_find_their_server_again_on_another_way() {
             other.set("a".into(), n).await.unwrap();
             other.expire_now("a").await.unwrap();
             let begin = Instant::now();
-            let event = timeout(6 * recovery(), all.next()).await.expect("never").unwrap();
+            let event =
+                timeout(6 * recovery(), all.next()).await.expect("an event arrives").unwrap();
             assert_eq!(event.unwrap().value, n);
-            // That the server could not be asked is told too, once.
+            // A failure to reach the server is an item of the stream too.
             let event = loop {
                 if let Ok(event) = events.recv().await.unwrap() {
                     break event;
                 }
             };
             assert_eq!(event.value, n);
-            // A lease may have to end first, of what was on its way.
+            // The lease of an event that was in flight may have to expire first.
             assert!(begin.elapsed() < recovery() + ms(1_000), "{:?}", begin.elapsed());
             proxy.silence();
         }
@@ -318,27 +319,27 @@ async fn subscribers_find_their_server_again_on_another_way() {
 }
 
 #[tokio::test]
-async fn calls_that_are_dropped_anywhere_leave_a_client_that_works() {
+async fn client_works_after_calls_were_dropped_at_any_point() {
     let server = Server::start();
     let proxy = Proxy::to(server.port()).await;
     let cache = through(&proxy).await;
-    let mut random = SmallRng::seed_from_u64(7);
+    let mut rng = SmallRng::seed_from_u64(7);
     let (mut cuts, mut dropped, mut done) = (0, 0, 0);
     while dropped < 200 || done < 200 {
-        assert!(dropped + done < 20_000, "{dropped} were dropped, and {done} were not");
-        // Sometimes it is not even sent, and sometimes the answer is on its way.
-        let polls = random.random_range(0..200);
+        assert!(dropped + done < 20_000, "{dropped} calls were dropped, {done} were not");
+        // The call is dropped before it is sent, after that, or while its reply is in flight.
+        let polls = rng.random_range(0..200);
         tokio::select! {
             biased;
             _ = cache.set("a".into(), 1) => done += 1,
             () = async { for _ in 0..polls { tokio::task::yield_now().await } } => dropped += 1,
         }
-        if random.random_ratio(1, 20) {
+        if rng.random_ratio(1, 20) {
             proxy.cut();
             cuts += 1;
         }
     }
     until_ok(async || cache.set("a".into(), 2).await.ok()).await;
-    // One for each that was cut, and one more where a cut met one that was just made.
-    assert!(proxy.made() <= 2 * cuts + 2, "{} for {cuts} cuts", proxy.made());
+    // One new connection per cut, and another one if the cut hit a connection that was just made.
+    assert!(proxy.made() <= 2 * cuts + 2, "{} connections for {cuts} cuts", proxy.made());
 }

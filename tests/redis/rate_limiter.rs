@@ -1,4 +1,4 @@
-//! The rate limiter on Redis: what it writes, what it remembers, and what many callers share.
+//! The rate limiter on Redis: stored keys, cached denials, and quotas shared by many callers.
 
 use std::{
     sync::Arc,
@@ -24,7 +24,8 @@ pub(super) async fn client(server: &Server) -> Client {
     connect(server.url()).await
 }
 
-/// Errors are seen as such, and a busy machine is no failing server.
+/// Returns a builder with `OnError::Deny`, so that errors are visible, and a timeout that is generous for loaded
+/// machines.
 pub(super) fn strict(client: &Client, name: &str) -> RateLimiterBuilder<String> {
     let builder = RateLimiter::builder(client, name);
     builder.on_error(OnError::Deny).timeout(Duration::from_secs(5))
@@ -33,11 +34,11 @@ pub(super) fn strict(client: &Client, name: &str) -> RateLimiterBuilder<String> 
 pub(super) fn limited(checked: Result<Permit, Error>) -> Limited {
     match checked {
         Err(Error::Limited(limited)) => limited,
-        other => panic!("it is not limited: {other:?}"),
+        other => panic!("the check was not denied: {other:?}"),
     }
 }
 
-/// How many scripts the server has run.
+/// Returns the number of scripts that the server has executed.
 async fn scripts_run(plain: &mut MultiplexedConnection) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(plain).await.unwrap();
     let calls = |name: &str| {
@@ -54,13 +55,13 @@ pub(super) async fn server_time(plain: &mut MultiplexedConnection) -> u64 {
 }
 
 #[tokio::test]
-async fn sixty_four_callers_on_two_connections_share_an_exact_quota() {
+async fn concurrent_callers_of_two_clients_share_an_exact_quota() {
     let server = Server::start();
     for window in WINDOWS {
         let (one, other) = (client(&server).await, client(&server).await);
         let mut callers = tokio::task::JoinSet::new();
         for client in [one, other] {
-            // Nothing is free again before the test is over.
+            // A window longer than the test, so that no charge leaves it.
             let limiter = strict(&client, &format!("{window:?}").replace(['(', ')'], "-"))
                 .window(window)
                 .limit(Limit::new(100, Duration::from_secs(86_400)))
@@ -82,13 +83,14 @@ async fn sixty_four_callers_on_two_connections_share_an_exact_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_window_has_more_than_the_quota_whatever_many_callers_do() {
+async fn no_window_admits_more_than_the_quota_under_concurrency() {
     for window in [Window::Log, Window::Buckets(5)] {
         until_enough(async || hammer(window).await).await;
     }
 }
 
-/// Whether much passed, where no window had more than its quota.
+/// Asserts that no window admits more than its quota. Returns whether enough calls passed for the assertion to be
+/// meaningful.
 async fn hammer(window: Window) -> bool {
     let server = Server::start();
     let (quota, per) = (40, Duration::from_millis(100));
@@ -102,33 +104,33 @@ async fn hammer(window: Window) -> bool {
     for caller in 0..64 {
         let limiter = limiter.clone();
         callers.spawn(async move {
-            let mut random = SmallRng::seed_from_u64(caller);
+            let mut rng = SmallRng::seed_from_u64(caller);
             let mut passed = Vec::new();
             while begin.elapsed() < 8 * per {
                 let before = Instant::now();
                 if limiter.check("ada").await.is_ok() {
                     passed.push((before, Instant::now()));
                 }
-                sleep(Duration::from_millis(random.random_range(0..20))).await;
+                sleep(Duration::from_millis(rng.random_range(0..20))).await;
             }
             passed
         });
     }
     let passed: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
     for (start, _) in &passed {
-        // Those that were charged within less than the window, for certain.
+        // Calls that were certainly charged within one window.
         let within = passed
             .iter()
             .filter(|(before, after)| before >= start && after.duration_since(*start) < per);
         let count = within.count();
-        assert!(count <= quota as usize, "{window:?}: {count}");
+        assert!(count <= quota as usize, "{window:?}: {count} calls passed in one window");
     }
     println!("{window:?}: {} passed", passed.len());
     passed.len() > 4 * quota as usize
 }
 
 #[tokio::test]
-async fn a_denial_is_repeated_without_asking_until_it_would_pass() {
+async fn denial_is_repeated_without_a_round_trip_until_it_would_pass() {
     in_time(async || {
         let server = Server::start();
         let mut plain = server.plain().await;
@@ -149,9 +151,9 @@ async fn a_denial_is_repeated_without_asking_until_it_would_pass() {
             assert_eq!(scripts_run(&mut plain).await, before, "{window:?}");
             assert_eq!(limiter.stats().denied_locally, 10);
             assert_eq!(limiter.stats().denied, 11);
-            // Less has room, and more waits longer: only the server knows.
+            // For other costs the server decides: a lower one passes, a higher one is denied.
             let more = limited(limiter.check_n("ada", 4).await);
-            // They wait for the same; the answers did not take equally long.
+            // Both wait for the same charge; the replies took different times.
             let jitter = ms(50);
             assert!(more.ready_at().unwrap() + jitter >= first.ready_at().unwrap());
             limiter.check_n("ada", 1).await.unwrap();
@@ -166,7 +168,7 @@ async fn a_denial_is_repeated_without_asking_until_it_would_pass() {
 }
 
 #[tokio::test]
-async fn a_denial_is_of_its_key_and_its_plan() {
+async fn cached_denial_applies_to_its_key_and_limits_only() {
     let server = Server::start();
     let limiter =
         strict(&client(&server).await, "plans").limit(Limit::per_minute(1)).build().unwrap();
@@ -182,7 +184,7 @@ async fn a_denial_is_of_its_key_and_its_plan() {
 }
 
 #[tokio::test]
-async fn what_is_taken_back_ends_a_denial() {
+async fn refund_and_reset_end_a_cached_denial() {
     let server = Server::start();
     let client = client(&server).await;
     let limiter = strict(&client, "back").limit(Limit::per_minute(1)).build().unwrap();
@@ -194,20 +196,20 @@ async fn what_is_taken_back_ends_a_denial() {
     limiter.reset("ada").await.unwrap();
     let permit = limiter.check("ada").await.unwrap();
 
-    // Another process learns of it when its denial is over, and one without a cache at once.
+    // Another process repeats its cached denial; one without a cache is admitted.
     let other = strict(&client, "back").limit(Limit::per_minute(1)).build().unwrap();
-    let forgetful =
+    let uncached =
         strict(&client, "back").limit(Limit::per_minute(1)).deny_cache(0).build().unwrap();
     limited(other.check("ada").await);
-    limited(forgetful.check("ada").await);
+    limited(uncached.check("ada").await);
     permit.refund().await.unwrap();
     limited(other.check("ada").await);
-    forgetful.check("ada").await.unwrap();
-    assert_eq!((other.stats().denied_locally, forgetful.stats().denied_locally), (1, 0));
+    uncached.check("ada").await.unwrap();
+    assert_eq!((other.stats().denied_locally, uncached.stats().denied_locally), (1, 0));
 }
 
 #[tokio::test]
-async fn denials_are_remembered_of_so_many_keys() {
+async fn deny_cache_is_bounded_by_its_number_of_keys() {
     let server = Server::start();
     let limiter = strict(&client(&server).await, "few")
         .limit(Limit::per_minute(1))
@@ -227,7 +229,7 @@ async fn denials_are_remembered_of_so_many_keys() {
 
 /// As after a failover from a master whose clock was ahead.
 #[tokio::test]
-async fn a_clock_that_goes_back_keeps_nobody_waiting_for_longer_than_a_window() {
+async fn retry_after_is_at_most_a_window_after_the_clock_went_back() {
     in_time(async || {
         let server = Server::start_with_clock();
         let (window, hour) = (ms(500), Duration::from_secs(3_600));
@@ -247,17 +249,17 @@ async fn a_clock_that_goes_back_keeps_nobody_waiting_for_longer_than_a_window() 
                 let begin = Instant::now();
                 for _ in 0..3 {
                     let wait = limited(limiter.check("ada").await).retry_after();
-                    // Nothing passes sooner because of it, either: not even in pieces, by being asked often.
+                    // No call passes sooner because of it either, not even after repeated checks.
                     assert!(wait <= window + begin.elapsed(), "{windows:?}: {wait:?}");
                     assert!(wait + begin.elapsed() > window / 3, "{windows:?}: {wait:?}");
                     sleep(window / 10).await;
                 }
-                // What was charged by the other clock can't be told from what was charged since.
+                // Charges from before the correction cannot be refunded.
                 first.refund().await.unwrap();
                 assert!(limiter.check("ada").await.is_err(), "{windows:?}");
                 limiter.until_ready_within("ada", 2 * window).await.unwrap();
                 let standings = limiter.peek("ada").await.unwrap();
-                assert_eq!(standings.standings()[1].remaining(), 97, "what was charged is kept");
+                assert_eq!(standings.standings()[1].remaining(), 97, "existing charges are kept");
                 limiter.reset("ada").await.unwrap();
             }
         }
@@ -266,7 +268,7 @@ async fn a_clock_that_goes_back_keeps_nobody_waiting_for_longer_than_a_window() 
 }
 
 #[tokio::test]
-async fn a_subject_has_one_key_that_leaves_when_it_is_idle() {
+async fn subject_has_one_key_which_expires_when_idle() {
     in_time(async || {
         let server = Server::start();
         let mut plain = server.plain().await;
@@ -287,18 +289,18 @@ async fn a_subject_has_one_key_that_leaves_when_it_is_idle() {
             limiter.peek("grace").await.unwrap();
             let until = Instant::now() + Duration::from_secs(60);
             while plain.exists::<_, bool>(&keys[0]).await.unwrap() {
-                assert!(Instant::now() < until, "the key stays");
+                assert!(Instant::now() < until, "the key did not expire");
                 sleep(Duration::from_millis(10)).await;
             }
         }
         let keys: Vec<String> = plain.keys("*").await.unwrap();
-        assert!(keys.is_empty(), "a look writes nothing: {keys:?}");
+        assert!(keys.is_empty(), "peek has written a key: {keys:?}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_key_in_use_stays_and_a_log_keeps_no_more_than_it_has_to() {
+async fn log_in_use_is_bounded_in_size() {
     let server = Server::start();
     let mut plain = server.plain().await;
     let limiter = strict(&client(&server).await, "long")
@@ -307,7 +309,7 @@ async fn a_key_in_use_stays_and_a_log_keeps_no_more_than_it_has_to() {
         .build()
         .unwrap();
     let begin = Instant::now();
-    let (mut passed, mut most) = (0, 0);
+    let (mut passed, mut max_bytes) = (0, 0);
     while begin.elapsed() < Duration::from_millis(600) || passed <= 250 {
         assert!(begin.elapsed() < Duration::from_secs(120), "only {passed} passed");
         match limiter.check("ada").await {
@@ -317,14 +319,17 @@ async fn a_key_in_use_stays_and_a_log_keeps_no_more_than_it_has_to() {
             }
         }
         let bytes: usize = plain.strlen("fleeting:limit1:long:{ada}").await.unwrap();
-        most = most.max(bytes);
+        max_bytes = max_bytes.max(bytes);
     }
-    // As many that have left as stay, and a part that is read at a time.
-    assert!(most <= 44 + 28 + 12 * (2 * 100 + 64 + 1), "{passed} calls took {most} bytes");
+    // At most as many expired calls as live ones, plus the calls of one read.
+    assert!(
+        max_bytes <= 44 + 28 + 12 * (2 * 100 + 64 + 1),
+        "{passed} calls took {max_bytes} bytes"
+    );
 }
 
 #[tokio::test]
-async fn a_long_key_is_shortened_and_still_its_own() {
+async fn long_keys_are_shortened_and_stay_distinct() {
     let server = Server::start();
     let mut plain = server.plain().await;
     let client = client(&server).await;
@@ -333,19 +338,19 @@ async fn a_long_key_is_shortened_and_still_its_own() {
     let (one, two) = ("x".repeat(9_000) + "1", "x".repeat(9_000) + "2");
     limiter.check(&one).await.unwrap();
     limiter.check(&two).await.unwrap();
-    // In every process it is the same.
+    // The shortened key is the same in every process.
     limited(other.check(&one).await);
     let keys: Vec<String> = plain.keys("*").await.unwrap();
     assert_eq!(keys.len(), 2);
     assert!(keys.iter().all(|key| key.len() < 350), "{keys:?}");
-    // The longest that is not.
+    // The longest key that is not shortened.
     let whole = "y".repeat(256);
     limiter.check(&whole).await.unwrap();
     assert!(plain.exists::<_, bool>(format!("fleeting:limit1:keys:{{{whole}}}")).await.unwrap());
 }
 
 #[tokio::test]
-async fn what_others_have_put_there_is_an_error_whatever_the_policy() {
+async fn key_of_another_program_is_a_wrong_type_error_with_every_policy() {
     let server = Server::start();
     let mut plain = server.plain().await;
     let client = client(&server).await;
@@ -373,7 +378,7 @@ async fn what_others_have_put_there_is_an_error_whatever_the_policy() {
             assert_eq!(text, "hello");
         }
     }
-    // What another window has written is no other program's, but as little understood.
+    // So is the state of another window.
     let log = strict(&client, "kinds").limit(Limit::per_minute(1)).build().unwrap();
     let gcra =
         strict(&client, "kinds").window(Window::Gcra).limit(Limit::per_minute(1)).build().unwrap();
@@ -382,7 +387,7 @@ async fn what_others_have_put_there_is_an_error_whatever_the_policy() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_scripts_is_told_them_again() {
+async fn scripts_are_sent_again_after_script_flush() {
     let server = Server::start();
     let mut plain = server.plain().await;
     for window in WINDOWS {
@@ -400,14 +405,14 @@ async fn a_server_that_forgot_the_scripts_is_told_them_again() {
 }
 
 #[tokio::test]
-async fn a_plan_of_another_window_counts_the_same_calls_of_a_log() {
+async fn check_with_counts_the_same_calls_of_a_log() {
     let server = Server::start();
     let limiter = strict(&client(&server).await, "log").limit(Limit::per_hour(5)).build().unwrap();
     for _ in 0..4 {
         limiter.check("ada").await.unwrap();
     }
-    let plan = [Limit::per_minute(9), Limit::per_hour(6)];
-    let permit = limiter.check_with("ada", &plan).await.unwrap();
+    let limits = [Limit::per_minute(9), Limit::per_hour(6)];
+    let permit = limiter.check_with("ada", &limits).await.unwrap();
     assert_eq!(permit.remaining(), 1);
     assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 0);
     permit.refund().await.unwrap();
@@ -415,7 +420,7 @@ async fn a_plan_of_another_window_counts_the_same_calls_of_a_log() {
 }
 
 #[tokio::test]
-async fn a_smaller_plan_of_gcra_finds_more_in_use_than_it_has() {
+async fn peek_with_a_smaller_gcra_quota_reports_the_wait_until_it_fits() {
     let server = Server::start();
     let limiter = strict(&client(&server).await, "gcra")
         .window(Window::Gcra)
@@ -423,7 +428,7 @@ async fn a_smaller_plan_of_gcra_finds_more_in_use_than_it_has() {
         .build()
         .unwrap();
     limiter.check_n("ada", 100).await.unwrap();
-    // A unit leaks in 36 s by both; 51 have to before one has room.
+    // With both limits a unit leaks in 36 s; 51 units must leak before one fits.
     let half = [Limit::new(50, Duration::from_secs(1_800))];
     let state = limiter.peek_with("ada", &half).await.unwrap();
     assert_eq!(state.remaining(), 0);
@@ -433,7 +438,7 @@ async fn a_smaller_plan_of_gcra_finds_more_in_use_than_it_has() {
 }
 
 #[tokio::test]
-async fn a_name_that_can_not_be_part_of_a_key_is_refused() {
+async fn name_with_braces_is_refused() {
     let server = Server::start();
     let client = client(&server).await;
     for name in ["", "a{b", "a}b"] {
@@ -444,21 +449,21 @@ async fn a_name_that_can_not_be_part_of_a_key_is_refused() {
 
 #[tokio::test]
 #[should_panic(expected = "a rate limiter needs at least one limit, got none")]
-async fn no_limit() {
+async fn build_panics_without_a_limit() {
     let server = Server::start();
     let _ = RateLimiter::<String>::builder(&client(&server).await, "api").build();
 }
 
 #[tokio::test]
 #[should_panic(expected = "Buckets must be 1 to 10000, got 0")]
-async fn no_buckets() {
+async fn window_panics_with_zero_buckets() {
     let server = Server::start();
     let _ =
         RateLimiter::<String>::builder(&client(&server).await, "api").window(Window::Buckets(0));
 }
 
 #[tokio::test]
-async fn keys_are_whatever_serde_writes() {
+async fn keys_may_be_any_type_that_serde_serializes() {
     let server = Server::start();
     let mut plain = server.plain().await;
     let limiter: RateLimiter<(u32, String)> = RateLimiter::builder(&client(&server).await, "pairs")
@@ -476,7 +481,7 @@ async fn keys_are_whatever_serde_writes() {
 }
 
 #[tokio::test]
-async fn in_a_cluster_keys_are_on_all_nodes() {
+async fn keys_are_spread_over_all_nodes_of_a_cluster() {
     let mut cluster = Cluster::start();
     let client = connect(cluster.urls()).await;
     let limiter = Arc::new(strict(&client, "spread").limit(Limit::per_hour(2)).build().unwrap());
@@ -495,6 +500,6 @@ async fn in_a_cluster_keys_are_on_all_nodes() {
     callers.join_all().await;
     for node in cluster.nodes() {
         let keys: usize = redis::cmd("DBSIZE").query_async(&mut node.plain().await).await.unwrap();
-        assert!(keys > 5, "{keys} keys are on this node");
+        assert!(keys > 5, "only {keys} keys are on this node");
     }
 }

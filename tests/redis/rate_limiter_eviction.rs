@@ -1,4 +1,4 @@
-//! The rate limiter on Redis where the server's memory may be full.
+//! The rate limiter on a Redis server that may evict keys.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_server_that_may_evict_what_is_in_use_is_warned_of() {
+async fn limiter_warns_of_a_server_that_may_evict_keys() {
     let policy = |policy: &str, memory: &str| {
         Server::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
     };
@@ -31,17 +31,17 @@ async fn a_server_that_may_evict_what_is_in_use_is_warned_of() {
             .limit(Limit::per_hour(5))
             .build()
             .unwrap();
-        // It asks for the limits, and after that for the policy; we ask, too.
-        let (begin, mut asked) = (Instant::now(), 0);
+        // The limiter polls the limits, and then sends INFO for the policy; this loop sends INFO too.
+        let (begin, mut own_calls) = (Instant::now(), 0);
         loop {
             let stats = server.ask("INFO commandstats");
             let calls = stats.split_once("cmdstat_info:calls=").map_or("0", |(_, calls)| calls);
             let calls = calls.split(',').next().and_then(|calls| calls.parse().ok());
-            if calls.is_some_and(|calls: u32| calls > asked) {
+            if calls.is_some_and(|calls: u32| calls > own_calls) {
                 break;
             }
-            asked += 1;
-            assert!(begin.elapsed() < Duration::from_secs(60), "nobody asks: {stats}");
+            own_calls += 1;
+            assert!(begin.elapsed() < Duration::from_secs(60), "the limiter sent no INFO: {stats}");
             sleep(Duration::from_millis(5)).await;
         }
         sleep(Duration::from_millis(50)).await;
@@ -53,7 +53,7 @@ async fn a_server_that_may_evict_what_is_in_use_is_warned_of() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_evicted_begins_anew() {
+async fn evicted_key_has_its_whole_quota_again() {
     let server = Server::start();
     let client = connect(server.url()).await;
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
@@ -67,7 +67,7 @@ async fn a_key_that_was_evicted_begins_anew() {
         let permit = limiter.check("ada").await.unwrap();
         server.ask("FLUSHALL");
         assert_eq!(limiter.check("ada").await.unwrap().remaining(), 1);
-        // It was charged to a state that is gone.
+        // The permit was charged to the evicted state, so nothing is refunded.
         permit.refund().await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 1);
         limiter.reset("ada").await.unwrap();

@@ -1,4 +1,4 @@
-//! The rate limiter on Redis while its server is stopped, dead, cut off, or refuses.
+//! The rate limiter on Redis while its server is stopped, killed, disconnected, or refuses calls.
 
 use std::{
     mem::replace,
@@ -20,25 +20,25 @@ use crate::{
     servers::{Proxy, Server},
 };
 
-/// What the limiter waits for a server by default.
+/// Default timeout of a limiter.
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// What a call may take while the server is away.
+/// Maximum time of a call while the server fails.
 const BOUND: Duration = Duration::from_millis(60);
-/// How long the breaker leaves the server alone.
-const PAUSE: Duration = Duration::from_millis(500);
+/// Time for which the breaker is open.
+const OPEN_FOR: Duration = Duration::from_millis(500);
 
 fn builder(client: &Client, on_error: OnError) -> RateLimiterBuilder<String> {
     RateLimiter::builder(client, "faults").limit(Limit::per_hour(5)).on_error(on_error)
 }
 
-/// What a call says, and how long it took.
+/// Returns the output of a call and the time that it took.
 async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
     let begin = Instant::now();
     let value = call.await;
     (value, begin.elapsed())
 }
 
-/// How late the machine wakes who sleeps, at worst: that late may any call be.
+/// Measures the maximum delay of timers on this machine, which any call may have in addition.
 struct Noise {
     worst: watch::Receiver<Duration>,
     sleeper: JoinHandle<()>,
@@ -57,18 +57,23 @@ impl Noise {
         Self { worst, sleeper }
     }
 
-    /// All of `times` are within the bound.
+    /// Asserts that all of `times` are within [`BOUND`] plus the delay of timers.
     async fn end(self, times: &[Duration]) {
-        // So that a sleeper who was late is awake.
+        // Lets a delayed sleep end first.
         sleep(Duration::from_millis(5)).await;
         self.sleeper.abort();
         let noise = *self.worst.borrow();
         let late: Vec<_> = times.iter().filter(|time| **time > BOUND + noise).collect();
-        assert!(late.is_empty(), "of {} calls took {late:?}, a sleeper {noise:?}", times.len());
+        assert!(
+            late.is_empty(),
+            "of {} calls, some took {late:?}; timers were up to {noise:?} late",
+            times.len()
+        );
     }
 }
 
-/// A stalled server: calls are decided in time, then at once; and by the server again once it is back.
+/// Asserts that calls are decided in time while the server stalls, immediately once the breaker is open, and by the
+/// server again once it is back.
 async fn stalls(on_error: OnError, stall: impl AsyncFn(&Server), back: impl AsyncFn(&Server)) {
     let server = Server::start();
     let client = Client::connect(server.url()).await.unwrap();
@@ -83,32 +88,32 @@ async fn stalls(on_error: OnError, stall: impl AsyncFn(&Server), back: impl Asyn
         match (on_error, checked) {
             (OnError::Allow, Ok(permit)) => assert_eq!(permit.remaining(), u32::MAX),
             (OnError::Deny, Err(error)) => assert!(error.is_temporary(), "{error:?}"),
-            // The one of this process begins empty.
+            // The local limiter begins empty.
             (OnError::Local, Ok(permit)) if call < 5 => assert_eq!(permit.remaining(), 4 - call),
             (OnError::Local, Err(Error::Limited(limited))) if call >= 5 => {
                 assert!(limited.retry_after() > Duration::from_secs(3_500));
             }
-            (_, other) => panic!("by {on_error:?} call {call} is {other:?}"),
+            (_, other) => panic!("with {on_error:?}, call {call} is {other:?}"),
         }
         times.push(time);
     }
     noise.end(&times).await;
-    // Three have asked the server, and then at most one a pause: the others did not.
-    let pauses = (begin.elapsed().as_secs_f64() / PAUSE.as_secs_f64()) as u64;
-    let asked = limiter.stats().errors;
-    assert!((3..=3 + pauses).contains(&asked), "{asked} of 40 calls asked: {times:?}");
+    // Three calls were sent, and then at most one per open period.
+    let periods = (begin.elapsed().as_secs_f64() / OPEN_FOR.as_secs_f64()) as u64;
+    let sent = limiter.stats().errors;
+    assert!((3..=3 + periods).contains(&sent), "{sent} of 40 calls were sent: {times:?}");
     assert_ne!(limiter.stats().breaker, Breaker::Closed);
     assert_eq!(limiter.stats().by_policy, 40);
 
     back(&server).await;
     let until = Instant::now() + Duration::from_secs(60);
     loop {
-        sleep(PAUSE / 4).await;
+        sleep(OPEN_FOR / 4).await;
         let _ = limiter.check("grace").await;
         if limiter.stats().breaker == Breaker::Closed {
             break;
         }
-        assert!(Instant::now() < until, "the server is back, and not asked");
+        assert!(Instant::now() < until, "the server is back, but the breaker did not close");
     }
     let by_policy = limiter.stats().by_policy;
     assert!(limiter.peek("ada").await.unwrap().remaining() <= 4);
@@ -117,7 +122,7 @@ async fn stalls(on_error: OnError, stall: impl AsyncFn(&Server), back: impl Asyn
 }
 
 #[tokio::test]
-async fn a_stopped_server_costs_a_call_60_ms_at_most() {
+async fn calls_take_at_most_60_ms_while_the_server_is_stopped() {
     in_time(async || {
         for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
             stalls(on_error, async |server| server.pause(), async |server| server.resume()).await;
@@ -127,9 +132,9 @@ async fn a_stopped_server_costs_a_call_60_ms_at_most() {
 }
 
 #[tokio::test]
-async fn a_server_whose_clients_are_paused_costs_a_call_60_ms_at_most() {
+async fn calls_take_at_most_60_ms_while_the_server_pauses_clients() {
     in_time(async || {
-        // It ends by itself.
+        // The pause ends by itself.
         let pause = async |server: &Server| {
             let mut plain = server.plain().await;
             let () =
@@ -143,12 +148,12 @@ async fn a_server_whose_clients_are_paused_costs_a_call_60_ms_at_most() {
 }
 
 #[tokio::test]
-async fn a_killed_server_costs_no_more_and_is_found_again() {
+async fn calls_take_at_most_60_ms_without_a_server_and_recover() {
     in_time(async || {
         let mut server = Server::durable();
         let client = Client::connect(server.url()).await.unwrap();
         let limiter = builder(&client, OnError::Deny).build().unwrap();
-        // The server's disk may take longer for a charge than the limiter waits.
+        // With a longer timeout, as a charge may take the disk of the server longer than 50 ms.
         let patient =
             builder(&client, OnError::Deny).timeout(Duration::from_secs(10)).build().unwrap();
         for left in [4, 3] {
@@ -170,10 +175,10 @@ async fn a_killed_server_costs_no_more_and_is_found_again() {
                 Ok(state) => break state,
                 Err(error) => assert!(error.is_temporary(), "{error:?}"),
             }
-            assert!(Instant::now() < until, "the server is back, and not found");
+            assert!(Instant::now() < until, "the server is back, but calls fail");
             sleep(Duration::from_millis(50)).await;
         };
-        // What was charged before is still known.
+        // Earlier charges were kept.
         assert_eq!(state.remaining(), 3);
         assert_eq!(patient.check("ada").await.unwrap().remaining(), 2);
     })
@@ -181,7 +186,7 @@ async fn a_killed_server_costs_no_more_and_is_found_again() {
 }
 
 #[tokio::test]
-async fn many_callers_of_a_stopped_server_wait_no_longer_than_one() {
+async fn concurrent_calls_to_a_stopped_server_take_no_longer_than_one() {
     in_time(async || {
         let server = Server::start();
         let client = Client::connect(server.url()).await.unwrap();
@@ -195,19 +200,19 @@ async fn many_callers_of_a_stopped_server_wait_no_longer_than_one() {
             callers.spawn(async move { timed(limiter.check("ada")).await.1 });
             sleepers.spawn(async { timed(sleep(TIMEOUT)).await.1 });
         }
-        // What wakes a sleeper late, wakes a caller late.
+        // A delay of timers delays callers too.
         let worst = sleepers.join_all().await.into_iter().max().unwrap();
         let noise = worst.saturating_sub(TIMEOUT + Duration::from_millis(2));
         let times = callers.join_all().await;
         let late: Vec<_> = times.iter().filter(|time| **time > BOUND + noise).collect();
-        assert!(late.is_empty(), "sleepers took {worst:?}, and {} callers {late:?}", late.len());
+        assert!(late.is_empty(), "sleeps took up to {worst:?}, and {} calls {late:?}", late.len());
         server.resume();
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_open_breaker_asks_nobody_and_half_open_one_call_does() {
+async fn open_breaker_sends_nothing_and_half_open_one_call() {
     in_time(async || {
         let server = Server::start();
         let client = Client::connect(server.url()).await.unwrap();
@@ -227,11 +232,11 @@ async fn an_open_breaker_asks_nobody_and_half_open_one_call_does() {
         let error = limiter.peek("ada").await.unwrap_err();
         assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
         assert!(matches!(limiter.reset("ada").await, Err(Error::Unavailable(_))));
-        assert_eq!(limiter.stats().errors, 3, "the server was asked");
+        assert_eq!(limiter.stats().errors, 3, "a call was sent while the breaker was open");
 
-        sleep(PAUSE + Duration::from_millis(20)).await;
+        sleep(OPEN_FOR + Duration::from_millis(20)).await;
         assert_eq!(limiter.stats().breaker, Breaker::HalfOpen);
-        // Of many at a time, one tries.
+        // Of many concurrent calls, one is sent.
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..50 {
             let limiter = limiter.clone();
@@ -246,18 +251,22 @@ async fn an_open_breaker_asks_nobody_and_half_open_one_call_does() {
 }
 
 #[tokio::test]
-async fn a_refund_for_a_stopped_server_is_an_error_and_one_made_here_is_not() {
+async fn refund_fails_on_a_stopped_server_but_not_for_a_local_permit() {
     in_time(async || {
         let server = Server::start();
         let client = Client::connect(server.url()).await.unwrap();
         let limiter = builder(&client, OnError::Local).build().unwrap();
-        let there = limiter.check("ada").await.unwrap();
+        let on_server = limiter.check("ada").await.unwrap();
         server.pause();
-        let here = limiter.check("ada").await.unwrap();
-        assert_eq!(here.remaining(), 4);
-        here.refund().await.unwrap();
-        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 4, "it came back here");
-        let (refunded, time) = timed(there.refund()).await;
+        let local = limiter.check("ada").await.unwrap();
+        assert_eq!(local.remaining(), 4);
+        local.refund().await.unwrap();
+        assert_eq!(
+            limiter.check("ada").await.unwrap().remaining(),
+            4,
+            "the local charge was refunded"
+        );
+        let (refunded, time) = timed(on_server.refund()).await;
         assert!(refunded.unwrap_err().is_temporary());
         assert!(time < 2 * BOUND);
         server.resume();
@@ -266,7 +275,7 @@ async fn a_refund_for_a_stopped_server_is_an_error_and_one_made_here_is_not() {
 }
 
 #[tokio::test]
-async fn a_denial_is_remembered_while_the_server_is_away() {
+async fn cached_denial_holds_while_the_server_fails() {
     in_time(async || {
         let server = Server::start();
         let client = Client::connect(server.url()).await.unwrap();
@@ -282,7 +291,7 @@ async fn a_denial_is_remembered_while_the_server_is_away() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_charges_no_call_twice() {
+async fn cut_connection_never_charges_a_call_twice() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
@@ -298,10 +307,10 @@ async fn a_connection_that_is_cut_charges_no_call_twice() {
             };
             let limiter = make(&through).build().unwrap();
             let (begin, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
-            // Of all callers.
+            // Totals of all callers.
             let (passed, unanswered) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
             let mut callers = tokio::task::JoinSet::new();
-            // So few that a cut does not open the breaker.
+            // Only two callers, so that a cut does not cause the three failures that open the breaker.
             for _ in 0..2 {
                 let (limiter, stop) = (limiter.clone(), stop.clone());
                 let (passed, unanswered) = (passed.clone(), unanswered.clone());
@@ -318,10 +327,13 @@ async fn a_connection_that_is_cut_charges_no_call_twice() {
                     }
                 });
             }
-            // It goes on until it had its luck, and cuts more seldom where nothing passes in between.
+            // Until both outcomes have occurred. Cuts become rarer if no call passes in between.
             let (mut pause, mut cuts) = (Duration::from_millis(20), 0);
             while cuts < 40 || passed.load(Relaxed) == 0 || unanswered.load(Relaxed) == 0 {
-                assert!(begin.elapsed() < Duration::from_secs(60), "nothing passed, or was cut");
+                assert!(
+                    begin.elapsed() < Duration::from_secs(60),
+                    "no call passed, or none was cut"
+                );
                 let before = passed.load(Relaxed);
                 sleep(pause).await;
                 proxy.cut();
@@ -337,7 +349,7 @@ async fn a_connection_that_is_cut_charges_no_call_twice() {
             let used = 1_000_000 - left;
             assert!(
                 (charged..=charged + unknown).contains(&used),
-                "{window:?}: {charged} passed, of {unknown} nobody knows, and {used} are in use"
+                "{window:?}: {charged} passed, {unknown} are unknown, and {used} are charged"
             );
             make(&direct).build().unwrap().reset("ada").await.unwrap();
         }
@@ -346,7 +358,7 @@ async fn a_connection_that_is_cut_charges_no_call_twice() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_is_up_to_the_policy_and_opens_no_breaker() {
+async fn refused_calls_are_decided_by_the_policy_and_do_not_open_the_breaker() {
     let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     let client = Client::connect(server.url()).await.unwrap();
     let allow = builder(&client, OnError::Allow).timeout(Duration::from_secs(5)).build().unwrap();

@@ -1,4 +1,4 @@
-//! Clients that several runtimes share, of which some are gone, or are not driven any more.
+//! Clients shared by several runtimes, some of which were shut down or are no longer driven.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,22 @@ use tokio::{
 
 use crate::servers::Server;
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the test, generous for loaded machines.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Its tasks run while somebody blocks on it, and no longer.
+/// Creates a runtime whose tasks run only during `block_on`.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 #[test]
-fn a_client_lives_longer_than_the_runtime_it_was_made_on() {
+fn client_works_after_its_runtime_was_shut_down() {
     let server = Server::start();
     let client = Client::lazy(server.url()).unwrap();
     for n in 0..3 {
         runtime().block_on(async {
             let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
-            // The connection is gone with its runtime, which the first call finds out.
+            // The connection was closed with its runtime; the first call may detect that and fail.
             let _ = cache.get("a").await;
             cache.set("a".into(), n).await.unwrap();
             assert_eq!(cache.get("a").await.unwrap(), Some(n));
@@ -33,11 +33,11 @@ fn a_client_lives_longer_than_the_runtime_it_was_made_on() {
     }
 }
 
-/// What was begun there and not ended: an attempt to connect, a doubt, a question of a near cache.
+/// Work that was begun on the stopped runtime: an attempt to connect, a probe, a read of a near cache.
 #[test]
-fn what_a_runtime_left_undone_keeps_nobody_waiting_for_ever() {
+fn unfinished_work_of_a_stopped_runtime_does_not_block_callers() {
     let server = Server::start();
-    let (left, other) = (runtime(), runtime());
+    let (stopped, other) = (runtime(), runtime());
     for (is_connected, is_near) in [(false, false), (true, false), (true, true)] {
         let limit = Duration::from_millis(300);
         let client = Client::builder(server.url()).timeout(limit).connect_timeout(limit);
@@ -45,22 +45,31 @@ fn what_a_runtime_left_undone_keeps_nobody_waiting_for_ever() {
         let builder = Cache::<String, u32>::builder(&client, "numbers");
         let cache = if is_near { builder.near(10) } else { builder }.build().unwrap();
         let begin = Instant::now();
-        while is_connected && left.block_on(cache.set("a".into(), 1)).is_err() {
-            assert!(begin.elapsed() < PATIENCE);
+        while is_connected && stopped.block_on(cache.set("a".into(), 1)).is_err() {
+            assert!(begin.elapsed() < TIMEOUT);
         }
         server.pause();
-        left.block_on(async {
+        stopped.block_on(async {
             let moment = Duration::from_millis(20);
-            assert!(timeout(moment, cache.get("a")).await.is_err(), "nobody answers");
+            assert!(
+                timeout(moment, cache.get("a")).await.is_err(),
+                "a stopped server does not answer"
+            );
         });
         server.resume();
         other.block_on(async {
             let begin = Instant::now();
-            while timeout(PATIENCE, cache.get("a")).await.expect("it has a timeout").is_err() {
-                assert!(begin.elapsed() < PATIENCE, "{is_connected}, {is_near}: never");
+            while timeout(TIMEOUT, cache.get("a")).await.expect("the call has a timeout").is_err() {
+                assert!(
+                    begin.elapsed() < TIMEOUT,
+                    "no call succeeded; connected: {is_connected}, near: {is_near}"
+                );
             }
             while cache.set("a".into(), 2).await.is_err() {
-                assert!(begin.elapsed() < PATIENCE, "{is_connected}, {is_near}: never");
+                assert!(
+                    begin.elapsed() < TIMEOUT,
+                    "no call succeeded; connected: {is_connected}, near: {is_near}"
+                );
             }
         });
     }

@@ -1,5 +1,5 @@
-//! What the docs of the timeout dictionary on Redis promise beyond the suite that it shares with the embedded
-//! one: what is on the server, processes, cancelled calls, a cluster.
+//! Promises of `redis::TimeoutDict` beyond the suite shared with the embedded type: data on the server, several
+//! processes, cancelled calls, and a cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,8 +34,8 @@ async fn dict(server: &Server) -> Dict {
 }
 
 async fn fill(dict: &Dict, count: u32) {
-    for some in (0..count).collect::<Vec<_>>().chunks(500) {
-        let sets = some.iter().map(|key| dict.set(key.to_string(), *key, Duration::ZERO));
+    for batch in (0..count).collect::<Vec<_>>().chunks(500) {
+        let sets = batch.iter().map(|key| dict.set(key.to_string(), *key, Duration::ZERO));
         assert!(join_all(sets).await.into_iter().all(|old| old.unwrap().is_none()));
     }
 }
@@ -48,7 +48,7 @@ async fn keys_on(server: &Server) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_entry_is_a_plain_string_and_its_deadline_a_score() {
+async fn entry_is_stored_as_a_string_and_its_deadline_as_a_score() {
     let server = Server::start();
     let mut plain = server.plain().await;
     let dict = dict(&server).await;
@@ -64,8 +64,8 @@ async fn an_entry_is_a_plain_string_and_its_deadline_a_score() {
     zscore.arg("fleeting:dict1:{logins:2}").arg("ada");
     let score: f64 = zscore.query_async(&mut plain).await.unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let left = score / 1e6 - now.as_secs_f64();
-    assert!((55.0..=60.1).contains(&left), "{left}");
+    let remaining = score / 1e6 - now.as_secs_f64();
+    assert!((55.0..=60.1).contains(&remaining), "{remaining}");
     for (ttl, is_persistent) in [
         (Duration::MAX, true),
         (Duration::from_secs(285 * 366 * 86_400), true),
@@ -75,7 +75,7 @@ async fn an_entry_is_a_plain_string_and_its_deadline_a_score() {
         let score: String = zscore.query_async(&mut plain).await.unwrap();
         assert_eq!(score == "inf", is_persistent, "{score}");
     }
-    // No key has an expiry of Redis' own.
+    // No key has a Redis expiry.
     for key in keys_on(&server).await {
         let ttl: i64 = redis::cmd("TTL").arg(&key).query_async(&mut plain).await.unwrap();
         assert_eq!(ttl, -1, "{key}");
@@ -85,11 +85,11 @@ async fn an_entry_is_a_plain_string_and_its_deadline_a_score() {
     let score: f64 = zscore.query_async(&mut plain).await.unwrap();
     assert!(score % 2.0 == 1.0 && score / 1e6 - now.as_secs_f64() > 50.0, "{score}");
     assert!(claim.ack().await.unwrap());
-    assert_eq!(keys_on(&server).await, [""; 0], "nothing is left behind");
+    assert_eq!(keys_on(&server).await, [""; 0], "no key remains");
 }
 
 #[tokio::test]
-async fn values_have_formats_and_keys_any_type() {
+async fn values_use_the_chosen_format_and_keys_any_type() {
     in_time(async || {
         let server = Server::start();
         let mut plain = server.plain().await;
@@ -127,7 +127,7 @@ async fn values_have_formats_and_keys_any_type() {
 }
 
 #[tokio::test]
-async fn an_entry_whose_record_is_gone_is_none() {
+async fn deadline_without_a_record_is_not_an_entry() {
     let server = Server::start();
     let dict = dict(&server).await;
     fill(&dict, 40).await;
@@ -141,7 +141,7 @@ async fn an_entry_whose_record_is_gone_is_none() {
 }
 
 #[tokio::test]
-async fn what_a_cancelled_call_took_goes_back() {
+async fn entries_of_a_cancelled_call_are_returned() {
     in_time(async || {
         let seed = 11;
         let mut random = SmallRng::seed_from_u64(seed);
@@ -187,7 +187,7 @@ async fn what_a_cancelled_call_took_goes_back() {
 }
 
 #[tokio::test]
-async fn next_sleeps_and_does_not_ask_all_the_time() {
+async fn next_expired_polls_only_every_ask_every() {
     in_time(async || {
         let server = Server::start();
         let dict = dict(&server).await;
@@ -206,10 +206,10 @@ async fn next_sleeps_and_does_not_ask_all_the_time() {
         let before = calls().await;
         sleep(2_200 * MILLI).await;
         let asked = calls().await - before;
-        assert!((16..=48).contains(&asked), "{asked} in two seconds, of sixteen shards");
+        assert!((16..=48).contains(&asked), "{asked} scripts in two seconds, for 16 shards");
         waits.abort();
 
-        // A deadline sooner than the period is met.
+        // A deadline before the end of the pause is met.
         let client = connect(server.url()).await;
         let rare: Dict = TimeoutDict::builder(&client, "rare")
             .ask_every(Duration::from_secs(30))
@@ -225,8 +225,8 @@ async fn next_sleeps_and_does_not_ask_all_the_time() {
 }
 
 #[test]
-#[should_panic(expected = "`ask_every` must be longer than 0ns")]
-fn a_period_of_zero_is_refused() {
+#[should_panic(expected = "ask_every must be longer than zero, got 0ns")]
+fn ask_every_of_zero_panics() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = Server::start();
     let client = runtime.block_on(connect(server.url()));
@@ -234,18 +234,21 @@ fn a_period_of_zero_is_refused() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_dropped_outside_of_the_runtime_goes_back_too() {
+async fn claim_dropped_outside_the_runtime_is_returned() {
     let server = Server::start();
     let dict = dict(&server).await;
     fill(&dict, 1).await;
     let claim = dict.next_claim(LONG).await.unwrap();
     std::thread::spawn(move || drop(claim)).join().unwrap();
-    let again = timeout(5 * LONG / 60, dict.next_claim(LONG)).await.expect("it is back").unwrap();
+    let again = timeout(5 * LONG / 60, dict.next_claim(LONG))
+        .await
+        .expect("the claim is returned in time")
+        .unwrap();
     assert_eq!(again.key(), "0");
 }
 
 #[tokio::test]
-async fn a_cluster_holds_it() {
+async fn timeout_dict_works_in_a_cluster() {
     let cluster = Cluster::start();
     let client = connect(cluster.urls()).await;
     let dict = Dict::new(&client, "logins").unwrap();
@@ -254,7 +257,7 @@ async fn a_cluster_holds_it() {
     }
     assert_eq!(dict.len().await.unwrap(), 200);
     assert_eq!(dict.ttl("7").await.unwrap(), Ttl::Remaining(Duration::ZERO));
-    // One machine, one clock: so the order holds over the nodes.
+    // All nodes run on this machine and share its clock, so that the order holds across nodes.
     let taken: Vec<_> =
         dict.take_expired(100).await.unwrap().into_iter().map(|(_, value)| value).collect();
     assert_eq!(taken, (0..100).collect::<Vec<_>>());
@@ -267,53 +270,57 @@ async fn a_cluster_holds_it() {
     assert!(dict.is_empty().await.unwrap());
 }
 
-/// Another process, which runs [`taker`].
-fn start_taker(how: &str, server: &Server, file: &Path) -> Child {
+/// Starts a process that runs [`taker_process_runs_when_started_by_another_test`].
+fn start_taker_process(mode: &str, server: &Server, file: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "timeout_dict::taker", "--nocapture"])
-        .env("FLEETING_TAKER", how)
+        .args([
+            "--exact",
+            "timeout_dict::taker_process_runs_when_started_by_another_test",
+            "--nocapture",
+        ])
+        .env("FLEETING_TAKER", mode)
         .env("FLEETING_TAKER_URL", server.url())
         .env("FLEETING_TAKER_FILE", file)
         .env("FLEETING_TAKER_LEASE", ms(1_000).as_millis().to_string())
         .stdout(std::process::Stdio::null())
         .spawn()
-        .expect("a test runs itself")
+        .expect("the test executable starts")
 }
 
-/// Takes what is due until nothing is left, and notes it: `take`s it, `claim`s it, or `die`s in mid-work. Does
-/// nothing where it is not told to.
+/// Body of a taker process, which does nothing in a normal test run. It logs due entries until none are left: `take`s
+/// them, `claim`s them, or `die`s while it holds claims.
 #[tokio::test]
-async fn taker() {
-    let Ok(how) = std::env::var("FLEETING_TAKER") else { return };
+async fn taker_process_runs_when_started_by_another_test() {
+    let Ok(mode) = std::env::var("FLEETING_TAKER") else { return };
     let url = std::env::var("FLEETING_TAKER_URL").unwrap();
     let path = std::env::var("FLEETING_TAKER_FILE").unwrap();
-    let (path, mut noted) = (Path::new(&path), 0);
+    let (path, mut logged) = (Path::new(&path), 0);
     let lease: u64 = std::env::var("FLEETING_TAKER_LEASE").unwrap().parse().unwrap();
     let lease = Duration::from_millis(lease);
     let dict = Dict::new(&connect(url).await, "logins").unwrap();
     let mut file = fs::File::create(path).unwrap();
-    // All begin at once, so that each has its share.
+    // Starts with the other processes, so that each takes some of the entries.
     while fs::read_dir(path.parent().unwrap()).unwrap().count() < 4 {
         sleep(MILLI).await;
     }
     while !dict.is_empty().await.unwrap() {
-        if how == "take" {
-            let mut notes = String::new();
+        if mode == "take" {
+            let mut logged_keys = String::new();
             for (key, _) in dict.take_expired(100).await.unwrap() {
-                notes += &format!("{key}\n");
+                logged_keys += &format!("{key}\n");
             }
-            file.write_all(notes.as_bytes()).unwrap();
+            file.write_all(logged_keys.as_bytes()).unwrap();
         } else {
             let claims = dict.claim_expired(50, lease).await.unwrap();
             if claims.is_empty() {
                 sleep(20 * MILLI).await;
             }
             for claim in claims {
-                // The work, and only then the ack.
+                // The work precedes the ack, so that a crash in between repeats it.
                 file.write_all(format!("{}\n", claim.key()).as_bytes()).unwrap();
-                noted += 1;
-                if how == "die" && noted == 60 {
-                    // `kill -9`: it has claimed more than it has noted.
+                logged += 1;
+                if mode == "die" && logged == 60 {
+                    // Kills itself while it holds claims that it has not logged yet.
                     let id = std::process::id().to_string();
                     Command::new("kill").args(["-KILL", &id]).status().unwrap();
                 }
@@ -323,30 +330,34 @@ async fn taker() {
     }
 }
 
-fn notes(file: &Path) -> Vec<u32> {
-    let notes = fs::read_to_string(file).unwrap();
-    notes.lines().map(|key| key.parse().unwrap()).collect()
+fn logged_keys(file: &Path) -> Vec<u32> {
+    let logged_keys = fs::read_to_string(file).unwrap();
+    logged_keys.lines().map(|key| key.parse().unwrap()).collect()
 }
 
 #[tokio::test]
-async fn four_processes_take_each_of_20_000_entries_once() {
+async fn take_expired_in_four_processes_returns_each_entry_once() {
     let server = Server::start();
     fill(&dict(&server).await, 20_000).await;
     let folder = tempfile::tempdir().unwrap();
     let files: Vec<_> = (0..4).map(|id| folder.path().join(id.to_string())).collect();
-    let takers: Vec<_> = files.iter().map(|file| start_taker("take", &server, file)).collect();
+    let takers: Vec<_> =
+        files.iter().map(|file| start_taker_process("take", &server, file)).collect();
     for mut taker in takers {
         assert!(taker.wait().unwrap().success());
     }
-    let notes: Vec<_> = files.iter().map(|file| notes(file)).collect();
-    assert!(notes.iter().filter(|notes| !notes.is_empty()).count() > 1, "they share the work");
-    let mut notes = notes.concat();
-    notes.sort();
-    assert_eq!(notes, (0..20_000).collect::<Vec<_>>());
+    let logged_keys: Vec<_> = files.iter().map(|file| logged_keys(file)).collect();
+    assert!(
+        logged_keys.iter().filter(|logged_keys| !logged_keys.is_empty()).count() > 1,
+        "more than one process took entries"
+    );
+    let mut logged_keys = logged_keys.concat();
+    logged_keys.sort();
+    assert_eq!(logged_keys, (0..20_000).collect::<Vec<_>>());
 }
 
 #[tokio::test]
-async fn what_a_killed_process_had_claimed_comes_again() {
+async fn claims_of_a_killed_process_are_delivered_again() {
     in_time(async || {
         let server = Server::start();
         let dict = dict(&server).await;
@@ -354,19 +365,22 @@ async fn what_a_killed_process_had_claimed_comes_again() {
         let folder = tempfile::tempdir().unwrap();
         let files: Vec<_> = (0..4).map(|id| folder.path().join(id.to_string())).collect();
         let start = |(id, file): (usize, &PathBuf)| {
-            start_taker(if id == 0 { "die" } else { "claim" }, &server, file)
+            start_taker_process(if id == 0 { "die" } else { "claim" }, &server, file)
         };
         let mut takers: Vec<_> = files.iter().enumerate().map(start).collect();
-        assert!(!takers[0].wait().unwrap().success(), "it was not killed");
-        assert!(dict.len().await.unwrap() > 0, "it was killed too late");
+        assert!(!takers[0].wait().unwrap().success(), "the first process was killed");
+        assert!(
+            dict.len().await.unwrap() > 0,
+            "entries were left when the first process was killed"
+        );
         for taker in &mut takers[1..] {
             assert!(taker.wait().unwrap().success());
         }
-        assert_eq!(notes(&files[0]).len(), 60);
-        let all: Vec<_> = files.iter().flat_map(|file| notes(file)).collect();
+        assert_eq!(logged_keys(&files[0]).len(), 60);
+        let all: Vec<_> = files.iter().flat_map(|file| logged_keys(file)).collect();
         let each: BTreeSet<_> = all.iter().copied().collect();
         assert_eq!(each, (0..20_000).collect());
-        // The work of which the killed one told nobody is done again: one at most, as it acks one by one.
+        // At most one entry is repeated: the killed process had logged it, but not acked it.
         assert!(all.len() <= 20_001, "{}", all.len());
     })
     .await;

@@ -1,6 +1,6 @@
-//! The dictionary on a server beside the one in memory: whatever is done to both, both answer the same.
+//! Model test: random operations on a Redis dictionary and an embedded one return the same results.
 //!
-//! A span is either over at once or not for long: so no answer depends on how long a call takes.
+//! All durations are either zero or an hour, so that no result depends on the duration of a call.
 
 use std::time::Duration;
 
@@ -19,28 +19,28 @@ const STEPS: usize = 350;
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 struct Pair {
-    here: TimeoutDict<String, usize>,
-    there: redis::TimeoutDict<String, usize>,
+    embedded: TimeoutDict<String, usize>,
+    remote: redis::TimeoutDict<String, usize>,
     /// Claims on the same entry.
     claims: Vec<(Claim<String, usize>, redis::Claim<String, usize>)>,
-    /// What was done, for who has to find out why they differ.
+    /// Operations so far, printed if the test fails.
     log: Vec<String>,
 }
 
 impl Pair {
     async fn new(server: &Server, name: String, backoff: Duration, max_attempts: u32) -> Self {
-        let here = TimeoutDict::builder().backoff(backoff, backoff).max_attempts(max_attempts);
-        let there = redis::TimeoutDict::builder(&connect(server.url()).await, name);
-        let there = there.backoff(backoff, backoff).max_attempts(max_attempts);
-        let (here, there) = (here.build(), there.build().unwrap());
-        Self { here, there, claims: Vec::new(), log: Vec::new() }
+        let embedded = TimeoutDict::builder().backoff(backoff, backoff).max_attempts(max_attempts);
+        let remote = redis::TimeoutDict::builder(&connect(server.url()).await, name);
+        let remote = remote.backoff(backoff, backoff).max_attempts(max_attempts);
+        let (embedded, remote) = (embedded.build(), remote.build().unwrap());
+        Self { embedded, remote, claims: Vec::new(), log: Vec::new() }
     }
 
     async fn step(&mut self, step: usize, random: &mut SmallRng) {
         let key = KEYS[random.random_range(0..KEYS.len())];
         let span = [NOW, LONG, Duration::MAX][random.random_range(0..3)];
         let lease = [NOW, LONG][random.random_range(0..2)];
-        let Self { here, there, claims, log } = self;
+        let Self { embedded, remote, claims, log } = self;
         let which = random.random_range(0..24);
         let claim = match claims.len() {
             0 => None,
@@ -49,89 +49,95 @@ impl Pair {
         log.push(format!("{which} {key}, span {span:?}, lease {lease:?}, claim {claim:?}"));
         match (which, claim) {
             (0..4, _) => {
-                let old = here.set(key.into(), step, span).await;
-                assert_eq!(there.set(key.into(), step, span).await.unwrap(), old);
+                let old = embedded.set(key.into(), step, span).await;
+                assert_eq!(remote.set(key.into(), step, span).await.unwrap(), old);
             }
             (4..6, _) => assert_eq!(
-                here.set_timeout(key, span).await,
-                there.set_timeout(key, span).await.unwrap()
+                embedded.set_timeout(key, span).await,
+                remote.set_timeout(key, span).await.unwrap()
             ),
             (6, _) => {
-                assert_eq!(here.remove_timeout(key).await, there.remove_timeout(key).await.unwrap())
+                assert_eq!(
+                    embedded.remove_timeout(key).await,
+                    remote.remove_timeout(key).await.unwrap()
+                )
             }
-            (7, _) => assert_eq!(here.remove(key).await, there.remove(key).await.unwrap()),
+            (7, _) => assert_eq!(embedded.remove(key).await, remote.remove(key).await.unwrap()),
             (8..13, _) => {
-                let (mut ours, mut theirs) = (
-                    here.claim_expired(9, lease).await,
-                    there.claim_expired(9, lease).await.unwrap(),
+                let (mut left, mut right) = (
+                    embedded.claim_expired(9, lease).await,
+                    remote.claim_expired(9, lease).await.unwrap(),
                 );
-                ours.sort_by_key(|claim| claim.key().clone());
-                theirs.sort_by_key(|claim| claim.key().clone());
-                let of_ours =
+                left.sort_by_key(|claim| claim.key().clone());
+                right.sort_by_key(|claim| claim.key().clone());
+                let left_parts =
                     |c: &Claim<String, usize>| (c.key().clone(), *c.value(), c.attempts());
-                let of_theirs =
+                let right_parts =
                     |c: &redis::Claim<String, usize>| (c.key().clone(), *c.value(), c.attempts());
                 assert_eq!(
-                    ours.iter().map(of_ours).collect::<Vec<_>>(),
-                    theirs.iter().map(of_theirs).collect::<Vec<_>>()
+                    left.iter().map(left_parts).collect::<Vec<_>>(),
+                    right.iter().map(right_parts).collect::<Vec<_>>()
                 );
-                claims.extend(ours.into_iter().zip(theirs));
+                claims.extend(left.into_iter().zip(right));
             }
             (13, _) => {
-                let (mut ours, mut theirs) =
-                    (here.take_expired(9).await, there.take_expired(9).await.unwrap());
-                ours.sort();
-                theirs.sort();
-                assert_eq!(ours, theirs);
+                let (mut left, mut right) =
+                    (embedded.take_expired(9).await, remote.take_expired(9).await.unwrap());
+                left.sort();
+                right.sort();
+                assert_eq!(left, right);
             }
             (14, _) => {
-                let (mut ours, mut theirs) =
-                    (here.take_dead(9).await, there.take_dead(9).await.unwrap());
-                ours.sort();
-                theirs.sort();
-                assert_eq!(ours, theirs);
+                let (mut left, mut right) =
+                    (embedded.take_dead(9).await, remote.take_dead(9).await.unwrap());
+                left.sort();
+                right.sort();
+                assert_eq!(left, right);
             }
             (15..17, _) => {
-                assert_eq!(here.revive(key, span).await, there.revive(key, span).await.unwrap())
+                assert_eq!(
+                    embedded.revive(key, span).await,
+                    remote.revive(key, span).await.unwrap()
+                )
             }
             (17, Some(claim)) => {
-                let (ours, theirs) = claims.swap_remove(claim);
-                assert_eq!(ours.ack().await, theirs.ack().await.unwrap());
+                let (left, right) = claims.swap_remove(claim);
+                assert_eq!(left.ack().await, right.ack().await.unwrap());
             }
             (18..20, Some(claim)) => {
-                let (ours, theirs) = claims.swap_remove(claim);
-                assert_eq!(ours.retry_in(span).await, theirs.retry_in(span).await.unwrap());
+                let (left, right) = claims.swap_remove(claim);
+                assert_eq!(left.retry_in(span).await, right.retry_in(span).await.unwrap());
             }
             (20..22, Some(claim)) => {
-                let (ours, theirs) = &claims[claim];
-                assert_eq!(ours.extend(lease).await, theirs.extend(lease).await.unwrap());
+                let (left, right) = &claims[claim];
+                assert_eq!(left.extend(lease).await, right.extend(lease).await.unwrap());
             }
             (22, Some(claim)) => {
                 drop(claims.swap_remove(claim));
-                // A task tells the server.
+                // Waits for the task that reports the failure to the server.
                 sleep(ms(10)).await;
             }
             (23, _) if step.is_multiple_of(50) => {
-                here.clear().await;
-                there.clear().await.unwrap();
+                embedded.clear().await;
+                remote.clear().await.unwrap();
             }
             _ => {}
         }
     }
 
     async fn check(&self) {
-        let Self { here, there, .. } = self;
-        assert_eq!(here.len().await, there.len().await.unwrap());
-        assert_eq!(here.dead_len().await, there.dead_len().await.unwrap());
-        // A rest of an hour is not the same to the microsecond.
+        let Self { embedded, remote, .. } = self;
+        assert_eq!(embedded.len().await, remote.len().await.unwrap());
+        assert_eq!(embedded.dead_len().await, remote.dead_len().await.unwrap());
+        // Remaining TTLs of about an hour differ by the duration of the calls.
         let class = |ttl| match ttl {
-            Ttl::Remaining(left) => format!("{}", left > Duration::from_secs(60)),
+            Ttl::Remaining(ttl) => format!("{}", ttl > Duration::from_secs(60)),
             other => format!("{other:?}"),
         };
         for key in KEYS {
-            assert_eq!(here.get(key).await, there.get(key).await.unwrap(), "{key}");
-            let (ours, theirs) = (here.ttl(key).await, there.ttl(key).await.unwrap());
-            assert_eq!(class(ours), class(theirs), "{key}");
+            assert_eq!(embedded.get(key).await, remote.get(key).await.unwrap(), "{key}");
+            let (left, right) = (embedded.ttl(key).await, remote.ttl(key).await.unwrap());
+            assert_eq!(class(left), class(right), "{key}");
         }
     }
 }
@@ -145,7 +151,7 @@ impl Drop for Pair {
 }
 
 #[tokio::test]
-async fn both_answer_the_same() {
+async fn redis_and_embedded_dict_return_the_same_results() {
     in_time(async || {
         let server = Server::start();
         for seed in 0..6 {

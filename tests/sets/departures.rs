@@ -1,4 +1,4 @@
-//! What streams are told of members that leave, and when the sweeper is there.
+//! Events of removed members, and the wake-ups of the sweeper.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -14,11 +14,11 @@ use tokio::{
 };
 use tokio_test::{assert_pending, task::spawn};
 
-use crate::expiring::{ALL, SECOND, heard, minute, told};
+use crate::expiring::{ALL_CAUSES, SECOND, drain_causes, drain_events, one_minute_set};
 
 #[tokio::test(start_paused = true)]
-async fn each_departure_has_one_event_with_its_cause() {
-    let set = minute();
+async fn each_removal_has_one_event_with_its_cause() {
+    let set = one_minute_set();
     let mut events = set.events_lossless(100);
     set.extend(["a", "b", "c", "d", "e"]).await;
     set.pop().await;
@@ -32,24 +32,24 @@ async fn each_departure_has_one_event_with_its_cause() {
     set.clear().await;
     use Cause::{Expired, Removed};
     let expected = [("a", Removed), ("b", Removed), ("d", Expired), ("c", Expired), ("e", Removed)];
-    assert_eq!(told(&mut events), expected);
+    assert_eq!(drain_causes(&mut events), expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_may_hear_less() {
-    let set = minute();
+async fn lossless_events_only_receives_the_given_causes() {
+    let set = one_minute_set();
     let mut expired = set.events_lossless(1).only([Cause::Expired]);
     let mut removed = set.events_lossless(1).only([Cause::Removed]);
     set.extend(["a", "b", "c"]).await;
     set.pop().await;
     set.remove("b").await;
     sleep(61 * SECOND).await;
-    assert_eq!(told(&mut expired), [("c", Cause::Expired)]);
-    assert_eq!(told(&mut removed), [("a", Cause::Removed), ("b", Cause::Removed)]);
+    assert_eq!(drain_causes(&mut expired), [("c", Cause::Expired)]);
+    assert_eq!(drain_causes(&mut removed), [("a", Cause::Removed), ("b", Cause::Removed)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_only_what_expires_is_told() {
+async fn only_expired_members_are_published_by_default() {
     let set = ExpiringSet::new(SECOND);
     let mut events = set.events_lossless(100);
     set.push(1).await;
@@ -59,13 +59,14 @@ async fn by_default_only_what_expires_is_told() {
     set.clear().await;
     set.push(4).await;
     sleep(2 * SECOND).await;
-    assert_eq!(told(&mut events), [(4, Cause::Expired)]);
+    assert_eq!(drain_causes(&mut events), [(4, Cause::Expired)]);
 }
 
-/// Whoever meets a dead member tells of it, once, before anything of the member's next life.
+/// Every call first removes expired members: the `Expired` event is sent once, and before any event of the
+/// same member's next insertion.
 #[tokio::test(start_paused = true)]
-async fn the_old_life_ends_before_the_new_one_begins() {
-    let meet = async |set: &ExpiringSet<&'static str>, call: u32| match call {
+async fn expired_event_precedes_events_of_the_next_insertion() {
+    let call_method = async |set: &ExpiringSet<&'static str>, call: u32| match call {
         0 => set.push("ada").await,
         1 => set.push_at("ada", Instant::now()).await,
         2 => set.push_unique_at("ada", Instant::now()).await,
@@ -75,19 +76,21 @@ async fn the_old_life_ends_before_the_new_one_begins() {
         _ => drop(set.pop().await),
     };
     for call in 0..7 {
-        let set =
-            ExpiringSet::builder(60 * SECOND).sweep_every(3_600 * SECOND).publish(ALL).build();
+        let set = ExpiringSet::builder(60 * SECOND)
+            .sweep_every(3_600 * SECOND)
+            .publish(ALL_CAUSES)
+            .build();
         let mut events = set.events_lossless(100);
         set.push("ada").await;
         let deadline = Instant::now() + 60 * SECOND;
-        // The first sweep is in time, and its next one is not.
+        // "eve" expires in 1 s, which triggers a sweep; the next one is an hour later, too late for "ada".
         set.push_at("eve", Instant::now() - 59 * SECOND).await;
         sleep(2 * SECOND).await;
         advance(70 * SECOND).await;
-        meet(&set, call).await;
+        call_method(&set, call).await;
         set.push("ada").await;
         set.remove("ada").await;
-        let events = heard(&mut events);
+        let events = drain_events(&mut events);
         let events: Vec<_> = events.iter().filter(|event| event.key == "ada").collect();
         assert_eq!((events[0].cause, events[0].deadline), (Cause::Expired, Some(deadline)));
         assert_eq!(events[0].lag(), Some(12 * SECOND), "call {call}");
@@ -97,7 +100,7 @@ async fn the_old_life_ends_before_the_new_one_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_set_tells_in_time_and_sweeps_no_more_often_than_it_may() {
+async fn idle_set_sends_events_in_time_and_respects_sweep_every() {
     let set = ExpiringSet::builder(10 * SECOND).sweep_every(SECOND / 2).build();
     let mut events = set.events_lossless(10_000);
     for n in 0..1_000 {
@@ -105,7 +108,7 @@ async fn an_idle_set_tells_in_time_and_sweeps_no_more_often_than_it_may() {
         advance(SECOND / 100).await;
     }
     sleep(30 * SECOND).await;
-    let events = heard(&mut events);
+    let events = drain_events(&mut events);
     assert!(events.iter().map(|event| event.key).eq(0..1_000));
     let lag = events.iter().filter_map(|event| event.lag()).max().unwrap();
     assert!(lag <= SECOND / 2 + SECOND / 100, "{lag:?}");
@@ -113,9 +116,10 @@ async fn an_idle_set_tells_in_time_and_sweeps_no_more_often_than_it_may() {
     assert!((15..=22).contains(&sweeps.len()), "{} sweeps in 10 s", sweeps.len());
 }
 
-/// A death that comes sooner than all others wakes the sweeper, also one by another handle's doing.
+/// A member that expires sooner than all others wakes the sweeper, even if it is pushed through another
+/// handle.
 #[tokio::test(start_paused = true)]
-async fn the_sweeper_knows_of_a_sooner_death() {
+async fn sweeper_wakes_for_a_member_that_expires_sooner() {
     let set = ExpiringSet::new(3_600 * SECOND);
     let mut events = set.events_lossless(10);
     set.push("late").await;
@@ -127,21 +131,25 @@ async fn the_sweeper_knows_of_a_sooner_death() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sweeper_sleeps_where_nothing_dies() {
+async fn sweeper_sleeps_while_no_member_expires() {
     let parks = || Handle::current().metrics().worker_park_count(0);
-    let set = minute();
+    let set = one_minute_set();
     let sets: ExpiringSets<u32, u32> = ExpiringSets::new(86_400 * SECOND);
     set.push_at("in a day", Instant::now() + 86_400 * SECOND).await;
     sets.push(1, 1).await;
     sleep(SECOND).await;
     let before = parks();
     sleep(80_000 * SECOND).await;
-    assert!(parks() - before < 20, "{} wakes in a day in which nobody died", parks() - before);
+    assert!(
+        parks() - before < 20,
+        "{} wake-ups in a day without expired members",
+        parks() - before
+    );
     assert_eq!((set.len().await, sets.sets().await), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_subscriber_is_told_what_it_missed() {
+async fn slow_subscriber_receives_lagged_with_the_number_of_missed_events() {
     let set = ExpiringSet::builder(SECOND).event_capacity(4).build();
     let mut slow = set.events();
     set.extend(0..10).await;
@@ -150,23 +158,28 @@ async fn a_slow_subscriber_is_told_what_it_missed() {
     assert_eq!(slow.next().await.unwrap().unwrap().key, 6);
 }
 
-/// The promise of the lossless stream, whole: calls go on, the dead are not seen, and every event comes.
+/// The contract of lossless streams: calls are not delayed, expired members are not returned, and no event is
+/// lost.
 #[tokio::test(start_paused = true)]
-async fn a_lossless_subscriber_that_stops_reading_holds_back_only_the_sweeper() {
+async fn full_lossless_subscriber_delays_only_the_sweeper() {
     let value = Arc::new(());
-    let set: ExpiringSet<(u32, Held)> = ExpiringSet::new(SECOND);
+    let set: ExpiringSet<(u32, CountedMember)> = ExpiringSet::new(SECOND);
     let mut events = set.events_lossless(10);
-    let member = |n: u32| (n, Held(value.clone()));
+    let member = |n: u32| (n, CountedMember(value.clone()));
     set.extend((0..1_000).map(member)).await;
     sleep(60 * SECOND).await;
-    assert_eq!(Arc::strong_count(&value), 1_001, "as many left as there was room for, and wait");
+    assert_eq!(
+        Arc::strong_count(&value),
+        1_001,
+        "the swept members are in the stream, the others wait"
+    );
     assert_eq!(set.overflow(), 0);
-    assert_eq!(set.len().await, 0, "what is dead is not seen");
-    assert_eq!(set.overflow(), 990, "what a call meets goes to the overflow");
+    assert_eq!(set.len().await, 0, "expired members are not counted");
+    assert_eq!(set.overflow(), 990, "members removed by a call go to the overflow");
     set.extend((1_000..1_500).map(member)).await;
     assert_eq!(set.len().await, 500);
     sleep(60 * SECOND).await;
-    assert_eq!(set.overflow(), 990, "still no room for the sweeper");
+    assert_eq!(set.overflow(), 990, "the sweeper is still blocked");
     for n in 0..1_500 {
         assert_eq!(events.recv().await.unwrap().key.0, n);
     }
@@ -174,64 +187,64 @@ async fn a_lossless_subscriber_that_stops_reading_holds_back_only_the_sweeper() 
     assert_eq!((set.overflow(), Arc::strong_count(&value)), (0, 1));
 }
 
-/// Counts itself.
+/// Member whose instances are counted by its `Arc`.
 #[derive(Clone, Debug)]
-struct Held(#[allow(dead_code)] Arc<()>);
+struct CountedMember(#[allow(dead_code)] Arc<()>);
 
-impl PartialEq for Held {
+impl PartialEq for CountedMember {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Held {}
+impl Eq for CountedMember {}
 
-impl std::hash::Hash for Held {
+impl std::hash::Hash for CountedMember {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_slow_subscriber_lets_the_sweeper_go() {
+async fn dropping_a_full_lossless_subscriber_resumes_the_sweeper() {
     let sets = ExpiringSets::new(SECOND);
-    let stuck = sets.events_lossless(1);
+    let slow = sets.events_lossless(1);
     let mut prompt = sets.events_lossless(1_000);
     for n in 0..100 {
         sets.push(n % 7, n).await;
     }
     sleep(10 * SECOND).await;
-    assert_eq!(heard(&mut prompt).len(), 1);
-    drop(stuck);
+    assert_eq!(drain_events(&mut prompt).len(), 1);
+    drop(slow);
     sleep(SECOND).await;
-    assert_eq!(heard(&mut prompt).len(), 99);
+    assert_eq!(drain_events(&mut prompt).len(), 99);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_handle_ends_the_task_and_the_streams() {
+async fn dropping_the_last_handle_stops_the_sweeper_and_ends_the_streams() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
-    let set = ExpiringSet::builder(60 * SECOND).publish(ALL).build();
+    let set = ExpiringSet::builder(60 * SECOND).publish(ALL_CAUSES).build();
     let sets: ExpiringSets<u32, u32> = ExpiringSets::new(SECOND);
     let (mut events, mut lossless) = (set.events(), set.events_lossless(1));
-    let mut of_sets = sets.events_lossless(1);
+    let mut sets_events = sets.events_lossless(1);
     assert_eq!(tasks(), before + 2);
     set.extend([1, 2, 3]).await;
     set.clear().await;
     drop((set.clone(), sets.clone()));
     sleep(SECOND).await;
-    assert_eq!(tasks(), before + 2, "a handle is left of each");
+    assert_eq!(tasks(), before + 2, "each has one handle left");
     drop((set, sets));
     for n in 1..=3 {
         assert_eq!(events.recv().await.unwrap().unwrap().key, n);
         assert_eq!(lossless.recv().await.unwrap().key, n);
     }
     assert!(events.recv().await.is_none() && lossless.recv().await.is_none());
-    assert!(of_sets.recv().await.is_none());
+    assert!(sets_events.recv().await.is_none());
     yield_now().await;
     assert_eq!(tasks(), before);
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousands_of_sets_are_one_task_and_tell_in_time() {
+async fn thousands_of_sets_share_one_sweeper_and_send_events_in_time() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let sets = ExpiringSets::new(10 * SECOND);
@@ -244,16 +257,16 @@ async fn thousands_of_sets_are_one_task_and_tell_in_time() {
     assert_eq!(tasks(), before + 1);
     assert_eq!(sets.sets().await, 5_000);
     sleep(SECOND).await;
-    // Its last member will die later than the sweeper was told at first.
+    // The last member of each set expires later than the schedule recorded at first.
     for key in 0..5_000 {
         sets.push(key, 3).await;
     }
     sleep(11 * SECOND).await;
-    let told = heard(&mut events);
-    let lag = told.iter().filter_map(|event| event.lag()).max().unwrap();
+    let events = drain_events(&mut events);
+    let lag = events.iter().filter_map(|event| event.lag()).max().unwrap();
     assert!(lag <= SECOND / 5, "{lag:?}");
     let mut by_key: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    told.iter().for_each(|event| by_key.entry(event.key).or_default().push(event.value));
+    events.iter().for_each(|event| by_key.entry(event.key).or_default().push(event.value));
     assert_eq!(by_key.len(), 5_000);
     assert!(by_key.values().all(|members| *members == [1, 2, 3]));
     assert!(sets.keys().await.is_empty());

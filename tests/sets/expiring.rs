@@ -1,4 +1,4 @@
-//! How long members live, in which order they come, and what settings and handles promise.
+//! Expiry, order, settings and handles of expiring sets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,24 +11,24 @@ use tokio::{
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 const NANOSECOND: Duration = Duration::from_nanos(1);
-pub(super) const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
+pub(super) const ALL_CAUSES: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
-pub(super) fn minute() -> ExpiringSet<&'static str> {
-    ExpiringSet::builder(60 * SECOND).publish(ALL).build()
+pub(super) fn one_minute_set() -> ExpiringSet<&'static str> {
+    ExpiringSet::builder(60 * SECOND).publish(ALL_CAUSES).build()
 }
 
-/// What has come by now, without waiting.
-pub(super) fn heard<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
+/// Returns the events received so far, without waiting.
+pub(super) fn drain_events<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
     std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).collect()
 }
 
-pub(super) fn told<K: Copy, V>(events: &mut LosslessEvents<K, V>) -> Vec<(K, Cause)> {
-    heard(events).iter().map(|event| (event.key, event.cause)).collect()
+pub(super) fn drain_causes<K: Copy, V>(events: &mut LosslessEvents<K, V>) -> Vec<(K, Cause)> {
+    drain_events(events).iter().map(|event| (event.key, event.cause)).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_dies_at_exactly_its_ttl_for_every_call() {
-    let alive = async |set: &ExpiringSet<&'static str>, call: u32| match call {
+async fn member_expires_exactly_at_its_ttl_in_every_call() {
+    let finds_member = async |set: &ExpiringSet<&'static str>, call: u32| match call {
         0 => set.len().await == 1,
         1 => set.elements().await == ["ada"],
         2 => set.range(..).await == ["ada"],
@@ -41,26 +41,30 @@ async fn a_member_dies_at_exactly_its_ttl_for_every_call() {
         _ => !set.is_empty().await,
     };
     for call in 0..10 {
-        for (age, lives) in [(60 * SECOND - NANOSECOND, true), (60 * SECOND, false)] {
-            let set = minute();
+        for (age, is_live) in [(60 * SECOND - NANOSECOND, true), (60 * SECOND, false)] {
+            let set = one_minute_set();
             set.push("ada").await;
             advance(age).await;
-            assert_eq!(alive(&set, call).await, lives, "call {call} at the age of {age:?}");
+            assert_eq!(
+                finds_member(&set, call).await,
+                is_live,
+                "call {call} at the age of {age:?}"
+            );
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_future_lives_longer_and_the_old_is_refused() {
-    let set = minute();
+async fn future_score_expires_later_and_expired_score_is_ignored() {
+    let set = one_minute_set();
     let mut events = set.events_lossless(10);
     let now = Instant::now();
     set.push_at("the future", now + 30 * SECOND).await;
-    set.push_at("just not too old", now - 60 * SECOND + NANOSECOND).await;
+    set.push_at("almost too old", now - 60 * SECOND + NANOSECOND).await;
     set.push_at("too old", now - 60 * SECOND).await;
     set.push_at("far too old", now - 600 * SECOND).await;
-    assert_eq!(set.elements().await, ["just not too old", "the future"]);
-    assert!(heard(&mut events).is_empty(), "what is refused is refused silently");
+    assert_eq!(set.elements().await, ["almost too old", "the future"]);
+    assert!(drain_events(&mut events).is_empty(), "a push with an expired score sends no event");
     advance(90 * SECOND - NANOSECOND).await;
     assert_eq!(set.elements().await, ["the future"]);
     advance(NANOSECOND).await;
@@ -68,24 +72,24 @@ async fn the_future_lives_longer_and_the_old_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_is_pushed_to_its_death_leaves() {
-    let set = minute();
+async fn push_at_an_expired_score_removes_the_existing_member_as_expired() {
+    let set = one_minute_set();
     let mut events = set.events_lossless(10);
     let old = Instant::now() - 61 * SECOND;
     set.push("ada").await;
     set.push_at("ada", old).await;
     assert!(set.is_empty().await);
-    let events = heard(&mut events);
+    let events = drain_events(&mut events);
     assert_eq!((events.len(), events[0].key, events[0].cause), (1, "ada", Cause::Expired));
     assert_eq!(events[0].deadline, Some(old + 60 * SECOND));
     assert_eq!(events[0].lag(), Some(SECOND));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_overflows_never_dies() {
+async fn member_whose_deadline_overflows_never_expires() {
     let endless = ExpiringSet::new(Duration::MAX);
     endless.push("ada").await;
-    let set = minute();
+    let set = one_minute_set();
     set.push_at("bob", Instant::now() + Duration::from_secs(1 << 36)).await;
     sleep(100 * 365 * 86_400 * SECOND).await;
     assert_eq!((endless.len().await, set.len().await), (1, 1));
@@ -93,7 +97,7 @@ async fn what_overflows_never_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ttl_of_zero_leaves_only_the_future() {
+async fn zero_ttl_keeps_only_members_with_future_scores() {
     let set = ExpiringSet::new(Duration::ZERO);
     set.push(1).await;
     set.push_at(2, Instant::now() + SECOND).await;
@@ -103,8 +107,8 @@ async fn a_ttl_of_zero_leaves_only_the_future() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn equal_scores_keep_the_order_of_pushing_and_a_push_moves() {
-    let set = minute();
+async fn equal_scores_keep_push_order_and_push_moves_a_member() {
+    let set = one_minute_set();
     set.extend(["a", "b", "c"]).await;
     set.push("a").await;
     assert_eq!(set.elements().await, ["b", "c", "a"]);
@@ -116,8 +120,8 @@ async fn equal_scores_keep_the_order_of_pushing_and_a_push_moves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unique_by_score_replaces_only_what_is_there() {
-    let set = minute();
+async fn push_unique_at_replaces_only_members_with_the_same_score() {
+    let set = one_minute_set();
     let mut events = set.events_lossless(10);
     let noon = Instant::now();
     set.extend(["a", "b", "c"]).await;
@@ -128,11 +132,11 @@ async fn unique_by_score_replaces_only_what_is_there() {
     set.push_unique_at("later", noon).await;
     assert_eq!(set.elements().await, ["earlier", "later"]);
     use Cause::Replaced;
-    assert_eq!(told(&mut events), [("a", Replaced), ("c", Replaced), ("b", Replaced)]);
+    assert_eq!(drain_causes(&mut events), [("a", Replaced), ("c", Replaced), ("b", Replaced)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_are_found_by_borrowed_forms() {
+async fn lookups_accept_borrowed_members_and_keys() {
     let set: ExpiringSet<String> = ExpiringSet::new(SECOND);
     set.push("ada".to_owned()).await;
     assert!(set.contains("ada").await);
@@ -144,8 +148,8 @@ async fn members_are_found_by_borrowed_forms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_range_is_an_error() {
-    let set = minute();
+async fn inverted_and_empty_ranges_contain_no_members() {
+    let set = one_minute_set();
     let now = Instant::now();
     set.push("ada").await;
     assert!(set.range(now + SECOND..now).await.is_empty());
@@ -155,7 +159,7 @@ async fn no_range_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_leaves_with_its_last_member_whoever_takes_it() {
+async fn set_is_dropped_with_its_last_member_by_every_call() {
     let sets: ExpiringSets<&str, u32> = ExpiringSets::new(60 * SECOND);
     let fill = async || sets.extend("k", [1, 2]).await;
     fill().await;
@@ -175,7 +179,7 @@ async fn a_set_leaves_with_its_last_member_whoever_takes_it() {
     assert_eq!(sets.sets().await, 0);
     sets.push_at("k", 2, Instant::now() - 60 * SECOND).await;
     sets.extend("k", []).await;
-    assert_eq!(sets.sets().await, 0, "nothing began");
+    assert_eq!(sets.sets().await, 0, "no set was created");
     fill().await;
     advance(60 * SECOND).await;
     assert_eq!((sets.peek("k").await, sets.sets().await), (None, 0));
@@ -183,10 +187,10 @@ async fn a_set_leaves_with_its_last_member_whoever_takes_it() {
 }
 
 #[test]
-fn outside_of_a_runtime_it_says_so() {
+fn build_outside_of_a_runtime_panics_with_the_name() {
     let message = |build: fn()| {
         let panic = std::panic::catch_unwind(build).unwrap_err();
-        *panic.downcast::<String>().expect("a message")
+        *panic.downcast::<String>().expect("the panic has a message")
     };
     for (name, message) in [
         ("expiring set", message(|| drop(ExpiringSet::<u32>::new(SECOND)))),
@@ -198,13 +202,13 @@ fn outside_of_a_runtime_it_says_so() {
 
 #[test]
 #[should_panic(expected = "timers are disabled")]
-fn without_a_time_driver_it_panics_at_once() {
+fn build_without_a_time_driver_panics() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async { drop(ExpiringSet::<u32>::new(SECOND)) });
 }
 
 #[tokio::test]
-async fn bad_settings_panic_in_their_setters() {
+async fn invalid_settings_panic_in_their_setters() {
     let message =
         |set: fn()| *std::panic::catch_unwind(set).unwrap_err().downcast::<String>().unwrap();
     let every = message(|| drop(ExpiringSet::<u32>::builder(SECOND).sweep_every(Duration::ZERO)));
@@ -216,14 +220,14 @@ async fn bad_settings_panic_in_their_setters() {
 }
 
 #[tokio::test]
-async fn handles_show_what_they_are() {
+async fn debug_shows_name_and_ttl() {
     let set = ExpiringSet::<u32>::builder(SECOND).name("visitors").build();
     assert_eq!(format!("{set:?}"), r#"ExpiringSet { name: "visitors", ttl: 1s, .. }"#);
     let sets = ExpiringSets::<u32, u32>::new(SECOND);
     assert_eq!(format!("{sets:?}"), r#"ExpiringSets { name: "expiring sets", ttl: 1s, .. }"#);
 }
 
-/// A task that only ever calls must not starve the others.
+/// A task that only calls the set must not starve other tasks.
 #[tokio::test]
 async fn calls_take_part_in_the_cooperative_budget() {
     let set = ExpiringSet::new(SECOND);
@@ -239,7 +243,7 @@ async fn calls_take_part_in_the_cooperative_budget() {
     assert!(calls.await.unwrap_err().is_cancelled());
 }
 
-/// A set keeps the time of its runtime, wherever it is called from, and outlives it.
+/// A set uses the clock of its runtime in every caller, and works after that runtime has shut down.
 #[test]
 fn handles_work_outside_of_their_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,7 +1,7 @@
-//! Random sequences of everything that sets can do, against lists so simple that they must be right.
+//! Random sequences of all operations of sets, compared with simple lists as a model.
 //!
-//! Each call goes to `ExpiringSets`; those of key 0 go to an `ExpiringSet`, too, which must do the same.
-//! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
+//! Each operation is applied to an `ExpiringSets`; those on key 0 also to an `ExpiringSet`, which must behave
+//! the same. `PROPTEST_CASES` sets the number of sequences (1,000 by default), `FLEETING_SEED` the seed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,11 +22,11 @@ use crate::sequences::config;
 type Key = u8;
 type Member = u16;
 type Range = (Bound<i64>, Bound<i64>);
-/// What is told of a departure, of one key.
-type Told = (Member, Cause, Option<Instant>);
+/// Content of the event of a removed member, for a given key.
+type Removal = (Member, Cause, Option<Instant>);
 
 const KEYS: u8 = 4;
-const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
+const ALL_CAUSES: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -46,7 +46,7 @@ enum Op {
     Advance(u64),
 }
 
-/// Few keys, members and instants, so that they meet.
+/// Few keys, members and instants, so that operations collide.
 fn op() -> impl Strategy<Value = Op> {
     let key = || prop_oneof![2 => Just(0), 1 => 1..KEYS];
     let member = || 0..12_u16;
@@ -94,37 +94,37 @@ fn ticks(n: u64) -> Duration {
     Duration::from_millis(n * 100)
 }
 
-fn instant(offset: i64, for_ever: Instant) -> Instant {
+fn instant(offset: i64, far_future: Instant) -> Instant {
     match offset {
-        i64::MAX => for_ever,
+        i64::MAX => far_future,
         i64::MIN => Instant::now() - Duration::from_secs(40),
         _ if offset < 0 => Instant::now() - ticks(offset.unsigned_abs()),
         _ => Instant::now() + ticks(offset as u64),
     }
 }
 
-fn instants((from, to): Range, for_ever: Instant) -> (Bound<Instant>, Bound<Instant>) {
-    (from.map(|offset| instant(offset, for_ever)), to.map(|offset| instant(offset, for_ever)))
+fn instants((from, to): Range, far_future: Instant) -> (Bound<Instant>, Bound<Instant>) {
+    (from.map(|offset| instant(offset, far_future)), to.map(|offset| instant(offset, far_future)))
 }
 
-/// What is in more than five centuries is as good as never.
-fn is_countable(instant: &Instant) -> bool {
+/// Times more than five centuries ahead cannot be represented as ticks and count as never.
+fn is_representable(instant: &Instant) -> bool {
     *instant < Instant::now() + Duration::from_secs(1 << 34)
 }
 
-/// The naive sets: what lives, as the dead leave before anything else.
+/// The model: the live members of each set. Expired ones are removed before each operation.
 struct Model {
     ttl: Option<Duration>,
     sets: BTreeMap<Key, Vec<(Instant, Member)>>,
-    told: BTreeMap<Key, Vec<Told>>,
+    expected_events: BTreeMap<Key, Vec<Removal>>,
 }
 
 impl Model {
     fn deadline(&self, score: Instant) -> Option<Instant> {
-        score.checked_add(self.ttl?).filter(is_countable)
+        score.checked_add(self.ttl?).filter(is_representable)
     }
 
-    fn is_dead(&self, score: Instant) -> bool {
+    fn is_expired(&self, score: Instant) -> bool {
         self.deadline(score).is_some_and(|deadline| Instant::now() >= deadline)
     }
 
@@ -132,34 +132,42 @@ impl Model {
         self.sets.entry(key).or_default()
     }
 
-    fn leave(&mut self, key: Key, leaves: impl Fn(Instant, Member) -> bool, cause: Cause) -> usize {
+    fn remove_if(
+        &mut self,
+        key: Key,
+        is_removed: impl Fn(Instant, Member) -> bool,
+        cause: Cause,
+    ) -> usize {
         let set = self.set(key);
-        let (left, stays) = set.drain(..).partition(|(score, member)| leaves(*score, *member));
-        *set = stays;
-        let left: Vec<_> = left;
-        let told = left.iter().map(|(score, member)| (*member, cause, self.deadline(*score)));
-        let told: Vec<Told> = told.collect();
-        self.told.entry(key).or_default().extend(told);
-        left.len()
+        let (departed, kept) =
+            set.drain(..).partition(|(score, member)| is_removed(*score, *member));
+        *set = kept;
+        let departed: Vec<_> = departed;
+        let expected_events =
+            departed.iter().map(|(score, member)| (*member, cause, self.deadline(*score)));
+        let expected_events: Vec<Removal> = expected_events.collect();
+        self.expected_events.entry(key).or_default().extend(expected_events);
+        departed.len()
     }
 
     fn expire(&mut self) {
         for key in 0..KEYS {
-            let dead: BTreeSet<_> = self.set(key).iter().map(|(score, _)| *score).collect();
-            let dead: BTreeSet<_> = dead.into_iter().filter(|score| self.is_dead(*score)).collect();
-            self.leave(key, |score, _| dead.contains(&score), Cause::Expired);
+            let expired: BTreeSet<_> = self.set(key).iter().map(|(score, _)| *score).collect();
+            let expired: BTreeSet<_> =
+                expired.into_iter().filter(|score| self.is_expired(*score)).collect();
+            self.remove_if(key, |score, _| expired.contains(&score), Cause::Expired);
         }
     }
 
     fn push(&mut self, key: Key, member: Member, score: Instant) {
-        let known = self.set(key).iter().position(|(_, m)| *m == member);
-        if let Some(known) = known {
-            self.set(key).remove(known);
+        let position = self.set(key).iter().position(|(_, m)| *m == member);
+        if let Some(position) = position {
+            self.set(key).remove(position);
         }
-        if self.is_dead(score) {
-            if known.is_some() {
-                let told = (member, Cause::Expired, self.deadline(score));
-                self.told.entry(key).or_default().push(told);
+        if self.is_expired(score) {
+            if position.is_some() {
+                let removal = (member, Cause::Expired, self.deadline(score));
+                self.expected_events.entry(key).or_default().push(removal);
             }
             return;
         }
@@ -175,16 +183,16 @@ impl Model {
 }
 
 struct Test {
-    /// So far ahead that it cannot be counted.
-    for_ever: Instant,
+    /// So far ahead that it cannot be represented as a tick.
+    far_future: Instant,
     sets: ExpiringSets<Key, Member>,
     set: ExpiringSet<Member>,
     model: Model,
     events: LosslessEvents<Key, Member>,
-    ring: Events<Key, Member>,
-    events_of_set: LosslessEvents<Member, ()>,
-    heard: BTreeMap<Key, Vec<Told>>,
-    heard_of_set: Vec<Told>,
+    broadcast: Events<Key, Member>,
+    set_events: LosslessEvents<Member, ()>,
+    received: BTreeMap<Key, Vec<Removal>>,
+    received_from_set: Vec<Removal>,
 }
 
 impl Test {
@@ -194,29 +202,29 @@ impl Test {
             .shards(setup.shards)
             .sweep_every(ticks(setup.sweep_every))
             .event_capacity(100_000)
-            .publish(ALL)
+            .publish(ALL_CAUSES)
             .build();
         let set = ExpiringSet::builder(ttl.unwrap_or(Duration::MAX))
             .sweep_every(ticks(setup.sweep_every))
-            .publish(ALL)
+            .publish(ALL_CAUSES)
             .build();
         Self {
-            for_ever: Instant::now() + Duration::from_secs(1 << 36),
+            far_future: Instant::now() + Duration::from_secs(1 << 36),
             events: sets.events_lossless(100_000),
-            ring: sets.events(),
-            events_of_set: set.events_lossless(100_000),
+            broadcast: sets.events(),
+            set_events: set.events_lossless(100_000),
             sets,
             set,
-            model: Model { ttl, sets: BTreeMap::new(), told: BTreeMap::new() },
-            heard: BTreeMap::new(),
-            heard_of_set: Vec::new(),
+            model: Model { ttl, sets: BTreeMap::new(), expected_events: BTreeMap::new() },
+            received: BTreeMap::new(),
+            received_from_set: Vec::new(),
         }
     }
 
     async fn run(&mut self, op: Op) {
         let (sets, set, model) = (&self.sets, &self.set, &mut self.model);
         model.expire();
-        let (now, for_ever) = (Instant::now(), self.for_ever);
+        let (now, far_future) = (Instant::now(), self.far_future);
         let touched = match op {
             Op::Push(key, member) => {
                 sets.push(key, member).await;
@@ -227,7 +235,7 @@ impl Test {
                 Some(key)
             }
             Op::PushAt(key, member, score) => {
-                let score = instant(score, for_ever);
+                let score = instant(score, far_future);
                 sets.push_at(key, member, score).await;
                 if key == 0 {
                     set.push_at(member, score).await;
@@ -236,12 +244,12 @@ impl Test {
                 Some(key)
             }
             Op::PushUniqueAt(key, member, score) => {
-                let score = instant(score, for_ever);
+                let score = instant(score, far_future);
                 sets.push_unique_at(key, member, score).await;
                 if key == 0 {
                     set.push_unique_at(member, score).await;
                 }
-                model.leave(key, |s, m| s == score && m != member, Cause::Replaced);
+                model.remove_if(key, |s, m| s == score && m != member, Cause::Replaced);
                 model.push(key, member, score);
                 Some(key)
             }
@@ -254,7 +262,7 @@ impl Test {
                 Some(key)
             }
             Op::Range(key, range) => {
-                let range = instants(range, for_ever);
+                let range = instants(range, far_future);
                 let expected = model.range(key, range);
                 assert_eq!(sets.range(&key, range).await, expected);
                 if key == 0 {
@@ -272,7 +280,7 @@ impl Test {
             }
             Op::Pop(key) => {
                 let first = model.set(key).first().map(|(_, member)| *member);
-                model.leave(key, |_, member| Some(member) == first, Cause::Removed);
+                model.remove_if(key, |_, member| Some(member) == first, Cause::Removed);
                 assert_eq!(sets.pop(&key).await, first);
                 if key == 0 {
                     assert_eq!(set.pop().await, first);
@@ -280,7 +288,7 @@ impl Test {
                 Some(key)
             }
             Op::Remove(key, member) => {
-                let removed = model.leave(key, |_, m| m == member, Cause::Removed) == 1;
+                let removed = model.remove_if(key, |_, m| m == member, Cause::Removed) == 1;
                 assert_eq!(sets.remove(&key, &member).await, removed);
                 if key == 0 {
                     assert_eq!(set.remove(&member).await, removed);
@@ -288,22 +296,22 @@ impl Test {
                 Some(key)
             }
             Op::RemoveRange(key, range) => {
-                let range = instants(range, for_ever);
-                let leaves: BTreeSet<Member> = model.range(key, range).into_iter().collect();
-                model.leave(key, |_, member| leaves.contains(&member), Cause::Removed);
-                assert_eq!(sets.remove_range(&key, range).await, leaves.len());
+                let range = instants(range, far_future);
+                let removed: BTreeSet<Member> = model.range(key, range).into_iter().collect();
+                model.remove_if(key, |_, member| removed.contains(&member), Cause::Removed);
+                assert_eq!(sets.remove_range(&key, range).await, removed.len());
                 if key == 0 {
-                    assert_eq!(set.remove_range(range).await, leaves.len());
+                    assert_eq!(set.remove_range(range).await, removed.len());
                 }
                 Some(key)
             }
             Op::Score(key, member) => {
-                let known = model.set(key).iter().find(|(_, m)| *m == member);
-                let score = known.map(|(score, _)| *score);
-                let agrees = |told: Option<Instant>| match (told, score) {
-                    // What cannot be counted is at the end of time.
-                    (Some(told), Some(score)) => told == score || !is_countable(&told),
-                    (told, score) => told == score,
+                let entry = model.set(key).iter().find(|(_, m)| *m == member);
+                let score = entry.map(|(score, _)| *score);
+                let agrees = |actual: Option<Instant>| match (actual, score) {
+                    // A score that cannot be represented is reported as the end of time.
+                    (Some(actual), Some(score)) => actual == score || !is_representable(&actual),
+                    (actual, score) => actual == score,
                 };
                 assert!(agrees(sets.score(&key, &member).await));
                 assert_eq!(sets.contains(&key, &member).await, score.is_some());
@@ -322,7 +330,7 @@ impl Test {
                 Some(key)
             }
             Op::Clear(key) => {
-                model.leave(key, |_, _| true, Cause::Removed);
+                model.remove_if(key, |_, _| true, Cause::Removed);
                 sets.clear(&key).await;
                 if key == 0 {
                     set.clear().await;
@@ -344,62 +352,73 @@ impl Test {
                 None
             }
         };
-        self.hear();
+        self.receive_events();
         self.compare(touched).await;
     }
 
-    /// What has come by now, by whichever stream.
-    fn hear(&mut self) {
+    /// Collects the events received so far from all streams.
+    fn receive_events(&mut self) {
         while let Some(event) = unconstrained(self.events.recv()).now_or_never().flatten() {
-            let same = unconstrained(self.ring.recv()).now_or_never().flatten().unwrap().unwrap();
-            assert_eq!(event, same, "both kinds of stream tell the same");
-            let told = (event.value, event.cause, event.deadline.filter(is_countable));
-            self.heard.entry(event.key).or_default().push(told);
+            let same =
+                unconstrained(self.broadcast.recv()).now_or_never().flatten().unwrap().unwrap();
+            assert_eq!(event, same, "both kinds of streams have the same events");
+            let removal = (event.value, event.cause, event.deadline.filter(is_representable));
+            self.received.entry(event.key).or_default().push(removal);
         }
-        while let Some(event) = unconstrained(self.events_of_set.recv()).now_or_never().flatten() {
-            let deadline = event.deadline.filter(is_countable);
-            self.heard_of_set.push((event.key, event.cause, deadline));
+        while let Some(event) = unconstrained(self.set_events.recv()).now_or_never().flatten() {
+            let deadline = event.deadline.filter(is_representable);
+            self.received_from_set.push((event.key, event.cause, deadline));
         }
     }
 
-    /// A touched set has told all; of another the sweeper may still have something to do.
+    /// After an operation on a set, all its events must have been received. The sweeper may still have
+    /// expired members to remove in the others.
     async fn compare(&mut self, touched: Option<Key>) {
         for key in 0..KEYS {
-            let told = self.model.told.entry(key).or_default();
-            let heard = self.heard.entry(key).or_default();
-            assert_eq!(*heard, told[..heard.len().min(told.len())], "of key {key}");
+            let expected_events = self.model.expected_events.entry(key).or_default();
+            let received = self.received.entry(key).or_default();
+            assert_eq!(
+                *received,
+                expected_events[..received.len().min(expected_events.len())],
+                "key {key}"
+            );
             if touched == Some(key) {
-                assert_eq!(heard.len(), told.len(), "of key {key}");
+                assert_eq!(received.len(), expected_events.len(), "key {key}");
                 let members = self.model.set(key).iter().map(|(_, member)| *member);
                 let members: Vec<Member> = members.collect();
                 assert_eq!(self.sets.elements(&key).await, members);
                 if key == 0 {
                     assert_eq!(self.set.elements().await, members);
-                    assert_eq!(self.heard_of_set, self.heard[&0]);
+                    assert_eq!(self.received_from_set, self.received[&0]);
                 }
             }
         }
     }
 
-    /// In the end all dies that can, nobody calling.
+    /// At the end, every member that can expire does, without a call.
     async fn end(mut self) {
         sleep(ticks(1_000)).await;
         sleep(ticks(1_000)).await;
         self.model.expire();
-        self.hear();
+        self.receive_events();
         for key in 0..KEYS {
-            let (told, heard) = (self.model.told.get(&key), self.heard.get(&key));
-            assert_eq!(heard.map_or(0, Vec::len), told.map_or(0, Vec::len), "of key {key}");
+            let (expected_events, received) =
+                (self.model.expected_events.get(&key), self.received.get(&key));
+            assert_eq!(
+                received.map_or(0, Vec::len),
+                expected_events.map_or(0, Vec::len),
+                "key {key}"
+            );
             self.compare(Some(key)).await;
         }
         drop((self.sets, self.set));
-        assert!(self.events.recv().await.is_none() && self.ring.recv().await.is_none());
-        assert!(self.events_of_set.recv().await.is_none());
+        assert!(self.events.recv().await.is_none() && self.broadcast.recv().await.is_none());
+        assert!(self.set_events.recv().await.is_none());
     }
 }
 
 #[test]
-fn agrees_with_the_naive_lists() {
+fn expiring_sets_agree_with_the_model() {
     let config = config(1_000, 2_016);
     proptest!(config, |(setup in setup(), ops in vec(op(), 1..80))| {
         let runtime = tokio::runtime::Builder::new_current_thread()

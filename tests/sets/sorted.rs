@@ -1,4 +1,4 @@
-//! `SortedSet`: against a list so simple that it must be right, and each promise of its docs.
+//! `SortedSet`, compared with a simple list as a model, and the promises of its docs.
 
 use std::{
     cmp::Ordering,
@@ -25,10 +25,10 @@ enum Op {
     PopFirst,
     PopLast,
     Clear,
-    Look(u32, u32),
+    LookUp(u32, u32),
 }
 
-/// Few members and few scores, so that they meet.
+/// Few members and few scores, so that operations collide.
 fn op() -> impl Strategy<Value = Op> {
     let (member, score) = (|| 0..60_u32, || 0..20_u32);
     prop_oneof![
@@ -40,7 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::PopFirst),
         2 => Just(Op::PopLast),
         1 => Just(Op::Clear),
-        4 => (score(), score()).prop_map(|(a, b)| Op::Look(a, b)),
+        4 => (score(), score()).prop_map(|(a, b)| Op::LookUp(a, b)),
     ]
 }
 
@@ -48,11 +48,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn agrees_with_the_naive_list(ops in vec(op(), 1..60)) {
+    fn sorted_set_agrees_with_the_model(ops in vec(op(), 1..60)) {
         let set = SortedSet::new();
         let mut model = Model::new();
         for op in ops {
-            run(op, &set, &mut model).now_or_never().expect("no call waits for another");
+            run(op, &set, &mut model).now_or_never().expect("no call waits");
         }
     }
 }
@@ -100,7 +100,7 @@ async fn run(op: Op, set: &SortedSet<u32, String>, model: &mut Model) {
             set.clear().await;
             model.clear();
         }
-        Op::Look(from, to) => {
+        Op::LookUp(from, to) => {
             assert_eq!(set.range(from..to).await, model[within(from, to)]);
             assert_eq!(set.range(from..=to).await, model[within(from, to + 1)]);
             assert_eq!(set.count(from..to).await, within(from, to).len());
@@ -132,7 +132,7 @@ fn take(model: &mut Model, member: &str) -> Option<u32> {
 }
 
 #[tokio::test]
-async fn no_range_is_an_error() {
+async fn ranges_are_clamped_and_inverted_ranges_are_empty() {
     let set = SortedSet::default();
     set.extend((0..10).map(|n| (n, n))).await;
     #[allow(clippy::reversed_empty_ranges)]
@@ -148,16 +148,16 @@ async fn no_range_is_an_error() {
 }
 
 #[tokio::test]
-async fn handles_are_one_set() {
-    let set: SortedSet<f64bits::Score, &str> = SortedSet::new();
+async fn cloned_handles_share_one_set() {
+    let set: SortedSet<float_score::Score, &str> = SortedSet::new();
     let other = set.clone();
-    set.insert(f64bits::Score(0.5), "half").await;
+    set.insert(float_score::Score(0.5), "half").await;
     assert_eq!(other.len().await, 1);
     assert!(format!("{other:?}").contains("len: 1"), "{other:?}");
 }
 
-/// A score of any type with an order, as the docs say.
-mod f64bits {
+/// A score type with a total order over floats, as the docs promise any ordered type.
+mod float_score {
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Score(pub(crate) f64);
 
@@ -182,7 +182,7 @@ mod f64bits {
     impl Eq for Score {}
 }
 
-/// A task that only ever calls must not starve the others.
+/// A task that only calls the set must not starve other tasks.
 #[tokio::test]
 async fn calls_take_part_in_the_cooperative_budget() {
     let set = SortedSet::new();
@@ -199,63 +199,64 @@ async fn calls_take_part_in_the_cooperative_budget() {
     assert!(calls.await.unwrap_err().is_cancelled());
 }
 
-/// A score and a member that panic where the fuse says so.
+/// A score and a member that panic when the fuse has burnt down.
 #[derive(Debug)]
-struct Moody(u32);
+struct Panicking(u32);
 
-impl Clone for Moody {
+impl Clone for Panicking {
     fn clone(&self) -> Self {
         burn();
         Self(self.0)
     }
 }
 
-impl PartialEq for Moody {
+impl PartialEq for Panicking {
     fn eq(&self, other: &Self) -> bool {
         burn();
         self.0 == other.0
     }
 }
 
-impl Eq for Moody {}
+impl Eq for Panicking {}
 
-impl std::hash::Hash for Moody {
+impl std::hash::Hash for Panicking {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         burn();
         self.0.hash(state);
     }
 }
 
-impl Ord for Moody {
+impl Ord for Panicking {
     fn cmp(&self, other: &Self) -> Ordering {
         burn();
         self.0.cmp(&other.0)
     }
 }
 
-impl PartialOrd for Moody {
+impl PartialOrd for Panicking {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-/// Every call, with the panic at each of the comparisons and clones that it makes: it has happened, or
-/// nothing has.
+/// Every call, with a panic at each of its comparisons and clones: the call has taken effect completely or
+/// not at all.
 #[test]
-fn what_panics_leaves_the_set_whole() {
+fn panic_in_user_code_keeps_the_set_consistent() {
     let mut panics = 0;
     for call in 0..12 {
         for fuse in 1..60 {
             let set = SortedSet::new();
-            // Over a node's worth, so that some calls make two of one.
+            // As many as a node holds, so that some calls split it.
             let fill = async {
                 for n in 0..64 {
-                    set.insert(Moody(2 * n), Moody(n)).await;
+                    set.insert(Panicking(2 * n), Panicking(n)).await;
                 }
             };
             fill.now_or_never().unwrap();
             FUSE.set(fuse);
-            let outcome = AssertUnwindSafe(act(&set, call)).catch_unwind().now_or_never().unwrap();
+            let outcome =
+                AssertUnwindSafe(call_method(&set, call)).catch_unwind().now_or_never().unwrap();
             FUSE.set(0);
             panics += u32::from(outcome.is_err());
             check(&set, outcome.is_err()).now_or_never().unwrap();
@@ -264,30 +265,33 @@ fn what_panics_leaves_the_set_whole() {
     assert!(panics > 100, "only {panics} calls panicked");
 }
 
-#[allow(clippy::drop_non_drop)] // What a call returns is of no interest here.
-async fn act(set: &SortedSet<Moody, Moody>, call: u32) {
+#[allow(clippy::drop_non_drop)] // The return value does not matter here.
+async fn call_method(set: &SortedSet<Panicking, Panicking>, call: u32) {
     match call {
-        0 => drop(set.insert(Moody(33), Moody(1_000)).await),
-        1 => drop(set.insert(Moody(33), Moody(5)).await),
-        2 => drop(set.insert(Moody(1), Moody(60)).await),
-        3 => drop(set.remove(&Moody(20)).await),
-        4 => drop(set.remove_range(Moody(10)..Moody(20)).await),
+        0 => drop(set.insert(Panicking(33), Panicking(1_000)).await),
+        1 => drop(set.insert(Panicking(33), Panicking(5)).await),
+        2 => drop(set.insert(Panicking(1), Panicking(60)).await),
+        3 => drop(set.remove(&Panicking(20)).await),
+        4 => drop(set.remove_range(Panicking(10)..Panicking(20)).await),
         5 => drop(set.pop_first().await),
-        6 => drop(set.range(Moody(5)..).await),
-        7 => drop(set.rank(&Moody(9)).await),
+        6 => drop(set.range(Panicking(5)..).await),
+        7 => drop(set.rank(&Panicking(9)).await),
         8 => drop(set.last().await),
         9 => drop(set.remove_ranks(3..9).await),
-        10 => drop(set.insert(Moody(1_000), Moody(1_000)).await),
-        _ => drop(set.score(&Moody(9)).await),
+        10 => drop(set.insert(Panicking(1_000), Panicking(1_000)).await),
+        _ => drop(set.score(&Panicking(9)).await),
     }
 }
 
-async fn check(set: &SortedSet<Moody, Moody>, panicked: bool) {
+async fn check(set: &SortedSet<Panicking, Panicking>, panicked: bool) {
     let members = set.range(..).await;
     assert!(members.is_sorted_by(|(a, _), (b, _)| a <= b));
     if panicked {
         let untouched = (0..64).map(|n| (2 * n, n));
-        assert!(members.iter().map(|(s, m)| (s.0, m.0)).eq(untouched), "half of a call happened");
+        assert!(
+            members.iter().map(|(s, m)| (s.0, m.0)).eq(untouched),
+            "the call took effect partially"
+        );
     }
     for (rank, (score, member)) in members.iter().enumerate() {
         assert_eq!(set.rank(member).await, Some(rank));
@@ -297,56 +301,56 @@ async fn check(set: &SortedSet<Moody, Moody>, panicked: bool) {
     assert!(set.is_empty().await);
 }
 
-/// Scores and members that call their set as they are dropped.
+/// Scores and members that call their set when they are dropped.
 #[derive(Clone)]
-struct Caller(u32, Home);
+struct ReentrantDrop(u32, SharedSet);
 
-type Home = Arc<Mutex<Option<SortedSet<Caller, Caller>>>>;
+type SharedSet = Arc<Mutex<Option<SortedSet<ReentrantDrop, ReentrantDrop>>>>;
 
-impl Drop for Caller {
+impl Drop for ReentrantDrop {
     fn drop(&mut self) {
-        let home = self.1.lock().map(|home| home.clone());
-        if let Ok(Some(set)) = home {
-            set.len().now_or_never().expect("the set is locked while something is dropped");
+        let shared_set = self.1.lock().map(|shared_set| shared_set.clone());
+        if let Ok(Some(set)) = shared_set {
+            set.len().now_or_never().expect("the set is locked during a drop");
         }
     }
 }
 
-impl PartialEq for Caller {
+impl PartialEq for ReentrantDrop {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl Eq for Caller {}
+impl Eq for ReentrantDrop {}
 
-impl std::hash::Hash for Caller {
+impl std::hash::Hash for ReentrantDrop {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
 
-impl Ord for Caller {
+impl Ord for ReentrantDrop {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.cmp(&other.0)
     }
 }
 
-impl PartialOrd for Caller {
+impl PartialOrd for ReentrantDrop {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 #[test]
-fn what_is_dropped_may_call_the_set() {
-    // A lock that is taken twice waits for ever: the watchdog is the other thread.
+fn drop_of_members_and_scores_may_call_the_set() {
+    // Taking the lock twice would block forever; this thread is the watchdog.
     let (done, watch) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let home = Home::default();
+        let shared_set = SharedSet::default();
         let set = SortedSet::new();
-        *home.lock().unwrap() = Some(set.clone());
-        let new = |n: u32| Caller(n, home.clone());
+        *shared_set.lock().unwrap() = Some(set.clone());
+        let new = |n: u32| ReentrantDrop(n, shared_set.clone());
         let work = async {
             for n in 0..500 {
                 set.insert(new(n), new(n)).await;
@@ -364,8 +368,8 @@ fn what_is_dropped_may_call_the_set() {
             set.clear().await;
         };
         work.now_or_never().unwrap();
-        home.lock().unwrap().take();
+        shared_set.lock().unwrap().take();
         done.send(()).unwrap();
     });
-    watch.recv_timeout(std::time::Duration::from_secs(300)).expect("the set waits for itself");
+    watch.recv_timeout(std::time::Duration::from_secs(300)).expect("the set is deadlocked");
 }

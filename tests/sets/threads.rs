@@ -1,4 +1,4 @@
-//! Calls from many threads at once: each is whole, and what comes leaves once.
+//! Concurrent calls from many threads: each is atomic, and each inserted member is removed once.
 
 use std::{
     collections::HashSet,
@@ -18,23 +18,23 @@ use tokio::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
+const ALL_CAUSES: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
-/// Pushes, expirations, removals and what is left add up, on real threads and in real time.
+/// The numbers of pushes, expirations and removals add up, on real threads and in real time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn all_that_comes_leaves_once() {
+async fn each_pushed_member_is_removed_once() {
     const TASKS: u64 = 6;
     let set = ExpiringSet::builder(Duration::from_millis(30))
         .sweep_every(Duration::from_millis(5))
-        .publish(ALL)
+        .publish(ALL_CAUSES)
         .build();
     let mut events = set.events_lossless(256);
-    let witness = tokio::spawn(async move {
-        let mut left = Vec::new();
+    let subscriber = tokio::spawn(async move {
+        let mut removals = Vec::new();
         while let Some(event) = events.recv().await {
-            left.push((event.key, event.cause));
+            removals.push((event.key, event.cause));
         }
-        left
+        removals
     });
     let stop = Arc::new(AtomicBool::new(false));
     let (popped, pushes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -43,75 +43,83 @@ async fn all_that_comes_leaves_once() {
             let (set, stop) = (set.clone(), stop.clone());
             let (popped, pushes) = (popped.clone(), pushes.clone());
             tokio::spawn(async move {
-                let mut random = SmallRng::seed_from_u64(task);
-                let (mut pushed, mut late) = (0, 0);
+                let mut rng = SmallRng::seed_from_u64(task);
+                let (mut pushed, mut refused) = (0, 0);
                 while !stop.load(Relaxed) {
-                    match random.random_range(0..10) {
+                    match rng.random_range(0..10) {
                         0 => {
                             popped.fetch_add(u64::from(set.pop().await.is_some()), Relaxed);
                         }
                         1 => {
-                            let member = (task, random.random_range(0..pushed + 1));
+                            let member = (task, rng.random_range(0..pushed + 1));
                             popped.fetch_add(u64::from(set.remove(&member).await), Relaxed);
                         }
                         2 => {
                             let members = set.elements().await;
                             let unique: HashSet<_> = members.iter().collect();
-                            assert_eq!(unique.len(), members.len(), "a member is there twice");
+                            assert_eq!(unique.len(), members.len(), "a member is in the set twice");
                             sleep(Duration::from_millis(1)).await;
                         }
                         3 => {
                             let early =
-                                Instant::now() - Duration::from_millis(random.random_range(0..25));
+                                Instant::now() - Duration::from_millis(rng.random_range(0..25));
                             set.push_at((task, pushed), early).await;
                             pushed += 1;
-                            // On a busy machine it may have been dead when it came, and so refused.
-                            late += u64::from(early.elapsed() >= Duration::from_millis(30));
+                            // On a busy machine the score may have expired before the push, which is then
+                            // ignored.
+                            refused += u64::from(early.elapsed() >= Duration::from_millis(30));
                         }
                         _ => {
                             set.push((task, pushed)).await;
-                            // Again: it moves, and leaves once.
+                            // The second push moves the member, which is still removed once.
                             set.push((task, pushed)).await;
                             pushed += 1;
                             pushes.fetch_add(1, Relaxed);
                         }
                     }
                 }
-                (pushed, late)
+                (pushed, refused)
             })
         })
         .collect();
     let begin = Instant::now();
     while begin.elapsed() < 2 * SECOND || pushes.load(Relaxed) < 1_000 {
-        assert!(begin.elapsed() < 300 * SECOND, "only {pushes:?} are pushed");
+        assert!(begin.elapsed() < 300 * SECOND, "only {pushes:?} pushes");
         sleep(Duration::from_millis(10)).await;
     }
     stop.store(true, Relaxed);
-    let (mut pushed, mut late) = (0, 0);
+    let (mut pushed, mut refused) = (0, 0);
     for task in tasks {
-        let (its_pushed, its_late) = task.await.unwrap();
-        pushed += its_pushed;
-        late += its_late;
+        let (task_pushed, task_refused) = task.await.unwrap();
+        pushed += task_pushed;
+        refused += task_refused;
     }
     while !set.is_empty().await {
         sleep(Duration::from_millis(10)).await;
     }
     drop(set);
-    let left = witness.await.unwrap();
-    let unique: HashSet<_> = left.iter().map(|(member, _)| member).collect();
-    // A member that left between its two pushes came twice.
-    let twice = left.len() - unique.len();
-    let told = unique.len() as u64;
-    assert!((pushed - late..=pushed).contains(&told), "{told} of {pushed} told, {late} came late");
-    assert!(twice < left.len() / 20, "{twice} of {} left twice", left.len());
-    let removed = left.iter().filter(|(_, cause)| *cause == Cause::Removed).count();
+    let removals = subscriber.await.unwrap();
+    let unique: HashSet<_> = removals.iter().map(|(member, _)| member).collect();
+    // A member that was removed between its two pushes is removed twice.
+    let pushed_twice = removals.len() - unique.len();
+    let reported = unique.len() as u64;
+    assert!(
+        (pushed - refused..=pushed).contains(&reported),
+        "events for {reported} of {pushed} members, {refused} ignored"
+    );
+    assert!(
+        pushed_twice < removals.len() / 20,
+        "{pushed_twice} of {} members were removed twice",
+        removals.len()
+    );
+    let removed = removals.iter().filter(|(_, cause)| *cause == Cause::Removed).count();
     assert_eq!(removed as u64, popped.load(Relaxed));
-    println!("{pushed} pushed, {removed} taken, {twice} came twice");
+    println!("{pushed} pushed, {removed} removed by calls, {pushed_twice} inserted twice");
 }
 
-/// Nobody sees a part of what one call does.
+/// No caller sees a partially applied call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn calls_are_atomic_against_each_other() {
+async fn concurrent_calls_are_atomic() {
     let set = ExpiringSet::new(3_600 * SECOND);
     let noon = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
@@ -129,8 +137,8 @@ async fn calls_are_atomic_against_each_other() {
         })
         .collect();
     for _ in 0..2_000 {
-        let alone = set.range(noon..=noon).await;
-        assert!(alone.len() <= 1, "two at a score that is to be unique: {alone:?}");
+        let at_noon = set.range(noon..=noon).await;
+        assert!(at_noon.len() <= 1, "more than one member at a unique score: {at_noon:?}");
         let members = set.elements().await;
         for task in 0..2 {
             let own = members.iter().filter(|m| (100 * task..100 * task + 100).contains(*m));
@@ -145,10 +153,10 @@ async fn calls_are_atomic_against_each_other() {
     }
 }
 
-/// Each push comes sooner than the one before, while the sweeper is at work; nobody calls after it. Whatever alarm
-/// was lost, something would stay for ever.
+/// Each push expires sooner than the one before, while the sweeper runs, and no call follows. If a wake-up
+/// were lost, a member would stay forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn pushes_out_of_order_are_all_swept() {
+async fn members_pushed_in_descending_order_are_all_swept() {
     const TASKS: u32 = 4;
     const PUSHES: u32 = 100;
     let ttl = Duration::from_millis(20);
@@ -164,7 +172,7 @@ async fn pushes_out_of_order_are_all_swept() {
                     for push in 0..PUSHES {
                         let score = start + Duration::from_micros(100) * (PUSHES - push);
                         sets.push_at(push % 40, (task, push), score).await;
-                        // On a busy machine it may have been dead when it came.
+                        // On a busy machine the score may have expired before the push.
                         refused += u32::from(score.elapsed() >= ttl);
                         if push % 16 == task {
                             yield_now().await;
@@ -174,15 +182,18 @@ async fn pushes_out_of_order_are_all_swept() {
                 })
             })
             .collect();
-        let mut late = 0;
+        let mut refused = 0;
         for task in tasks {
-            late += task.await.unwrap();
+            refused += task.await.unwrap();
         }
-        for left in 0..TASKS * PUSHES - late {
+        for received in 0..TASKS * PUSHES - refused {
             let event = timeout(60 * SECOND, events.recv()).await;
-            assert!(event.is_ok_and(|event| event.is_some()), "in round {round}, after {left}");
+            assert!(
+                event.is_ok_and(|event| event.is_some()),
+                "in round {round}, after {received} events"
+            );
         }
-        // Those that came just in time, though it was late when they were asked.
+        // Members that were pushed in time, although `elapsed` was measured too late.
         while !sets.keys().await.is_empty() {
             sleep(ttl).await;
         }

@@ -1,4 +1,4 @@
-//! Members and keys that misbehave: they panic at a chosen moment, or call the set while they are dropped.
+//! Members and keys that misbehave: they panic at a chosen call, or call the set when they are dropped.
 
 use std::{
     collections::HashSet,
@@ -18,14 +18,14 @@ use tokio::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
+const ALL_CAUSES: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
-/// What has come by now, without waiting.
-fn heard<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
+/// Returns the events received so far, without waiting.
+fn drain_events<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
     std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).collect()
 }
 
-/// How many calls until one panics, for each trait; 0 for never.
+/// Number of calls until one panics, for each trait; 0 disables the panic.
 #[derive(Default)]
 struct Fuses {
     hash: AtomicU64,
@@ -34,60 +34,60 @@ struct Fuses {
     drop: AtomicU64,
 }
 
-/// Panics where a fuse of its says so.
-struct Moody {
+/// Panics when one of its fuses has burnt down.
+struct Panicking {
     id: u64,
     fuses: Arc<Fuses>,
 }
 
-fn burn(fuse: &AtomicU64) {
+fn count_down(fuse: &AtomicU64) {
     if std::thread::panicking() || fuse.load(Relaxed) == 0 {
         return;
     }
     assert!(fuse.fetch_sub(1, Relaxed) > 1, "the panic of this test");
 }
 
-impl Clone for Moody {
+impl Clone for Panicking {
     fn clone(&self) -> Self {
-        burn(&self.fuses.clone);
+        count_down(&self.fuses.clone);
         Self { id: self.id, fuses: self.fuses.clone() }
     }
 }
 
-impl PartialEq for Moody {
+impl PartialEq for Panicking {
     fn eq(&self, other: &Self) -> bool {
-        burn(&self.fuses.eq);
+        count_down(&self.fuses.eq);
         self.id == other.id
     }
 }
 
-impl Eq for Moody {}
+impl Eq for Panicking {}
 
-impl std::hash::Hash for Moody {
+impl std::hash::Hash for Panicking {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        burn(&self.fuses.hash);
+        count_down(&self.fuses.hash);
         self.id.hash(state);
     }
 }
 
-impl Drop for Moody {
+impl Drop for Panicking {
     fn drop(&mut self) {
-        burn(&self.fuses.drop);
+        count_down(&self.fuses.drop);
     }
 }
 
-/// Every call, at each comparison, hash and clone that it makes, heard of and not: nothing is lost without
-/// an event, and the sets go on.
+/// Every call, with a panic at each of its comparisons, hashes and clones, with and without a subscriber: no
+/// member is lost without an event, and the sets remain usable.
 #[tokio::test(start_paused = true)]
-async fn what_panics_leaves_the_sets_whole() {
+async fn panic_in_user_code_keeps_the_sets_consistent() {
     type Fuse = fn(&Fuses) -> &AtomicU64;
     let fuses: [Fuse; 3] = [|f| &f.hash, |f| &f.eq, |f| &f.clone];
     let mut panics = 0;
     for call in 0..10 {
         for fuse in fuses {
             for calls in 1..12 {
-                for heard in [false, true] {
-                    panics += u32::from(try_call(call, fuse, calls, heard).await);
+                for has_subscriber in [false, true] {
+                    panics += u32::from(try_call(call, fuse, calls, has_subscriber).await);
                 }
             }
         }
@@ -95,11 +95,16 @@ async fn what_panics_leaves_the_sets_whole() {
     assert!(panics > 80, "only {panics} calls panicked");
 }
 
-async fn try_call(call: u32, fuse: fn(&Fuses) -> &AtomicU64, calls: u64, is_heard: bool) -> bool {
+async fn try_call(
+    call: u32,
+    fuse: fn(&Fuses) -> &AtomicU64,
+    calls: u64,
+    has_subscriber: bool,
+) -> bool {
     let fuses = Arc::new(Fuses::default());
-    let new = |id| Moody { id, fuses: fuses.clone() };
-    let sets = ExpiringSets::builder(60 * SECOND).shards(1).publish(ALL).build();
-    let mut events = is_heard.then(|| sets.events_lossless(1_000));
+    let new = |id| Panicking { id, fuses: fuses.clone() };
+    let sets = ExpiringSets::builder(60 * SECOND).shards(1).publish(ALL_CAUSES).build();
+    let mut events = has_subscriber.then(|| sets.events_lossless(1_000));
     let noon = Instant::now();
     for id in 0..20 {
         sets.push_at(new(id % 2), new(id), noon + (id as u32 / 4) * SECOND).await;
@@ -108,7 +113,7 @@ async fn try_call(call: u32, fuse: fn(&Fuses) -> &AtomicU64, calls: u64, is_hear
         advance(62 * SECOND).await;
     }
     fuse(&fuses).store(calls, Relaxed);
-    let act = async {
+    let future = async {
         match call {
             0 => sets.push(new(0), new(7)).await,
             1 => sets.push_at(new(0), new(4), noon + 9 * SECOND).await,
@@ -122,33 +127,33 @@ async fn try_call(call: u32, fuse: fn(&Fuses) -> &AtomicU64, calls: u64, is_hear
             _ => drop(sets.len(&new(0)).await),
         }
     };
-    let panicked = std::panic::AssertUnwindSafe(act).catch_unwind().await.is_err();
+    let panicked = std::panic::AssertUnwindSafe(future).catch_unwind().await.is_err();
     fuse(&fuses).store(0, Relaxed);
 
-    // Heard or there: nothing is gone without a word.
-    let mut known: HashSet<u64> = HashSet::new();
+    // Each member is in a set or in an event.
+    let mut found: HashSet<u64> = HashSet::new();
     for key in 0..2 {
-        known.extend(sets.elements(&new(key)).await.iter().map(|member| member.id));
+        found.extend(sets.elements(&new(key)).await.iter().map(|member| member.id));
     }
     if let Some(events) = &mut events {
-        known.extend(heard(events).iter().map(|event| event.value.id));
-        let expected = (0..20).filter(|id| !known.contains(id)).collect::<Vec<_>>();
-        assert!(expected.is_empty(), "{expected:?} are gone: call {call}, at {calls}");
+        found.extend(drain_events(events).iter().map(|event| event.value.id));
+        let missing = (0..20).filter(|id| !found.contains(id)).collect::<Vec<_>>();
+        assert!(missing.is_empty(), "{missing:?} are lost: call {call}, panic at {calls}");
     }
     for id in 0..40 {
         sets.push(new(id % 3), new(id)).await;
     }
     assert_eq!(sets.sets().await, 3);
     sleep(70 * SECOND).await;
-    assert_eq!(sets.sets().await, 0, "the sets are not usable any more");
+    assert_eq!(sets.sets().await, 0, "the sets are no longer usable");
     panicked
 }
 
-/// The sweeper clones keys for its events; where that panics, it is there again at its next sweep.
+/// The sweeper clones keys for its events. If that panics, the next sweep removes the members.
 #[tokio::test(start_paused = true)]
-async fn a_sweep_that_panics_is_made_up_for() {
+async fn sweeper_continues_after_a_panic_in_clone() {
     let fuses = Arc::new(Fuses::default());
-    let new = |id| Moody { id, fuses: fuses.clone() };
+    let new = |id| Panicking { id, fuses: fuses.clone() };
     let sets = ExpiringSets::builder(SECOND).shards(4).build();
     let mut events = sets.events_lossless(1_000);
     for id in 0..100 {
@@ -156,45 +161,45 @@ async fn a_sweep_that_panics_is_made_up_for() {
     }
     fuses.clone.store(3, Relaxed);
     sleep(10 * SECOND).await;
-    assert_eq!(fuses.clone.load(Relaxed), 0, "nothing panicked");
-    let ids: HashSet<u64> = heard(&mut events).iter().map(|event| event.value.id).collect();
+    assert_eq!(fuses.clone.load(Relaxed), 0, "no clone panicked");
+    let ids: HashSet<u64> = drain_events(&mut events).iter().map(|event| event.value.id).collect();
     assert_eq!(ids.len(), 100);
     assert_eq!(sets.sets().await, 0);
 }
 
-/// Of a call that panics some members may have come: they die in time, too, where nobody calls again.
+/// A panicking call may have added some members; they expire in time, too, without a further call.
 #[tokio::test(start_paused = true)]
-async fn what_came_before_a_panic_expires_in_time() {
+async fn member_added_before_a_panic_expires_in_time() {
     let fuses = Arc::new(Fuses::default());
-    let new = |id| Moody { id, fuses: fuses.clone() };
+    let new = |id| Panicking { id, fuses: fuses.clone() };
     let (set, sets) = (ExpiringSet::new(SECOND), ExpiringSets::new(SECOND));
-    let (mut of_set, mut of_sets) = (set.events_lossless(9), sets.events_lossless(9));
-    // The sweepers have found that there is nothing.
+    let (mut set_events, mut sets_events) = (set.events_lossless(9), sets.events_lossless(9));
+    // The sweepers sleep without a deadline by now.
     sleep(SECOND).await;
     fuses.eq.store(1, Relaxed);
-    let act = set.extend([new(7), new(7)]);
-    assert!(std::panic::AssertUnwindSafe(act).catch_unwind().await.is_err());
+    let future = set.extend([new(7), new(7)]);
+    assert!(std::panic::AssertUnwindSafe(future).catch_unwind().await.is_err());
     fuses.eq.store(1, Relaxed);
-    let act = sets.extend(new(0), [new(7), new(7)]);
-    assert!(std::panic::AssertUnwindSafe(act).catch_unwind().await.is_err());
+    let future = sets.extend(new(0), [new(7), new(7)]);
+    assert!(std::panic::AssertUnwindSafe(future).catch_unwind().await.is_err());
     sleep(2 * SECOND).await;
-    assert_eq!((heard(&mut of_set).len(), heard(&mut of_sets).len()), (1, 1));
+    assert_eq!((drain_events(&mut set_events).len(), drain_events(&mut sets_events).len()), (1, 1));
 }
 
-/// One of twenty panics as it is dropped: no other is lost with it, and the sweeper lives.
+/// One of twenty members panics when it is dropped: the others are dropped, too, and the sweeper continues.
 #[tokio::test(start_paused = true)]
-async fn a_drop_that_panics_takes_no_other_with_it() {
+async fn panicking_drop_does_not_prevent_other_drops() {
     for way in 0..4 {
-        for is_heard in [false, true] {
+        for has_subscriber in [false, true] {
             let (bad, good) = (Arc::new(Fuses::default()), Arc::new(Fuses::default()));
-            let set = ExpiringSet::builder(SECOND).publish(ALL).build();
-            let mut events = is_heard.then(|| set.events_lossless(100));
+            let set = ExpiringSet::builder(SECOND).publish(ALL_CAUSES).build();
+            let mut events = has_subscriber.then(|| set.events_lossless(100));
             for id in 0..20 {
                 let fuses = if id == 7 { &bad } else { &good };
-                set.push(Moody { id, fuses: fuses.clone() }).await;
+                set.push(Panicking { id, fuses: fuses.clone() }).await;
             }
             bad.drop.store(1, Relaxed);
-            let act = async {
+            let future = async {
                 match way {
                     0 => sleep(3 * SECOND).await,
                     1 => {
@@ -205,7 +210,7 @@ async fn a_drop_that_panics_takes_no_other_with_it() {
                     _ => drop(set.remove_range(..).await),
                 }
             };
-            let _ = std::panic::AssertUnwindSafe(act).catch_unwind().await;
+            let _ = std::panic::AssertUnwindSafe(future).catch_unwind().await;
             let count = events.as_mut().map(|events| {
                 let events =
                     std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten());
@@ -217,58 +222,58 @@ async fn a_drop_that_panics_takes_no_other_with_it() {
             });
             assert!(count.is_none_or(|count| count == 20));
             drop(events);
-            assert_eq!(Arc::strong_count(&good), 1, "way {way}: some are not dropped");
+            assert_eq!(Arc::strong_count(&good), 1, "way {way}: some members are not dropped");
             bad.drop.store(0, Relaxed);
-            set.push(Moody { id: 1, fuses: good.clone() }).await;
+            set.push(Panicking { id: 1, fuses: good.clone() }).await;
             sleep(3 * SECOND).await;
-            assert_eq!(Arc::strong_count(&good), 1, "the sweeper is dead");
+            assert_eq!(Arc::strong_count(&good), 1, "the sweeper has stopped");
         }
     }
 }
 
-/// A member that calls its set as it is dropped.
+/// A member that calls its set when it is dropped.
 #[derive(Clone)]
-struct Caller(u32, Home);
+struct ReentrantDrop(u32, SharedSet);
 
-type Home = Arc<Mutex<Option<ExpiringSet<Caller>>>>;
+type SharedSet = Arc<Mutex<Option<ExpiringSet<ReentrantDrop>>>>;
 
-impl Drop for Caller {
+impl Drop for ReentrantDrop {
     fn drop(&mut self) {
-        let home = self.1.lock().map(|home| home.clone());
-        if let Ok(Some(set)) = home {
+        let shared_set = self.1.lock().map(|shared_set| shared_set.clone());
+        if let Ok(Some(set)) = shared_set {
             set.overflow();
-            set.contains(&Caller(9_999, Home::default())).now_or_never();
+            set.contains(&ReentrantDrop(9_999, SharedSet::default())).now_or_never();
         }
     }
 }
 
-impl PartialEq for Caller {
+impl PartialEq for ReentrantDrop {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl Eq for Caller {}
+impl Eq for ReentrantDrop {}
 
-impl std::hash::Hash for Caller {
+impl std::hash::Hash for ReentrantDrop {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
 
 #[test]
-fn what_is_dropped_may_call_the_set() {
-    for is_heard in [false, true] {
-        // A lock that is taken twice waits for ever: the watchdog is this thread.
+fn drop_of_members_may_call_the_set() {
+    for has_subscriber in [false, true] {
+        // Taking the lock twice would block forever; this thread is the watchdog.
         let (done, watch) = channel();
         std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
-                let home = Home::default();
-                let set = ExpiringSet::builder(60 * SECOND).publish(ALL).build();
-                let events = is_heard.then(|| set.events());
-                *home.lock().unwrap() = Some(set.clone());
-                let new = |n: u32| Caller(n, home.clone());
+                let shared_set = SharedSet::default();
+                let set = ExpiringSet::builder(60 * SECOND).publish(ALL_CAUSES).build();
+                let events = has_subscriber.then(|| set.events());
+                *shared_set.lock().unwrap() = Some(set.clone());
+                let new = |n: u32| ReentrantDrop(n, shared_set.clone());
                 for _ in 0..2 {
                     set.extend((0..300).map(new)).await;
                     set.push(new(7)).await;
@@ -285,18 +290,18 @@ fn what_is_dropped_may_call_the_set() {
                     set.push(new(1)).await;
                     set.clear().await;
                 }
-                home.lock().unwrap().take();
+                shared_set.lock().unwrap().take();
                 drop(events);
             });
             done.send(()).unwrap();
         });
-        watch.recv_timeout(300 * SECOND).expect("the set waits for itself");
+        watch.recv_timeout(300 * SECOND).expect("the set is deadlocked");
     }
 }
 
-/// An iterator that is of one thread alone does not keep who extends a set from being spawned.
+/// The future of `extend` is `Send` even if the iterator is not.
 #[tokio::test]
-async fn what_extends_a_set_need_not_go_to_another_thread() {
+async fn extend_accepts_an_iterator_that_is_not_send() {
     fn spawned<F: Future<Output = ()> + Send + 'static>(work: F) -> tokio::task::JoinHandle<()> {
         tokio::spawn(work)
     }
@@ -304,13 +309,13 @@ async fn what_extends_a_set_need_not_go_to_another_thread() {
     let (set, sets) = (ExpiringSet::new(minute), ExpiringSets::new(minute));
     let sorted = SortedSet::new();
     spawned(async move {
-        let own = || {
-            let own = std::rc::Rc::new(1);
-            (0..3).map(move |i| i + *own)
+        let non_send_iterator = || {
+            let one = std::rc::Rc::new(1);
+            (0..3).map(move |i| i + *one)
         };
-        set.extend(own()).await;
-        sets.extend("ada", own()).await;
-        sorted.extend(own().map(|i| (i, i))).await;
+        set.extend(non_send_iterator()).await;
+        sets.extend("ada", non_send_iterator()).await;
+        sorted.extend(non_send_iterator().map(|i| (i, i))).await;
         assert_eq!(set.elements().await, [1, 2, 3]);
         assert_eq!(sets.elements("ada").await, [1, 2, 3]);
         assert_eq!(sorted.len().await, 3);

@@ -1,17 +1,19 @@
-//! What is claimed: nobody else gets it until the lease is over, it is given back, or acked.
+//! Claims: an entry is not delivered to others until its lease ends or it is given back, and an ack removes
+//! it.
 
 use std::{future::pending, time::Duration};
 
-use super::due::{due, keys};
+use super::due::{dict_with_due, keys};
 use fleeting::{Claim, TimeoutDict, Ttl};
 use futures::{FutureExt, future::join_all};
 use tokio::time::{Instant, advance};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
+
 #[tokio::test(start_paused = true)]
-async fn what_is_claimed_goes_to_nobody_else_until_the_lease_is_over() {
-    let dict = due(["a", "b", "c"]).await;
+async fn claimed_entry_is_not_delivered_to_others_until_the_lease_ends() {
+    let dict = dict_with_due(["a", "b", "c"]).await;
     let claims = dict.claim_expired(2, SECOND).await;
     assert_eq!(keys(&claims), ["a", "b"]);
     assert_eq!((claims[1].value(), dict.get("a").await), (&1, Some(0)));
@@ -23,17 +25,17 @@ async fn what_is_claimed_goes_to_nobody_else_until_the_lease_is_over() {
     advance(NANO).await;
     assert_eq!(dict.take_expired(9).await, [("a", 0), ("b", 1)]);
     for claim in claims {
-        assert!(!claim.ack().await, "somebody else has taken it");
+        assert!(!claim.ack().await, "another call has taken it");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ack_takes_out() {
-    let dict = due(["a", "b"]).await;
+async fn ack_removes_the_entry() {
+    let dict = dict_with_due(["a", "b"]).await;
     let mut claims = dict.claim_expired(9, SECOND).await;
     assert!(claims.pop().unwrap().ack().await);
     assert_eq!((dict.get("a").await, dict.get("b").await), (Some(0), None));
-    // After the lease, as long as nobody else got it.
+    // After the end of the lease an ack still succeeds, until another caller gets the entry.
     advance(9 * SECOND).await;
     dict.set("c", 2, Duration::ZERO).await;
     assert_eq!(dict.take_expired(0).await, []);
@@ -42,37 +44,40 @@ async fn an_ack_takes_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_claims_on_an_entry_the_later_is_acked() {
-    let dict = due(["a"]).await;
+async fn only_the_later_of_two_claims_can_be_acked() {
+    let dict = dict_with_due(["a"]).await;
     let first = dict.next_claim(SECOND).await;
     advance(SECOND).await;
     let second = dict.next_claim(SECOND).await;
     assert!(!first.extend(SECOND).await);
     drop(first);
-    assert!(dict.claim_expired(9, SECOND).await.is_empty(), "the first has nothing to give back");
+    assert!(
+        dict.claim_expired(9, SECOND).await.is_empty(),
+        "the first claim is void and gives nothing back"
+    );
     assert!(second.ack().await);
     assert!(dict.is_empty().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_dropped_gives_back() {
-    let dict = due(["a", "b"]).await;
+async fn dropped_claim_gives_its_entry_back() {
+    let dict = dict_with_due(["a", "b"]).await;
     drop(dict.claim_expired(1, SECOND).await);
     assert_eq!(dict.get("a").await, Some(0));
-    // Longer than each backoff.
+    // Longer than the backoff.
     advance(4 * SECOND).await;
     let claims = dict.claim_expired(9, 100 * SECOND).await;
-    assert_eq!(keys(&claims), ["b", "a"], "what failed is behind what is due by then");
+    assert_eq!(keys(&claims), ["b", "a"], "a failed entry follows those that are already due");
     let mut claims = claims.into_iter().rev();
-    // A future that is dropped before it is polled.
+    // A future that is dropped before it is polled gives the entry back, too.
     drop(claims.next().unwrap().ack());
     advance(4 * SECOND).await;
     assert_eq!(dict.take_expired(9).await, [("a", 0)]);
-    // A panic, and a task that is killed.
+    // So do a panic and an aborted task.
     let claim = claims.next().unwrap();
     let task = tokio::spawn(async move {
         let _claim = claim;
-        panic!("in mid-work");
+        panic!("panic of the test, during work");
     });
     assert!(task.await.is_err());
     let claim = dict.next_claim(100 * SECOND).await;
@@ -89,33 +94,33 @@ async fn a_claim_that_is_dropped_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_leaked_comes_again_when_the_lease_is_over() {
-    let dict = due(["a", "b"]).await;
+async fn leaked_claim_is_delivered_again_when_the_lease_ends() {
+    let dict = dict_with_due(["a", "b"]).await;
     dict.claim_expired(1, SECOND).await.into_iter().for_each(std::mem::forget);
     dict.claim_expired(1, Duration::MAX).await.into_iter().for_each(std::mem::forget);
     let start = Instant::now();
     assert_eq!(dict.next_expired().await, ("a", 0));
     assert_eq!(start.elapsed(), SECOND);
     advance(1_000_000 * SECOND).await;
-    assert_eq!(dict.take_expired(9).await, [], "a lease that overflows is never over");
+    assert_eq!(dict.take_expired(9).await, [], "a lease that overflows never ends");
     assert_eq!(dict.remove("b").await, Some(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn extend_moves_the_end_of_the_lease() {
-    let dict = due(["a"]).await;
+    let dict = dict_with_due(["a"]).await;
     let claim = dict.next_claim(SECOND).await;
     advance(SECOND / 2).await;
     assert!(claim.extend(2 * SECOND).await);
     advance(2 * SECOND - NANO).await;
     assert!(dict.claim_expired(9, SECOND).await.is_empty());
     advance(NANO).await;
-    // It is over, but nobody has taken it.
+    // The lease has ended, but no caller has taken the entry.
     dict.set("b", 1, Duration::ZERO).await;
     assert_eq!(dict.take_expired(0).await, []);
     assert!(claim.extend(SECOND).await);
     assert_eq!(dict.take_expired(9).await, [("b", 1)]);
-    // Sooner than it was, too.
+    // An earlier end than before is possible, too.
     assert!(claim.extend(Duration::MAX).await);
     assert!(claim.extend(Duration::ZERO).await);
     assert_eq!(dict.take_expired(9).await, [("a", 0)]);
@@ -123,10 +128,10 @@ async fn extend_moves_the_end_of_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_of_zero_is_over_at_once() {
-    let dict = due(["a", "b"]).await;
+async fn zero_lease_ends_immediately() {
+    let dict = dict_with_due(["a", "b"]).await;
     let first = dict.claim_expired(9, Duration::ZERO).await;
-    assert_eq!(keys(&first), ["a", "b"], "each once in one call");
+    assert_eq!(keys(&first), ["a", "b"], "each entry once per call");
     let second = dict.claim_expired(9, Duration::ZERO).await;
     assert_eq!(keys(&second), ["a", "b"]);
     assert!(!join_all(first.into_iter().map(Claim::ack)).await.contains(&true));
@@ -134,7 +139,7 @@ async fn a_lease_of_zero_is_over_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_changes_the_entry_makes_its_claim_void() {
+async fn changes_of_the_entry_make_its_claim_void() {
     type Dict = TimeoutDict<&'static str, usize>;
     let changes: [fn(&Dict) -> bool; 5] = [
         |dict| dict.set("a", 7, SECOND).now_or_never().unwrap().is_some(),
@@ -143,12 +148,12 @@ async fn whatever_changes_the_entry_makes_its_claim_void() {
         |dict| dict.remove("a").now_or_never().unwrap().is_some(),
         |dict| dict.clear().now_or_never().is_some(),
     ];
-    for (which, change) in changes.into_iter().enumerate() {
-        for is_over in [false, true] {
-            let dict = due(["a"]).await;
+    for (index, change) in changes.into_iter().enumerate() {
+        for lease_has_ended in [false, true] {
+            let dict = dict_with_due(["a"]).await;
             let mut claims = vec![];
             claims.extend(dict.claim_expired(9, SECOND).await);
-            if is_over {
+            if lease_has_ended {
                 advance(SECOND).await;
                 assert_eq!(dict.take_expired(0).await, []);
             }
@@ -156,12 +161,12 @@ async fn whatever_changes_the_entry_makes_its_claim_void() {
             let before = (dict.get("a").await, dict.ttl("a").await);
             let claim = claims.pop().unwrap();
             assert!(!claim.extend(1_000 * SECOND).await);
-            match is_over {
+            match lease_has_ended {
                 true => drop(claim),
                 false => assert!(!claim.ack().await),
             }
-            assert_eq!((dict.get("a").await, dict.ttl("a").await), before, "change {which}");
-            // A new entry in its place is not that of the claim.
+            assert_eq!((dict.get("a").await, dict.ttl("a").await), before, "change {index}");
+            // A new entry of the same key does not belong to the claim.
             dict.set("a", 9, Duration::ZERO).await;
             assert_eq!(dict.take_expired(9).await, [("a", 9)]);
         }
@@ -169,8 +174,8 @@ async fn whatever_changes_the_entry_makes_its_claim_void() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_does_not_touch_an_entry_that_came_to_the_same_place() {
-    let dict = due(["a"]).await;
+async fn void_claim_does_not_affect_an_entry_in_the_same_slot() {
+    let dict = dict_with_due(["a"]).await;
     let claim = dict.next_claim(SECOND).await;
     dict.remove("a").await;
     dict.set("b", 1, Duration::ZERO).await;

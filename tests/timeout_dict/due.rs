@@ -1,4 +1,4 @@
-//! What is due: when, in which order, and readable until it is taken.
+//! Due entries: their deadlines and order, and that they stay readable until taken.
 
 use std::{hash::RandomState, panic::AssertUnwindSafe, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::time::advance;
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
 
-pub(super) async fn due<const N: usize>(
+pub(super) async fn dict_with_due<const N: usize>(
     keys: [&'static str; N],
 ) -> TimeoutDict<&'static str, usize> {
     let dict = TimeoutDict::new();
@@ -25,7 +25,7 @@ pub(super) fn keys<K: Clone, V>(claims: &[Claim<K, V>]) -> Vec<K> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_due_stays_readable_until_it_is_taken() {
+async fn due_entry_stays_readable_until_it_is_taken() {
     let dict = TimeoutDict::new();
     dict.set("a", 1, SECOND).await;
     advance(SECOND - NANO).await;
@@ -42,14 +42,14 @@ async fn what_is_due_stays_readable_until_it_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_deadline_comes_first_and_equal_ones_as_they_were_set() {
+async fn take_expired_returns_oldest_deadlines_first_and_equal_ones_in_set_order() {
     let dict = TimeoutDict::new();
     for key in ["c", "a", "b", "d"] {
         dict.set(key, (), SECOND).await;
     }
     dict.set("late", (), 2 * SECOND).await;
     dict.set("soon", (), Duration::ZERO).await;
-    // Set anew, it comes behind its equals.
+    // Setting the same deadline again moves the entry behind its equals.
     assert!(dict.set_timeout("a", SECOND).await);
     dict.set("c", (), SECOND).await;
     advance(2 * SECOND).await;
@@ -61,51 +61,51 @@ async fn the_oldest_deadline_comes_first_and_equal_ones_as_they_were_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_entries_come_in_order() {
-    let mut random = SmallRng::seed_from_u64(1);
+async fn many_entries_are_taken_in_deadline_order() {
+    let mut rng = SmallRng::seed_from_u64(1);
     let dict = TimeoutDict::with_hasher(RandomState::new());
-    let mut known = vec![None; 20_000];
+    let mut ttls = vec![None; 20_000];
     for round in 0..3 {
-        for (key, known) in known.iter_mut().enumerate() {
-            let ttl = random.random_range(0..1_000_000);
-            match random.random_range(0..4) {
+        for (key, expected_ttl) in ttls.iter_mut().enumerate() {
+            let ttl = rng.random_range(0..1_000_000);
+            match rng.random_range(0..4) {
                 0 if round > 0 => {
-                    assert_eq!(dict.remove(&key).await.is_some(), known.take().is_some());
+                    assert_eq!(dict.remove(&key).await.is_some(), expected_ttl.take().is_some());
                 }
                 1 if round > 0 => {
-                    let is_there = dict.set_timeout(&key, Duration::from_nanos(ttl)).await;
-                    assert_eq!(is_there, known.replace(ttl).is_some());
-                    if !is_there {
-                        *known = None;
+                    let exists = dict.set_timeout(&key, Duration::from_nanos(ttl)).await;
+                    assert_eq!(exists, expected_ttl.replace(ttl).is_some());
+                    if !exists {
+                        *expected_ttl = None;
                     }
                 }
                 _ => {
                     let replaced = dict.set(key, key, Duration::from_nanos(ttl)).await;
-                    assert_eq!(replaced.is_some(), known.replace(ttl).is_some());
+                    assert_eq!(replaced.is_some(), expected_ttl.replace(ttl).is_some());
                 }
             }
         }
     }
     advance(SECOND).await;
     let mut left: Vec<_> =
-        known.iter().enumerate().filter_map(|(k, ttl)| Some((*ttl.as_ref()?, k))).collect();
+        ttls.iter().enumerate().filter_map(|(k, ttl)| Some((*ttl.as_ref()?, k))).collect();
     left.sort_by_key(|(ttl, _)| *ttl);
     assert_eq!(dict.len().await, left.len());
-    for some in left.chunks(1_000) {
+    for chunk in left.chunks(1_000) {
         let taken = dict.take_expired(1_000).await;
-        let order: Vec<_> = taken.into_iter().map(|(key, _)| known[key].unwrap()).collect();
-        assert_eq!(order, some.iter().map(|(ttl, _)| *ttl).collect::<Vec<_>>());
+        let order: Vec<_> = taken.into_iter().map(|(key, _)| ttls[key].unwrap()).collect();
+        assert_eq!(order, chunk.iter().map(|(ttl, _)| *ttl).collect::<Vec<_>>());
     }
     assert!(dict.is_empty().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_deadline_nothing_is_due() {
+async fn entry_without_a_deadline_is_never_due() {
     let dict = TimeoutDict::new();
     dict.set("never", 1, Duration::MAX).await;
     dict.set("a", 2, SECOND).await;
     assert!(dict.remove_timeout("a").await);
-    assert!(!dict.remove_timeout("a").await, "it has none");
+    assert!(!dict.remove_timeout("a").await, "the entry has no deadline");
     assert!(!dict.remove_timeout("missing").await);
     assert!(!dict.set_timeout("missing", SECOND).await);
     advance(1_000_000 * SECOND).await;
@@ -117,8 +117,8 @@ async fn without_a_deadline_nothing_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_due_may_get_a_new_deadline() {
-    let dict = due(["a", "b"]).await;
+async fn due_entry_accepts_a_new_deadline() {
+    let dict = dict_with_due(["a", "b"]).await;
     assert!(dict.set_timeout("a", SECOND).await);
     assert_eq!(dict.set("b", 7, SECOND).await, Some(1));
     assert_eq!(dict.take_expired(9).await, []);
@@ -127,7 +127,7 @@ async fn what_is_due_may_get_a_new_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn look_ups_take_borrowed_keys_and_clones_are_one() {
+async fn lookups_accept_borrowed_keys_and_clones_share_one_dictionary() {
     let dict: TimeoutDict<String, String> = TimeoutDict::default();
     let clone = dict.clone();
     clone.set("key".into(), "value".into(), SECOND).await;
@@ -140,24 +140,24 @@ async fn look_ups_take_borrowed_keys_and_clones_are_one() {
     assert_eq!((clone.len().await, clone.get("key").await), (0, None));
 }
 
-/// The real clock is the subject.
+/// Uses the real clock, as there is no runtime.
 #[test]
-fn needs_no_runtime_but_to_wait() {
-    fn now<T>(future: impl Future<Output = T>) -> T {
-        future.now_or_never().expect("it does not wait")
+fn only_waiting_needs_a_runtime() {
+    fn ready<T>(future: impl Future<Output = T>) -> T {
+        future.now_or_never().expect("the call does not wait")
     }
     let dict = TimeoutDict::new();
-    now(dict.set("a", 1, Duration::from_millis(5)));
-    now(dict.set("b", 2, Duration::from_secs(1_000)));
-    assert_eq!(now(dict.take_expired(9)), []);
+    ready(dict.set("a", 1, Duration::from_millis(5)));
+    ready(dict.set("b", 2, Duration::from_secs(1_000)));
+    assert_eq!(ready(dict.take_expired(9)), []);
     std::thread::sleep(Duration::from_millis(6));
-    let claims = now(dict.claim_expired(9, SECOND));
+    let claims = ready(dict.claim_expired(9, SECOND));
     assert_eq!(keys(&claims), ["a"]);
     for claim in claims {
-        assert!(now(claim.retry_in(Duration::ZERO)));
+        assert!(ready(claim.retry_in(Duration::ZERO)));
     }
-    assert_eq!(now(dict.next_expired()), ("a", 1));
+    assert_eq!(ready(dict.next_expired()), ("a", 1));
     let waits = AssertUnwindSafe(dict.next_expired()).catch_unwind();
-    assert!(now(waits).is_err(), "the docs say that it panics");
-    assert_eq!(now(dict.get("b")), Some(2));
+    assert!(ready(waits).is_err(), "a wait outside of a runtime panics");
+    assert_eq!(ready(dict.get("b")), Some(2));
 }

@@ -1,4 +1,4 @@
-//! The timeout dictionary in memory, through its public API.
+//! The in-memory timeout dictionary, through its public API.
 
 #[path = "../common/sequences.rs"]
 mod sequences;

@@ -1,7 +1,6 @@
-//! Random sequences of everything a timeout dictionary can do, against a list so simple that it must be
-//! right.
+//! Random sequences of all operations of a timeout dictionary, compared with a simple list as a model.
 //!
-//! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
+//! `PROPTEST_CASES` sets the number of sequences (1,000 by default), `FLEETING_SEED` the seed.
 
 use std::{collections::VecDeque, mem, time::Duration};
 
@@ -36,7 +35,7 @@ enum Op {
     TakeExpired(usize),
     ClaimExpired(usize, u64),
     Ack(Index),
-    /// Of a call that is dropped before it is polled.
+    /// Calls `ack` and drops its future before it is polled.
     AckUnpolled(Index),
     Extend(Index, u64),
     Drop(Index),
@@ -46,14 +45,14 @@ enum Op {
     Revive(Key, u64),
     NextExpired,
     NextClaim(u64),
-    GiveUp(Index),
+    CancelWaiter(Index),
     Clear,
     Advance(u64),
-    /// Lets the waiting work.
+    /// Lets the waiters run.
     Settle,
 }
 
-/// Few keys and few instants, so that they meet.
+/// Few keys and few instants, so that operations collide.
 fn op() -> impl Strategy<Value = Op> {
     let key = || 0..6_u8;
     let time = || prop_oneof![9 => 0..8_u64, 1 => Just(u64::MAX)];
@@ -78,7 +77,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => which().prop_map(Op::Leak),
         3 => Just(Op::NextExpired),
         3 => time().prop_map(Op::NextClaim),
-        2 => which().prop_map(Op::GiveUp),
+        2 => which().prop_map(Op::CancelWaiter),
         1 => Just(Op::Clear),
         10 => (0..5_u64).prop_map(Op::Advance),
         4 => Just(Op::Settle),
@@ -92,7 +91,7 @@ fn ticks(n: u64) -> Duration {
     }
 }
 
-/// `None` is never.
+/// `None` stands for never.
 fn after(n: u64) -> Option<Instant> {
     (n != u64::MAX).then(|| Instant::now() + ticks(n))
 }
@@ -102,16 +101,16 @@ struct Entry {
     key: Key,
     value: u32,
     deadline: Option<Instant>,
-    /// The number of the call that set the deadline.
-    set: u64,
-    /// The number of the last claim, and the end of its lease.
+    /// Number of the call that set the deadline.
+    set_order: u64,
+    /// Number of the last claim, and the end of its lease.
     claim: Option<(u64, Option<Instant>)>,
     attempts: u32,
-    /// When it died, as the number of what happened then.
+    /// Number of the event by which it became dead.
     dead: Option<u64>,
 }
 
-/// The naive list, in no order.
+/// The model: the entries, in no order.
 #[derive(Default)]
 struct Model {
     entries: Vec<Entry>,
@@ -119,7 +118,7 @@ struct Model {
 }
 
 impl Entry {
-    fn is_free(&self, now: Instant) -> bool {
+    fn is_available(&self, now: Instant) -> bool {
         let is_on_lease = self.claim.is_some_and(|(_, end)| end.is_none_or(|end| now < end));
         let is_due = self.deadline.is_some_and(|deadline| now >= deadline);
         is_due && !is_on_lease && self.dead.is_none()
@@ -133,22 +132,22 @@ impl Model {
 
     fn set(&mut self, key: Key, value: u32, deadline: Option<Instant>) -> Option<u32> {
         let old = self.remove(key);
-        let set = self.number();
+        let set_order = self.next_number();
         let (claim, attempts, dead) = (None, 0, None);
-        self.entries.push(Entry { key, value, deadline, set, claim, attempts, dead });
+        self.entries.push(Entry { key, value, deadline, set_order, claim, attempts, dead });
         old
     }
 
-    /// Returns the deadline it had.
+    /// Returns the previous deadline.
     fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) -> Option<Option<Instant>> {
-        let set = self.number();
+        let set_order = self.next_number();
         let entry = self.get(key).filter(|entry| entry.dead.is_none())?;
         entry.claim = None;
         if entry.attempts >= MAX_ATTEMPTS {
-            self.bury(key);
+            self.move_to_dead(key);
             return None;
         }
-        entry.set = set;
+        entry.set_order = set_order;
         Some(mem::replace(&mut entry.deadline, deadline))
     }
 
@@ -157,44 +156,44 @@ impl Model {
         Some(self.entries.swap_remove(at).value)
     }
 
-    /// What failed for the last time, as its lease is over, is dead. In the order of the leases' ends.
+    /// Makes entries dead whose last allowed lease has ended, in the order in which the leases ended.
     fn end_leases(&mut self) {
         let now = Instant::now();
         let last_lease = |entry: &Entry| {
             let (number, end) = entry.claim?;
-            let is_over = end.is_some_and(|end| now >= end);
+            let has_ended = end.is_some_and(|end| now >= end);
             let is_last = entry.attempts >= MAX_ATTEMPTS && entry.dead.is_none();
-            (is_over && is_last).then_some((end, number, entry.key))
+            (has_ended && is_last).then_some((end, number, entry.key))
         };
-        let mut over: Vec<_> = self.entries.iter().filter_map(last_lease).collect();
-        over.sort();
-        for (_, _, key) in over {
-            self.bury(key);
+        let mut ended: Vec<_> = self.entries.iter().filter_map(last_lease).collect();
+        ended.sort();
+        for (_, _, key) in ended {
+            self.move_to_dead(key);
         }
     }
 
-    fn bury(&mut self, key: Key) {
-        let number = self.number();
-        self.get(key).expect("it is there").dead = Some(number);
+    fn move_to_dead(&mut self, key: Key) {
+        let number = self.next_number();
+        self.get(key).expect("the entry exists").dead = Some(number);
     }
 
-    /// Ends a claim. Tells of which key it was, and whether that needs another deadline.
-    fn give_back(&mut self, claim: u64, wants_delay: bool) -> Option<(Key, bool)> {
+    /// Ends a claim. Returns its key, and whether the entry needs a new deadline.
+    fn return_entry(&mut self, claim: u64, has_delay: bool) -> Option<(Key, bool)> {
         self.end_leases();
         let now = Instant::now();
-        let set = self.number();
+        let set_order = self.next_number();
         let entry = self.claimed(claim)?;
-        let (_, end) = entry.claim.take().expect("it was just there");
-        let is_over = end.is_some_and(|end| now >= end);
+        let (_, end) = entry.claim.take().expect("the claim is valid");
+        let has_ended = end.is_some_and(|end| now >= end);
         let key = entry.key;
-        if entry.dead.is_some() || is_over && !wants_delay {
+        if entry.dead.is_some() || has_ended && !has_delay {
             return Some((key, false));
         }
         if entry.attempts >= MAX_ATTEMPTS {
-            self.bury(key);
+            self.move_to_dead(key);
             return Some((key, false));
         }
-        entry.set = set;
+        entry.set_order = set_order;
         Some((key, true))
     }
 
@@ -212,12 +211,12 @@ impl Model {
         true
     }
 
-    /// The first that is due and that nobody has a lease on.
+    /// Returns the first due entry that is not leased.
     fn first(&mut self) -> Option<&mut Entry> {
         self.end_leases();
         let now = Instant::now();
-        let free = self.entries.iter_mut().filter(|entry| entry.is_free(now));
-        free.min_by_key(|entry| (entry.deadline, entry.set))
+        let available = self.entries.iter_mut().filter(|entry| entry.is_available(now));
+        available.min_by_key(|entry| (entry.deadline, entry.set_order))
     }
 
     fn take(&mut self) -> Option<(Key, u32)> {
@@ -227,28 +226,28 @@ impl Model {
     }
 
     fn claim(&mut self, lease: u64) -> Option<Claimed> {
-        let number = self.number();
+        let number = self.next_number();
         let entry = self.first()?;
         entry.claim = Some((number, after(lease)));
         entry.attempts += 1;
         Some((entry.key, entry.value, number, entry.attempts))
     }
 
-    /// The entry on which `claim` is not void.
+    /// Returns the entry of `claim`, if the claim is not void.
     fn claimed(&mut self, claim: u64) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|entry| entry.claim.is_some_and(|(number, _)| number == claim))
     }
 
-    fn number(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 }
 
-/// Key, value and number of a claim, and how often its entry was lent.
+/// Key, value and number of a claim, and the number of deliveries of its entry.
 type Claimed = (Key, u32, u64, u32);
 
-/// A call that waits.
+/// A waiting call.
 enum Waiter {
     Expired(JoinHandle<(Key, u32)>),
     Claim(JoinHandle<Claim<Key, u32>>, u64),
@@ -266,7 +265,7 @@ impl Waiter {
 struct Test {
     dict: TimeoutDict<Key, u32>,
     model: Model,
-    /// The claims that are held, each with its number in the model.
+    /// Claims that are held, each with its number in the model.
     claims: Vec<(Claim<Key, u32>, u64)>,
     waiters: VecDeque<Waiter>,
     next_value: u32,
@@ -321,7 +320,7 @@ impl Test {
             Op::ClaimExpired(max, lease) => {
                 let mut claims = dict.claim_expired(max, ticks(lease)).await.into_iter();
                 if lease == 0 {
-                    // In the model they are free again at once; in one call, each comes once.
+                    // In the model they are available again immediately; in one call, each is delivered once.
                     let mut expected = Vec::new();
                     for _ in 0..max {
                         let Some(claim) = model.claim(u64::MAX) else { break };
@@ -348,7 +347,7 @@ impl Test {
             Op::AckUnpolled(which) => {
                 let Some((claim, number)) = self.pick(which) else { return };
                 drop(claim.ack());
-                self.failed(number).await;
+                self.record_failure(number).await;
             }
             Op::Extend(which, lease) if !self.claims.is_empty() => {
                 let (claim, number) = which.get(&self.claims);
@@ -363,14 +362,14 @@ impl Test {
             Op::Drop(which) => {
                 let Some((claim, number)) = self.pick(which) else { return };
                 drop(claim);
-                self.failed(number).await;
+                self.record_failure(number).await;
             }
             Op::RetryIn(which, delay) => {
                 let Some((claim, number)) = self.pick(which) else { return };
-                let failed = self.model.give_back(number, true);
+                let failed = self.model.return_entry(number, true);
                 assert_eq!(claim.retry_in(ticks(delay)).await, failed.is_some());
                 if let Some((key, true)) = failed {
-                    self.model.get(key).expect("it is there").deadline = after(delay);
+                    self.model.get(key).expect("the entry exists").deadline = after(delay);
                 }
             }
             Op::TakeDead(max) => {
@@ -391,14 +390,14 @@ impl Test {
                 let task = tokio::spawn(async move { dict.next_claim(ticks(lease)).await });
                 self.waiters.push_back(Waiter::Claim(task, lease));
             }
-            Op::GiveUp(which) if !self.waiters.is_empty() => {
+            Op::CancelWaiter(which) if !self.waiters.is_empty() => {
                 match self.waiters.remove(which.index(self.waiters.len())) {
                     Some(Waiter::Expired(task)) => task.abort(),
                     Some(Waiter::Claim(task, _)) => task.abort(),
-                    None => unreachable!("it is one of them"),
+                    None => unreachable!("the index is in bounds"),
                 }
             }
-            Op::GiveUp(_) => {}
+            Op::CancelWaiter(_) => {}
             Op::Clear => {
                 dict.clear().await;
                 model.entries.clear();
@@ -409,20 +408,26 @@ impl Test {
             }
             Op::Settle => self.settle().await,
         }
-        let (len, known) = (self.dict.len().await, self.model.entries.len());
-        assert_eq!((len, self.dict.is_empty().await), (known, known == 0));
+        let (len, expected) = (self.dict.len().await, self.model.entries.len());
+        assert_eq!((len, self.dict.is_empty().await), (expected, expected == 0));
         self.model.end_leases();
         let dead = self.model.entries.iter().filter(|entry| entry.dead.is_some()).count();
         assert_eq!(self.dict.dead_len().await, dead);
     }
 
-    /// Of a claim that was dropped. When its entry comes again is up to chance, within bounds.
-    async fn failed(&mut self, claim: u64) {
-        let Some((key, true)) = self.model.give_back(claim, false) else { return };
-        let entry = self.model.get(key).expect("it is there");
+    /// Records the failure of a dropped claim. The backoff is random within bounds, so its actual value is
+    /// read from `ttl`.
+    async fn record_failure(&mut self, claim: u64) {
+        let Some((key, true)) = self.model.return_entry(claim, false) else { return };
+        let entry = self.model.get(key).expect("the entry exists");
         let backoff = FIRST_BACKOFF.saturating_mul(1 << (entry.attempts - 1)).min(MAX_BACKOFF);
-        let Ttl::Remaining(delay) = self.dict.ttl(&key).await else { panic!("it never comes") };
-        assert!((backoff / 2..=backoff * 2).contains(&delay), "{delay:?} for {backoff:?}");
+        let Ttl::Remaining(delay) = self.dict.ttl(&key).await else {
+            panic!("the entry has no deadline")
+        };
+        assert!(
+            (backoff / 2..=backoff * 2).contains(&delay),
+            "backoff is {delay:?}, expected about {backoff:?}"
+        );
         entry.deadline = Some(Instant::now() + delay);
     }
 
@@ -431,7 +436,7 @@ impl Test {
         (len > 0).then(|| self.claims.swap_remove(which.index(len)))
     }
 
-    /// Who waits is served in the order of asking, and nobody else is.
+    /// Checks that waiters are served in the order of their calls, and only if an entry is due.
     async fn settle(&mut self) {
         for _ in 0..20 + 5 * self.waiters.len() {
             yield_now().await;
@@ -440,27 +445,27 @@ impl Test {
             if self.model.first().is_none() {
                 break;
             }
-            assert!(waiter.is_finished(), "something is due, and who waits for it does not get it");
+            assert!(waiter.is_finished(), "an entry is due, but the first waiter does not get it");
             match self.waiters.pop_front() {
                 Some(Waiter::Expired(task)) => {
                     assert_eq!(Some(task.await.unwrap()), self.model.take());
                 }
                 Some(Waiter::Claim(task, lease)) => {
-                    let claim = self.model.claim(lease).expect("something is due");
+                    let claim = self.model.claim(lease).expect("an entry is due");
                     let held = check(Some(task.await.unwrap()), claim);
                     self.claims.push((held, claim.2));
                 }
-                None => unreachable!("it was just there"),
+                None => unreachable!("the front waiter exists"),
             }
         }
-        assert!(!self.waiters.iter().any(Waiter::is_finished), "not in the order of asking");
+        assert!(!self.waiters.iter().any(Waiter::is_finished), "a waiter was served out of order");
     }
 
     async fn end(mut self) {
         self.settle().await;
         for (claim, number) in mem::take(&mut self.claims) {
             drop(claim);
-            self.failed(number).await;
+            self.record_failure(number).await;
         }
         self.settle().await;
         advance(ticks(100)).await;
@@ -471,15 +476,15 @@ impl Test {
     }
 }
 
-/// The claim is on what the model has claimed.
+/// Checks that the claim is the one expected by the model.
 fn check(claim: Option<Claim<Key, u32>>, (key, value, _, attempts): Claimed) -> Claim<Key, u32> {
-    let claim = claim.expect("it is due");
+    let claim = claim.expect("an entry is due");
     assert_eq!((*claim.key(), *claim.value(), claim.attempts()), (key, value, attempts));
     claim
 }
 
 #[test]
-fn agrees_with_the_naive_list() {
+fn timeout_dict_agrees_with_the_model() {
     let config = config(1_000, 2_015);
     proptest!(config, |(ops in proptest::collection::vec(op(), 1..80))| {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! What fails comes again, later each time and not for ever.
+//! Retries: backoff, number of attempts and dead entries.
 
 use std::{mem::forget, time::Duration};
 
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 const NANO: Duration = Duration::from_nanos(1);
 
-async fn due(max_attempts: u32, keys: &[&'static str]) -> Dict {
+async fn dict_with_due(max_attempts: u32, keys: &[&'static str]) -> Dict {
     let dict = Dict::builder().max_attempts(max_attempts).build();
     for (value, &key) in (0..).zip(keys) {
         dict.set(key, value, Duration::ZERO).await;
@@ -22,9 +22,9 @@ async fn due(max_attempts: u32, keys: &[&'static str]) -> Dict {
     dict
 }
 
-/// Ends a claim otherwise than by an ack, and waits until its entry is due again.
-async fn fail(claim: Claim<&'static str, u32>, way: u32) {
-    match way {
+/// Ends a claim without an ack, and waits until its entry is due again.
+async fn end_without_ack(claim: Claim<&'static str, u32>, ending: u32) {
+    match ending {
         0 => drop(claim),
         1 => assert!(claim.retry_in(Duration::ZERO).await),
         2 => drop(claim.ack()),
@@ -34,11 +34,11 @@ async fn fail(claim: Claim<&'static str, u32>, way: u32) {
     advance(120 * SECOND).await;
 }
 
-const WAYS: u32 = 5;
+const ENDINGS: u32 = 5;
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_fails_lets_others_be_done() {
-    let dict = due(u32::MAX, &["bad", "good"]).await;
+async fn backoff_lets_other_jobs_run_before_a_failing_one() {
+    let dict = dict_with_due(u32::MAX, &["bad", "good"]).await;
     let mut attempts = 0;
     let work = async {
         loop {
@@ -52,12 +52,12 @@ async fn a_job_that_fails_lets_others_be_done() {
     };
     assert!(timeout(2 * SECOND, work).await.is_err());
     assert_eq!(dict.get("good").await, None);
-    assert!((1..=4).contains(&attempts), "it was tried {attempts} times in two seconds");
+    assert!((1..=4).contains(&attempts), "{attempts} attempts in two seconds");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_dropped_comes_again_later_each_time() {
-    let dict = due(u32::MAX, &["a"]).await;
+async fn backoff_doubles_after_each_dropped_claim() {
+    let dict = dict_with_due(u32::MAX, &["a"]).await;
     let mut last = Instant::now();
     for attempts in 1..12 {
         let claim = dict.next_claim(SECOND).await;
@@ -73,14 +73,14 @@ async fn what_is_dropped_comes_again_later_each_time() {
         assert!(dict.claim_expired(9, SECOND).await.is_empty());
         assert_eq!(dict.take_expired(9).await, []);
     }
-    // In the middle of a backoff it is as any other.
+    // During its backoff an entry can be changed as any other.
     assert!(matches!(dict.ttl("a").await, Ttl::Remaining(left) if left > Duration::ZERO));
     assert!(dict.set_timeout("a", Duration::ZERO).await);
     assert_eq!(dict.next_claim(SECOND).await.attempts(), 12);
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_seed_the_jitter_is_the_same_each_time() {
+async fn jitter_is_repeatable_with_a_seed() {
     let mut delays = Vec::new();
     for seed in [7, 7, 8] {
         let dict = Dict::builder().seed(seed).build();
@@ -92,7 +92,7 @@ async fn with_a_seed_the_jitter_is_the_same_each_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_again_is_behind_what_is_due_by_then() {
+async fn failed_entry_with_zero_backoff_follows_other_due_entries() {
     let dict = TimeoutDict::builder().backoff(Duration::ZERO, Duration::ZERO).build();
     for key in ["a", "b", "c"] {
         dict.set(key, 0, Duration::ZERO).await;
@@ -102,15 +102,15 @@ async fn what_comes_again_is_behind_what_is_due_by_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_woken_when_the_backoff_is_over() {
-    let dict = due(u32::MAX, &["a"]).await;
+async fn waiter_is_woken_when_the_backoff_ends() {
+    let dict = dict_with_due(u32::MAX, &["a"]).await;
     drop(dict.next_claim(SECOND).await);
-    let Ttl::Remaining(backoff) = dict.ttl("a").await else { panic!("it never comes") };
+    let Ttl::Remaining(backoff) = dict.ttl("a").await else { panic!("the entry has no deadline") };
     let start = Instant::now();
     let claim = dict.next_claim(SECOND).await;
-    // The timer's steps are milliseconds.
+    // Tokio's timer has a resolution of one millisecond.
     assert!((backoff..backoff + 2 * MILLI).contains(&start.elapsed()), "{:?}", start.elapsed());
-    // Sooner than a waiter slept for.
+    // `retry_in` with a time before the waiter's wake deadline.
     let mut waiter = Box::pin(dict.next_expired());
     assert!(waiter.as_mut().now_or_never().is_none());
     assert!(claim.retry_in(Duration::from_millis(10)).await);
@@ -120,22 +120,22 @@ async fn who_waits_is_woken_when_the_backoff_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_in_says_when() {
-    let dict = due(u32::MAX, &["a", "b"]).await;
+async fn retry_in_sets_the_next_delivery() {
+    let dict = dict_with_due(u32::MAX, &["a", "b"]).await;
     let mut claims = dict.claim_expired(9, SECOND).await;
     assert!(claims.pop().unwrap().retry_in(Duration::MAX).await);
-    assert_eq!(dict.ttl("b").await, Ttl::Persistent, "it never comes");
+    assert_eq!(dict.ttl("b").await, Ttl::Persistent, "the entry is never due");
     assert!(claims.pop().unwrap().retry_in(10 * SECOND).await);
     advance(10 * SECOND - NANO).await;
     assert!(dict.claim_expired(9, SECOND).await.is_empty());
     advance(NANO).await;
     let claim = dict.next_claim(SECOND).await;
     assert_eq!((*claim.key(), claim.attempts()), ("a", 2));
-    // Of a claim that is void.
+    // `retry_in` of a void claim has no effect.
     dict.set("a", 7, SECOND).await;
     assert!(!claim.retry_in(Duration::ZERO).await);
     assert_eq!(dict.ttl("a").await, Ttl::Remaining(SECOND));
-    // Of one whose lease is over, as long as nobody else has the entry.
+    // `retry_in` works after the end of the lease, until another caller gets the entry.
     advance(SECOND).await;
     let claim = dict.next_claim(SECOND).await;
     advance(SECOND).await;
@@ -146,24 +146,27 @@ async fn retry_in_says_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_delivery_that_is_not_acked_is_a_failure_and_the_last_is_for_good() {
-    for way in 0..WAYS {
-        let dict = due(3, &["a", "b"]).await;
+async fn entry_is_dead_after_max_attempts_deliveries_without_ack() {
+    for ending in 0..ENDINGS {
+        let dict = dict_with_due(3, &["a", "b"]).await;
         dict.set("b", 1, Duration::MAX).await;
         for attempts in 1..=3 {
             assert_eq!(dict.dead_len().await, 0);
             let claim = dict.next_claim(SECOND).await;
-            assert_eq!((*claim.key(), claim.attempts()), ("a", attempts), "way {way}");
-            fail(claim, way).await;
+            assert_eq!((*claim.key(), claim.attempts()), ("a", attempts), "ending {ending}");
+            end_without_ack(claim, ending).await;
         }
-        assert_eq!((dict.dead_len().await, dict.len().await), (1, 2), "way {way}");
+        assert_eq!((dict.dead_len().await, dict.len().await), (1, 2), "ending {ending}");
         assert_eq!(dict.get("a").await, Some(0));
         assert!(dict.contains_key("a").await);
         assert_eq!(dict.ttl("a").await, Ttl::Persistent);
         assert!(dict.claim_expired(9, SECOND).await.is_empty());
         assert_eq!(dict.take_expired(9).await, []);
         assert!(dict.next_expired().now_or_never().is_none());
-        assert!(!dict.set_timeout("a", Duration::ZERO).await, "only a revival lets it come");
+        assert!(
+            !dict.set_timeout("a", Duration::ZERO).await,
+            "set_timeout does not revive a dead entry"
+        );
         assert!(!dict.remove_timeout("a").await);
         assert_eq!(dict.take_dead(0).await, []);
         assert_eq!(dict.take_dead(9).await, [("a", 0)]);
@@ -173,16 +176,16 @@ async fn each_delivery_that_is_not_acked_is_a_failure_and_the_last_is_for_good()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_made_void_has_failed() {
+async fn claim_made_void_by_a_new_deadline_is_a_failed_attempt() {
     for lease in [SECOND, Duration::MAX] {
-        let dict = due(2, &["a", "b"]).await;
+        let dict = dict_with_due(2, &["a", "b"]).await;
         let mut claims = dict.claim_expired(9, lease).await;
         assert!(dict.set_timeout("a", Duration::ZERO).await);
         assert!(dict.remove_timeout("b").await);
         assert!(dict.set_timeout("b", Duration::ZERO).await);
         claims.extend(dict.claim_expired(9, lease).await);
         assert_eq!(claims.iter().map(Claim::attempts).collect::<Vec<_>>(), [1, 1, 2, 2]);
-        assert!(!dict.set_timeout("a", Duration::ZERO).await, "it was the last");
+        assert!(!dict.set_timeout("a", Duration::ZERO).await, "it was the last allowed attempt");
         assert!(!dict.remove_timeout("b").await);
         assert_eq!((dict.dead_len().await, dict.next_expired().now_or_never()), (2, None));
         for claim in claims {
@@ -193,8 +196,8 @@ async fn a_claim_that_is_made_void_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_dead_come_in_the_order_of_their_deaths() {
-    let dict = due(1, &["a", "b", "c", "d"]).await;
+async fn take_dead_returns_entries_in_the_order_in_which_they_became_dead() {
+    let dict = dict_with_due(1, &["a", "b", "c", "d"]).await;
     let mut claims = dict.claim_expired(9, 10 * SECOND).await;
     drop(claims.remove(2));
     claims.into_iter().for_each(forget);
@@ -204,14 +207,14 @@ async fn the_dead_come_in_the_order_of_their_deaths() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_begins_anew_begins_at_one() {
-    let dict = due(2, &["a"]).await;
+async fn attempts_start_at_one_after_set_and_revive() {
+    let dict = dict_with_due(2, &["a"]).await;
     let attempt = async |attempts| {
         let claim = dict.next_claim(SECOND).await;
         assert_eq!(claim.attempts(), attempts);
-        fail(claim, 0).await;
+        end_without_ack(claim, 0).await;
     };
-    assert!(!dict.revive("a", SECOND).await, "it is not dead");
+    assert!(!dict.revive("a", SECOND).await, "the entry is not dead");
     assert!(!dict.revive("none", SECOND).await);
     for attempts in [1, 2] {
         attempt(attempts).await;
@@ -221,13 +224,13 @@ async fn whoever_begins_anew_begins_at_one() {
     for attempts in [1, 2] {
         attempt(attempts).await;
     }
-    // Another value, of a dead entry and of one that failed.
+    // A new value resets the attempts, both of a dead entry and of one that has failed.
     assert_eq!(dict.set("a", 7, Duration::ZERO).await, Some(0));
     assert_eq!(dict.dead_len().await, 0);
     attempt(1).await;
     dict.set("a", 8, Duration::ZERO).await;
     attempt(1).await;
-    // Another deadline is the same job.
+    // A new deadline keeps the attempts.
     assert!(dict.set_timeout("a", Duration::ZERO).await);
     attempt(2).await;
     assert_eq!(dict.dead_len().await, 1);
@@ -246,22 +249,26 @@ async fn whoever_begins_anew_begins_at_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_late_may_still_ack_what_is_dead() {
-    for looked in [false, true] {
-        let dict = due(1, &["a", "b", "c"]).await;
+async fn late_ack_of_a_dead_entry_succeeds() {
+    for end_is_noticed in [false, true] {
+        let dict = dict_with_due(1, &["a", "b", "c"]).await;
         let mut claims = dict.claim_expired(9, SECOND).await;
         advance(SECOND).await;
-        if looked {
+        if end_is_noticed {
             assert_eq!(dict.dead_len().await, 3);
         }
         assert!(claims.pop().unwrap().ack().await);
         assert_eq!(dict.dead_len().await, 2);
-        // A lease that is extended is one again, and its end is another.
+        // An extended lease is active again, and ends again.
         let claim = claims.pop().unwrap();
         assert_eq!(dict.ttl("b").await, Ttl::Persistent);
         assert!(claim.extend(SECOND).await);
         assert_eq!(dict.dead_len().await, 1);
-        assert_eq!(dict.ttl("b").await, Ttl::Remaining(Duration::ZERO), "it lives, and is due");
+        assert_eq!(
+            dict.ttl("b").await,
+            Ttl::Remaining(Duration::ZERO),
+            "the entry is no longer dead, and is due"
+        );
         assert!(claim.retry_in(Duration::ZERO).await);
         assert_eq!(dict.take_dead(1).await, [("a", 0)]);
         assert!(!claims.pop().unwrap().ack().await);
@@ -270,12 +277,12 @@ async fn who_is_late_may_still_ack_what_is_dead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_over_brings_the_entry_back_at_once_whatever_its_claim_does() {
-    for looked in [false, true] {
-        let dict = due(u32::MAX, &["a"]).await;
+async fn ended_lease_makes_the_entry_due_immediately_without_backoff() {
+    for end_is_noticed in [false, true] {
+        let dict = dict_with_due(u32::MAX, &["a"]).await;
         let claim = dict.next_claim(SECOND).await;
         advance(SECOND).await;
-        if looked {
+        if end_is_noticed {
             assert_eq!(dict.take_expired(0).await, []);
         }
         drop(claim);
@@ -285,7 +292,7 @@ async fn a_lease_that_is_over_brings_the_entry_back_at_once_whatever_its_claim_d
 }
 
 #[test]
-fn a_claim_may_be_dropped_where_there_is_no_runtime() {
+fn claim_may_be_dropped_outside_of_a_runtime() {
     for paused in [false, true] {
         let runtime = || {
             let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -293,7 +300,7 @@ fn a_claim_may_be_dropped_where_there_is_no_runtime() {
         };
         let first = runtime();
         let (dict, [here, there]) = first.block_on(async {
-            let dict = due(1, &["a", "b"]).await;
+            let dict = dict_with_due(1, &["a", "b"]).await;
             let claims = dict.claim_expired(9, SECOND).await;
             (dict, <[_; 2]>::try_from(claims).unwrap())
         });
@@ -305,22 +312,22 @@ fn a_claim_may_be_dropped_where_there_is_no_runtime() {
 }
 
 #[test]
-fn settings_are_checked() {
+fn builder_panics_on_invalid_backoff_and_max_attempts() {
     let builder = Dict::builder;
-    for (set, said) in [
-        (|| drop(Dict::builder().max_attempts(0)), "max_attempts is at least 1, and not 0"),
+    for (set, expected) in [
+        (|| drop(Dict::builder().max_attempts(0)), "max_attempts must be at least 1, got 0"),
         (
             || drop(Dict::builder().backoff(2 * SECOND, SECOND)),
-            "the first backoff is 2s, longer than the longest, 1s",
+            "backoff: first must not be longer than max, got 2s and 1s",
         ),
     ] as [(fn(), &str); 2]
     {
         let panic = std::panic::catch_unwind(set).unwrap_err();
         let message = panic.downcast_ref::<String>().map(String::as_str);
         let message = message.or(panic.downcast_ref::<&str>().copied());
-        assert_eq!(message, Some(said));
+        assert_eq!(message, Some(expected));
     }
     let _: Dict = builder().backoff(SECOND, SECOND).max_attempts(1).build();
-    let random = std::collections::hash_map::RandomState::new();
-    let _: TimeoutDict<u8, u8, _> = TimeoutDict::builder().hasher(random).build();
+    let random_state = std::collections::hash_map::RandomState::new();
+    let _: TimeoutDict<u8, u8, _> = TimeoutDict::builder().hasher(random_state).build();
 }

@@ -1,5 +1,4 @@
-//! A dictionary keeps one time, whatever the clock of the runtime on which somebody waits for it. The real clock is
-//! the subject.
+//! A dictionary uses one clock, regardless of the runtime of its waiters. These tests use the real clock.
 
 use std::{
     sync::atomic::AtomicUsize,
@@ -15,7 +14,7 @@ use crate::two_clocks::{assert_waited, counted, paused, real};
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn a_real_deadline_is_waited_for_under_a_paused_clock() {
+fn waiter_under_a_paused_clock_waits_for_a_real_deadline() {
     let dict = TimeoutDict::new();
     let polls = AtomicUsize::new(0);
     let start = Instant::now();
@@ -29,7 +28,7 @@ fn a_real_deadline_is_waited_for_under_a_paused_clock() {
 }
 
 #[test]
-fn the_end_of_a_real_lease_is_waited_for_under_a_paused_clock() {
+fn waiter_under_a_paused_clock_waits_for_the_end_of_a_real_lease() {
     let dict = TimeoutDict::new();
     let polls = AtomicUsize::new(0);
     let start = Instant::now();
@@ -43,7 +42,7 @@ fn the_end_of_a_real_lease_is_waited_for_under_a_paused_clock() {
 }
 
 #[test]
-fn a_paused_deadline_is_waited_for_in_real_time() {
+fn waiter_in_real_time_waits_for_a_paused_deadline() {
     static POLLS: AtomicUsize = AtomicUsize::new(0);
     let (paused, real) = (paused(), real());
     let dict = paused.block_on(async { TimeoutDict::new() });
@@ -51,14 +50,14 @@ fn a_paused_deadline_is_waited_for_in_real_time() {
     real.block_on(dict.set("a", 1, 10 * MS));
     let waits = real.spawn(async move { counted(&POLLS, waiter.next_expired()).await });
     sleep(500 * MS);
-    assert!(!waits.is_finished(), "the time of the dictionary stands still");
+    assert!(!waits.is_finished(), "the clock of the dictionary is paused");
     assert_waited(&POLLS);
     paused.block_on(advance(10 * MS));
     assert_eq!(real.block_on(waits).unwrap(), ("a", 1));
 }
 
 #[test]
-fn what_comes_sooner_ends_a_wait_on_another_clock() {
+fn earlier_entry_ends_a_wait_on_another_clock() {
     let dict = TimeoutDict::new();
     let waiter = dict.clone();
     let (paused, other) = (paused(), real());
@@ -72,7 +71,7 @@ fn what_comes_sooner_ends_a_wait_on_another_clock() {
 }
 
 #[test]
-fn a_wait_on_another_clock_that_is_given_up_took_nothing() {
+fn cancelled_wait_on_another_clock_takes_nothing() {
     let dict = TimeoutDict::new();
     let paused = paused();
     paused.block_on(async {

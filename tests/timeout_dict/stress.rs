@@ -1,6 +1,6 @@
-//! A timeout dictionary on real threads: whatever they do, each entry is handled once.
+//! A timeout dictionary on real threads: each entry is handled exactly once.
 //!
-//! `FLEETING_SEED` sets what the threads choose.
+//! `FLEETING_SEED` sets the seed of the threads' choices.
 
 use std::{
     sync::{
@@ -21,12 +21,12 @@ const ENTRIES: u64 = 100_000;
 const SETTERS: u64 = 4;
 const TAKERS: u64 = 8;
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Time limit of each wait, generous for a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 type Dict = TimeoutDict<u64, u64>;
 
-/// How often each entry was handled.
+/// Counts how often each entry was handled.
 struct Handled {
     times: Vec<AtomicU32>,
     count: AtomicU64,
@@ -48,42 +48,45 @@ impl Handled {
         self.count.load(Relaxed) >= ENTRIES
     }
 
-    /// Waits until all are handled, and checks that each was once.
+    /// Waits until all entries are handled, and checks that each was handled once.
     async fn check(&self, dict: &Dict) {
         let start = Instant::now();
         while !self.all() {
             let count = self.count.load(Relaxed);
-            assert!(start.elapsed() < PATIENCE, "only {count} are handled: some are lost");
+            assert!(
+                start.elapsed() < TIMEOUT,
+                "only {count} entries are handled, the others are lost"
+            );
             sleep(Duration::from_millis(1)).await;
         }
-        // What would come twice may come late.
+        // A second delivery may be late.
         sleep(Duration::from_millis(20)).await;
         let wrong: Vec<_> = (0..ENTRIES)
             .map(|key| (key, self.times[key as usize].load(Relaxed)))
             .filter(|(_, times)| *times != 1)
             .take(10)
             .collect();
-        assert!(wrong.is_empty(), "not handled once, but so often: {wrong:?}");
+        assert!(wrong.is_empty(), "entries (key, times) not handled exactly once: {wrong:?}");
         assert!(dict.is_empty().await);
     }
 }
 
-fn random(task: u64) -> SmallRng {
+fn task_rng(task: u64) -> SmallRng {
     let seed = std::env::var("FLEETING_SEED").map_or(2_015, |seed| seed.parse().expect("a number"));
     SmallRng::seed_from_u64(seed ^ task << 32)
 }
 
-/// Each sets its share, some of it twice or with another deadline first.
+/// Each task sets its share of the entries, some of them twice or with another deadline first.
 fn set_all(dict: &Dict) -> Vec<JoinHandle<()>> {
     let set = |setter| {
         let dict = dict.clone();
         tokio::spawn(async move {
-            let mut random = random(setter);
+            let mut rng = task_rng(setter);
             for key in (setter..ENTRIES).step_by(SETTERS as usize) {
-                let ttl = Duration::from_micros(random.random_range(0..20_000));
-                match random.random_range(0..10) {
+                let ttl = Duration::from_micros(rng.random_range(0..20_000));
+                match rng.random_range(0..10) {
                     0 => {
-                        // Nobody has taken it: it is not due.
+                        // The entry is not due, so no task has taken it.
                         dict.set(key, !key, Duration::MAX).await;
                         assert!(dict.set_timeout(&key, ttl).await);
                     }
@@ -93,7 +96,7 @@ fn set_all(dict: &Dict) -> Vec<JoinHandle<()>> {
                     }
                     _ => assert_eq!(dict.set(key, !key, ttl).await, None),
                 }
-                if random.random_bool(0.001) {
+                if rng.random_bool(0.001) {
                     sleep(Duration::from_millis(1)).await;
                 }
             }
@@ -104,7 +107,7 @@ fn set_all(dict: &Dict) -> Vec<JoinHandle<()>> {
 
 async fn join(tasks: Vec<JoinHandle<()>>) {
     for task in tasks {
-        task.await.expect("a task that works does not panic");
+        task.await.expect("no task panics");
     }
 }
 
@@ -115,9 +118,9 @@ async fn each_entry_is_taken_once() {
     let takers = (0..TAKERS).map(|taker| {
         let (dict, handled) = (dict.clone(), handled.clone());
         tokio::spawn(async move {
-            let mut random = random(100 + taker);
+            let mut rng = task_rng(100 + taker);
             while !handled.all() {
-                let taken = dict.take_expired(random.random_range(1..50)).await;
+                let taken = dict.take_expired(rng.random_range(1..50)).await;
                 if taken.is_empty() {
                     yield_now().await;
                 }
@@ -132,20 +135,20 @@ async fn each_entry_is_taken_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn each_entry_goes_to_one_who_waits() {
+async fn each_entry_is_delivered_to_one_waiter() {
     let (dict, handled) = (Dict::new(), Handled::new());
     let stop = Arc::new(AtomicBool::new(false));
     let waiters = (0..TAKERS).map(|waiter| {
         let (dict, handled, stop) = (dict.clone(), handled.clone(), stop.clone());
         tokio::spawn(async move {
-            let mut random = random(200 + waiter);
+            let mut rng = task_rng(200 + waiter);
             while !stop.load(Relaxed) {
-                // Half of them give up now and then.
-                let patience = match waiter % 2 {
+                // Half of the waiters are often cancelled.
+                let wait_limit = match waiter % 2 {
                     0 => Duration::from_millis(50),
-                    _ => Duration::from_micros(random.random_range(0..2_000)),
+                    _ => Duration::from_micros(rng.random_range(0..2_000)),
                 };
-                if let Ok((key, value)) = timeout(patience, dict.next_expired()).await {
+                if let Ok((key, value)) = timeout(wait_limit, dict.next_expired()).await {
                     handled.handle(key, value);
                 }
             }
@@ -160,9 +163,9 @@ async fn each_entry_goes_to_one_who_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_entry_is_acked_once() {
-    // So long that none is over, and so short that many are.
+    // One lease so long that none ends, and one so short that many end.
     for lease in [Duration::from_secs(1_000), Duration::from_micros(200)] {
-        // What is dropped comes again at once, so that much of it meets.
+        // Dropped claims are due again immediately, for more contention.
         let dict = Dict::builder().backoff(Duration::ZERO, Duration::ZERO).build();
         let handled = Handled::new();
         let stop = Arc::new(AtomicBool::new(false));
@@ -170,14 +173,14 @@ async fn each_entry_is_acked_once() {
         let setters = set_all(&dict);
         let claimers: Vec<_> = (0..TAKERS)
             .map(|claimer| {
-                let work = Work {
+                let state = Claimer {
                     dict: dict.clone(),
                     lease,
                     handled: handled.clone(),
                     stop: stop.clone(),
                     dropped: dropped.clone(),
                 };
-                tokio::spawn(work.until_stopped(claimer))
+                tokio::spawn(state.run_until_stopped(claimer))
             })
             .collect();
         join(setters).await;
@@ -186,11 +189,11 @@ async fn each_entry_is_acked_once() {
         join(claimers).await;
         let dropped = dropped.load(Relaxed);
         println!("lease {lease:?}: {dropped} claims were dropped");
-        assert!(dropped > ENTRIES / 10, "too little happened for this to mean anything");
+        assert!(dropped > ENTRIES / 10, "too few claims were dropped");
     }
 }
 
-struct Work {
+struct Claimer {
     dict: Dict,
     lease: Duration,
     handled: Arc<Handled>,
@@ -198,36 +201,36 @@ struct Work {
     dropped: Arc<AtomicU64>,
 }
 
-impl Work {
-    /// Of the claims, 20 % are dropped; so are some of the tasks that work, with all that they have claimed.
-    async fn until_stopped(self, claimer: u64) {
-        let work = Arc::new(self);
-        let mut random = random(300 + claimer);
-        while !work.stop.load(Relaxed) {
-            let waits = random.random_bool(0.2);
-            let seed = random.random();
-            let some = tokio::spawn(work.clone().some(SmallRng::seed_from_u64(seed), waits));
-            if random.random_bool(0.1) {
+impl Claimer {
+    /// Drops 20 % of the claims, and aborts some of the tasks with all that they have claimed.
+    async fn run_until_stopped(self, claimer: u64) {
+        let state = Arc::new(self);
+        let mut rng = task_rng(300 + claimer);
+        while !state.stop.load(Relaxed) {
+            let waits = rng.random_bool(0.2);
+            let seed = rng.random();
+            let task = tokio::spawn(state.clone().claim_some(SmallRng::seed_from_u64(seed), waits));
+            if rng.random_bool(0.1) {
                 yield_now().await;
-                some.abort();
+                task.abort();
             }
-            match some.await {
+            match task.await {
                 Ok(()) => {}
                 Err(error) => assert!(error.is_cancelled(), "{error}"),
             }
         }
     }
 
-    async fn some(self: Arc<Self>, mut random: SmallRng, waits: bool) {
+    async fn claim_some(self: Arc<Self>, mut rng: SmallRng, waits: bool) {
         let claims = if waits {
             let next = timeout(Duration::from_millis(5), self.dict.next_claim(self.lease));
             next.await.into_iter().collect()
         } else {
-            self.dict.claim_expired(random.random_range(1..50), self.lease).await
+            self.dict.claim_expired(rng.random_range(1..50), self.lease).await
         };
         for claim in claims {
             let (key, value) = (*claim.key(), *claim.value());
-            match random.random_range(0..100) {
+            match rng.random_range(0..100) {
                 0..20 => {
                     self.dropped.fetch_add(1, Relaxed);
                     drop(claim);

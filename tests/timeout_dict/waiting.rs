@@ -1,11 +1,11 @@
-//! Who waits for what is due: served in order, woken in time, and cancelled without loss.
+//! Waiters for due entries: served in order, woken in time, and cancelled without loss.
 
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use super::due::due;
+use super::due::dict_with_due;
 use fleeting::TimeoutDict;
 use tokio::{
     task::yield_now,
@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
 
 #[tokio::test(start_paused = true)]
-async fn next_waits_for_the_first_deadline() {
+async fn next_expired_waits_for_the_first_deadline() {
     let dict = TimeoutDict::new();
     dict.set("b", 2, 2 * SECOND).await;
     dict.set("a", 1, SECOND).await;
@@ -32,14 +32,14 @@ async fn next_waits_for_the_first_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn next_is_woken_by_what_comes_sooner() {
+async fn next_expired_is_woken_by_an_earlier_deadline() {
     let start = Instant::now();
     let dict: TimeoutDict<&str, u32> = TimeoutDict::new();
     let wait = |dict: &TimeoutDict<&'static str, u32>| {
         let dict = dict.clone();
         tokio::spawn(async move { (dict.next_expired().await, Instant::now()) })
     };
-    // An entry where there was none, and one that is sooner.
+    // A first entry, then an earlier one.
     let waits = wait(&dict);
     sleep(SECOND).await;
     dict.set("late", 1, 100 * SECOND).await;
@@ -53,7 +53,7 @@ async fn next_is_woken_by_what_comes_sooner() {
     dict.set_timeout("late", Duration::ZERO).await;
     assert_eq!(waits.await.unwrap(), (("late", 1), start + 3 * SECOND));
 
-    // A claim that is given back, and one whose lease is over.
+    // A claim that is given back, and one whose lease ends.
     for gives_back in [true, false] {
         dict.set("a", 3, Duration::ZERO).await;
         let mut claim = Some(dict.next_claim(5 * SECOND).await);
@@ -68,7 +68,7 @@ async fn next_is_woken_by_what_comes_sooner() {
         drop(claim);
     }
 
-    // A lease that is extended to be over sooner, and later.
+    // A lease whose end is moved to an earlier or a later time.
     for (lease, end) in [(SECOND, 2 * SECOND), (9 * SECOND, 10 * SECOND)] {
         dict.set("a", 4, Duration::ZERO).await;
         let claim = dict.next_claim(5 * SECOND).await;
@@ -81,7 +81,7 @@ async fn next_is_woken_by_what_comes_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_served_in_the_order_of_asking() {
+async fn waiters_are_served_in_the_order_of_their_calls() {
     let dict: TimeoutDict<usize, ()> = TimeoutDict::new();
     let served = Arc::new(Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..10)
@@ -102,7 +102,7 @@ async fn who_waits_is_served_in_the_order_of_asking() {
         })
         .collect();
     yield_now().await;
-    // Some give up, the first of them too.
+    // Cancels some of the waiters, including the first.
     for id in [0, 3, 4] {
         tasks[id].abort();
     }
@@ -116,7 +116,7 @@ async fn who_waits_is_served_in_the_order_of_asking() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_took_nothing() {
+async fn cancelled_waiter_takes_nothing() {
     let dict: TimeoutDict<&str, u32> = TimeoutDict::new();
     dict.set("a", 1, SECOND).await;
     let mut next = spawn(dict.next_expired());
@@ -127,11 +127,11 @@ async fn who_gives_up_took_nothing() {
     dict.set("b", 2, Duration::ZERO).await;
     assert!(next.is_woken());
     drop(next);
-    let claim = timeout(NANO, behind).await.expect("it is its turn");
+    let claim = timeout(NANO, behind).await.expect("the next waiter is served");
     assert_eq!(*claim.key(), "b");
     assert!(claim.retry_in(Duration::ZERO).await);
     assert_eq!(dict.len().await, 2);
-    // Again and again, at the very moment.
+    // Cancels the wait repeatedly, also at the moment of the deadline.
     let mut taken = Vec::new();
     while taken.len() < 2 {
         tokio::select! {
@@ -144,8 +144,8 @@ async fn who_gives_up_took_nothing() {
 }
 
 #[tokio::test]
-async fn a_task_that_only_calls_lets_others_run() {
-    let dict = due(["a"]).await;
+async fn calls_take_part_in_the_cooperative_budget() {
+    let dict = dict_with_due(["a"]).await;
     let other = tokio::spawn(async {});
     for calls in 0.. {
         assert!(calls < 1_000_000, "the other task starves");

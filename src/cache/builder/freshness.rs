@@ -1,19 +1,31 @@
-//! What decides for how long values are fresh, and what is done about it.
+//! Builder methods that set how long entries are live, and when loaders refresh them.
 
 use std::time::Duration;
 
 use super::Builder;
+#[cfg(doc)]
+use crate::cache::Cache;
 
 impl<K, V, S> Builder<K, V, S> {
-    /// How long a value may live without being read. Each hit of [`Cache::get`](crate::Cache::get) or of a verb that loads gives it so much
-    /// more, up to the deadline that it has from its TTL: the sooner of both counts, and [`Cache::ttl`](crate::Cache::ttl) tells that one.
-    /// A write begins both anew, and so does what gives a value a deadline or takes it away ([`Cache::get_ex`](crate::Cache::get_ex),
-    /// [`Cache::expire`](crate::Cache::expire) and its like). What else looks at a value ([`Cache::contains_key`](crate::Cache::contains_key), [`Cache::ttl`](crate::Cache::ttl),
-    /// [`Cache::iter`](crate::Cache::iter), [`Cache::update`](crate::Cache::update)) gives it nothing.
+    /// Sets the time after which an entry expires if it is not read.
     ///
-    /// A hit costs a store more than without, and an entry eight bytes. With 5 s or more only the first hit of some
-    /// milliseconds costs that, and a hit may give up to 50 ms more than this, since it doesn't ask the precise clock.
+    /// Each hit of [`Cache::get`], [`Cache::get_many`] or a loader method extends the life of the entry by `idle`, up
+    /// to the deadline given by its TTL. The earlier of both deadlines applies, and [`Cache::ttl`] reports it. A write
+    /// restarts both, as do the methods that set or remove a deadline ([`Cache::get_ex`], [`Cache::expire`],
+    /// [`Cache::persist`] and the like). Other methods ([`Cache::contains_key`], [`Cache::ttl`], [`Cache::iter`],
+    /// [`Cache::update`]) do not extend the idle deadline.
+    ///
+    /// A hit costs one additional store, and an entry eight additional bytes. If `idle` is 5 s or more, only the first
+    /// hit within a few milliseconds pays for the store, and a hit may extend the deadline by up to 50 ms more than
+    /// `idle`, because it avoids the precise clock.
+    ///
     /// Defaults to no such limit.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `idle` is zero.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -31,51 +43,58 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert!(sessions.get("ada").await.is_none());
     /// # }
     /// ```
-    ///
-    /// # Panics
-    ///
-    /// Where `idle` is zero.
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         assert!(idle > Duration::ZERO, "time_to_idle must be above zero, got {idle:?}");
         self.settings.time_to_idle = Some(idle);
         self
     }
 
-    /// By which share of it a TTL is shortened at most, by chance: so that what was written together does not die, and is
-    /// not loaded again, together. It counts for values that are written or loaded, and not for
-    /// [`Cache::expire`](crate::Cache::expire) and its like. Defaults to 0. [`Sweep::seed`](crate::Sweep::seed) makes it repeatable.
+    /// Sets the maximum share by which a TTL is shortened at random, at least 0 and below 1.
+    ///
+    /// Jitter prevents entries that were written together from expiring, and being loaded again, at the same time. It
+    /// applies to values that are written or loaded, but not to [`Cache::expire`] and the like.
+    /// [`Sweep::seed`](crate::Sweep::seed) makes it repeatable. Defaults to 0.
     ///
     /// # Panics
     ///
-    /// Where `share` is below 0, 1 or above, or no number.
+    /// Panics if `share` is NaN, negative, or at least 1.
     pub fn jitter(mut self, share: f64) -> Self {
         assert!((0.0..1.0).contains(&share), "jitter must be at least 0 and below 1, got {share}");
         self.settings.jitter = share;
         self
     }
 
-    /// How long the error of a [loader](crate::Cache::get_or_try_set_with) is kept for its key: who asks meanwhile gets it, and
-    /// nothing is loaded. What is written to the key, or removes it, ends that. Such errors are bounded as the entries
-    /// are by [`max_entries`](Builder::max_entries); with [`max_weight`](Builder::max_weight) they are 10,000 at most. Defaults to none: the next call loads again.
+    /// Sets for how long the error of a [loader](Cache::get_or_try_set_with) is kept for its key.
+    ///
+    /// In the meantime calls whose error type is the same return this error, and their loaders do not run. A write to
+    /// the key or its removal discards the error. The number of errors is bounded by
+    /// [`max_entries`](Builder::max_entries) if that is set, and by 10,000 with [`max_weight`](Builder::max_weight).
+    ///
+    /// Defaults to none: the next call loads again.
     ///
     /// # Panics
     ///
-    /// Where `ttl` is zero.
+    /// Panics if `ttl` is zero.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         assert!(ttl > Duration::ZERO, "negative_ttl must be above zero, got {ttl:?}");
         self.settings.negative_ttl = Some(ttl);
         self
     }
 
-    /// How long a value may still be returned after its death by the verbs that load, which then load anew in the
-    /// background (RFC 5861). One such refresh runs for a key at a time, on the runtime of the cache. One that fails, or takes more than a minute, is
-    /// logged and counted in [`Stats`](crate::Stats), and tried again by a call a second later at the soonest, then
-    /// two, up to a minute. No other verb returns what is dead. A refresh that takes
-    /// longer than a minute has failed. Defaults to zero.
+    /// Sets for how long the loader methods may still return an expired value while they reload it in the background
+    /// (RFC 5861).
     ///
-    /// The value stays in memory until this time is over; then it leaves as [`Cause::Expired`](crate::Cause::Expired), and
-    /// [`Event::deadline`](crate::Event::deadline) is when it died. What is written to the key, or removes it, ends
-    /// that.
+    /// One refresh per key runs at a time, on the runtime of the cache. A refresh that fails, or takes more than a
+    /// minute, is logged and counted in [`Stats`](crate::Stats). The next one is started by a call at least a second
+    /// later; with each further failure this delay doubles, up to a minute. No other method returns an expired value.
+    ///
+    /// The entry stays in memory until the window ends. It is then removed as
+    /// [`Cause::Expired`](crate::Cause::Expired), and [`Event::deadline`](crate::Event::deadline) is the time at which
+    /// the value expired. A write to the key or its removal ends the window.
+    ///
+    /// Defaults to zero.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::{convert::Infallible, time::Duration};
@@ -92,7 +111,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!((rate, freshness), (42, Freshness::Stale));
     ///
     /// tokio::time::sleep(Duration::from_millis(1)).await;
-    /// assert_eq!(rates.get("EUR").await, Some(43)); // loaded meanwhile
+    /// assert_eq!(rates.get("EUR").await, Some(43)); // loaded in the background
     /// # }
     /// ```
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
@@ -100,22 +119,26 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// How long a value may still be returned after its death where its loader fails (RFC 5861); else as
-    /// [`stale_while_revalidate`](Builder::stale_while_revalidate). Where both are given, both begin at the death.
-    /// Defaults to zero.
+    /// Sets for how long the loader methods may still return an expired value if the loader fails (RFC 5861).
+    ///
+    /// Otherwise the same as [`stale_while_revalidate`](Builder::stale_while_revalidate). If both are set, both windows
+    /// start when the value expires. Defaults to zero.
     pub fn stale_if_error(mut self, window: Duration) -> Self {
         self.settings.stale_if_error = window;
         self
     }
 
-    /// Has the verbs that load do so in the background already before a value dies: the likelier the closer that is, so
-    /// that one call does, mostly, and not all of them when it is dead. 1 suits most; the more, the earlier; 0, the
-    /// default, is never. How early also follows from how long loads take, of late (XFetch: Vattani et al., "Optimal
-    /// Probabilistic Cache Stampede Prevention", VLDB 2015).
+    /// Makes the loader methods refresh a value in the background before it expires, with a probability that increases
+    /// toward its deadline.
+    ///
+    /// So usually a single call reloads a popular key, instead of all of them when it has expired. The start also
+    /// depends on the recent duration of loads (XFetch: Vattani et al., "Optimal Probabilistic Cache Stampede
+    /// Prevention", VLDB 2015). A `beta` of 1 suits most caches, and a higher one starts earlier. Defaults to 0, which
+    /// never refreshes ahead.
     ///
     /// # Panics
     ///
-    /// Where `beta` is below 0, or no number.
+    /// Panics if `beta` is NaN, infinite or negative.
     pub fn refresh_ahead(mut self, beta: f64) -> Self {
         assert!(
             beta >= 0.0 && beta.is_finite(),

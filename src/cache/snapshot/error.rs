@@ -1,33 +1,38 @@
-//! Why a snapshot could not be written or restored.
+//! Errors of snapshots.
 
 use std::{error, io};
 
-/// Why a snapshot could not be written or restored.
+/// Error of [`Cache::snapshot`](crate::Cache::snapshot) or [`Cache::restore`](crate::Cache::restore).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The writer failed. What it has is no whole snapshot, and is refused as one.
-    #[error("the snapshot can't be written")]
+    /// The writer failed. Its output is incomplete, and [`restore`](crate::Cache::restore) rejects it.
+    #[error("failed to write the snapshot")]
     Write(#[source] io::Error),
     /// The reader failed.
-    #[error("the snapshot can't be read")]
+    #[error("failed to read the snapshot")]
     Read(#[source] io::Error),
-    /// What the reader gave does not begin as a snapshot does.
-    #[error("this is no snapshot of a cache")]
+    /// The data does not start with the magic bytes of a snapshot.
+    #[error("the data is not a snapshot of a cache")]
     NotASnapshot,
-    /// Another release of this crate wrote it.
-    #[error("the snapshot is of version {0}, which this release can't read")]
+    /// The format has a version, or a flag, that this release of the crate does not support.
+    #[error(
+        "snapshot format version {0} is not supported; restore it with the release that wrote it"
+    )]
     Version(u16),
-    /// It ends before its end: whoever wrote it was stopped, or it was cut.
-    #[error("the snapshot is cut short")]
+    /// The snapshot ends too early: its writer was interrupted, or the file was truncated.
+    #[error("the snapshot is truncated; its writer was interrupted or the file was cut")]
     Truncated,
-    /// It is not as it was written.
-    #[error("the snapshot is damaged: a checksum is wrong")]
+    /// The snapshot is not as it was written: a checksum or a length does not match.
+    #[error("the snapshot is corrupted: a checksum or a length does not match")]
     Damaged,
-    /// serde refused a key or a value.
-    #[error("an entry can't be written to a snapshot")]
+    /// serde failed to encode a key or a value.
+    #[error("failed to encode a snapshot entry")]
     Encode(#[source] Box<dyn error::Error + Send + Sync>),
-    /// It is whole, and holds entries of other types.
-    #[error("the snapshot has an entry that is none of this cache")]
+    /// The snapshot is intact, but an entry cannot be decoded to the types of this cache.
+    #[error(
+        "a snapshot entry is not a key and value of this cache's types; \
+         restore into the cache type it was written from"
+    )]
     Decode(#[source] Box<dyn error::Error + Send + Sync>),
 }

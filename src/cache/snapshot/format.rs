@@ -1,12 +1,13 @@
-//! The file: a head, blocks of entries, an end. Nothing of it is believed before it was checked.
+//! Binary format of a snapshot: a head, blocks of entries, and an end frame. No field is trusted before it is checked.
 //!
-//! 1. All numbers are little-endian. Head and frames have 32 bytes each, which end with their checksum (CRC-32).
-//! 2. That of a frame is of all frames before it too: so blocks can't be left out, doubled or exchanged, or come from
-//!    another snapshot.
-//! 3. A frame tells how long its block is, and what checksum that has. The frame of no bytes is the end, and tells how
-//!    many entries there were.
-//! 4. A block is entries one after the other, each the MessagePack of `(left, more, tags, key, value)` with the names of
-//!    fields: see [`RemainingTtl`].
+//! 1. All numbers are little-endian. The head and each frame have 32 bytes, of which the last four are a checksum
+//!    (CRC-32).
+//! 2. The checksum of a frame also covers all frames before it. So blocks cannot be left out, duplicated, exchanged, or
+//!    taken from another snapshot.
+//! 3. A frame precedes each block, with its length, entry count and checksum. A frame of length 0 ends the snapshot,
+//!    and has the total number of entries.
+//! 4. A block is a sequence of entries, each encoded as the MessagePack of `(ttl, idle_extension, tags, key, value)`
+//!    with the names of fields: see [`RemainingTtl`].
 
 use std::{io::Cursor, sync::Arc, time::Duration};
 
@@ -18,127 +19,141 @@ use crate::engine::{
     store::Tag,
 };
 
-/// How many bytes a head has, and a frame.
-pub(super) const FRAME: usize = 32;
+/// Size of the head and of a frame, in bytes.
+pub(super) const FRAME_SIZE: usize = 32;
 
+/// First bytes of every snapshot.
 const MAGIC: [u8; 8] = *b"fleeting";
+/// Version of this format. Others are rejected.
 const VERSION: u16 = 2;
-const LZ4: u16 = 1;
+/// Flag of the head: the blocks are compressed.
+const FLAG_LZ4: u16 = 1;
 
-/// How many times its size a block of LZ4 may have when it is unpacked.
-const MOST_UNPACKED: u64 = 255;
+/// Maximum size of a decompressed block, as a multiple of its stored size: the limit of LZ4. It bounds the memory that
+/// a forged frame can make `restore` allocate.
+const MAX_EXPANSION: u64 = 255;
 
-/// How few bytes an entry may have: five of its parts, and what tells that there are five.
-const LEAST_ENTRY: u64 = 6;
+/// Minimum size of an encoded entry, in bytes: the header of the array and one byte for each of its five elements.
+const MIN_ENTRY_SIZE: u64 = 6;
 
-/// What a snapshot begins with.
+/// Start of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// When it was begun: since 1970.
-    pub(super) at: Duration,
+    /// Wall-clock time at which the snapshot was started, since the Unix epoch.
+    pub(super) created_at: Duration,
     pub(super) is_compressed: bool,
 }
 
-/// What a block begins with.
+/// Header of a block.
 pub(super) struct Frame {
-    /// How many bytes the block has in the file.
-    pub(super) stored: u64,
-    unpacked: u64,
+    /// Length of the block in the file, in bytes.
+    pub(super) stored_len: u64,
+    /// Length of the block after decompression, in bytes.
+    plain_len: u64,
+    /// Number of entries in the block; in the end frame, in all blocks.
     pub(super) entries: u64,
+    /// CRC-32 of the block as stored.
     checksum: u32,
 }
 
-/// What an entry had left to live, in nanoseconds.
+/// Remaining lifetime of an entry when the snapshot was started, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemainingTtl {
-    /// None: it has no deadline.
-    left: Option<u64>,
-    /// How much more that is where somebody reads it, in a cache whose entries die idle; the most there is, for ever.
-    more: u64,
+    /// Time until its deadline; `None` if it has none.
+    ttl: Option<u64>,
+    /// Time from that deadline to its hard deadline, by which reads may extend it in a cache with `time_to_idle`.
+    /// `u64::MAX` if it has no hard deadline.
+    idle_extension: u64,
 }
 
-/// The names of the tags of an entry.
-struct Names<'a>(&'a [Arc<Tag>]);
+/// Serializes the tags of an entry as a sequence of their names.
+struct TagNames<'a>(&'a [Arc<Tag>]);
 
-/// The checksum of all heads and frames so far.
+/// Checksum of the head and all frames so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chain(u32);
 
-/// Entries on their way into the file.
+/// Encoded entries that are not yet written, with space for their frame.
 pub(super) struct Block {
     is_compressed: bool,
     chain: Chain,
-    /// With room for the frame before them.
+    /// Encoded entries, preceded by `FRAME_SIZE` bytes for the frame, so that both are written in one call.
     plain: Vec<u8>,
-    packed: Vec<u8>,
+    /// Same layout as `plain`, compressed; reused for each block.
+    compressed: Vec<u8>,
+    /// Number of entries in this block.
     entries: u64,
+    /// Number of entries in the preceding blocks.
     entries_before: u64,
 }
 
 impl Head {
-    pub(super) fn to_bytes(self) -> [u8; FRAME] {
-        let mut bytes = [0; FRAME];
+    /// Encodes the head.
+    pub(super) fn to_bytes(self) -> [u8; FRAME_SIZE] {
+        let mut bytes = [0; FRAME_SIZE];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[10..12].copy_from_slice(&if self.is_compressed { LZ4 } else { 0 }.to_le_bytes());
-        let at = u64::try_from(self.at.as_nanos()).unwrap_or(u64::MAX);
-        bytes[16..24].copy_from_slice(&at.to_le_bytes());
-        seal(Chain(0), &mut bytes);
+        bytes[10..12].copy_from_slice(&if self.is_compressed { FLAG_LZ4 } else { 0 }.to_le_bytes());
+        let created_at = u64::try_from(self.created_at.as_nanos()).unwrap_or(u64::MAX);
+        bytes[16..24].copy_from_slice(&created_at.to_le_bytes());
+        write_checksum(Chain(0), &mut bytes);
         bytes
     }
 
-    /// Of the first bytes of a file, which may be too few.
+    /// Decodes the head from the first bytes of a file, which may be too few.
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, Chain), SnapshotError> {
-        let magic = bytes.len().min(MAGIC.len());
-        if bytes[..magic] != MAGIC[..magic] {
+        let len = bytes.len().min(MAGIC.len());
+        if bytes[..len] != MAGIC[..len] {
             return Err(SnapshotError::NotASnapshot);
         }
-        let bytes: &[u8; FRAME] = bytes.try_into().map_err(|_| SnapshotError::Truncated)?;
-        let chain = open(Chain(0), bytes)?;
-        let version = u16::from_le_bytes(part(bytes, 8));
-        let flags = u16::from_le_bytes(part(bytes, 10));
-        if version != VERSION || flags & !LZ4 != 0 {
+        let bytes: &[u8; FRAME_SIZE] = bytes.try_into().map_err(|_| SnapshotError::Truncated)?;
+        let chain = verify_checksum(Chain(0), bytes)?;
+        let version = u16::from_le_bytes(field(bytes, 8));
+        let flags = u16::from_le_bytes(field(bytes, 10));
+        if version != VERSION || flags & !FLAG_LZ4 != 0 {
             return Err(SnapshotError::Version(version));
         }
-        let at = Duration::from_nanos(u64::from_le_bytes(part(bytes, 16)));
-        Ok((Self { at, is_compressed: flags & LZ4 != 0 }, chain))
+        let created_at = Duration::from_nanos(u64::from_le_bytes(field(bytes, 16)));
+        Ok((Self { created_at, is_compressed: flags & FLAG_LZ4 != 0 }, chain))
     }
 }
 
 impl Frame {
-    /// None at the end of a file that has had so many entries.
+    /// Decodes a frame and continues `chain`; returns `None` for the end frame. `entries_before` is the number of entries
+    /// of the preceding blocks, which the end frame has to match.
     pub(super) fn parse(
-        bytes: &[u8; FRAME],
+        bytes: &[u8; FRAME_SIZE],
         head: Head,
         entries_before: u64,
         chain: &mut Chain,
     ) -> Result<Option<Self>, SnapshotError> {
-        *chain = open(*chain, bytes)?;
+        *chain = verify_checksum(*chain, bytes)?;
         let frame = Self {
-            stored: u64::from_le_bytes(part(bytes, 0)),
-            unpacked: u64::from_le_bytes(part(bytes, 8)),
-            entries: u64::from_le_bytes(part(bytes, 16)),
-            checksum: u32::from_le_bytes(part(bytes, 24)),
+            stored_len: u64::from_le_bytes(field(bytes, 0)),
+            plain_len: u64::from_le_bytes(field(bytes, 8)),
+            entries: u64::from_le_bytes(field(bytes, 16)),
+            checksum: u32::from_le_bytes(field(bytes, 24)),
         };
-        let is_right = match frame.stored {
-            0 => frame.unpacked == 0 && frame.entries == entries_before,
-            stored if head.is_compressed => {
-                frame.unpacked <= stored.saturating_mul(MOST_UNPACKED) && frame.is_filled()
+        let is_valid = match frame.stored_len {
+            0 => frame.plain_len == 0 && frame.entries == entries_before,
+            stored_len if head.is_compressed => {
+                frame.plain_len <= stored_len.saturating_mul(MAX_EXPANSION)
+                    && frame.has_possible_entry_count()
             }
-            stored => frame.unpacked == stored && frame.is_filled(),
+            stored_len => frame.plain_len == stored_len && frame.has_possible_entry_count(),
         };
-        if !is_right {
+        if !is_valid {
             return Err(SnapshotError::Damaged);
         }
-        Ok((frame.stored > 0).then_some(frame))
+        Ok((frame.stored_len > 0).then_some(frame))
     }
 
-    /// Whether it may have so many entries.
-    fn is_filled(&self) -> bool {
-        self.entries > 0 && self.entries <= self.unpacked / LEAST_ENTRY
+    /// Returns whether the entry count is possible for the size of the block. It bounds the loop over a forged count.
+    fn has_possible_entry_count(&self) -> bool {
+        self.entries > 0 && self.entries <= self.plain_len / MIN_ENTRY_SIZE
     }
 
-    /// The entries of a block, each with what it had left; `stored` is what the file has of it.
+    /// Decodes the entries of a block from its stored bytes, and passes each with its remaining TTL and tags to `each`.
     pub(super) fn entries<K, V>(
         &self,
         head: Head,
@@ -152,76 +167,78 @@ impl Frame {
         if crc32fast::hash(stored) != self.checksum {
             return Err(SnapshotError::Damaged);
         }
-        let unpacked;
+        let decompressed;
         let plain = if head.is_compressed {
-            let size = usize::try_from(self.unpacked).map_err(|_| SnapshotError::Damaged)?;
-            let plain = lz4_flex::block::decompress(stored, size);
-            unpacked = plain.map_err(|_| SnapshotError::Damaged)?;
-            &unpacked[..]
+            let plain_len = usize::try_from(self.plain_len).map_err(|_| SnapshotError::Damaged)?;
+            let result = lz4_flex::block::decompress(stored, plain_len);
+            decompressed = result.map_err(|_| SnapshotError::Damaged)?;
+            &decompressed[..]
         } else {
             stored
         };
-        let mut from = rmp_serde::Deserializer::new(Cursor::new(plain));
+        let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(plain));
         for _ in 0..self.entries {
-            let entry = <(Option<u64>, u64, Vec<Box<str>>, K, V)>::deserialize(&mut from);
-            let (left, more, tags, key, value) =
+            let entry = <(Option<u64>, u64, Vec<Box<str>>, K, V)>::deserialize(&mut deserializer);
+            let (ttl, idle_extension, tags, key, value) =
                 entry.map_err(|error| SnapshotError::Decode(error.into()))?;
-            each(RemainingTtl { left, more }, tags, key, value);
+            each(RemainingTtl { ttl, idle_extension }, tags, key, value);
         }
-        if from.position() != plain.len() as u64 {
-            return Err(SnapshotError::Decode("a block has more than its entries".into()));
+        if deserializer.position() != plain.len() as u64 {
+            return Err(SnapshotError::Decode("a block has data after its last entry".into()));
         }
         Ok(())
     }
 }
 
 impl RemainingTtl {
-    /// Of an entry that dies at `deadline`, and may live until `hard_deadline`.
+    /// Returns the remaining TTL of an entry with these two deadlines.
     pub(super) fn of(deadline: Deadline, hard_deadline: Deadline, now: Tick) -> Self {
-        let left = |deadline: Deadline| deadline.remaining(now).map(|left| left.as_nanos() as u64);
-        let more = match (left(deadline), left(hard_deadline)) {
-            (Some(left), Some(hard_deadline)) => hard_deadline.saturating_sub(left),
+        let remaining =
+            |deadline: Deadline| deadline.remaining(now).map(|ttl| ttl.as_nanos() as u64);
+        let idle_extension = match (remaining(deadline), remaining(hard_deadline)) {
+            (Some(ttl), Some(hard_ttl)) => hard_ttl.saturating_sub(ttl),
             (Some(_), None) => u64::MAX,
             (None, _) => 0,
         };
-        Self { left: left(deadline), more }
+        Self { ttl: remaining(deadline), idle_extension }
     }
 
-    /// Until when it may live, `away` later; none where it has died.
-    pub(super) fn until(self, now: Tick, away: Duration) -> Option<Deadline> {
-        let Some(left) = self.left else { return Some(Deadline::PERSISTENT) };
-        let left = Duration::from_nanos(left).checked_sub(away).filter(|left| !left.is_zero())?;
-        Some(match self.more {
+    /// Returns the hard deadline of an entry that is restored `elapsed` after the snapshot; `None` if it has expired.
+    pub(super) fn deadline_after(self, now: Tick, elapsed: Duration) -> Option<Deadline> {
+        let Some(ttl) = self.ttl else { return Some(Deadline::PERSISTENT) };
+        let ttl = Duration::from_nanos(ttl).checked_sub(elapsed).filter(|ttl| !ttl.is_zero())?;
+        Some(match self.idle_extension {
             u64::MAX => Deadline::PERSISTENT,
-            more => now.after(left.saturating_add(Duration::from_nanos(more))),
+            idle_extension => now.after(ttl.saturating_add(Duration::from_nanos(idle_extension))),
         })
     }
 }
 
 impl Block {
-    /// Also what a file with this head begins with.
-    pub(super) fn first(head: Head) -> (Self, [u8; FRAME]) {
+    /// Returns the empty first block of a snapshot, and its encoded head, which is written first.
+    pub(super) fn new(head: Head) -> (Self, [u8; FRAME_SIZE]) {
         let bytes = head.to_bytes();
-        let chain = Chain(u32::from_le_bytes(part(&bytes, FRAME - 4)));
+        let chain = Chain(u32::from_le_bytes(field(&bytes, FRAME_SIZE - 4)));
         let block = Self {
             is_compressed: head.is_compressed,
             chain,
-            plain: vec![0; FRAME],
-            packed: Vec::new(),
+            plain: vec![0; FRAME_SIZE],
+            compressed: Vec::new(),
             entries: 0,
             entries_before: 0,
         };
         (block, bytes)
     }
 
-    /// How many bytes are in it.
+    /// Returns the size of the encoded entries, in bytes.
     pub(super) fn len(&self) -> usize {
-        self.plain.len() - FRAME
+        self.plain.len() - FRAME_SIZE
     }
 
+    /// Encodes an entry to the end of the block.
     pub(super) fn push<K, V>(
         &mut self,
-        RemainingTtl { left, more }: RemainingTtl,
+        RemainingTtl { ttl, idle_extension }: RemainingTtl,
         tags: &[Arc<Tag>],
         key: &K,
         value: &V,
@@ -230,78 +247,86 @@ impl Block {
         K: Serialize,
         V: Serialize,
     {
-        let mut to = rmp_serde::Serializer::new(&mut self.plain).with_struct_map();
-        let entry = (left, more, Names(tags), key, value).serialize(&mut to);
+        let mut serializer = rmp_serde::Serializer::new(&mut self.plain).with_struct_map();
+        let entry = (ttl, idle_extension, TagNames(tags), key, value).serialize(&mut serializer);
         entry.map_err(|error| SnapshotError::Encode(error.into()))?;
         self.entries += 1;
         Ok(())
     }
 
-    /// The block as the file has it. What is pushed afterwards is in the next one.
+    /// Returns the frame and the block as they are to be written. Call [`clear`](Self::clear) before the next `push`.
     pub(super) fn seal(&mut self) -> &[u8] {
-        let unpacked = self.len();
+        let plain_len = self.len();
         let bytes = if self.is_compressed {
-            self.packed.resize(FRAME + lz4_flex::block::get_maximum_output_size(unpacked), 0);
-            let packed =
-                lz4_flex::block::compress_into(&self.plain[FRAME..], &mut self.packed[FRAME..]);
-            self.packed.truncate(FRAME + packed.expect("there is room for the worst"));
-            &mut self.packed
+            self.compressed
+                .resize(FRAME_SIZE + lz4_flex::block::get_maximum_output_size(plain_len), 0);
+            let compressed_len = lz4_flex::block::compress_into(
+                &self.plain[FRAME_SIZE..],
+                &mut self.compressed[FRAME_SIZE..],
+            );
+            self.compressed.truncate(
+                FRAME_SIZE + compressed_len.expect("the buffer has the maximum output size"),
+            );
+            &mut self.compressed
         } else {
             &mut self.plain
         };
-        let (frame, stored) = bytes.split_at_mut(FRAME);
-        let frame: &mut [u8; FRAME] = frame.try_into().expect("it was split there");
+        let (frame, stored) = bytes.split_at_mut(FRAME_SIZE);
+        let frame: &mut [u8; FRAME_SIZE] =
+            frame.try_into().expect("the slice was split at this length");
         let checksum = crc32fast::hash(stored);
         frame[..8].copy_from_slice(&(stored.len() as u64).to_le_bytes());
-        frame[8..16].copy_from_slice(&(unpacked as u64).to_le_bytes());
+        frame[8..16].copy_from_slice(&(plain_len as u64).to_le_bytes());
         frame[16..24].copy_from_slice(&self.entries.to_le_bytes());
         frame[24..28].copy_from_slice(&checksum.to_le_bytes());
-        self.chain = seal(self.chain, frame);
+        self.chain = write_checksum(self.chain, frame);
         self.entries_before += self.entries;
         self.entries = 0;
         bytes
     }
 
-    /// Makes room for the next block, in the same memory.
+    /// Empties the block and keeps its memory.
     pub(super) fn clear(&mut self) {
-        self.plain.truncate(FRAME);
+        self.plain.truncate(FRAME_SIZE);
     }
 
-    /// What the file ends with, and how many entries it has.
-    pub(super) fn end(self) -> ([u8; FRAME], u64) {
-        let mut bytes = [0; FRAME];
+    /// Returns the end frame and the total number of entries.
+    pub(super) fn into_end_frame(self) -> ([u8; FRAME_SIZE], u64) {
+        let mut bytes = [0; FRAME_SIZE];
         bytes[16..24].copy_from_slice(&self.entries_before.to_le_bytes());
-        seal(self.chain, &mut bytes);
+        write_checksum(self.chain, &mut bytes);
         (bytes, self.entries_before)
     }
 }
 
-impl Serialize for Names<'_> {
+impl Serialize for TagNames<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|tag| tag.name()))
     }
 }
 
-/// Writes the checksum to its place.
-fn seal(chain: Chain, bytes: &mut [u8; FRAME]) -> Chain {
-    let checksum = checksum(chain, bytes);
-    bytes[FRAME - 4..].copy_from_slice(&checksum.to_le_bytes());
+/// Writes the checksum to the end of a head or frame, and returns the new chain.
+fn write_checksum(chain: Chain, bytes: &mut [u8; FRAME_SIZE]) -> Chain {
+    let checksum = chained_checksum(chain, bytes);
+    bytes[FRAME_SIZE - 4..].copy_from_slice(&checksum.to_le_bytes());
     Chain(checksum)
 }
 
-/// Whether the checksum is right.
-fn open(chain: Chain, bytes: &[u8; FRAME]) -> Result<Chain, SnapshotError> {
-    let checksum = checksum(chain, bytes);
-    let is_right = bytes[FRAME - 4..] == checksum.to_le_bytes();
-    is_right.then_some(Chain(checksum)).ok_or(SnapshotError::Damaged)
+/// Verifies the checksum of a head or frame, and returns the new chain.
+fn verify_checksum(chain: Chain, bytes: &[u8; FRAME_SIZE]) -> Result<Chain, SnapshotError> {
+    let checksum = chained_checksum(chain, bytes);
+    let is_valid = bytes[FRAME_SIZE - 4..] == checksum.to_le_bytes();
+    is_valid.then_some(Chain(checksum)).ok_or(SnapshotError::Damaged)
 }
 
-fn checksum(chain: Chain, bytes: &[u8; FRAME]) -> u32 {
+/// Computes the checksum of a head or frame, continued from the previous one.
+fn chained_checksum(chain: Chain, bytes: &[u8; FRAME_SIZE]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(chain.0);
-    hasher.update(&bytes[..FRAME - 4]);
+    hasher.update(&bytes[..FRAME_SIZE - 4]);
     hasher.finalize()
 }
 
-fn part<const N: usize>(bytes: &[u8; FRAME], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("it is within the frame")
+/// Returns `N` bytes of a head or frame at `offset`.
+fn field<const N: usize>(bytes: &[u8; FRAME_SIZE], offset: usize) -> [u8; N] {
+    bytes[offset..offset + N].try_into().expect("the slice has this length")
 }

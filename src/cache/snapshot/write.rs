@@ -1,4 +1,4 @@
-//! Writing a snapshot: a few entries are copied under a lock, and written without one.
+//! Writing of a snapshot: some entries at a time are cloned under a lock, and written after it is released.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -18,10 +18,11 @@ use crate::engine::{
     store::{Copied, TableCursor},
 };
 
-/// How many bytes make a block: enough that what each costs is little beside them.
-const BLOCK: usize = 256 * 1_024;
+/// Size of encoded entries, in bytes, from which a block is written: large enough that the frame, the write and the
+/// compression cost little per byte.
+const BLOCK_SIZE: usize = 256 * 1_024;
 
-/// What `Cache::snapshot` and `Cache::snapshot_compressed` do.
+/// Implements `Cache::snapshot` and `Cache::snapshot_compressed`.
 pub(super) async fn write<K, V, S>(
     shared: &SharedState<K, V, S>,
     mut writer: impl AsyncWrite + Unpin,
@@ -33,23 +34,23 @@ where
     S: BuildHasher + Clone,
 {
     let now = shared.clock.now();
-    let at = wall_clock(shared.clock.instant(now));
-    let (mut block, head) = Block::first(Head { at, is_compressed });
+    let created_at = wall_clock(shared.clock.instant(now));
+    let (mut block, head) = Block::new(Head { created_at, is_compressed });
     writer.write_all(&head).await.map_err(SnapshotError::Write)?;
     let mut copies = Vec::new();
     for shard in 0..shared.store.shard_count() {
-        let mut pass = TableCursor::of(shard);
+        let mut cursor = TableCursor::of(shard);
         let mut has_more = true;
         while has_more {
             consume_budget().await;
-            has_more = shared.store.copy_some(&mut pass, &shared.clock, &mut copies);
+            has_more = shared.store.copy_some(&mut cursor, &shared.clock, &mut copies);
             for Copied { key, value, deadline, hard_deadline, tags } in copies.drain(..) {
                 let tags = tags.as_deref().unwrap_or_default();
                 block.push(RemainingTtl::of(deadline, hard_deadline, now), tags, &key, &value)?;
-                if block.len() >= BLOCK {
+                if block.len() >= BLOCK_SIZE {
                     writer.write_all(block.seal()).await.map_err(SnapshotError::Write)?;
                     block.clear();
-                    // Who writes to memory never waits by itself.
+                    // A writer to memory never waits, so without this a large snapshot would block its worker.
                     yield_now().await;
                 }
             }
@@ -58,8 +59,8 @@ where
     if block.len() > 0 {
         writer.write_all(block.seal()).await.map_err(SnapshotError::Write)?;
     }
-    let (end, entries) = block.end();
-    writer.write_all(&end).await.map_err(SnapshotError::Write)?;
+    let (end_frame, entries) = block.into_end_frame();
+    writer.write_all(&end_frame).await.map_err(SnapshotError::Write)?;
     writer.flush().await.map_err(SnapshotError::Write)?;
     Ok(entries)
 }

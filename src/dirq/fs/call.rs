@@ -1,20 +1,20 @@
-//! The threshold of the door to the file system: each call to the kernel goes over it, so that a test can refuse it,
-//! tell lies of it, or end all there.
+//! The wrapper of all system calls, where tests inject faults: an error before or after the call, or a crash of the
+//! process.
 
 use rustix::io::{Errno, Result};
 
-/// Makes a call to the kernel, which `what` names to tests.
+/// Makes a system call, which tests identify by `name`.
 #[inline]
-pub(super) fn call<T>(what: &'static str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn call<T>(name: &'static str, make: impl FnOnce() -> Result<T>) -> Result<T> {
     #[cfg(test)]
-    let made = super::faults::meet(what, make);
+    let made = super::faults::inject(name, make);
     #[cfg(not(test))]
     let made = {
-        let _ = what;
+        let _ = name;
         make()
     };
     made.map_err(|error| match error {
-        // On a network: what was open here is gone there.
+        // On a network file system, an open file was removed by another client.
         Errno::STALE => Errno::NOENT,
         error => error,
     })

@@ -1,5 +1,5 @@
-//! An open directory, and what is done with the files in it: by their names in it alone, so that nothing that
-//! others do to the path above leads a call elsewhere.
+//! Open directories and operations on the files in them. Files are addressed relative to the open directory, so that
+//! changes to the path above cannot redirect a call.
 
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -24,12 +24,12 @@ use super::{
     call::call,
     file::{NewFile, read_all, write_all},
     make_dir::make_dir_at,
-    stat::id,
+    stat::file_id,
 };
 
 /// An open directory.
 ///
-/// What is done in it is done there and nowhere else: no name has a slash, and no link is followed.
+/// Operations cannot leave the directory: no name contains a slash, and no link is followed.
 #[derive(Debug)]
 pub(in crate::dirq) struct Dir {
     fd: OwnedFd,
@@ -37,24 +37,24 @@ pub(in crate::dirq) struct Dir {
     opened_for: OpenFor,
 }
 
-/// What a directory is opened for.
+/// The purpose of opening a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dirq) enum OpenFor {
-    /// To get at the files in it, whose names are known.
+    /// To access files in it whose names are known.
     Traversal,
-    /// To list it as well, and once: the place in the list is the descriptor's, and is not set back.
+    /// To list it as well, and only once: the position belongs to the descriptor and is not reset.
     Listing,
 }
 
 impl Dir {
-    /// Opens the directory at `path`; `ENOTDIR` where that is a symbolic link.
+    /// Opens the directory at `path`; `ENOTDIR` if it is a symbolic link.
     pub(in crate::dirq) fn open(path: PathBuf) -> Result<Self> {
         let fd = call("open", || rustix::fs::open(&path, TRAVERSE, Mode::empty()))?;
         Ok(Self { fd, path, opened_for: OpenFor::Traversal })
     }
 
-    /// Opens a directory in this one.
-    pub(in crate::dirq) fn enter(&self, name: &CStr, opened_for: OpenFor) -> Result<Self> {
+    /// Opens a subdirectory.
+    pub(in crate::dirq) fn open_subdir(&self, name: &CStr, opened_for: OpenFor) -> Result<Self> {
         let flags = match opened_for {
             OpenFor::Traversal => TRAVERSE,
             OpenFor::Listing => LIST,
@@ -63,7 +63,7 @@ impl Dir {
         Ok(Self { fd, path: self.path_of(name), opened_for })
     }
 
-    /// The path of `name` in it, for an error.
+    /// Returns the path of `name` in this directory, for error messages.
     pub(in crate::dirq) fn path_of(&self, name: &CStr) -> PathBuf {
         self.path.join(Path::new(OsStr::from_bytes(name.to_bytes())))
     }
@@ -72,7 +72,8 @@ impl Dir {
         &self.path
     }
 
-    /// A new file with all of `data`; open, where it is to be synced. Where that fails, there is none.
+    /// Creates a file with the content `data`. Returns it open if it is to be synced. After an error, the file does not
+    /// exist.
     pub(in crate::dirq) fn create(
         &self,
         name: &CStr,
@@ -81,7 +82,8 @@ impl Dir {
         sync: bool,
     ) -> Result<Option<NewFile>> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        // The final mode from the first moment: what was readable once stays open to who opened it then.
+        // The final mode is set at creation: a file that was readable for a moment stays open to processes that opened
+        // it then.
         let mode = FILE_MODE.difference(umask.unwrap_or(Mode::empty()));
         let file = call("create", || openat(&self.fd, name, flags, mode))?;
         let written = write_all(file, data, umask.map(|_| mode)).and_then(|file| match sync {
@@ -92,15 +94,15 @@ impl Dir {
             false => file.close().map(|()| None),
         });
         written.inspect_err(|_| {
-            // The first error is the one to tell.
+            // The original error is more useful than that of the cleanup.
             let _ = self.unlink(name);
         })
     }
 
-    /// All of a regular file: `ELOOP` where it is a link, `EINVAL` where it is anything else, `EFBIG` where it is
-    /// longer than `limit`.
+    /// Reads a regular file: `ELOOP` if it is a link, `EINVAL` if it is not a regular file, `EFBIG` if it is longer
+    /// than `limit`.
     pub(in crate::dirq) fn read(&self, name: &CStr, limit: u64) -> Result<Vec<u8>> {
-        // Not blocking, as a pipe would wait for somebody who writes.
+        // `NONBLOCK`, because opening a pipe would wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         read_all(&call("open", || openat(&self.fd, name, flags, Mode::empty()))?, limit)
     }
@@ -109,7 +111,7 @@ impl Dir {
         call("link", || linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
     }
 
-    /// A symbolic link that is a text of a few words, and is never followed.
+    /// Creates a symbolic link that holds a short text and is never followed.
     pub(in crate::dirq) fn symlink(&self, text: &CStr, name: &CStr) -> Result<()> {
         call("symlink", || symlinkat(text, &self.fd, name))
     }
@@ -122,7 +124,7 @@ impl Dir {
         call("unlink", || unlinkat(&self.fd, name, AtFlags::empty()))
     }
 
-    /// A new directory in it, with the mode that it gets under this umask, or under that of the process.
+    /// Creates a subdirectory with the mode that results from `umask`, or from the process' umask.
     pub(in crate::dirq) fn mkdir(&self, name: &CStr, umask: Option<Mode>) -> Result<()> {
         make_dir_at(&self.fd, name, umask)
     }
@@ -131,44 +133,46 @@ impl Dir {
         call("rmdir", || unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
     }
 
-    /// Moves what is at `from`, here, to `name` in `to`. It replaces an empty directory by a directory.
+    /// Moves `from` in this directory to `name` in `to`. A directory replaces an empty directory.
     pub(in crate::dirq) fn rename(&self, from: &CStr, to: &Self, name: &CStr) -> Result<()> {
         call("rename", || renameat(&self.fd, from, &to.fd, name))
     }
 
-    /// Sets both times to the kernel's now, which is allowed to whoever may write the file, unlike any other
-    /// time.
+    /// Sets both times to the kernel's current time. Any process with write access may do this; explicit times are
+    /// reserved to the file's owner.
     pub(in crate::dirq) fn touch(&self, name: &CStr) -> Result<()> {
         let now = || Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now(), last_modification: now() };
         call("touch", || utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW))
     }
 
-    /// What is at `name` itself, a link included.
+    /// Returns the metadata of `name` without following a link.
     pub(in crate::dirq) fn stat(&self, name: &CStr) -> Result<Stat> {
         call("stat", || statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW))
     }
 
-    /// Which directory it is.
+    /// Returns the device and inode of the directory.
     pub(in crate::dirq) fn id(&self) -> Result<(u64, u64)> {
-        Ok(id(&call("stat", || fstat(&self.fd))?))
+        Ok(file_id(&call("stat", || fstat(&self.fd))?))
     }
 
-    /// When it was made, where the file system tells that: it tells it from another that got its number.
+    /// Returns the time of its creation, if the file system reports it. It distinguishes the directory from a later one
+    /// with the same inode.
     #[cfg(target_os = "linux")]
-    pub(in crate::dirq) fn birth(&self) -> Option<(i64, u32)> {
+    pub(in crate::dirq) fn birth_time(&self) -> Option<(i64, u32)> {
         let stat = || statx(&self.fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
         let stat = call("stat", stat).ok()?;
-        let is_told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-        is_told.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
+        let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        is_known.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(in crate::dirq) fn birth(&self) -> Option<(i64, u32)> {
+    pub(in crate::dirq) fn birth_time(&self) -> Option<(i64, u32)> {
         None
     }
 
-    /// Calls `visit` with each name in it but `.` and `..`, and its type if the file system tells it.
+    /// Calls `visit` with each name in the directory except `.` and `..`, and its type, which is `Unknown` on some file
+    /// systems.
     pub(in crate::dirq) fn list(&self, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
         let opened;
         let fd = match self.opened_for {
@@ -179,7 +183,7 @@ impl Dir {
             }
         };
         call("list", || {
-            each_name(fd, |name, file_type| {
+            for_each_name(fd, |name, file_type| {
                 if ![c".", c".."].contains(&name) {
                     visit(name, file_type);
                 }
@@ -187,7 +191,7 @@ impl Dir {
         })
     }
 
-    /// Lets its list of names survive a crash of the machine.
+    /// Syncs the names in the directory, so that they survive a crash of the machine.
     pub(in crate::dirq) fn sync(&self) -> Result<()> {
         let readable = self.readable()?;
         call("sync a directory", || fsync(readable))
@@ -200,8 +204,8 @@ impl Dir {
 }
 
 #[cfg(target_os = "linux")]
-fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
-    // What is listed is often a thousand names and more, of 32 bytes each.
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+    // 64 KiB hold about 2,000 names of 32 bytes: most directories need one system call.
     let mut buffer: Vec<u8> = Vec::with_capacity(64 * 1024);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
@@ -212,7 +216,7 @@ fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Resu
 }
 
 #[cfg(not(target_os = "linux"))]
-fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
     for entry in rustix::fs::Dir::read_from(fd)? {
         let entry = entry?;
         visit(entry.file_name(), entry.file_type());
@@ -228,7 +232,7 @@ impl AsFd for Dir {
 
 const FILE_MODE: Mode = Mode::from_bits_retain(0o666);
 
-/// To go through a directory needs no right to list it: others may only drop elements in.
+/// `O_PATH` needs no permission to read the directory: some processes may only add elements.
 #[cfg(target_os = "linux")]
 const TRAVERSE: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -1,28 +1,29 @@
-//! Faults of the file system, as tests want them: at any call of this thread, by a plan.
+//! Fault injection for tests: a plan decides the outcome of each system call of the current thread.
 
 use std::{cell::RefCell, mem};
 
 use rustix::io::{Errno, Result};
 
-/// What becomes of a call.
-pub(crate) enum Fate {
-    Made,
-    /// It is not made.
-    Refused(Errno),
-    /// It is made, and an error told: as of a request whose answer was lost, and that was sent again.
-    MadeAndTold(Errno),
+/// The fault to inject into a call.
+pub(crate) enum Fault {
+    None,
+    /// The call is not made.
+    Fail(Errno),
+    /// The call is made, and an error is returned nevertheless, like a request that was repeated after its answer was
+    /// lost.
+    FailAfter(Errno),
 }
 
-type Plan = Box<dyn FnMut(&'static str) -> Fate>;
+type Plan = Box<dyn FnMut(&'static str) -> Fault>;
 
 thread_local! {
     static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
 }
 
-/// Does `work`, and asks `plan` about each call that it makes. The plan's own calls, by which it may do what another
-/// process does just then, are made.
-pub(crate) fn with<R>(
-    plan: impl FnMut(&'static str) -> Fate + 'static,
+/// Runs `work`, and consults `plan` for each system call. System calls of the plan itself are made normally, so that it
+/// can act as another process at that moment.
+pub(crate) fn with_plan<R>(
+    plan: impl FnMut(&'static str) -> Fault + 'static,
     work: impl FnOnce() -> R,
 ) -> R {
     PLAN.set(Some(Box::new(plan)));
@@ -31,18 +32,18 @@ pub(crate) fn with<R>(
     done
 }
 
-/// Whether this thread does something by a plan.
-pub(crate) fn is_planned() -> bool {
+/// Returns whether a plan is active on this thread.
+pub(crate) fn has_plan() -> bool {
     PLAN.with_borrow(Option::is_some)
 }
 
-pub(super) fn meet<T>(what: &'static str, make: impl FnOnce() -> Result<T>) -> Result<T> {
-    let Some(mut plan) = PLAN.with_borrow_mut(mem::take) else { return make() };
-    let fate = plan(what);
+pub(super) fn inject<T>(call_name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(mut plan) = PLAN.with_borrow_mut(mem::take) else { return call() };
+    let fault = plan(call_name);
     PLAN.set(Some(plan));
-    match fate {
-        Fate::Made => make(),
-        Fate::Refused(error) => Err(error),
-        Fate::MadeAndTold(error) => make().and(Err(error)),
+    match fault {
+        Fault::None => call(),
+        Fault::Fail(error) => Err(error),
+        Fault::FailAfter(error) => call().and(Err(error)),
     }
 }

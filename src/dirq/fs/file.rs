@@ -1,4 +1,4 @@
-//! A file's content: written whole or not at all, read whole or not at all.
+//! File contents: files are written and read completely or not at all.
 
 use std::os::fd::OwnedFd;
 
@@ -13,39 +13,39 @@ use rustix::{
 
 use super::{call::call, stat::is_file};
 
-/// A new file with all of its data, still open.
+/// A new, completely written file that is still open.
 pub(in crate::dirq) struct NewFile(OwnedFd);
 
 impl NewFile {
-    /// Lets the disk begin with it, so that who syncs many waits for less: asked whether memory has to keep it, Linux
-    /// begins to write what only memory has.
+    /// Starts writing the file to disk, so that a later sync of several files takes less time: Linux starts writing
+    /// pages back when it is advised that they are no longer needed.
     #[cfg(target_os = "linux")]
     pub(super) fn begin_sync(&self) {
-        // A hint, without which it takes longer.
+        // A hint only: without it, the sync takes longer.
         let _ = call("begin to sync", || fadvise(&self.0, 0, None, Advice::DontNeed));
     }
 
     #[cfg(not(target_os = "linux"))]
     pub(super) fn begin_sync(&self) {}
 
-    /// Lets what is in it survive a crash of the machine, and closes it.
+    /// Syncs the content, so that it survives a crash of the machine, and closes the file.
     pub(in crate::dirq) fn sync(self) -> Result<()> {
         call("sync a file", || fsync(&self.0))?;
         self.close()
     }
 
-    /// Some file systems (NFS, CIFS, those in user space) only say here that the disk or the quota is full.
+    /// Closes the file. Some file systems (NFS, CIFS, FUSE) report only here that the disk or the quota is full.
     pub(super) fn close(self) -> Result<()> {
         call("close", || close(self.0).map_err(|error| Errno::from_raw_os_error(error as i32)))
     }
 }
 
-/// Writes all of `data` into a file that is new. The mode is for where the process' umask took more of it than it was
-/// to.
+/// Writes `data` to a new file. `mode` is set explicitly if given, because the process' umask may have removed bits
+/// from it.
 pub(super) fn write_all(file: OwnedFd, mut data: &[u8], mode: Option<Mode>) -> Result<NewFile> {
     while !data.is_empty() {
         match call("write", || write(&file, data)) {
-            // No file system should; it would be asked for ever.
+            // No file system should return 0. Retrying could loop forever.
             Ok(0) => return Err(Errno::IO),
             Ok(count) => data = &data[count..],
             Err(Errno::INTR) => {}
@@ -58,7 +58,7 @@ pub(super) fn write_all(file: OwnedFd, mut data: &[u8], mode: Option<Mode>) -> R
     Ok(NewFile(file))
 }
 
-/// All of a regular file: `EINVAL` where it is something else, `EFBIG` where it is longer than `limit`.
+/// Reads a regular file: `EINVAL` if it is something else, `EFBIG` if it is longer than `limit`.
 pub(super) fn read_all(file: &OwnedFd, limit: u64) -> Result<Vec<u8>> {
     let stat = call("stat", || fstat(file))?;
     if !is_file(&stat) {
@@ -68,8 +68,8 @@ pub(super) fn read_all(file: &OwnedFd, limit: u64) -> Result<Vec<u8>> {
     if len > limit {
         return Err(Errno::FBIG);
     }
-    // One read of the size that it has: a file of an element never grows, and a read that only finds the end would be
-    // a call more for each element. Anybody may have written that size, so that there may be no memory for it.
+    // Reads exactly the file's size: the file of an element never grows, and another read to detect its end would cost
+    // one more system call per element. The size may come from any process, so the allocation must be fallible.
     let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?;
     let mut data = Vec::new();
     data.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;

@@ -1,4 +1,4 @@
-//! How a directory is made with the mode that it is to have, where others may write too.
+//! Creates a directory with an exact mode, in a place where other processes may write too.
 
 use std::os::fd::AsFd;
 
@@ -11,9 +11,9 @@ use rustix::{
 
 use super::call::call;
 
-/// A new directory, with the mode that it gets under this umask, or under that of the process.
+/// Creates a directory with the mode that results from `umask`, or from the process' umask.
 ///
-/// The process' own umask is never switched, not even for a moment: other threads make files meanwhile.
+/// The process' umask is never changed, not even briefly: other threads create files at the same time.
 pub(super) fn make_dir_at(
     parent: impl AsFd,
     path: impl Arg + Copy,
@@ -24,19 +24,20 @@ pub(super) fn make_dir_at(
     if umask.is_none() {
         return Ok(());
     }
-    // The process' umask may have taken more. What is at the path by now may be anything: a link, or a directory of
-    // somebody else, which a mode of ours would open to all. So it goes by what is open, and is ours.
+    // The process' umask may have removed more bits. By now, the path may lead to something else: a link, or another
+    // user's directory, which a `chmod` would open to everyone. Therefore `fchmod` is applied to the open directory, if
+    // it is ours.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = match call("open", || openat(&parent, path, flags, Mode::empty())) {
         Ok(made) => made,
-        // Who removed it, or put something in its place, answers for the mode.
+        // Another process removed or replaced the directory, and is responsible for its mode.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(()),
         Err(error) => return Err(error),
     };
     let stat = call("stat", || fstat(&made))?;
     let has = Mode::from_raw_mode(stat.st_mode);
     match stat.st_uid == geteuid().as_raw() && !has.contains(mode) {
-        // What a directory has from the one above, as that group's bit, stays.
+        // Bits inherited from the parent, such as setgid, are kept.
         true => call("chmod", || fchmod(&made, has | mode)),
         false => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! A new name for a file, which takes nobody's place.
+//! Renames a file without replacing another.
 
 use std::{ffi::CStr, os::fd::AsFd};
 
@@ -7,12 +7,11 @@ use rustix::{
     io::{Errno, Result},
 };
 
-use super::{call::call, dir::Dir, stat::id};
+use super::{call::call, dir::Dir, stat::file_id};
 
-/// Moves the file `from` of one directory to the name `to` in another; `EEXIST` where that is taken.
+/// Moves the file `from` of one directory to the name `to` in another; `EEXIST` if that name is taken.
 ///
-/// At once where the file system can, and else by a link and an unlink: for who looks at `to`, they are the
-/// same.
+/// Atomically if the file system supports it, otherwise by a link and an unlink. Both look the same to readers of `to`.
 pub(in crate::dirq) fn rename_to_free_name(
     from_dir: impl AsFd,
     from: &CStr,
@@ -25,7 +24,7 @@ pub(in crate::dirq) fn rename_to_free_name(
 
         let rename = || renameat_with(&from_dir, from, to_dir, to, RenameFlags::NOREPLACE);
         match call("rename to a free name", rename) {
-            // What a kernel, and a file system, that has no such flag says.
+            // The errors of kernels and file systems without this flag.
             Err(Errno::NOSYS | Errno::INVAL | Errno::NOTSUP) => {}
             result => return result,
         }
@@ -36,20 +35,20 @@ pub(in crate::dirq) fn rename_to_free_name(
 fn link_and_unlink(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> Result<()> {
     match call("link", || linkat(&from_dir, from, to_dir, to, AtFlags::empty())) {
         Ok(()) => {}
-        // Over NFS, an answer may be lost and the request sent again: then it is our own link that is in the way.
-        Err(Errno::EXIST) if is_same(&from_dir, from, to_dir, to) => {}
+        // Over NFS, an answer may be lost and the request repeated: then the existing link is our own.
+        Err(Errno::EXIST) if is_same_file(&from_dir, from, to_dir, to) => {}
         Err(error) => return Err(error),
     }
     match call("unlink", || unlinkat(&from_dir, from, AtFlags::empty())) {
-        // A purge may take the old name as soon as it is old.
+        // A purge may remove the old name as soon as it is stale.
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => to_dir.unlink(to).and(Err(error)),
     }
 }
 
-fn is_same(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> bool {
+fn is_same_file(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> bool {
     let from = call("stat", || statat(&from_dir, from, AtFlags::SYMLINK_NOFOLLOW));
-    matches!((from, to_dir.stat(to)), (Ok(from), Ok(to)) if id(&from) == id(&to))
+    matches!((from, to_dir.stat(to)), (Ok(from), Ok(to)) if file_id(&from) == file_id(&to))
 }
 
 #[cfg(test)]
@@ -58,9 +57,9 @@ mod tests {
 
     use super::*;
 
-    /// Most file systems can do it at once, and so no test from outside gets here.
+    /// Most file systems support the atomic rename, so the integration tests do not reach the other path.
     #[test]
-    fn a_link_and_an_unlink_do_for_a_rename() {
+    fn link_and_unlink_behaves_like_rename() {
         let dir = tempfile::tempdir().unwrap();
         let dir = Dir::open(dir.path().to_owned()).unwrap();
         type Rename = fn(&Dir, &CStr, &Dir, &CStr) -> Result<()>;

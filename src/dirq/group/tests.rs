@@ -1,4 +1,4 @@
-//! Each add is made once, whoever leads, gives up, or loses the runtime that it leads in.
+//! Each add is executed exactly once, regardless of its leader, of cancelled callers, and of runtimes that shut down.
 
 use std::{future::Future, pin::Pin, sync::mpsc};
 
@@ -9,43 +9,43 @@ use tokio::runtime::{Builder, Runtime};
 use super::*;
 use crate::dirq::{
     QueueSimple,
-    fs::faults::{Fate, with},
+    fs::faults::{Fault, with_plan},
 };
 
-type Adding = Pin<Box<dyn Future<Output = Result<Name, Error>> + Send>>;
+type AddFuture = Pin<Box<dyn Future<Output = Result<Name, Error>> + Send>>;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap()
 }
 
-/// A queue, in a folder, whose elements have at most nine bytes.
+/// Opens a queue in a temporary directory, with a maximum size of nine bytes.
 fn open() -> (QueueSimple, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let open = QueueSimple::builder(folder.path()).sync(true).max_size(9).open();
-    (runtime().block_on(open).unwrap(), folder)
+    let temp_dir = tempfile::tempdir().unwrap();
+    let open = QueueSimple::builder(temp_dir.path()).sync(true).max_size(9).open();
+    (runtime().block_on(open).unwrap(), temp_dir)
 }
 
-/// An add, whatever the queue is on.
-fn adding(queue: &QueueSimple, body: &str) -> Adding {
+/// Returns a future that adds in a group, regardless of the queue's storage.
+fn add_to(queue: &QueueSimple, body: &str) -> AddFuture {
     let (queue, body) = (queue.protocol.clone(), body.as_bytes().to_vec());
     Box::pin(async move { add(&queue, body, None).await })
 }
 
-/// The same, in line.
-fn waiting(queue: &QueueSimple, body: &str) -> Adding {
-    let mut adding = adding(queue, body);
+/// Same as [`add_to`], after the add was queued.
+fn queued_add(queue: &QueueSimple, body: &str) -> AddFuture {
+    let mut adding = add_to(queue, body);
     assert!((&mut adding).now_or_never().is_none());
     adding
 }
 
-/// Somebody leads, as long as this is kept, and does not come to what is added.
-fn led(queue: &QueueSimple) -> Lead<impl AddInGroups> {
-    queue.protocol.group().state().is_led = true;
-    Lead { queue: queue.protocol.clone(), has_left: false }
+/// Returns a leader that does not execute adds until it is spawned.
+fn with_leader(queue: &QueueSimple) -> GroupLeader<impl AddInGroups> {
+    queue.protocol.group().state().has_leader = true;
+    GroupLeader { queue: queue.protocol.clone(), has_resigned: false }
 }
 
 async fn read(queue: &QueueSimple, name: Name) -> String {
-    let body = queue.peek(&name).await.unwrap().expect("it is there");
+    let body = queue.peek(&name).await.unwrap().expect("the element exists");
     String::from_utf8(body.to_vec()).unwrap()
 }
 
@@ -54,12 +54,12 @@ fn count(queue: &QueueSimple) -> u64 {
 }
 
 #[test]
-fn those_who_wait_are_added_together_in_their_order() {
-    let (queue, _folder) = open();
-    let lead = led(&queue);
+fn queued_adds_are_executed_together_in_order() {
+    let (queue, _temp_dir) = open();
+    let leader = with_leader(&queue);
     runtime().block_on(async {
-        let adds = ["a", "b", "c"].map(|body| waiting(&queue, body));
-        lead.begin();
+        let adds = ["a", "b", "c"].map(|body| queued_add(&queue, body));
+        leader.spawn();
         let names = join_all(adds).await.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
         assert!(names.is_sorted(), "{names:?}");
         let found = join_all(names.iter().map(|&name| read(&queue, name))).await;
@@ -69,14 +69,14 @@ fn those_who_wait_are_added_together_in_their_order() {
 }
 
 #[test]
-fn who_gives_up_before_it_is_begun_adds_nothing_and_holds_up_nobody() {
-    let (queue, _folder) = open();
-    let lead = led(&queue);
+fn cancelled_queued_add_adds_nothing_and_blocks_no_other_add() {
+    let (queue, _temp_dir) = open();
+    let leader = with_leader(&queue);
     runtime().block_on(async {
-        let first = waiting(&queue, "first");
-        let second = waiting(&queue, "second");
+        let first = queued_add(&queue, "first");
+        let second = queued_add(&queue, "second");
         drop(first);
-        lead.begin();
+        leader.spawn();
         assert_eq!(read(&queue, second.await.unwrap()).await, "second");
     });
     assert_eq!(count(&queue), 1);
@@ -84,12 +84,12 @@ fn who_gives_up_before_it_is_begun_adds_nothing_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_bad_one_harms_no_other() {
-    let (queue, _folder) = open();
-    let lead = led(&queue);
+fn failing_add_does_not_affect_other_adds_of_its_group() {
+    let (queue, _temp_dir) = open();
+    let leader = with_leader(&queue);
     runtime().block_on(async {
-        let adds = ["a", "much too long", "c"].map(|body| waiting(&queue, body));
-        lead.begin();
+        let adds = ["a", "much too long", "c"].map(|body| queued_add(&queue, body));
+        leader.spawn();
         let added = join_all(adds).await;
         let [Ok(a), Err(Error::TooLarge { limit: 9, .. }), Ok(c)] = added[..] else {
             panic!("{added:?}");
@@ -98,64 +98,64 @@ fn a_bad_one_harms_no_other() {
     });
 }
 
-/// The names are there, and nobody knows whether they survive: each is told its own.
+/// The elements are in the queue but may not be durable: each caller gets the name of its own.
 #[test]
-fn where_the_directory_is_not_synced_each_is_told_so() {
-    let (queue, _folder) = open();
-    let fate = |what| match what {
-        "sync a directory" => Fate::Refused(rustix::io::Errno::IO),
-        _ => Fate::Made,
+fn failed_directory_sync_is_reported_to_each_caller_with_its_name() {
+    let (queue, _temp_dir) = open();
+    let fault = |what| match what {
+        "sync a directory" => Fault::Fail(rustix::io::Errno::IO),
+        _ => Fault::None,
     };
-    let added = with(fate, || queue.protocol.add_each(vec![b"a".to_vec(), b"b".to_vec()]));
-    let told = added.into_iter().map(|added| match added {
+    let added = with_plan(fault, || queue.protocol.add_each(vec![b"a".to_vec(), b"b".to_vec()]));
+    let bodies = added.into_iter().map(|added| match added {
         Err(Error::Partial { names, source }) => {
             assert!(source.to_string().contains("sync"), "{source}");
             runtime().block_on(read(&queue, names[0]))
         }
         other => panic!("{other:?}"),
     });
-    assert_eq!(told.collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(bodies.collect::<Vec<_>>(), ["a", "b"]);
 }
 
 #[test]
-fn where_there_is_no_thread_all_are_told_and_the_next_one_is_added() {
-    let (queue, _folder) = open();
-    let lead = led(&queue);
+fn missing_leader_thread_fails_queued_adds_and_the_next_add_succeeds() {
+    let (queue, _temp_dir) = open();
+    let leader = with_leader(&queue);
     runtime().block_on(async {
-        let adds = ["a", "b"].map(|body| waiting(&queue, body));
-        drop(lead);
+        let adds = ["a", "b"].map(|body| queued_add(&queue, body));
+        drop(leader);
         for added in join_all(adds).await {
             let reason = format!("{:?}", added.unwrap_err());
-            assert!(reason.contains("no thread"), "{reason}");
+            assert!(reason.contains("did not start"), "{reason}");
         }
-        let name = adding(&queue, "c").await.unwrap();
+        let name = add_to(&queue, "c").await.unwrap();
         assert_eq!(read(&queue, name).await, "c");
     });
     assert_eq!(count(&queue), 1);
 }
 
 #[test]
-fn a_runtime_that_ends_takes_no_other_along() {
-    let (queue, _folder) = open();
+fn shutdown_of_one_runtime_does_not_affect_adds_of_another() {
+    let (queue, _temp_dir) = open();
     let ends = runtime();
-    let lead = led(&queue);
-    let (tell, told) = mpsc::channel();
-    let first = waiting(&queue, "first");
-    ends.spawn(async move { tell.send(first.await) });
-    let second = waiting(&queue, "second");
+    let leader = with_leader(&queue);
+    let (sender, receiver) = mpsc::channel();
+    let first = queued_add(&queue, "first");
+    ends.spawn(async move { sender.send(first.await) });
+    let second = queued_add(&queue, "second");
     ends.shutdown_background();
-    assert!(told.recv().is_err(), "it is dropped with its runtime");
-    lead.begin();
+    assert!(receiver.recv().is_err(), "the task is dropped with its runtime");
+    leader.spawn();
     runtime().block_on(async {
         assert_eq!(read(&queue, second.await.unwrap()).await, "second");
     });
     assert_eq!(count(&queue), 1);
 }
 
-/// All come and go in four runtimes, and each that is told of an add has one.
+/// Callers on four runtimes add and cancel concurrently, and each successful add has one element.
 #[test]
-fn many_at_once_are_each_added_once() {
-    let (queue, _folder) = open();
+fn concurrent_adds_are_each_executed_once() {
+    let (queue, _temp_dir) = open();
     let added: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|thread| {
@@ -163,18 +163,18 @@ fn many_at_once_are_each_added_once() {
                 scope.spawn(move || {
                     let runtime = runtime();
                     runtime.block_on(async {
-                        let mut told = Vec::new();
+                        let mut added = Vec::new();
                         for round in 0..60 {
                             let body = format!("{thread} {round}");
-                            let mut given_up = adding(queue, "given up");
+                            let mut given_up = add_to(queue, "given up");
                             let _ = (&mut given_up).now_or_never();
-                            let both = [adding(queue, &body), adding(queue, &body)];
+                            let both = [add_to(queue, &body), add_to(queue, &body)];
                             drop(given_up);
                             for name in join_all(both).await {
-                                told.push((name.unwrap(), body.clone()));
+                                added.push((name.unwrap(), body.clone()));
                             }
                         }
-                        told
+                        added
                     })
                 })
             })
@@ -188,17 +188,17 @@ fn many_at_once_are_each_added_once() {
     for (name, body) in &added {
         assert_eq!(&runtime().block_on(read(&queue, *name)), body);
     }
-    // Who gave up while it was made was added too.
+    // Adds that were cancelled after their group had begun are in the queue too.
     assert!((480..=720).contains(&count(&queue)), "{}", count(&queue));
     let state = queue.protocol.group().state();
     assert!(state.waiting.is_empty());
 }
 
-/// What is let in is counted until it is there or given up, wherever that is.
+/// A permit counts until its element is in the queue, or the add is dropped, wherever that happens.
 #[test]
-fn a_bound_holds_and_leaks_nothing_where_adds_are_dropped_anywhere() {
-    let folder = tempfile::tempdir().unwrap();
-    let open = QueueSimple::builder(folder.path()).sync(true).max_elements(8).open();
+fn bound_holds_and_leaks_no_permits_when_adds_are_dropped_at_any_poll() {
+    let temp_dir = tempfile::tempdir().unwrap();
+    let open = QueueSimple::builder(temp_dir.path()).sync(true).max_elements(8).open();
     let runtime = runtime();
     let queue = runtime.block_on(open).unwrap();
     runtime.block_on(async {
@@ -217,8 +217,8 @@ fn a_bound_holds_and_leaks_nothing_where_adds_are_dropped_anywhere() {
                 let adds = join_all((0..3).map(|_| queue.add("stays"))).await;
                 is_full = adds.iter().any(|add| matches!(add, Err(Error::Full { .. })));
             }
-            // What was dropped may be added still, and is let in already.
-            while queue.protocol.group().state().is_led {
+            // Dropped adds may still be executed, and have permits.
+            while queue.protocol.group().state().has_leader {
                 tokio::task::yield_now().await;
             }
             let count = queue.count().await.unwrap();

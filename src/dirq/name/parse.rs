@@ -1,4 +1,4 @@
-//! How a text becomes a name, if it is one: apart from the name, as [`Error`] has names in it.
+//! Parsing of names. Separate from [`Name`], because [`Error`] contains names and parsing returns errors.
 
 use std::str::FromStr;
 
@@ -42,7 +42,7 @@ impl TryFrom<String> for Name {
 }
 
 impl Name {
-    /// Refuses `NULL`, which is in no directory.
+    /// Rejects `NULL`, which is not in any directory.
     pub(in crate::dirq) fn check(&self) -> Result<(), Error> {
         match *self {
             Self::NULL => Err(Error::InvalidName { name: self.to_string() }),

@@ -1,4 +1,5 @@
-//! How elements come into a normal queue: written in `temporary`, and moved to their place when they are whole.
+//! Adding elements to a normal queue: they are written in `temporary`, and renamed to their place when they are
+//! complete.
 
 use std::{ffi::CString, path::PathBuf, sync::Arc};
 
@@ -12,18 +13,18 @@ use crate::dirq::{
     Element, Error, Name,
     blocking::Work,
     file_name::FileName,
-    fs::{Dir, Mode, NewFile, OpenFor, id, is_for_want_of_files},
+    fs::{Dir, Mode, NewFile, OpenFor, file_id, is_out_of_file_descriptors},
     group::{AddInGroups, Group},
-    retry::RetryBudget,
-    root::{Opener, Root, Written},
+    retry_budget::RetryBudget,
+    root::{Opener, Root, Unpublished},
 };
 
 impl Normal {
-    /// How long it takes to add an element of so many bytes.
-    pub(super) fn length_of_add(&self, len: usize) -> Work {
-        // To count a directory is as long as it is full.
-        match self.rotation.has_room() {
-            true => Work::of_add(&self.root, len),
+    /// Returns the duration of an add of `len` bytes.
+    pub(super) fn work_for_add(&self, len: usize) -> Work {
+        // Without an allowance, the add counts a directory, which takes longer the fuller it is.
+        match self.rotation.has_allowance() {
+            true => Work::for_add(&self.root, len),
             false => Work::Long,
         }
     }
@@ -37,20 +38,20 @@ impl Normal {
         self.root.finish_add(name)
     }
 
-    /// Adds the elements. Until all are written none is added, and where one can't be written none is.
+    /// Adds several elements. All are written before the first is added: if a write fails, none is added.
     pub(super) fn add_many(&self, elements: Vec<Element>) -> Result<Vec<Name>, Error> {
         let schema = self.schema()?;
         let encode = |element| schema.encode(element);
         let encoded: Vec<_> = elements.into_iter().map(encode).collect::<Result<_, _>>()?;
         let mut dirs = AddDirs::new(&self.root);
         let write = |files| self.write(&mut dirs, files);
-        let most = most_files(&encoded);
+        let most = max_open_files(&encoded);
         let written = self.root.write_each(&encoded, most, write).collect::<Result<Vec<_>, _>>()?;
         let publish = |(temp, files)| self.publish(&mut dirs, temp, files);
         self.root.finish_adds(written.into_iter().zip(&encoded).map(publish))
     }
 
-    /// Writes the files of an element into a directory of their own, in `temporary`.
+    /// Writes the files of an element into a new directory in `temporary`.
     fn write<'a>(&'a self, dirs: &mut AddDirs<'a>, files: &Files) -> Result<TempElement, Error> {
         let umask = self.root.umask;
         for (_, data) in files {
@@ -72,20 +73,20 @@ impl Normal {
                         TempElement { parent, name, id: None, published: false, open: None };
                     match temp.fill(files, umask, self.root.sync) {
                         Ok(()) => return Ok(temp),
-                        // Other implementations purge what they find empty, however young it is.
+                        // Other implementations purge directories that they find empty, however recent they are.
                         Err((Errno::NOENT, _)) => {}
                         Err((error, path)) => return Err(Error::io("write", path, error)),
                     }
                 }
                 Err(Errno::EXIST) => {}
                 Err(Errno::NOENT) => *dirs = AddDirs::new(&self.root),
-                Err(error) => return Err(Error::io("make", parent.path_of(name.c_str()), error)),
+                Err(error) => return Err(Error::io("create", parent.path_of(name.c_str()), error)),
             }
             retries.spend(|| self.root.path().to_owned())?;
         }
     }
 
-    /// Makes an element of what was written of these files.
+    /// Turns a written directory into an element. Writes `files` again if a purge has removed the directory.
     fn publish<'a>(
         &'a self,
         dirs: &mut AddDirs<'a>,
@@ -97,7 +98,8 @@ impl Normal {
             let (directory, dir) = self.current_directory(dirs)?;
             let name = Name { directory, element: self.root.names.next() };
             let element = FileName::element(name.element);
-            // It would replace an empty directory, which no element is: so the name is free, or the rename fails.
+            // The rename would replace an empty directory, but elements are never empty: so either the name is free, or
+            // the rename fails.
             match temp.parent.rename(temp.name.c_str(), &dir, element.c_str()) {
                 Ok(()) => {
                     temp.published = true;
@@ -105,21 +107,22 @@ impl Normal {
                 }
                 Err(Errno::EXIST | Errno::NOTEMPTY) => {}
                 Err(Errno::NOENT) => match temp.parent.stat(temp.name.c_str()) {
-                    // It is the directory for new elements that is gone.
+                    // The directory for new elements is gone.
                     Ok(_) => {
-                        self.rotation.forget();
+                        self.rotation.reset();
                         *dirs = AddDirs::new(&self.root);
                     }
-                    // Over NFS, an answer may be lost and the request sent again: then it is where it was to go.
+                    // Over NFS, an answer may be lost and the request repeated: then the element is already in its
+                    // place.
                     Err(_)
                         if dir
                             .stat(element.c_str())
-                            .is_ok_and(|stat| temp.id == Some(id(&stat))) =>
+                            .is_ok_and(|stat| temp.id == Some(file_id(&stat))) =>
                     {
                         temp.published = true;
                         return Ok(name);
                     }
-                    // A purge took it for one whose writer died.
+                    // A purge took it for the leftover of a crashed writer.
                     Err(Errno::NOENT) => {
                         temp = self.write(dirs, files)?;
                         temp.sync()?;
@@ -132,7 +135,7 @@ impl Normal {
         }
     }
 
-    /// The directory for one more element.
+    /// Returns the directory for one more element.
     fn current_directory<'a>(&'a self, dirs: &mut AddDirs<'a>) -> Result<(u32, Arc<Dir>), Error> {
         let mut retries = RetryBudget::of("add to");
         loop {
@@ -146,7 +149,7 @@ impl Normal {
                 dirs.current = Some((directory, dir.clone()));
                 return Ok((directory, dir));
             }
-            self.rotation.forget();
+            self.rotation.reset();
             *dirs = AddDirs::new(&self.root);
             retries.spend(|| self.root.path().to_owned())?;
         }
@@ -157,38 +160,38 @@ impl AddInGroups for Normal {
     type Item = Files;
 
     fn group(&self) -> &Group<Files> {
-        &self.synced
+        &self.sync_group
     }
 
     fn add_each(&self, elements: Vec<Files>) -> Vec<Result<Name, Error>> {
         let mut dirs = AddDirs::new(&self.root);
         let write = |files: &Files| self.write(&mut dirs, files);
-        let most = most_files(&elements);
+        let most = max_open_files(&elements);
         let written: Vec<_> = self.root.write_each(&elements, most, write).collect();
         let publish = |(temp, files): (Result<_, _>, &Files)| self.publish(&mut dirs, temp?, files);
         self.root.finish_each(written.into_iter().zip(&elements).map(publish))
     }
 }
 
-/// Lets these files of an element survive a crash of the machine, and closes them.
+/// Syncs the files of an element, so that they survive a crash of the machine, and closes them.
 fn sync_all(element: &Dir, files: &mut Vec<(NewFile, CString)>) -> Result<(), (Errno, PathBuf)> {
     files
         .drain(..)
         .try_for_each(|(file, name)| file.sync().map_err(|error| (error, element.path_of(&name))))
 }
 
-/// How many bytes it has.
+/// Returns the size of an element in bytes.
 pub(super) fn len_of(element: &Element) -> usize {
     element.iter().map(|(_, value)| value.len()).sum()
 }
 
-/// How many files are open until an element of these is synced: those of its fields, and its directory.
-fn most_files(elements: &[Files]) -> usize {
+/// Returns the maximum number of files that are open until an element is synced: its fields and its directory.
+fn max_open_files(elements: &[Files]) -> usize {
     let most = elements.iter().map(|files| files.len() + 1).max();
-    most.unwrap_or(1).min(Root::OPEN_AT_ONCE)
+    most.unwrap_or(1).min(Root::MAX_OPEN_FILES)
 }
 
-/// The directories through which new elements come in, opened once for all of a call.
+/// The directories needed by an add, opened once per call.
 struct AddDirs<'a> {
     opener: Opener<'a>,
     temporary: Option<Arc<Dir>>,
@@ -201,14 +204,14 @@ impl<'a> AddDirs<'a> {
     }
 }
 
-/// A directory with the files of an element, in `temporary` and not yet one. Dropped as such, it leaves nothing behind.
+/// An element's directory in `temporary`. Dropping it before it is published removes it.
 struct TempElement {
     parent: Arc<Dir>,
     name: FileName,
-    /// Which directory it is, wherever it goes.
+    /// Device and inode, which identify the directory after a rename.
     id: Option<(u64, u64)>,
     published: bool,
-    /// Its directory and files, where they are to be synced, and are not yet.
+    /// The open directory and files that are still to be synced.
     open: Option<(Dir, Vec<(NewFile, CString)>)>,
 }
 
@@ -219,20 +222,20 @@ impl TempElement {
         umask: Option<Mode>,
         sync: bool,
     ) -> Result<(), (Errno, PathBuf)> {
-        let element = self.parent.enter(self.name.c_str(), OpenFor::Traversal);
+        let element = self.parent.open_subdir(self.name.c_str(), OpenFor::Traversal);
         let element = element.map_err(|error| (error, self.parent.path_of(self.name.c_str())))?;
         self.id = Some(element.id().map_err(|error| (error, element.path().to_owned()))?);
         let mut open = Vec::new();
         for (field, data) in files {
-            let file =
-                CString::new(field.as_str()).expect("a field's name is of letters and digits");
+            let file = CString::new(field.as_str())
+                .expect("a field's name consists of letters and digits");
             let create = || element.create(&file, data, umask, sync);
-            if open.len() + 1 == Root::OPEN_AT_ONCE {
+            if open.len() + 1 == Root::MAX_OPEN_FILES {
                 sync_all(&element, &mut open)?;
             }
             let created = match create() {
-                // Once those are synced, they are closed.
-                Err(error) if is_for_want_of_files(error) && !open.is_empty() => {
+                // Syncing closes the open files, which frees descriptors.
+                Err(error) if is_out_of_file_descriptors(error) && !open.is_empty() => {
                     sync_all(&element, &mut open)?;
                     create()
                 }
@@ -246,7 +249,7 @@ impl TempElement {
     }
 }
 
-impl Written for TempElement {
+impl Unpublished for TempElement {
     fn sync(&mut self) -> Result<(), Error> {
         let Some((element, mut files)) = self.open.take() else { return Ok(()) };
         sync_all(&element, &mut files).map_err(|(error, path)| Error::io("write", path, error))?;
@@ -257,7 +260,7 @@ impl Written for TempElement {
 impl Drop for TempElement {
     fn drop(&mut self) {
         if !self.published {
-            // What can't be removed now, the purge takes.
+            // On failure the purge removes it later.
             let _ = remove_element_dir(&self.parent, self.name.c_str());
         }
     }

@@ -1,9 +1,9 @@
-//! How a normal queue lies in the file system.
+//! The file layout of a normal queue.
 //!
-//! 1. An element `NNNNNNNN/NAME` is a directory with a file for each field, and complete from its first moment:
-//!    it is written in `temporary` and renamed.
-//! 2. It is locked as long as a directory `locked` is in it.
-//! 3. It leaves by a rename into `obsolete`, where it is taken apart.
+//! 1. An element `NNNNNNNN/NAME` is a directory with one file per field. It is complete from the moment it is visible:
+//!    it is written in `temporary` and then renamed.
+//! 2. It is locked while it contains a directory `locked`.
+//! 3. It is removed by renaming it into `obsolete`, where its files are deleted.
 
 use std::{ffi::CStr, sync::Arc};
 
@@ -19,17 +19,17 @@ use crate::dirq::{
     root::{Opener, Root},
 };
 
-/// The kind of a [`Queue`](crate::dirq::Queue).
+/// The implementation of [`Queue`](crate::dirq::Queue).
 #[derive(Debug)]
 pub struct Normal {
     pub(super) root: Root,
     pub(super) schema: Option<Schema>,
     pub(super) rotation: Rotation,
-    /// Adds that are synced.
-    pub(super) synced: Group<Files>,
+    /// Adds that wait to be synced.
+    pub(super) sync_group: Group<Files>,
 }
 
-/// The files of an element, by the names of its fields.
+/// The files of an element, by field name.
 pub(super) type Files = Vec<(String, Bytes)>;
 
 pub(super) const TEMPORARY: &str = "temporary";
@@ -41,18 +41,18 @@ impl Normal {
         self.schema.as_ref().ok_or_else(|| Error::NoSchema { path: self.root.path().to_owned() })
     }
 
-    /// The directory of an element, and the one it is in; none where it is gone.
-    pub(super) fn enter(
+    /// Opens the directory of an element and its parent. Returns `None` if it is missing.
+    pub(super) fn open_element(
         &self,
         opener: &Opener<'_>,
         name: &Name,
         opened_for: OpenFor,
     ) -> Result<Option<OpenElement>, Error> {
         let Some(parent) = opener.open(name.directory)? else { return Ok(None) };
-        match parent.enter(FileName::element(name.element).c_str(), opened_for) {
+        match parent.open_subdir(FileName::element(name.element).c_str(), opened_for) {
             Ok(element) => Ok(Some(OpenElement { parent, dir: element })),
             Err(Errno::NOENT) => Ok(None),
-            // A file or a link, which is never followed.
+            // A file, or a link, which is never followed.
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 Err(Error::Foreign { path: self.root.path_of(name) })
             }
@@ -63,7 +63,7 @@ impl Normal {
 
 /// The open directory of an element.
 pub(super) struct OpenElement {
-    /// The one that it is in.
+    /// The directory that contains it.
     pub(super) parent: Arc<Dir>,
     pub(super) dir: Dir,
 }

@@ -1,4 +1,4 @@
-//! How an element of a normal queue is locked, and read under its lock.
+//! Locking an element of a normal queue, and reading it under its lock.
 
 use std::ffi::CString;
 
@@ -13,16 +13,16 @@ use crate::dirq::{
 };
 
 impl Normal {
-    /// Locks an element; none where somebody else was quicker.
+    /// Locks an element, or returns `None` if it is already locked or missing.
     pub(super) fn lock_element(
         &self,
         opener: &Opener<'_>,
         name: &Name,
         opened_for: OpenFor,
     ) -> Result<Option<OpenElement>, Error> {
-        let Some(found) = self.enter(opener, name, opened_for)? else { return Ok(None) };
+        let Some(found) = self.open_element(opener, name, opened_for)? else { return Ok(None) };
         let OpenElement { parent, dir: element } = &found;
-        // To make a directory is one step that fails where there is one: of all that try, one gets the lock.
+        // `mkdir` fails atomically if the directory exists: exactly one of several processes gets the lock.
         match element.mkdir(LOCKED, self.root.umask) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
@@ -30,11 +30,12 @@ impl Normal {
         }
         match parent.stat(FileName::element(name.element).c_str()) {
             Ok(_) => Ok(Some(found)),
-            // Who removes it moved it away, and had just unlocked it there. The lock is the remover's now: Perl's and
-            // Python's look for one when they find the element full, and die where somebody took it.
+            // A remover has moved the element away and just unlocked it there. The lock is left to that remover: Perl's
+            // and Python's implementations look for a lock when they find the element not empty, and crash if it was
+            // removed in the meantime.
             Err(Errno::NOENT) => Ok(None),
             Err(error) => {
-                // The first error is the one to tell.
+                // The original error is more useful than that of the cleanup.
                 let _ = element.rmdir(LOCKED);
                 Err(Error::io("lock", element.path(), error))
             }
@@ -54,18 +55,19 @@ impl Normal {
         match self.read(schema, &found.dir, limit) {
             Ok(read) => Ok(Some((found, read))),
             Err(error) => {
-                // The first error is the one to tell.
+                // The original error is more useful than that of the cleanup.
                 let _ = found.dir.rmdir(LOCKED);
                 Err(error)
             }
         }
     }
 
-    /// The directory of an element that is locked.
-    pub(super) fn enter_locked(&self, name: &Name) -> Result<Dir, Error> {
+    /// Opens the directory of a locked element.
+    pub(super) fn open_locked(&self, name: &Name) -> Result<Dir, Error> {
         let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
-        let found =
-            self.enter(&self.root.opener(), name, OpenFor::Traversal)?.ok_or_else(not_locked)?;
+        let found = self
+            .open_element(&self.root.opener(), name, OpenFor::Traversal)?
+            .ok_or_else(not_locked)?;
         match found.dir.stat(LOCKED) {
             Ok(_) => Ok(found.dir),
             Err(Errno::NOENT) => Err(not_locked()),
@@ -73,22 +75,22 @@ impl Normal {
         }
     }
 
-    /// What is in the directory of an element.
+    /// Reads the directory of an element.
     pub(super) fn read(
         &self,
         schema: &Schema,
         element: &Dir,
         limit: u64,
     ) -> Result<Element, Error> {
-        // What may be read in place, or ahead, is so much of all fields.
-        let of_all = limit < self.root.max_size;
-        let mut left = limit;
+        // A reduced limit (for a read in place, or a prefetch) applies to the sum of all fields.
+        let limits_whole_element = limit < self.root.max_size;
+        let mut remaining = limit;
         schema.decode(element.path(), |field| {
-            let file = CString::new(field).expect("a field's name is of letters and digits");
-            match element.read(&file, left) {
+            let file = CString::new(field).expect("a field's name consists of letters and digits");
+            match element.read(&file, remaining) {
                 Ok(data) => {
-                    if of_all {
-                        left -= data.len() as u64;
+                    if limits_whole_element {
+                        remaining -= data.len() as u64;
                     }
                     Ok(Some(data))
                 }

@@ -1,4 +1,4 @@
-//! What the handle asks of a normal queue.
+//! The implementation of [`Protocol`] for normal queues.
 
 use rustix::io::Errno;
 
@@ -50,7 +50,7 @@ impl Protocol for Normal {
         match self.remove_locked(&mut opener, name, &found) {
             Ok(()) => Ok(Some(element)),
             Err(error) => {
-                // The first error is the one to tell.
+                // The original error is more useful than that of the cleanup.
                 let _ = found.dir.rmdir(LOCKED);
                 Err(error)
             }
@@ -59,8 +59,9 @@ impl Protocol for Normal {
 
     fn unlock(&self, name: &Name) -> Result<(), Error> {
         let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
-        let found =
-            self.enter(&self.root.opener(), name, OpenFor::Traversal)?.ok_or_else(not_locked)?;
+        let found = self
+            .open_element(&self.root.opener(), name, OpenFor::Traversal)?
+            .ok_or_else(not_locked)?;
         match found.dir.rmdir(LOCKED) {
             Ok(()) => Ok(()),
             Err(Errno::NOENT) => Err(not_locked()),
@@ -70,17 +71,17 @@ impl Protocol for Normal {
 
     fn get(&self, name: &Name, limit: u64) -> Result<Element, Error> {
         let schema = self.schema()?;
-        self.read(schema, &self.enter_locked(name)?, limit)
+        self.read(schema, &self.open_locked(name)?, limit)
     }
 
     fn peek(&self, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
         let schema = self.schema()?;
-        let Some(found) = self.enter(&self.root.opener(), name, OpenFor::Traversal)? else {
+        let Some(found) = self.open_element(&self.root.opener(), name, OpenFor::Traversal)? else {
             return Ok(None);
         };
         match self.read(schema, &found.dir, limit) {
             Ok(read) => Ok(Some(read)),
-            // Somebody removed it meanwhile.
+            // Another process removed the element in the meantime.
             Err(Error::MissingFile { .. })
                 if found.parent.stat(FileName::element(name.element).c_str()).is_err() =>
             {
@@ -93,14 +94,14 @@ impl Protocol for Normal {
     fn remove(&self, name: &Name) -> Result<(), Error> {
         let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
         let mut opener = self.root.opener();
-        let found = self.enter(&opener, name, OpenFor::Listing)?.ok_or_else(not_locked)?;
+        let found = self.open_element(&opener, name, OpenFor::Listing)?.ok_or_else(not_locked)?;
         self.remove_locked(&mut opener, name, &found)
     }
 
     fn renew(&self, name: &Name) -> Result<(), Error> {
         self.touch(name)?;
-        // After it, as a purge may have taken the lock until then.
-        self.enter_locked(name).map(drop)
+        // Checked after touching: a purge may remove a stale lock until then.
+        self.open_locked(name).map(drop)
     }
 
     fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error> {

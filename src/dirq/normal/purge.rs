@@ -1,4 +1,4 @@
-//! The purge of stale locks, and of elements that died on their way in or out, from a normal queue.
+//! Purging stale locks, and elements that were not completely added or removed, of a normal queue.
 
 use std::ffi::CStr;
 
@@ -12,7 +12,7 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::{FileName, element_of},
     fs::{Dir, FileType, OpenFor},
-    purge::{is_older, remove_empty_directories},
+    purge_options::{is_older, remove_empty_directories},
 };
 
 impl Normal {
@@ -37,7 +37,7 @@ impl Normal {
         Ok(report)
     }
 
-    /// Removes what died on its way in or out.
+    /// Deletes stale elements in `temporary` or `obsolete`.
     fn purge_half_done(
         &self,
         directory: &str,
@@ -61,7 +61,7 @@ impl Normal {
             };
             match removed {
                 Ok(()) => report.temporary += 1,
-                // It is gone, or is not as the format has it.
+                // Another process removed it first, or it does not have the format of an element.
                 Err(
                     Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::LOOP,
                 ) => {}
@@ -71,7 +71,7 @@ impl Normal {
         Ok(())
     }
 
-    /// Removes the locks of a directory that were not touched for too long: their elements can be locked again.
+    /// Removes the stale locks of a directory, so that their elements can be locked again.
     fn purge_locks(
         &self,
         directory: u32,
@@ -87,7 +87,7 @@ impl Normal {
         for name in names {
             match purge_lock(&dir, FileName::element(name.element).c_str(), cutoff) {
                 Ok(true) => report.locks += 1,
-                // It is gone, or is no element.
+                // Another process removed it first, or it is not an element.
                 Ok(false) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => report.fail(Error::io("unlock", self.root.path_of(&name), error)),
             }
@@ -96,17 +96,17 @@ impl Normal {
     }
 }
 
-/// Removes the lock of an element, if there is one and it is too old.
+/// Removes the lock of an element if it is stale. Returns false if there is no stale lock.
 fn purge_lock(dir: &Dir, element: &CStr, cutoff: i128) -> Result<bool, Errno> {
-    // The age of an element is that of its lock, as to make `locked` changes its directory. This look only spares the
-    // others those that are young.
+    // The age of an element is the age of its lock, because creating `locked` modifies the directory. This first check
+    // only saves further calls for recent elements.
     if !is_older(&dir.stat(element)?, cutoff) {
         return Ok(false);
     }
-    let entered = dir.enter(element, OpenFor::Traversal)?;
-    // The lock before the age: one that was taken since has made the element young. The other way round, the lock that
-    // is found may be newer than the age that was seen.
-    match entered.stat(LOCKED) {
+    let element_dir = dir.open_subdir(element, OpenFor::Traversal)?;
+    // The lock is checked before the age: if it was acquired after the first check, the element is young again. In the
+    // reverse order, the lock could be newer than the age that was read.
+    match element_dir.stat(LOCKED) {
         Ok(_) => {}
         Err(Errno::NOENT) => return Ok(false),
         Err(error) => return Err(error),
@@ -114,5 +114,5 @@ fn purge_lock(dir: &Dir, element: &CStr, cutoff: i128) -> Result<bool, Errno> {
     if !is_older(&dir.stat(element)?, cutoff) {
         return Ok(false);
     }
-    entered.rmdir(LOCKED).map(|()| true)
+    element_dir.rmdir(LOCKED).map(|()| true)
 }

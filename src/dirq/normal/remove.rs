@@ -1,4 +1,4 @@
-//! How an element of a normal queue is removed: moved out of the way at once, and then taken apart.
+//! Removing an element of a normal queue: it is moved away atomically, and then its files are deleted.
 
 use std::{
     ffi::{CStr, CString},
@@ -11,14 +11,14 @@ use super::layout::{LOCKED, Normal, OBSOLETE, OpenElement};
 use crate::dirq::{
     Error, Name,
     file_name::FileName,
-    fs::{Dir, FileType, OpenFor, is_directory, is_for_want_of_files},
-    retry::RetryBudget,
+    fs::{Dir, FileType, OpenFor, is_directory, is_out_of_file_descriptors},
+    retry_budget::RetryBudget,
     root::Opener,
     schema::is_field_name,
 };
 
 impl Normal {
-    /// Removes an element that is locked and was entered to be listed.
+    /// Removes a locked element whose directory was opened for listing.
     pub(super) fn remove_locked<'a>(
         &'a self,
         opener: &mut Opener<'a>,
@@ -27,11 +27,11 @@ impl Normal {
     ) -> Result<(), Error> {
         let OpenElement { parent, dir: element } = found;
         let entry = FileName::element(name.element);
-        // Before it leaves its place: what can't be taken apart stays, and stays locked.
+        // Checked before the move: an element with unexpected content stays in its place, and stays locked.
         let files = data_files(element)?;
         let mut obsolete = self.root.open_or_make(opener, OBSOLETE)?;
         let mut retries = RetryBudget::of("remove");
-        // The rename decides: whoever comes with a lock that was purged finds no element any more.
+        // The rename is decisive: another process that still believes it has the lock finds no element.
         let moved = loop {
             let moved = FileName::element(self.root.names.next());
             match parent.rename(entry.c_str(), &obsolete, moved.c_str()) {
@@ -42,7 +42,7 @@ impl Normal {
                         *opener = self.root.opener();
                         obsolete = self.root.open_or_make(opener, OBSOLETE)?;
                     }
-                    // Somebody whose lock was purged removed it after all.
+                    // Another process, whose lock was purged, removed it in the meantime.
                     Err(Errno::NOENT) => return Ok(()),
                     Err(error) => return Err(Error::io("remove", element.path(), error)),
                 },
@@ -50,10 +50,10 @@ impl Normal {
             }
             retries.spend(|| element.path().to_owned())?;
         };
-        // By now it is removed. What can't be taken apart is the purge's.
+        // The element is removed by now. If deleting fails, the purge deletes it later.
         while remove_files(element, &files).is_ok() {
             match obsolete.rmdir(moved.c_str()) {
-                // Somebody was about to lock it when it moved, and locked it here.
+                // Another process was about to lock the element when it moved, and created its lock here.
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {}
                 _ => break,
             }
@@ -65,16 +65,16 @@ impl Normal {
     }
 }
 
-/// Removes the directory of an element that died on its way, with all files in it.
+/// Deletes a leftover directory of an element, with all files in it.
 pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno> {
-    let element = match parent.enter(name, OpenFor::Listing) {
+    let element = match parent.open_subdir(name, OpenFor::Listing) {
         Ok(element) => element,
-        // It may be empty.
-        Err(error) if is_for_want_of_files(error) => return parent.rmdir(name),
+        // It may be empty, and `rmdir` needs no descriptor.
+        Err(error) if is_out_of_file_descriptors(error) => return parent.rmdir(name),
         Err(error) => return Err(error),
     };
     let found = Contents::of(&element)?;
-    // Before anything of it is gone: what is in there is none of the format's business.
+    // Checked before anything is deleted: subdirectories are not part of the format and are kept.
     if found.directory.is_some() {
         return Err(Errno::NOTEMPTY);
     }
@@ -82,7 +82,7 @@ pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno>
     parent.rmdir(name)
 }
 
-/// The files of an element, which must be locked. They must have the names of fields.
+/// Returns the files of an element, which must be locked. All must have valid field names.
 fn data_files(element: &Dir) -> Result<Vec<CString>, Error> {
     let found = Contents::of(element).map_err(Error::on("list", || element.path()))?;
     if !found.locked {
@@ -95,7 +95,7 @@ fn data_files(element: &Dir) -> Result<Vec<CString>, Error> {
     }
 }
 
-/// Removes the files and the lock of an element. What others removed is no error.
+/// Deletes the files and the lock of an element. Files that another process has deleted are not an error.
 fn remove_files(element: &Dir, files: &[CString]) -> Result<(), Errno> {
     let removals = files.iter().map(|file| element.unlink(file));
     for removed in removals.chain(iter::once_with(|| element.rmdir(LOCKED))) {
@@ -107,18 +107,18 @@ fn remove_files(element: &Dir, files: &[CString]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What is in the directory of an element.
+/// The contents of an element's directory.
 #[derive(Default)]
 struct Contents {
-    /// All that is no directory.
+    /// Everything except directories.
     files: Vec<CString>,
     locked: bool,
-    /// One that is no lock, if there is any.
+    /// A directory other than the lock, if there is one.
     directory: Option<CString>,
 }
 
 impl Contents {
-    /// Of a directory that was opened to be listed.
+    /// Lists a directory that was opened for listing.
     fn of(element: &Dir) -> Result<Self, Errno> {
         let mut found = Self::default();
         let mut unknown = Vec::new();
@@ -128,7 +128,7 @@ impl Contents {
             FileType::Unknown => unknown.push(file.to_owned()),
             _ => found.files.push(file.to_owned()),
         })?;
-        // Some file systems don't tell types in a list.
+        // Some file systems do not report types in a listing.
         for file in unknown {
             match element.stat(&file) {
                 Ok(stat) if is_directory(&stat) => found.directory = Some(file),

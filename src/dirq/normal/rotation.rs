@@ -1,7 +1,8 @@
-//! Which directory new elements go to: the last, until it is full.
+//! The directory for new elements: the last one, until it is full.
 //!
-//! How full it is was counted once, as to count at each add would make each as expensive as there are elements.
-//! Others add and remove some too, so it is counted anew after a part of the room there was.
+//! Counting its elements at each add would make each add as expensive as the directory is full. Therefore each count
+//! grants an allowance: a fraction of the free capacity that may be added before the next count. It is only a fraction
+//! because other processes add and remove too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +10,11 @@ use crate::dirq::{
     Error,
     file_name::FileName,
     fs::{FileType, may_exist},
-    retry::RetryBudget,
+    retry_budget::RetryBudget,
     root::{Opener, Root},
 };
 
-/// Which directory new elements of a queue go to.
+/// The directory for new elements of a queue.
 #[derive(Debug)]
 pub(super) struct Rotation {
     max_elements: u64,
@@ -23,55 +24,58 @@ pub(super) struct Rotation {
 #[derive(Debug)]
 struct Current {
     directory: u32,
-    /// How many elements go to it before they are counted anew.
-    left: u64,
-    /// Of the look at the queue at which there was no next directory.
+    /// Number of elements that may be added before the next count.
+    allowance: u64,
+    /// Generation in which no next directory existed.
     generation: Option<u64>,
 }
 
 impl Rotation {
-    /// A writer fills this part of a directory before it counts anew. Each of many writers may so add this much
-    /// too much.
-    const PART: u64 = 8;
+    /// Divisor of the free capacity that gives the allowance. Each of several writers may exceed the limit by that
+    /// much.
+    const ALLOWANCE_DIVISOR: u64 = 8;
 
     pub(super) fn new(max_elements: u32) -> Self {
         Self { max_elements: max_elements.into(), current: Mutex::new(None) }
     }
 
-    /// The directory for one more element, which it makes if need be.
+    /// Returns the directory for one more element. Creates it if needed.
     pub(super) fn directory(&self, root: &Root, opener: &Opener<'_>) -> Result<u32, Error> {
-        // Held while it counts: all who wait need what it finds.
+        // Held during the count: all waiters need its result.
         let mut current = self.current();
-        let known = current.take().filter(|known| known.left > 0 && !known.has_next(root, opener));
+        let known =
+            current.take().filter(|known| known.allowance > 0 && !known.has_next(root, opener));
         let mut next = match known {
             Some(known) => known,
-            None => self.find(root)?,
+            None => self.find_directory(root)?,
         };
-        next.left -= 1;
+        next.allowance -= 1;
         next.generation = opener.generation();
         Ok(current.insert(next).directory)
     }
 
-    /// Looks anew at the next call, as a purge took the directory.
-    pub(super) fn forget(&self) {
+    /// Forgets the directory after a purge removed it, so that the next call lists the queue.
+    pub(super) fn reset(&self) {
         *self.current() = None;
     }
 
-    /// Whether one more element needs no count of those that are there. It never waits.
-    pub(super) fn has_room(&self) -> bool {
-        // Who counts holds it for as long as a disk is slow.
+    /// Returns whether one more element can be added without counting. Never blocks.
+    pub(super) fn has_allowance(&self) -> bool {
+        // A thread that counts holds the lock for as long as the disk takes.
         self.current
             .try_lock()
-            .is_ok_and(|current| current.as_ref().is_some_and(|current| current.left > 0))
+            .is_ok_and(|current| current.as_ref().is_some_and(|current| current.allowance > 0))
     }
 
-    fn find(&self, root: &Root) -> Result<Current, Error> {
+    fn find_directory(&self, root: &Root) -> Result<Current, Error> {
         let last = root.directories()?.last().copied();
         if let Some(directory) = last {
             let count = root.count_in(directory, FileType::Directory)?;
             if count < self.max_elements {
-                let left = (self.max_elements - count).min(self.max_elements / Self::PART).max(1);
-                return Ok(Current { directory, left, generation: None });
+                let allowance = (self.max_elements - count)
+                    .min(self.max_elements / Self::ALLOWANCE_DIVISOR)
+                    .max(1);
+                return Ok(Current { directory, allowance, generation: None });
             }
         }
         let mut retries = RetryBudget::of("add to");
@@ -80,25 +84,29 @@ impl Rotation {
             root.make(directory)?;
             match root.open(directory) {
                 Ok(_) => break,
-                // Something else has its name, and is to be left alone.
+                // Another kind of file has this name and is not touched.
                 Err(Error::Foreign { .. }) => directory = directory.saturating_add(1),
                 Err(error) => return Err(error),
             }
             retries.spend(|| root.path().to_owned())?;
         }
-        Ok(Current { directory, left: (self.max_elements / Self::PART).max(1), generation: None })
+        Ok(Current {
+            directory,
+            allowance: (self.max_elements / Self::ALLOWANCE_DIVISOR).max(1),
+            generation: None,
+        })
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        // What a panic left is none, or was counted: both are right.
+        // `None` or a complete count, after a panic at any point: both are valid.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Current {
-    /// Whether somebody else found this directory full, and made the next.
+    /// Returns whether another process found this directory full, and created the next.
     fn has_next(&self, root: &Root, opener: &Opener<'_>) -> bool {
-        // Nothing was made in the queue since there was none: that is known without a call.
+        // Nothing was created in the queue since there was no next directory: no system call is needed.
         if self.generation.is_some() && self.generation == opener.generation() {
             return false;
         }

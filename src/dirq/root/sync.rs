@@ -1,5 +1,5 @@
-//! How new elements survive a crash of the machine, where that is wanted: they do, if their names do, and those of all
-//! directories on the way to them.
+//! Durability of new elements: an element survives a crash of the machine if its files, its name, and the names of all
+//! directories above it are synced.
 
 use std::{
     iter,
@@ -12,28 +12,28 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{Root, Synced};
+use super::{Root, SyncedDirs};
 use crate::dirq::{
     Error, Name,
     fs::{Dir, OpenFor},
 };
 
-/// What is written and is no element yet. Dropped as such, it leaves nothing behind.
-pub(in crate::dirq) trait Written: Send {
-    /// Lets it survive a crash of the machine.
+/// A written entry that is not an element yet. Dropping it removes the entry.
+pub(in crate::dirq) trait Unpublished: Send {
+    /// Syncs the content, so that it survives a crash of the machine.
     fn sync(&mut self) -> Result<(), Error>;
 }
 
 impl Root {
-    /// How many files are written and open before they are synced.
-    pub(in crate::dirq) const OPEN_AT_ONCE: usize = 64;
+    /// Maximum number of files of a queue that are written and open before they are synced.
+    pub(in crate::dirq) const MAX_OPEN_FILES: usize = 64;
 
-    /// How many files are synced at once: a disk that waits for one takes others along.
-    const SYNCED_AT_ONCE: usize = 4;
+    /// Number of threads that sync files concurrently, because a disk can sync several files at once.
+    const SYNC_THREADS: usize = 4;
 
-    /// Writes each of `items`, of so many files, and syncs what is written where that is wanted. What failed is told at
-    /// its place.
-    pub(in crate::dirq) fn write_each<T: Copy, W: Written>(
+    /// Writes each of `items`, which has `files` files, and syncs it if the queue is synced. Yields one result per
+    /// item, in order.
+    pub(in crate::dirq) fn write_each<T: Copy, W: Unpublished>(
         &self,
         items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
         files: usize,
@@ -42,7 +42,7 @@ impl Root {
         let (mut items, sync) = (items.into_iter().peekable(), self.sync);
         let next = move || {
             let open = match sync {
-                true => OpenFiles::take(files, (items.len() * files).min(Self::OPEN_AT_ONCE)),
+                true => OpenFiles::take(files, (items.len() * files).min(Self::MAX_OPEN_FILES)),
                 false => OpenFiles(0),
             };
             let at_once = (open.0 / files).max(1);
@@ -51,8 +51,10 @@ impl Root {
                 && let Some(&item) = items.peek()
             {
                 match write(item) {
-                    // Once those are synced, they are closed.
-                    Err(error) if error.is_for_want_of_files() && !written.is_empty() => break,
+                    // Syncing closes the open files, which frees descriptors.
+                    Err(error) if error.is_out_of_file_descriptors() && !written.is_empty() => {
+                        break;
+                    }
                     done => written.push(done),
                 }
                 items.next();
@@ -65,14 +67,14 @@ impl Root {
         iter::from_fn(next).flatten()
     }
 
-    /// The last step of an add. Where it fails, the element is there: so its name comes with the error.
+    /// Finishes an add. The element is already in the queue, so an error carries its name.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
-        self.counts.added(1);
-        self.sync_names(&[name]).map_err(|error| error.behind(vec![name]))?;
+        self.metrics.added(1);
+        self.sync_names(&[name]).map_err(|error| error.after_adding(vec![name]))?;
         Ok(name)
     }
 
-    /// The last step of several adds, of which all up to the first error are made.
+    /// Finishes several adds, all of which succeeded up to the first error.
     pub(in crate::dirq) fn finish_adds(
         &self,
         adds: impl Iterator<Item = Result<Name, Error>>,
@@ -88,82 +90,84 @@ impl Root {
                 }
             }
         }
-        self.counts.added(names.len());
-        // What is told of those that are there goes first: the next try tells again why no other could follow.
+        self.metrics.added(names.len());
+        // The sync error takes precedence, because it concerns the named elements. If the caller retries, the other
+        // error occurs again.
         match self.sync_names(&names).err().or(failed) {
             None => Ok(names),
-            Some(error) => Err(error.behind(names)),
+            Some(error) => Err(error.after_adding(names)),
         }
     }
 
-    /// The last step of several adds, each of which has its own answer.
+    /// Finishes several adds that have separate results.
     pub(in crate::dirq) fn finish_each(
         &self,
         adds: impl Iterator<Item = Result<Name, Error>>,
     ) -> Vec<Result<Name, Error>> {
         let mut adds: Vec<_> = adds.collect();
         let names: Vec<_> = adds.iter().filter_map(|add| add.as_ref().ok().copied()).collect();
-        self.counts.added(names.len());
+        self.metrics.added(names.len());
         if let Err(error) = self.sync_names(&names) {
             for add in &mut adds {
                 if let Ok(name) = add {
-                    *add = Err(error.again().behind(vec![*name]));
+                    *add = Err(error.duplicate().after_adding(vec![*name]));
                 }
             }
         }
         adds
     }
 
-    /// Lets the names of new elements survive a crash of the machine, if that is wanted.
+    /// Syncs the names of new elements if the queue is synced, so that they survive a crash of the machine.
     fn sync_names(&self, names: &[Name]) -> Result<(), Error> {
         if !self.sync {
             return Ok(());
         }
-        // Names of one call come in order, and so those of a directory stand together.
+        // Names of one call are ordered, so names in the same directory are adjacent.
         let mut directories: Vec<_> = names.iter().map(|name| name.directory).collect();
         directories.dedup();
         for directory in directories {
             if let Some(dir) = self.open(directory)? {
                 dir.sync().map_err(Error::on("sync", || dir.path()))?;
-                self.sync_way_to(directory, &dir)?;
+                self.sync_path_to(directory, &dir)?;
             }
         }
         Ok(())
     }
 
-    /// The same for the names of the directories above: whoever made them may not have cared.
-    fn sync_way_to(&self, directory: u32, dir: &Dir) -> Result<(), Error> {
+    /// Syncs the names of the directories above, because the process that created them may not have synced them.
+    fn sync_path_to(&self, directory: u32, dir: &Dir) -> Result<(), Error> {
         let Some(root) = self.open_root()? else { return Ok(()) };
         let made = |dir: &Dir| {
             let id = dir.id().map_err(Error::on("sync", || dir.path()))?;
-            Ok((id, dir.birth()))
+            Ok((id, dir.birth_time()))
         };
-        let way = Synced { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
-        let (same_root, same) = {
+        let path_dirs =
+            SyncedDirs { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
+        let (is_root_synced, same) = {
             let synced = self.synced();
-            (synced.root == way.root, *synced == way)
+            (synced.root == path_dirs.root, *synced == path_dirs)
         };
         if !same {
             root.sync().map_err(Error::on("sync", || &self.path))?;
         }
-        if !same_root {
-            sync_above(&root).map_err(Error::on("sync what is above", || &self.path))?;
+        if !is_root_synced {
+            sync_ancestors(&root).map_err(Error::on("sync the parents of", || &self.path))?;
         }
-        *self.synced() = way;
+        *self.synced() = path_dirs;
         Ok(())
     }
 
-    fn synced(&self) -> MutexGuard<'_, Synced> {
+    fn synced(&self) -> MutexGuard<'_, SyncedDirs> {
         self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Syncs what is written, several at once, and puts the error in its place where that fails.
-fn sync_each<W: Written>(written: &mut [Result<W, Error>]) {
-    let others = written.len().min(Root::SYNCED_AT_ONCE).saturating_sub(1);
-    // A plan is for the calls of one thread.
+/// Syncs the written entries on several threads, and replaces an entry by the error if its sync fails.
+fn sync_each<W: Unpublished>(written: &mut [Result<W, Error>]) {
+    let others = written.len().min(Root::SYNC_THREADS).saturating_sub(1);
+    // Plans of injected faults are thread-local.
     #[cfg(test)]
-    let others = if crate::dirq::fs::faults::is_planned() { 0 } else { others };
+    let others = if crate::dirq::fs::faults::has_plan() { 0 } else { others };
     let left = Mutex::new(written.iter_mut());
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let sync = || {
@@ -175,28 +179,29 @@ fn sync_each<W: Written>(written: &mut [Result<W, Error>]) {
     };
     thread::scope(|scope| {
         for _ in 0..others {
-            // Where there are no more threads to be had, the others do all.
+            // If no thread can be created, the others sync everything.
             let _ = thread::Builder::new().spawn_scoped(scope, sync);
         }
         sync();
     });
 }
 
-/// The right to have so many files open that wait to be synced, of which the process has a number: one that adds to a
-/// hundred queues at once must not have thousands of files open.
+/// The right to have a number of unsynced files open, out of a limit per process: a process that adds to a hundred
+/// queues at once must not have thousands of files open.
 struct OpenFiles(usize);
 
 impl OpenFiles {
-    /// A quarter of what a process may have open on most systems.
-    const ALL: usize = 256;
+    /// A quarter of the usual limit of 1,024 files per process.
+    const MAX: usize = 256;
 
-    /// So many as are wanted, or as there are; but as many as one needs at least.
+    /// Takes up to `wanted` files if available, but at least `needed`: a single item must always be possible.
     fn take(needed: usize, wanted: usize) -> Self {
         let mut taken = 0;
         let take = |all: usize| {
-            taken = Self::ALL.saturating_sub(all).min(wanted).max(needed);
+            taken = Self::MAX.saturating_sub(all).min(wanted).max(needed);
             Some(all + taken)
         };
+        // `Relaxed`: only the number matters, it orders no other memory.
         let _ = OPEN_FILES.fetch_update(Relaxed, Relaxed, take);
         Self(taken)
     }
@@ -210,15 +215,16 @@ impl Drop for OpenFiles {
 
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets the name of a directory, and of those above it, survive a crash of the machine, up to that of its file system.
-fn sync_above(dir: &Dir) -> Result<(), Errno> {
+/// Syncs the names of a directory and of its ancestors, up to the root of its file system.
+fn sync_ancestors(dir: &Dir) -> Result<(), Errno> {
     let mut below = dir.id()?;
-    // Not by the path, in which there may be links.
-    let mut above = dir.enter(c"..", OpenFor::Listing);
+    // By `..` and not by the path, which may contain symbolic links.
+    let mut above = dir.open_subdir(c"..", OpenFor::Listing);
     loop {
         let dir = match above {
             Ok(dir) => dir,
-            // Who may not read a directory can't sync it. It is older than the queue, and its owner's.
+            // Without permission to read a directory, it cannot be synced. It is older than the queue and belongs to
+            // another user.
             Err(Errno::ACCESS) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -228,6 +234,6 @@ fn sync_above(dir: &Dir) -> Result<(), Errno> {
         }
         dir.sync()?;
         below = id;
-        above = dir.enter(c"..", OpenFor::Listing);
+        above = dir.open_subdir(c"..", OpenFor::Listing);
     }
 }

@@ -1,4 +1,4 @@
-//! How elements come into a simple queue.
+//! Adding elements to a simple queue.
 
 use std::{
     ffi::{CStr, CString},
@@ -16,8 +16,8 @@ use crate::dirq::{
     fs::{CWD, Dir, NewFile, is_file, lstat, rename_to_free_name, sync_file},
     group::{AddInGroups, Group},
     name_generator::seconds,
-    retry::RetryBudget,
-    root::Written,
+    retry_budget::RetryBudget,
+    root::Unpublished,
 };
 
 impl Simple {
@@ -29,8 +29,7 @@ impl Simple {
         self.root.finish_add(name)
     }
 
-    /// Adds an element of each body. Until all are written none is added, and where one can't be written
-    /// none is.
+    /// Adds one element per body. All are written before the first is added: if a write fails, none is added.
     pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
         let mut target = None;
         let write = |&body| self.write(&mut target, body);
@@ -39,7 +38,7 @@ impl Simple {
         self.root.finish_adds(written.into_iter().zip(bodies).map(publish))
     }
 
-    /// Makes an element of a file, by its name alone: where that fails, the file is where it was.
+    /// Moves a file into the queue by renaming it: after an error, the file is where it was.
     pub(super) fn add_path(&self, path: &Path) -> Result<Name, Error> {
         let failed = |operation| move |errno| Error::io(operation, path, errno);
         let stat = lstat(path).map_err(failed("move"))?;
@@ -48,24 +47,24 @@ impl Simple {
         }
         self.root.check_size(u64::try_from(stat.st_size).unwrap_or(0), || path.to_owned())?;
         if self.root.sync {
-            // Before it has a name in the queue: who sees it there may count on it.
+            // Before it has a name in the queue: processes that see it there may rely on its durability.
             sync_file(path).map_err(failed("sync"))?;
         }
         let from = CString::new(path.as_os_str().as_bytes())
-            .expect("a path that the kernel took has no zero in it");
+            .expect("a path that the kernel accepted has no NUL");
         let mut retries = RetryBudget::of("add to");
         loop {
             let target = self.target()?;
             if let Some(name) = self.publish(CWD, &from, &target, || path.to_owned())? {
                 return self.root.finish_add(name);
             }
-            // Its directory is gone, or the file itself.
+            // Either its directory was removed, or the file itself.
             lstat(path).map_err(failed("move"))?;
             retries.spend(|| self.root.path().to_owned())?;
         }
     }
 
-    /// Writes a body under a name that is no element's, into `target` if that still exists.
+    /// Writes a body to a temporary file in `target`, or in a new target if that no longer exists.
     fn write(&self, target: &mut Option<Target>, body: &[u8]) -> Result<TempFile, Error> {
         self.root.check_size(body.len() as u64, || self.root.path().to_owned())?;
         let mut retries = RetryBudget::of("add to");
@@ -78,7 +77,7 @@ impl Simple {
             match to.dir.create(name.c_str(), body, self.root.umask, self.root.sync) {
                 Ok(open) => return Ok(TempFile { target: to, name: Some(name), open }),
                 Err(Errno::EXIST) => {}
-                // A purge removed the directory, which was empty.
+                // A purge removed the directory because it was empty.
                 Err(Errno::NOENT) => *target = None,
                 Err(error) => {
                     return Err(Error::io("write", to.dir.path_of(name.c_str()), error));
@@ -88,7 +87,7 @@ impl Simple {
         }
     }
 
-    /// Makes an element of a file that was written with this body.
+    /// Turns a temporary file into an element. Writes `body` again if a purge has removed the file.
     fn publish_temp(
         &self,
         target: &mut Option<Target>,
@@ -98,21 +97,21 @@ impl Simple {
         let mut retries = RetryBudget::of("add to");
         loop {
             let to = &temp.target;
-            let from = temp.name.as_ref().expect("it is published once").c_str();
+            let from = temp.name.as_ref().expect("a file is published once").c_str();
             let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
-            // It is either an element now or gone, and so nothing is left to remove.
+            // The file is either an element now or gone, so there is nothing left to remove.
             temp.name = None;
             if let Some(name) = name {
                 return Ok(name);
             }
-            // A purge took it for one whose writer died.
+            // A purge took it for the leftover of a crashed writer.
             retries.spend(|| self.root.path().to_owned())?;
             temp = self.write(target, body)?;
             temp.sync()?;
         }
     }
 
-    /// Gives the file `from` the name of a new element; none where it is gone, or the directory of elements.
+    /// Renames the file `from` to a new element. Returns `None` if the file, or the directory of elements, is missing.
     fn publish(
         &self,
         from_dir: impl AsFd,
@@ -137,11 +136,12 @@ impl Simple {
         }
     }
 
-    /// The directory for elements of now, which it makes if need be.
+    /// Returns the directory for elements that are added now. Creates it if needed.
     fn target(&self) -> Result<Target, Error> {
         let mut retries = RetryBudget::of("add to");
         loop {
-            // Anew each time: what was just made and removed again may be that of a minute that is over.
+            // Computed for each attempt: the directory that was just created and removed may be that of the previous
+            // period.
             let now = seconds(self.root.names.next());
             let directory = match self.granularity {
                 0 => now,
@@ -163,12 +163,12 @@ struct Target {
     directory: u32,
 }
 
-/// A file with a body that is not yet an element. Dropped as such, it leaves nothing behind.
+/// A file with a body that is not an element yet. Dropping it removes the file.
 struct TempFile {
     target: Target,
-    /// None where it has become one, or is gone.
+    /// `None` if it has become an element, or is gone.
     name: Option<FileName>,
-    /// Where it is to be synced, and is not yet.
+    /// The open file, if it is still to be synced.
     open: Option<NewFile>,
 }
 
@@ -176,7 +176,7 @@ impl AddInGroups for Simple {
     type Item = Vec<u8>;
 
     fn group(&self) -> &Group<Vec<u8>> {
-        &self.synced
+        &self.sync_group
     }
 
     fn add_each(&self, bodies: Vec<Vec<u8>>) -> Vec<Result<Name, Error>> {
@@ -189,7 +189,7 @@ impl AddInGroups for Simple {
     }
 }
 
-impl Written for TempFile {
+impl Unpublished for TempFile {
     fn sync(&mut self) -> Result<(), Error> {
         let (Some(file), Some(name)) = (self.open.take(), &self.name) else { return Ok(()) };
         file.sync().map_err(Error::on("write", || self.target.dir.path_of(name.c_str())))
@@ -199,7 +199,7 @@ impl Written for TempFile {
 impl Drop for TempFile {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            // The purge takes what can't be removed now.
+            // On failure the purge removes it later.
             let _ = self.target.dir.unlink(name.c_str());
         }
     }

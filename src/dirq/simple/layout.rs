@@ -1,10 +1,10 @@
-//! How a simple queue lies in the file system.
+//! The file layout of a simple queue.
 //!
-//! 1. An element `dir/NAME` is complete from its first moment: it is written as `dir/OTHER.tmp` and gets its
-//!    name by one step of the file system, which never replaces another.
-//! 2. It is locked as long as `dir/NAME.lck`, a second link to it, exists. What is done under the lock goes
-//!    through that link.
-//! 3. It leaves data first: without its lock, an element that is half removed could be locked once more.
+//! 1. An element `dir/NAME` is complete from the moment it is visible: it is written as `dir/OTHER.tmp` and then
+//!    renamed atomically, without replacing another file.
+//! 2. It is locked while `dir/NAME.lck` exists, a second hard link to it. The owner of the lock reads through that
+//!    link.
+//! 3. It is removed data first: with its lock removed first, a partially removed element could be locked again.
 
 use std::ffi::CStr;
 
@@ -14,24 +14,24 @@ use crate::dirq::{
     root::Root,
 };
 
-/// The kind of a [`QueueSimple`](crate::dirq::QueueSimple).
+/// The implementation of [`QueueSimple`](crate::dirq::QueueSimple).
 #[derive(Debug)]
 pub struct Simple {
     pub(super) root: Root,
-    /// For how many seconds new elements go to the same directory.
+    /// Number of seconds for which new elements share a directory.
     pub(super) granularity: u32,
-    /// Adds that are synced.
-    pub(super) synced: Group<Vec<u8>>,
+    /// Adds that wait to be synced.
+    pub(super) sync_group: Group<Vec<u8>>,
 }
 
-/// What a file beside an element is, by its suffix.
+/// The kind of a file that accompanies an element, by its suffix.
 pub(super) enum Companion {
     Lock,
-    /// That of an element which is being written. It has a name of its own: there is no element yet.
+    /// An element that is being written. It has a name of its own, because the element has none yet.
     Temporary,
 }
 
-/// The element that a file of this name is beside, if it is one of those.
+/// Parses the name of a lock or a temporary file.
 pub(super) fn companion_of(name: &CStr) -> Option<(u64, Companion)> {
     let (element, suffix) = name.to_bytes().split_at_checked(14)?;
     let element = element_of(element)?;

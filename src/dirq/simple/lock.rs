@@ -1,4 +1,4 @@
-//! How an element of a simple queue is locked, and what its lock allows: to read it, and to remove it.
+//! Locking an element of a simple queue, and what a lock permits: reading and removing the element.
 
 use std::{ffi::CStr, path::PathBuf, sync::Arc};
 
@@ -14,43 +14,44 @@ use crate::dirq::{
 };
 
 impl Simple {
-    /// Locks an element, and looks at it through its lock; none where somebody else was quicker. Returns its
-    /// directory, too.
-    pub(super) fn lock_and<T>(
+    /// Locks an element, and inspects it through its lock. Returns its directory and the result, or `None` if it is
+    /// already locked or missing.
+    pub(super) fn lock_and_inspect<T>(
         &self,
         opener: &Opener<'_>,
         name: &Name,
         limit: u64,
-        look: impl FnOnce(&Dir, &CStr) -> Result<T, Errno>,
+        inspect: impl FnOnce(&Dir, &CStr) -> Result<T, Errno>,
     ) -> Result<Option<(Arc<Dir>, T)>, Error> {
         let Some(dir) = opener.open(name.directory)? else { return Ok(None) };
         let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
         let failed = |error| Error::io("lock", dir.path_of(element.c_str()), error);
-        // First: to touch the element of a lock that is held would keep that young, whose owner may have died.
+        // Checked first: touching a locked element would keep its lock young, although the owner may have crashed.
         match dir.stat(lock.c_str()) {
             Ok(_) => return Ok(None),
             Err(Errno::NOENT) => {}
             Err(error) => return Err(failed(error)),
         }
-        // Before the link, as the lock is as old as the element: so no purge ever finds a new lock that looks old.
+        // Before the link: the lock shares the inode, and so the age, of the element. A purge never finds a new lock
+        // that looks stale.
         match dir.touch(element.c_str()) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
-        // A link is one step that fails where the name is taken: of all that try, one gets the lock.
+        // `link` fails atomically if the name is taken: exactly one of several processes gets the lock.
         match dir.link(element.c_str(), lock.c_str()) {
             Ok(()) => {}
-            // Locked, or gone.
+            // Already locked, or removed.
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
-        match look(&dir, lock.c_str()) {
+        match inspect(&dir, lock.c_str()) {
             Ok(seen) => Ok(Some((dir, seen))),
-            // The next one to lock it may have done so already.
+            // The lock was purged, and the element may already be locked by another process.
             Err(Errno::NOENT) => Ok(None),
             Err(error) => {
-                // The first error is the one to tell.
+                // The original error is more useful than that of the cleanup.
                 let _ = dir.unlink(lock.c_str());
                 Err(Error::unreadable("lock", dir.path_of(element.c_str()), error, limit))
             }
@@ -64,10 +65,10 @@ impl Simple {
         name: &Name,
         limit: u64,
     ) -> Result<Option<(Arc<Dir>, Bytes)>, Error> {
-        self.lock_and(opener, name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
+        self.lock_and_inspect(opener, name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
     }
 
-    /// What an element holds, by its own name or that of its lock; none where that is gone.
+    /// Reads an element through its own name or through its lock. Returns `None` if that file is missing.
     pub(super) fn read(
         &self,
         name: &Name,
@@ -82,7 +83,7 @@ impl Simple {
         }
     }
 
-    /// The path of what a locked element holds.
+    /// Returns the path of a locked element's content.
     pub(super) fn get_path(&self, name: &Name) -> Result<PathBuf, Error> {
         let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
         let dir = self.root.open(name.directory)?.ok_or_else(not_locked)?;
@@ -96,15 +97,15 @@ impl Simple {
     }
 }
 
-/// Removes an element that is locked, and then its lock.
+/// Removes a locked element and its lock.
 pub(super) fn remove_locked(dir: &Dir, name: &Name) -> Result<(), Error> {
     let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
-    // In this order: an element that is still there without its lock would be taken once more.
+    // Data first: an element without its lock would be delivered again.
     match dir.unlink(element.c_str()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(Error::io("remove", dir.path_of(element.c_str()), error)),
     }
-    // By now it is removed. A lock of nothing is the purge's.
+    // The element is removed by now. On failure the purge removes the lock later.
     let _ = dir.unlink(lock.c_str());
     Ok(())
 }

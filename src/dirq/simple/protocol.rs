@@ -1,4 +1,4 @@
-//! What the handle asks of a simple queue.
+//! The implementation of [`Protocol`] for simple queues.
 
 use std::{collections::HashSet, ffi::CStr};
 
@@ -37,8 +37,8 @@ impl Protocol for Simple {
     }
 
     fn unlocked(&self, directory: u32) -> Result<Vec<Name>, Error> {
-        // Of one list: an element that is locked meanwhile is only tried in vain, and one that is unlocked comes with
-        // the next look.
+        // One listing suffices: locking an element that was locked in the meantime fails, and an element that was
+        // unlocked in the meantime is found by the next scan.
         let mut locked = HashSet::new();
         let mut names = self.root.elements_and(directory, FileType::RegularFile, |name| {
             if let Some((element, Companion::Lock)) = companion_of(name) {
@@ -54,11 +54,12 @@ impl Protocol for Simple {
     }
 
     fn lock(&self, name: &Name) -> Result<bool, Error> {
-        let look = |dir: &Dir, lock: &CStr| match dir.stat(lock)? {
+        let inspect = |dir: &Dir, lock: &CStr| match dir.stat(lock)? {
             stat if is_file(&stat) => Ok(()),
             _ => Err(Errno::INVAL),
         };
-        let locked = self.lock_and(&self.root.opener(), name, self.root.max_size, look)?;
+        let locked =
+            self.lock_and_inspect(&self.root.opener(), name, self.root.max_size, inspect)?;
         Ok(locked.is_some())
     }
 
@@ -70,7 +71,7 @@ impl Protocol for Simple {
         let taken = self.lock_and_read(&self.root.opener(), name, limit)?;
         let Some((dir, body)) = taken else { return Ok(None) };
         remove_locked(&dir, name).inspect_err(|_| {
-            // The first error is the one to tell.
+            // The original error is more useful than that of the cleanup.
             let _ = dir.unlink(FileName::lock(name.element).c_str());
         })?;
         Ok(Some(body))
@@ -108,7 +109,7 @@ impl Protocol for Simple {
 
     fn renew(&self, name: &Name) -> Result<(), Error> {
         self.touch(name)?;
-        // After it, as a purge may have taken the lock until then.
+        // Checked after touching: a purge may remove a stale lock until then.
         self.get_path(name).map(drop)
     }
 

@@ -1,4 +1,4 @@
-//! The purge of stale locks and half-written elements from a simple queue.
+//! Purging stale locks and incomplete elements of a simple queue.
 
 use rustix::io::Errno;
 
@@ -7,7 +7,7 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::FileName,
     fs::is_directory,
-    purge::{Cutoffs, is_older, remove_empty_directories},
+    purge_options::{Cutoffs, is_older, remove_empty_directories},
 };
 
 impl Simple {
@@ -21,12 +21,13 @@ impl Simple {
                 }
             }
         }
-        // Last, as what was purged may have been all that was in a directory.
+        // Last, because the purge may have emptied directories.
         remove_empty_directories(&self.root, &mut report)?;
         Ok(report)
     }
 
-    /// Removes the stale `.lck` and `.tmp` files of one directory, and nothing else. The element of a lock may be gone.
+    /// Removes the stale `.lck` and `.tmp` files of one directory, and nothing else. The element of a lock may be
+    /// missing.
     fn purge_directory(
         &self,
         directory: u32,
@@ -43,7 +44,7 @@ impl Simple {
             };
             let (name, Some(cutoff)) = (file.c_str(), cutoff) else { continue };
             let unlinked = match dir.stat(name) {
-                // A directory only looks like one of these files.
+                // A directory is not a lock or a temporary file; its name does not matter.
                 Ok(stat) if is_older(&stat, cutoff) && !is_directory(&stat) => dir.unlink(name),
                 Ok(_) => continue,
                 Err(error) => Err(error),
@@ -51,7 +52,7 @@ impl Simple {
             match (unlinked, companion) {
                 (Ok(()), Companion::Lock) => report.locks += 1,
                 (Ok(()), Companion::Temporary) => report.temporary += 1,
-                // It is gone.
+                // Another process removed it first.
                 (Err(Errno::NOENT), _) => {}
                 (Err(error), _) => report.fail(Error::io("purge", dir.path_of(name), error)),
             }

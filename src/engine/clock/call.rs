@@ -1,4 +1,4 @@
-//! The time of one call, and whether it keeps its worker for long.
+//! The time of one call, and whether the call keeps its worker for long.
 
 use std::cell::Cell;
 
@@ -7,20 +7,21 @@ use super::{
     deadline::{Deadline, Now, Tick},
 };
 
-/// The time of one call. Unlike [`LazyNow`](super::LazyNow) it goes on: what is asked under a lock is answered as of
-/// then, however long ago the call began. So what others saw dead before stays dead, and stamps made under one lock
-/// never go back.
+/// The time of one call. Unlike [`LazyNow`](super::LazyNow) it advances: a check under a lock is answered as of that
+/// moment, however long ago the call began. So a value that another thread has seen expired stays expired, and time
+/// stamps made under one lock never go back.
 pub(crate) struct CallTime<'a> {
     clock: &'a Clock,
     begin: Cell<Option<Tick>>,
-    /// What the coarse clock showed, or a bit more, when the call was seen to begin; zero where nobody looks.
+    /// Reading of the coarse clock, or a little more, when the call was first seen to begin; zero if the duration of
+    /// the call is not tracked.
     coarse: Cell<u64>,
-    /// Whether it matters how long the call takes.
+    /// True if the duration of the call is tracked.
     may_be_long: bool,
 }
 
 impl Clock {
-    /// The time of a call that begins now, and may not need it.
+    /// Returns the time of a call that begins now. The clock is not read until it is needed.
     #[inline(always)]
     pub(crate) fn call(&self, may_be_long: bool) -> CallTime<'_> {
         CallTime { clock: self, begin: Cell::new(None), coarse: Cell::new(0), may_be_long }
@@ -28,7 +29,7 @@ impl Clock {
 }
 
 impl CallTime<'_> {
-    /// When the call began: read precisely, and once.
+    /// Returns the time at which the call began, read precisely, and once.
     #[inline]
     pub(crate) fn begin(&self) -> Tick {
         if let Some(begin) = self.begin.get() {
@@ -44,16 +45,16 @@ impl CallTime<'_> {
 }
 
 impl Now for CallTime<'_> {
-    /// What may take long comes after this is asked first.
+    /// Also records the coarse time, if it is the first check: the work that may take long follows it.
     #[inline(always)]
-    fn is_dead(&self, deadline: Deadline) -> bool {
+    fn is_expired(&self, deadline: Deadline) -> bool {
         if let Some(begin) = self.begin.get() {
-            return deadline.is_dead(begin) || self.clock.is_dead(deadline);
+            return deadline.is_expired(begin) || self.clock.is_expired(deadline);
         }
         if self.may_be_long {
             self.coarse.set(self.clock.coarse());
         }
-        self.clock.is_dead(deadline)
+        self.clock.is_expired(deadline)
     }
 
     #[inline(always)]
@@ -65,8 +66,8 @@ impl Now for CallTime<'_> {
         self.clock.now()
     }
 
-    /// Whether the coarse clock has ticked in what may be long of the call: as likely as that took a large part of a
-    /// tick, and certain where it took one.
+    /// Returns whether the coarse clock has ticked since the first check. Its probability is the share of a tick that
+    /// the call took; it is certain for a call that took a whole tick.
     #[inline(always)]
     fn has_ticked(&self) -> bool {
         let before = self.coarse.get();
@@ -79,7 +80,7 @@ impl Now for CallTime<'_> {
             self.coarse.set(self.clock.coarse());
         }
         let latest = self.clock.unless_dead(deadline)?;
-        let had_died = self.begin.get().is_some_and(|begin| deadline.is_dead(begin));
-        (!had_died).then_some(latest)
+        let had_expired = self.begin.get().is_some_and(|begin| deadline.is_expired(begin));
+        (!had_expired).then_some(latest)
     }
 }

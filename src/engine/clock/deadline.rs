@@ -1,65 +1,65 @@
-//! Instants and deadlines as ticks: the only arithmetic on time, and the one place that says what is dead and
-//! what overflows.
+//! Instants and deadlines as ticks: the only arithmetic on time, and the only definition of expiry and of overflow.
 //!
 //! A [`Tick`] counts nanoseconds; the epoch of its clock is tick [`EPOCH`]. So an instant before the epoch has a
 //! tick too, and zero is free to mean "persistent" in a [`Deadline`].
 
 use std::{
     num::NonZeroU64,
-    // No race is decided by the order in which it is read: not for shuttle.
+    // Not shuttle's atomics: no decision depends on the order of accesses to a deadline.
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-/// The tick of a clock's epoch: instants up to nine years before it have ticks of their own.
+/// The tick of a clock's epoch. Instants up to nine years before the epoch have ticks of their own.
 pub(super) const EPOCH: u64 = 1 << 58;
 
 /// An instant in nanoseconds; see [`EPOCH`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tick(pub(super) NonZeroU64);
 
-/// The tick at which a value dies, or never.
+/// The tick at which a value expires, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline(pub(super) Option<NonZeroU64>);
 
-/// A [`Deadline`] that who only reads may put off.
+/// A [`Deadline`] that concurrent readers may postpone, under a shared lock.
 pub(crate) struct AtomicDeadline(AtomicU64);
 
-/// What tells whether a deadline has been reached: a [`Tick`], or a [`Clock`](super::Clock) read only where needed.
+/// A source of the present for expiry checks: a [`Tick`], or a [`Clock`](super::Clock) that is read only if needed.
 pub(crate) trait Now {
-    fn is_dead(&self, deadline: Deadline) -> bool;
+    fn is_expired(&self, deadline: Deadline) -> bool;
     fn tick(&self) -> Tick;
 
     #[inline(always)]
     fn has_reached(&self, tick: Tick) -> bool {
-        self.is_dead(tick.into())
+        self.is_expired(tick.into())
     }
 
-    /// As [`has_reached`](Now::has_reached), by when the call began where that is known: for what may then be left for the
-    /// next call.
+    /// Does the same as [`has_reached`](Now::has_reached), as of the beginning of the call if that is known. For work
+    /// that may as well be left to the next call.
     #[inline(always)]
     fn had_reached(&self, tick: Tick) -> bool {
         self.has_reached(tick)
     }
 
-    /// Whether the call has taken long by now, where it matters.
+    /// Returns whether the call has taken long so far, if that is tracked.
     #[inline(always)]
     fn has_ticked(&self) -> bool {
         false
     }
 
-    /// A tick that the present has reached: the present, or one a step of a coarse clock ago.
+    /// Returns a tick that the present has certainly reached: the present, or up to one step of the coarse clock
+    /// earlier.
     #[inline]
     fn at_least(&self) -> Tick {
         self.tick()
     }
 
-    /// A tick that the present has not passed: the present, or up to 50 ms ahead. None where `deadline` has been reached.
-    /// Both by one reading.
+    /// Returns a tick that the present has certainly not passed: the present, or up to 50 ms later. Returns `None` if
+    /// `deadline` has been reached. Both results follow from one reading.
     #[inline(always)]
     fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
         let now = self.tick();
-        (!deadline.is_dead(now)).then_some(now)
+        (!deadline.is_expired(now)).then_some(now)
     }
 }
 
@@ -70,7 +70,7 @@ impl Tick {
         None => unreachable!(),
     };
 
-    /// The deadline of a value that may live for `ttl` from now; one that overflows is persistent.
+    /// Returns the deadline `ttl` after this tick; persistent if it overflows.
     #[inline]
     pub(crate) fn after(self, ttl: Duration) -> Deadline {
         Deadline(nanoseconds(ttl).and_then(|ttl| self.0.checked_add(ttl)))
@@ -86,7 +86,7 @@ impl Tick {
         Tick(NonZeroU64::new(self.0.get().saturating_sub(nanoseconds)).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// Nanoseconds since `earlier`; none where that is later.
+    /// Returns the nanoseconds since `earlier`; zero if that is later.
     #[inline]
     pub(crate) fn nanoseconds_since(self, earlier: Tick) -> u64 {
         self.0.get().saturating_sub(earlier.0.get())
@@ -97,7 +97,7 @@ impl Tick {
         Tick(NonZeroU64::new(nanoseconds).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// Nanoseconds since a beginning that all ticks of a clock share.
+    /// Returns the nanoseconds since an origin that all ticks of a clock share.
     #[inline]
     pub(crate) fn nanoseconds(self) -> u64 {
         self.0.get()
@@ -110,8 +110,8 @@ impl Tick {
 
 impl Now for Tick {
     #[inline]
-    fn is_dead(&self, deadline: Deadline) -> bool {
-        deadline.is_dead(*self)
+    fn is_expired(&self, deadline: Deadline) -> bool {
+        deadline.is_expired(*self)
     }
 
     #[inline]
@@ -124,7 +124,7 @@ impl Deadline {
     pub(crate) const PERSISTENT: Deadline = Deadline(None);
 
     #[inline(always)]
-    pub(crate) fn is_dead(self, now: Tick) -> bool {
+    pub(crate) fn is_expired(self, now: Tick) -> bool {
         self.0.is_some_and(|deadline| now.0 >= deadline)
     }
 
@@ -132,12 +132,12 @@ impl Deadline {
         self.0.is_none()
     }
 
-    /// This deadline moved back by `more`; one that overflows is persistent.
+    /// Returns this deadline postponed by `more`; persistent if it overflows.
     pub(crate) fn extended(self, more: Duration) -> Deadline {
         self.0.map_or(Self::PERSISTENT, |deadline| Tick(deadline).after(more))
     }
 
-    /// The one of the two that comes first.
+    /// Returns the earlier of the two deadlines.
     #[inline]
     pub(crate) fn sooner(self, other: Deadline) -> Deadline {
         if other.order() < self.order() { other } else { self }
@@ -148,18 +148,18 @@ impl Deadline {
         self.0.map_or(0, NonZeroU64::get)
     }
 
-    /// What is left of a life, zero once it is over; `None` for a persistent one.
+    /// Returns the remaining TTL, zero if expired; `None` if persistent.
     pub(crate) fn remaining(self, now: Tick) -> Option<Duration> {
         self.0.map(|deadline| Duration::from_nanos(deadline.get().saturating_sub(now.0.get())))
     }
 
-    /// Whether this deadline comes after `other`; persistent comes after all.
+    /// Returns whether this deadline is later than `other`; persistent is later than all others.
     #[inline]
     pub(crate) fn is_later_than(self, other: Deadline) -> bool {
         self.order() > other.order()
     }
 
-    /// A number that is the greater the later this deadline is; persistent comes after all.
+    /// Returns a number that orders deadlines; persistent is later than all others.
     #[inline]
     pub(crate) fn order(self) -> u64 {
         self.0.map_or(u64::MAX, NonZeroU64::get)
@@ -181,7 +181,8 @@ impl AtomicDeadline {
         *self.0.get_mut() = deadline.bits();
     }
 
-    /// Puts it off; one that is later already stays. Several may at a time.
+    /// Postpones the deadline; a later one stays. May be called concurrently: `fetch_max` keeps the latest of all.
+    /// `Relaxed` is enough, because a deadline guards no other data.
     #[inline]
     pub(crate) fn put_off(&self, to: Deadline) {
         let bits = self.0.load(Relaxed);
@@ -200,7 +201,7 @@ impl From<Tick> for Deadline {
     }
 }
 
-/// As `Duration::as_nanos`, without its 128 bits; `None` where it overflows.
+/// Does the same as `Duration::as_nanos`, but without 128-bit arithmetic; `None` on overflow.
 #[inline]
 pub(crate) fn nanoseconds(duration: Duration) -> Option<u64> {
     let seconds = duration.as_secs().checked_mul(1_000_000_000)?;

@@ -1,23 +1,24 @@
-//! The clocks of Linux, read without a detour, and the proof that they are those of `Instant`.
+//! Direct readings of Linux's monotonic clocks, and the check that they are the clocks of `Instant`.
 //!
-//! The coarse clock shows when the kernel last ticked; the precise one adds what has passed since. How long that
-//! may be nobody promises: while a processor that should tick is stolen or stopped, the coarse clock stands
-//! still for all others. So its lag is not assumed but checked, by whatever else reads the precise clock:
+//! The coarse clock shows the time of the kernel's last tick; the precise clock adds the time since. That time has no
+//! upper bound: if the processor that should tick is stolen or stopped, the coarse clock stands still for all others.
+//! So its lag is not assumed but checked, by every precise reading:
 //!
 //! 1. The coarse clock is never ahead of the precise one.
-//! 2. `horizon` only grows, and is above each precise reading that has been returned: one that is not raises it, to
-//!    [`STEP`] above itself. So it is at most `STEP` ahead of the present, and written once in a `STEP` at most.
-//! 3. A coarse reading `c` is trusted where `c + MARGIN` is not below the horizon. Then what dies after that was seen
-//!    dead by nobody. So whatever anybody has seen dead stays dead.
-//! 4. Where it is not trusted, it is late by more than [`LAG`], and the precise clock is read until it has caught up.
-//!    That costs time, and is exact.
-//! 5. So what is dead can pass for alive only where the coarse clock is late by more than [`MARGIN`], and only until
-//!    the first precise reading after the death, in any thread and by any clock of the process. Each write with a
-//!    TTL and each sweep is one, so where a sweeper runs that is its period at most, and how late it runs itself.
-//!    Where nobody does anything but look up, one call in a thousand or so is one ([`check`]).
+//! 2. `horizon` only grows, and is above every precise reading that was returned: a reading that is not below it raises
+//!    it to [`STEP`] above the reading. So it is at most `STEP` ahead of the present, and is written at most once per
+//!    `STEP`.
+//! 3. A coarse reading `c` is trusted if `c + MARGIN` is not below the horizon. Then no reading has reached a deadline
+//!    after `c + MARGIN`. So a value that any thread has seen expired stays expired.
+//! 4. If it is not trusted, it is more than [`LAG`] late, and the precise clock is read until it has caught up. That
+//!    costs time, and is exact.
+//! 5. So an expired value can appear live only if the coarse clock is more than [`MARGIN`] late, and only until the
+//!    first precise reading after the deadline, in any thread and by any clock of the process. Each write with a TTL
+//!    and each sweep makes such a reading. With a sweeper, the delay is at most its interval plus its own lateness. If
+//!    a program only looks up values, about one call in a thousand makes one ([`check`]).
 //!
-//! `Relaxed` is enough, as the horizon is all there is to agree on: who has heard of a reading finds a horizon no older
-//! than the one that the reading was compared with.
+//! `Relaxed` is enough, because threads need to agree on the horizon alone. A thread that learns of a reading through
+//! other synchronization finds a horizon no older than the one that the reading was compared with.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -25,30 +26,32 @@ use tokio::time::Instant;
 
 use super::{deadline::EPOCH, machine::Machine};
 
-/// How far the coarse clock may be behind the present and be trusted for certain, in nanoseconds: the slowest kernel
-/// ticks each 10 ms, and a tick may be late by as much and more.
+/// Lag up to which the coarse clock is certainly trusted, in nanoseconds. The slowest kernels tick every 10 ms, and a
+/// tick may itself be late by more than that.
 pub(super) const LAG: u64 = 25_000_000;
 
-/// How far the horizon is put ahead of the present, so that no processor has to fetch it anew at each call.
+/// Distance of the horizon from the present when it is written. It keeps the cache line of the horizon shared, instead
+/// of written by each call.
 pub(super) const STEP: u64 = 25_000_000;
 
-/// How far the coarse clock may be behind the present, where it is trusted.
+/// Maximum lag of a coarse clock that is trusted.
 pub(super) const MARGIN: u64 = LAG + STEP;
 
-/// The kernel's monotonic clocks, from which `Instant` is read too: the precise one here without the
-/// detour over `Instant`'s arithmetic, and the coarse one, which `Instant` has not.
+/// The kernel's monotonic clocks, which `Instant` reads too. The precise one is read without `Instant`'s arithmetic;
+/// the coarse one is not available through `Instant`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
     machine: Machine,
-    /// What makes a tick of a reading: [`EPOCH`], less what the precise clock showed at the epoch.
+    /// Added to a reading to get a tick: [`EPOCH`] minus the precise clock's reading at the epoch.
     offset: u64,
 }
 
 impl Kernel {
-    /// A clock that counts from `epoch`, which must be the present; `None` where `Instant` turns out
-    /// not to be this clock.
+    /// Returns a clock that counts from `epoch`, which must return the present; `None` if `Instant` does not use this
+    /// clock.
     pub(super) fn from(epoch: fn() -> Instant) -> (Instant, Option<Kernel>) {
-        // Between two readings of our own: if `Instant` counted from another clock, it would not lie between.
+        // The epoch is read between two readings of the kernel's clock. An `Instant` of another clock is not between
+        // them.
         let before = Machine::REAL.precise();
         let instant = epoch();
         let after = Machine::REAL.precise();
@@ -56,31 +59,31 @@ impl Kernel {
         (instant, epoch.map(|epoch| Kernel::of(Machine::REAL, epoch)))
     }
 
-    /// The clocks of a machine whose precise one showed `epoch` at the epoch.
+    /// Returns the clocks of a machine whose precise clock showed `epoch` at the epoch.
     pub(super) fn of(machine: Machine, epoch: u64) -> Kernel {
         Kernel { machine, offset: EPOCH - epoch }
     }
 
-    /// The tick of the present.
+    /// Returns the tick of the present.
     #[inline]
     pub(super) fn tick(&self) -> u64 {
         self.offset + read(self.machine)
     }
 
-    /// How long it is until the machine has run for a whole number of `every`.
+    /// Returns the time until the machine's uptime is a multiple of `every`.
     pub(super) fn until_beat(&self, every: Duration) -> Duration {
         let Some(beat) = super::nanoseconds(every) else { return every };
         Duration::from_nanos(beat - self.machine.precise() % beat)
     }
 
-    /// The tick of the coarse clock.
+    /// Returns the tick of the coarse clock.
     #[inline]
     pub(super) fn coarse_tick(&self) -> u64 {
         self.offset + self.machine.coarse()
     }
 
-    /// Ticks between which the present lies: no precise reading that was returned before is outside. `None` where the
-    /// coarse clock can't be trusted.
+    /// Returns ticks between which the present lies; no earlier precise reading is outside of them. `None` if the
+    /// coarse clock cannot be trusted.
     #[inline(always)]
     pub(super) fn bounds(&self) -> Option<(u64, u64)> {
         let coarse = self.machine.coarse();
@@ -89,7 +92,7 @@ impl Kernel {
         if latest < horizon {
             return None;
         }
-        // The horizon was a `STEP` ahead of the present.
+        // The horizon was written as `STEP` above a precise reading, so the present is at least that reading.
         let earliest = coarse.max(horizon.saturating_sub(STEP));
         Some((self.offset + earliest, self.offset + latest))
     }
@@ -100,12 +103,12 @@ impl Kernel {
     }
 }
 
-/// Reads the precise clock for no other reason than that a late coarse one is noticed.
+/// Reads the precise clock only to detect a late coarse clock.
 pub(crate) fn check() {
     read(Machine::REAL);
 }
 
-/// What the precise clock shows, and for those who read the other one a horizon above it.
+/// Reads the precise clock, and keeps the horizon above it for readers of the coarse clock.
 #[inline]
 fn read(machine: Machine) -> u64 {
     let now = machine.precise();
@@ -117,18 +120,18 @@ fn read(machine: Machine) -> u64 {
 
 #[cold]
 fn raise_horizon(machine: Machine, now: u64) {
-    // The greatest: who read before another may come here after it.
+    // The maximum, because a thread with an earlier reading may get here later.
     machine.horizon().fetch_max(now + STEP, Relaxed);
 }
 
-/// What the machine's coarse clock shows.
+/// Reads the machine's coarse clock.
 #[inline]
 pub(super) fn coarse() -> u64 {
     Machine::REAL.coarse()
 }
 
-/// What the clock showed at `instant`, which keeps that to itself. But it can be moved back until
-/// its seconds underflow, and then its nanoseconds.
+/// Returns the clock's reading at `instant`. `Instant` does not expose it, but can be moved back until its seconds
+/// underflow, and then its nanoseconds.
 fn reading(instant: Instant) -> Option<u64> {
     let to_the_floor =
         most(u64::MAX, |seconds| instant.checked_sub(Duration::from_secs(seconds)).is_some());
@@ -140,7 +143,7 @@ fn reading(instant: Instant) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// The greatest number up to `limit` that `holds`, where all below it do.
+/// Returns the greatest number up to `limit` for which `holds` is true; it must be true for all smaller numbers.
 fn most(limit: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, limit);
     while low < high {

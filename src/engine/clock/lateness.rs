@@ -1,4 +1,4 @@
-//! What holds where the coarse clock is late: tests of `kernel` on clocks that are set by hand.
+//! Tests of `kernel` with a late coarse clock, on clocks that the tests set.
 
 use std::{
     sync::atomic::{
@@ -32,7 +32,7 @@ impl Clock {
     }
 }
 
-/// The deadline at so many nanoseconds after the start.
+/// Returns the deadline `nanoseconds` after the start.
 fn at(nanoseconds: u64) -> Deadline {
     Tick(NonZeroU64::new(EPOCH + nanoseconds).expect("it is not zero")).into()
 }
@@ -43,85 +43,88 @@ fn a_clock() -> (&'static Fake, Clock) {
 }
 
 #[test]
-fn a_coarse_clock_that_ticks_is_all_that_a_look_up_reads() {
+fn lookup_reads_only_the_coarse_clock_if_it_ticks() {
     let (fake, clock) = a_clock();
     let readings = fake.precise_readings();
     for _ in 0..10_000 {
         fake.pass(10 * MS);
         fake.tick(10 * MS);
-        assert!(!clock.is_dead(at(1_000 * SECOND)));
+        assert!(!clock.is_expired(at(1_000 * SECOND)));
     }
     assert_eq!(fake.precise_readings(), readings);
 }
 
 #[test]
-fn near_a_deadline_the_precise_clock_decides() {
+fn precise_clock_decides_near_a_deadline() {
     let (fake, clock) = a_clock();
     fake.pass(4 * MS - 1);
-    assert!(!clock.is_dead(at(4 * MS)));
-    assert!(!clock.lazy_now().is_dead(at(4 * MS)));
+    assert!(!clock.is_expired(at(4 * MS)));
+    assert!(!clock.lazy_now().is_expired(at(4 * MS)));
     fake.pass(1);
-    assert!(clock.is_dead(at(4 * MS)));
-    assert!(clock.lazy_now().is_dead(at(4 * MS)));
+    assert!(clock.is_expired(at(4 * MS)));
+    assert!(clock.lazy_now().is_expired(at(4 * MS)));
 }
 
-/// A processor is stolen for 10 s: the coarse clock stands still, and one precise reading is enough for all.
+/// A processor is stolen for up to 10 s: the coarse clock stands still, and one precise reading corrects all threads.
 #[test]
-fn one_precise_reading_tells_all_that_the_coarse_clock_is_late() {
+fn one_precise_reading_shows_all_threads_that_the_coarse_clock_is_late() {
     let (fake, clock) = a_clock();
     for late in [MARGIN + 1, 100 * MS, SECOND, 10 * SECOND] {
         let start = fake.precise_now() - START;
         fake.tick(0);
-        assert!(!clock.is_dead(at(start + late)));
+        assert!(!clock.is_expired(at(start + late)));
         fake.pass(late);
-        // Of another clone, in another thread.
+        // By a clone of the clock, in another thread.
         let other = clock.clone();
         thread::spawn(move || other.now()).join().unwrap();
-        assert!(clock.is_dead(at(start + late)), "late by {late}");
-        assert!(clock.lazy_now().is_dead(at(start + late)), "late by {late}");
-        assert!(!clock.is_dead(at(start + late + 1)), "late by {late}");
-        assert!(!clock.lazy_now().is_dead(at(start + late + 1)), "late by {late}");
+        assert!(clock.is_expired(at(start + late)), "late by {late}");
+        assert!(clock.lazy_now().is_expired(at(start + late)), "late by {late}");
+        assert!(!clock.is_expired(at(start + late + 1)), "late by {late}");
+        assert!(!clock.lazy_now().is_expired(at(start + late + 1)), "late by {late}");
         assert_eq!(clock.lazy_now().at_least(), clock.now());
     }
 }
 
 #[test]
-fn a_late_coarse_clock_that_has_caught_up_is_trusted_again() {
+fn late_coarse_clock_is_trusted_again_after_it_caught_up() {
     let (fake, clock) = a_clock();
     fake.pass(10 * SECOND);
     clock.now();
     let readings = fake.precise_readings();
-    assert!(!clock.is_dead(at(100 * SECOND)));
-    assert_eq!(fake.precise_readings(), readings + 1, "late, and so read precisely");
+    assert!(!clock.is_expired(at(100 * SECOND)));
+    assert_eq!(fake.precise_readings(), readings + 1, "the coarse clock is late and not used");
     fake.tick(10 * MS);
-    assert!(!clock.is_dead(at(100 * SECOND)));
+    assert!(!clock.is_expired(at(100 * SECOND)));
     assert_eq!(fake.precise_readings(), readings + 1);
 }
 
-/// As long as the coarse clock lags by no more than `MARGIN`, nothing has to notice anything.
+/// If the coarse clock lags by no more than `MARGIN`, lookups are exact without any other reading.
 #[test]
-fn within_the_margin_nothing_dead_passes_for_alive() {
+fn expired_value_never_appears_live_within_the_margin() {
     let (fake, clock) = a_clock();
     fake.pass(MARGIN);
-    assert!(clock.is_dead(at(MARGIN)));
-    assert!(!clock.is_dead(at(MARGIN + 1)));
+    assert!(clock.is_expired(at(MARGIN)));
+    assert!(!clock.is_expired(at(MARGIN + 1)));
 }
 
-/// What is dead passes for alive until the first precise reading after its death, and no longer.
+/// An expired value appears live until the first precise reading after its deadline, and no longer.
 #[test]
-fn lateness_that_nobody_has_noticed_ends_with_the_next_precise_reading() {
+fn undetected_lateness_ends_with_the_next_precise_reading() {
     let (fake, clock) = a_clock();
     fake.pass(10 * SECOND);
-    assert!(!clock.is_dead(at(SECOND)) && !clock.lazy_now().is_dead(at(SECOND)), "nobody can know");
-    // A look-up near its deadline, by the late clock, is one.
-    assert!(clock.is_dead(at(MARGIN)));
-    assert!(clock.is_dead(at(SECOND)) && clock.lazy_now().is_dead(at(SECOND)));
+    assert!(
+        !clock.is_expired(at(SECOND)) && !clock.lazy_now().is_expired(at(SECOND)),
+        "undetected"
+    );
+    // A lookup near its deadline by the late clock makes a precise reading.
+    assert!(clock.is_expired(at(MARGIN)));
+    assert!(clock.is_expired(at(SECOND)) && clock.lazy_now().is_expired(at(SECOND)));
 }
 
-/// By one coarse reading it is told that what dies later lives, and what time it is at most; near a deadline, and where
-/// the coarse clock is late, by a precise one.
+/// One coarse reading decides that a later deadline is not reached, and gives an upper bound of the present. Near the
+/// deadline, and if the coarse clock is late, a precise reading does.
 #[test]
-fn what_lives_is_told_with_a_time_that_is_not_past() {
+fn unless_dead_returns_a_time_that_is_not_past() {
     let (fake, clock) = a_clock();
     let latest = |deadline| Some(clock.unless_dead(deadline)?.nanoseconds() - EPOCH);
     let readings = fake.precise_readings();
@@ -137,13 +140,13 @@ fn what_lives_is_told_with_a_time_that_is_not_past() {
     clock.now();
     assert_eq!(latest(at(10 * SECOND)), None);
     assert_eq!(latest(at(20 * SECOND)), Some(10 * SECOND + MARGIN));
-    // A call that goes on sees dead what it saw dead, and so does its look at what lives.
+    // A call that has seen a deadline reached at its beginning does not see it unreached later.
     let call = clock.call(true);
     let begin = call.begin();
     assert!(call.unless_dead(begin.into()).is_none());
 }
 
-/// The real clock is the subject: where nobody does anything but look up, the calls themselves notice.
+/// The real clock is the subject: if a program only looks up values, its calls check the coarse clock.
 #[test]
 fn one_call_in_a_thousand_checks_the_real_clock() {
     let a_thousand_calls = || {
@@ -157,7 +160,7 @@ fn one_call_in_a_thousand_checks_the_real_clock() {
     a_thousand_calls();
     let clock = Clock::new();
     let Source::Kernel(kernel) = clock.source else {
-        panic!("no kernel clock was found to be that of `Instant`: {clock:?}");
+        panic!("no kernel clock was found that agrees with `Instant`: {clock:?}");
     };
     thread::sleep(Duration::from_nanos(2 * STEP));
     let before = std::time::Instant::now();
@@ -166,9 +169,9 @@ fn one_call_in_a_thousand_checks_the_real_clock() {
     assert!(clock.instant(horizon).into_std() > before);
 }
 
-/// All look-ups read the horizon: it must not be written at each call.
+/// All lookups read the horizon, so it must not be written at each call.
 #[test]
-fn the_horizon_is_written_once_a_step() {
+fn horizon_is_written_once_per_step() {
     let (fake, clock) = a_clock();
     clock.now();
     let mut horizons = vec![fake.horizon().load(Relaxed)];
@@ -184,9 +187,9 @@ fn the_horizon_is_written_once_a_step() {
     assert!(horizons.is_sorted_by(|a, b| b - a == STEP));
 }
 
-/// A value that a sweep, another reader or a precise verb has seen dead is given to nobody.
+/// A value that a sweep, another reader or a precise method has seen expired is not returned by any call.
 #[test]
-fn the_store_returns_nothing_that_was_seen_dead() {
+fn store_never_returns_a_value_seen_expired() {
     let (fake, clock) = a_clock();
     let store: Store<u32, u32, _> = Store::new(2, 0, foldhash::fast::FixedState::default());
     for key in 0..100 {
@@ -196,14 +199,14 @@ fn the_store_returns_nothing_that_was_seen_dead() {
     assert!((0..100).all(is_live));
     fake.pass(10 * SECOND);
     let report = store.remove(&0, &clock.now(), Cause::Removed);
-    assert_eq!(report, None, "seen dead by a precise reading");
+    assert_eq!(report, None, "a precise reading has seen it expired");
     assert!(!(0..100).any(is_live));
 }
 
-/// Who hears from another thread what it has seen dead sees it dead.
+/// A thread that learns from another thread that a deadline was reached sees it reached, too.
 #[test]
-fn threads_agree_on_what_is_dead() {
-    static HEARD: AtomicU64 = AtomicU64::new(0);
+fn threads_agree_on_expired_deadlines() {
+    static REACHED: AtomicU64 = AtomicU64::new(0);
     let fake = Fake::at(START);
     let clock = Clock::of(fake);
     thread::scope(|scope| {
@@ -212,8 +215,8 @@ fn threads_agree_on_what_is_dead() {
                 for step in 0..20_000 {
                     fake.pass(MS / 2);
                     let now = clock.now().nanoseconds() - EPOCH;
-                    HEARD.fetch_max(now, Release);
-                    // In between it is late by far more than the margin.
+                    REACHED.fetch_max(now, Release);
+                    // In between, the coarse clock is late by far more than the margin.
                     if step % 500 == 0 {
                         fake.tick(0);
                     }
@@ -222,10 +225,11 @@ fn threads_agree_on_what_is_dead() {
         }
         for _ in 0..2 {
             scope.spawn(|| {
-                while HEARD.load(Relaxed) < 19 * SECOND {
-                    let heard = HEARD.load(Acquire);
-                    assert!(clock.is_dead(at(heard)));
-                    assert!(clock.lazy_now().is_dead(at(heard)));
+                while REACHED.load(Relaxed) < 19 * SECOND {
+                    // Pairs with `Release`: `reached` comes with the horizon of its reading.
+                    let reached = REACHED.load(Acquire);
+                    assert!(clock.is_expired(at(reached)));
+                    assert!(clock.lazy_now().is_expired(at(reached)));
                 }
             });
         }
@@ -235,7 +239,7 @@ fn threads_agree_on_what_is_dead() {
 #[derive(Clone, Debug)]
 enum Op {
     Pass(u64),
-    /// The coarse clock catches up, but for so much.
+    /// The coarse clock catches up, except for this lag.
     Tick(u64),
     Now,
     LookUp(i64),
@@ -243,7 +247,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    // About the present, and about what the bounds are made of.
+    // Around the present, and around the sums of which the bounds consist.
     let near = -100 * MS as i64..100 * MS as i64;
     prop_oneof![
         3 => (0..80 * MS).prop_map(Op::Pass),
@@ -256,10 +260,10 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Nothing dies before its time; what was seen dead stays dead; and what is dead passes for alive only where the
-    /// coarse clock is late and nobody has read the precise one since the death.
+    /// No value expires early; a value seen expired stays expired; and an expired value appears live only if the coarse
+    /// clock is late and the precise one was not read since the deadline.
     #[test]
-    fn late_or_not_the_dead_stay_dead(ops in proptest::collection::vec(op(), 1..200)) {
+        fn expired_stays_expired_with_a_late_coarse_clock(ops in proptest::collection::vec(op(), 1..200)) {
         let (fake, clock) = a_clock();
         let (mut coarse, mut precise, mut seen_dead) = (0, 0, 0);
         for op in ops {
@@ -276,20 +280,20 @@ proptest! {
                 }
                 Op::LookUp(ahead) => {
                     let deadline = now.saturating_add_signed(ahead);
-                    let is_dead = clock.is_dead(at(deadline));
-                    prop_assert!(!is_dead || deadline <= now, "dead before its time");
-                    prop_assert!(is_dead || deadline > seen_dead, "it was seen dead");
-                    prop_assert!(is_dead || deadline > now || precise < deadline && coarse + MARGIN < deadline);
-                    seen_dead = seen_dead.max(if is_dead { deadline } else { 0 });
+                    let is_expired = clock.is_expired(at(deadline));
+                    prop_assert!(!is_expired || deadline <= now, "expired before its deadline");
+                    prop_assert!(is_expired || deadline > seen_dead, "it was seen expired");
+                    prop_assert!(is_expired || deadline > now || precise < deadline && coarse + MARGIN < deadline);
+                    seen_dead = seen_dead.max(if is_expired { deadline } else { 0 });
                 }
                 Op::Lazy(a, b) => {
                     let lazy = clock.lazy_now();
                     let (a, b) = (now.saturating_add_signed(a), now.saturating_add_signed(b));
                     for deadline in [a, b, a] {
-                        let is_dead = lazy.is_dead(at(deadline));
-                        prop_assert!(!is_dead || deadline <= now, "dead before its time");
-                        prop_assert!(is_dead || deadline > seen_dead, "it was seen dead");
-                        seen_dead = seen_dead.max(if is_dead { deadline } else { 0 });
+                        let is_expired = lazy.is_expired(at(deadline));
+                        prop_assert!(!is_expired || deadline <= now, "expired before its deadline");
+                        prop_assert!(is_expired || deadline > seen_dead, "it was seen expired");
+                        seen_dead = seen_dead.max(if is_expired { deadline } else { 0 });
                     }
                     let at_least = lazy.at_least().nanoseconds() - EPOCH;
                     prop_assert!(coarse <= at_least && at_least <= now);
@@ -301,9 +305,10 @@ proptest! {
     }
 }
 
-/// The figures go together: a coarse clock may lag as far as a kernel that ticks each 10 ms lets it, and more.
+/// The constants depend on each other: the coarse clock may lag as far as kernels that tick every 10 ms let it, and
+/// more.
 #[test]
-fn the_margins_leave_room() {
+fn margin_allows_for_the_slowest_kernel_tick() {
     const { assert!(MARGIN == LAG + STEP && LAG >= 2 * 10 * MS) }
     assert_eq!(Duration::from_nanos(MARGIN), Duration::from_millis(50));
 }

@@ -1,5 +1,4 @@
-//! The present and other instants, worked out no sooner than somebody asks: most decisions need less than a
-//! precise reading.
+//! The present and other instants, computed when first needed: most decisions need less than a precise reading.
 
 use std::{cell::Cell, num::NonZeroU64, time::Duration};
 
@@ -10,15 +9,16 @@ use super::{
     deadline::{Deadline, EPOCH, Now, Tick},
 };
 
-/// The present, for one decision of many questions: it is read once, as coarsely as the questions allow, and a second
-/// time where one of them needs it precisely. So an answer is never as of an earlier instant than the one before it.
+/// The present, for one decision that consists of several checks. The clock is read once, as coarsely as the checks
+/// allow, and a second time if one of them needs a precise reading. So no check is answered as of an earlier instant
+/// than the check before it.
 pub(crate) struct LazyNow<'a> {
     clock: &'a Clock,
     bounds: Cell<Option<(Tick, Tick)>>,
     precise: Cell<Option<Tick>>,
 }
 
-/// An instant that is not worked out before somebody asks for it.
+/// An instant that is computed when it is first needed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LazyInstant {
     pub(super) epoch: Instant,
@@ -35,12 +35,12 @@ impl Clock {
         LazyInstant { epoch: self.epoch, tick }
     }
 
-    /// The instant of `deadline`; `None` for a persistent one.
+    /// Returns the instant of `deadline`; `None` if it is persistent.
     pub(crate) fn instant_of(&self, deadline: Deadline) -> Option<Instant> {
         deadline.0.map(|deadline| self.instant(Tick(deadline)))
     }
 
-    /// The present, read when it is first asked for.
+    /// Returns the present, which is read when it is first needed.
     #[inline]
     pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
         LazyNow { clock: self, bounds: Cell::new(None), precise: Cell::new(None) }
@@ -67,7 +67,7 @@ impl LazyInstant {
 }
 
 impl LazyNow<'_> {
-    /// Ticks between which the present lies for certain.
+    /// Returns ticks between which the present certainly lies.
     #[inline(always)]
     fn bounds(&self) -> (Tick, Tick) {
         if let Some(precise) = self.precise.get() {
@@ -94,12 +94,12 @@ impl LazyNow<'_> {
 
 impl Now for LazyNow<'_> {
     #[inline(always)]
-    fn is_dead(&self, deadline: Deadline) -> bool {
+    fn is_expired(&self, deadline: Deadline) -> bool {
         let (earliest, latest) = self.bounds();
-        if deadline.is_dead(earliest) {
+        if deadline.is_expired(earliest) {
             return true;
         }
-        deadline.is_dead(latest) && deadline.is_dead(self.tick())
+        deadline.is_expired(latest) && deadline.is_expired(self.tick())
     }
 
     #[inline]

@@ -1,5 +1,5 @@
-//! The machine's two monotonic clocks as they are read, and what the whole process knows of the precise one. In tests
-//! all are numbers that a test sets.
+//! The machine's two monotonic clocks, and the horizon of precise readings that the whole process shares. Tests replace
+//! all three by numbers that they set.
 
 use std::sync::atomic::AtomicU64;
 
@@ -12,7 +12,7 @@ pub(super) struct Machine {
     fake: Option<&'static fake::Fake>,
 }
 
-/// On cache lines of its own: each look-up reads it, and it is hardly ever written.
+/// On cache lines of its own: each lookup reads it, and it is written only once per `STEP`.
 #[repr(align(128))]
 struct Horizon(AtomicU64);
 
@@ -42,7 +42,7 @@ impl Machine {
         nanoseconds(ClockId::MonotonicCoarse)
     }
 
-    /// What all precise readings are below.
+    /// Returns the horizon, which is above all precise readings.
     #[inline(always)]
     pub(super) fn horizon(self) -> &'static AtomicU64 {
         #[cfg(test)]
@@ -61,14 +61,15 @@ fn nanoseconds(clock: ClockId) -> u64 {
 
 #[cfg(test)]
 pub(super) mod fake {
+    // All threads see the steps of a fake clock in one order, as those of a hardware clock.
     use std::sync::{Mutex, atomic::Ordering::SeqCst};
 
     use super::*;
 
-    /// All of them, so that no leak is seen in what lives as long as the tests.
+    /// All fakes, so that leak checkers find them reachable.
     static ALL: Mutex<Vec<&'static Fake>> = Mutex::new(Vec::new());
 
-    /// Clocks that stand until a test moves them, and count how often they were read.
+    /// Clocks that stand still until a test moves them, and that count their readings.
     #[derive(Debug, Default)]
     pub(in super::super) struct Fake {
         precise: AtomicU64,
@@ -78,7 +79,7 @@ pub(super) mod fake {
     }
 
     impl Fake {
-        /// Clocks that both show `now`.
+        /// Returns clocks that both show `now`.
         pub(in super::super) fn at(now: u64) -> &'static Fake {
             let fake = Fake::default();
             fake.precise.store(now, SeqCst);
@@ -92,22 +93,22 @@ pub(super) mod fake {
             Machine { fake: Some(self) }
         }
 
-        /// Lets time go on; the coarse clock stands still.
+        /// Advances the precise clock; the coarse clock stands still.
         pub(in super::super) fn pass(&self, nanoseconds: u64) {
             self.precise.fetch_add(nanoseconds, SeqCst);
         }
 
-        /// Lets the coarse clock catch up, but for `lag`. It never goes back.
+        /// Advances the coarse clock to `lag` behind the precise one. It never goes back.
         pub(in super::super) fn tick(&self, lag: u64) {
             self.coarse.fetch_max(self.precise_now() - lag, SeqCst);
         }
 
-        /// What the precise clock shows, without a reading.
+        /// Returns the time of the precise clock without counting a reading.
         pub(in super::super) fn precise_now(&self) -> u64 {
             self.precise.load(SeqCst)
         }
 
-        /// How often the precise clock was read.
+        /// Returns the number of readings of the precise clock.
         pub(in super::super) fn precise_readings(&self) -> u64 {
             self.precise_readings.load(SeqCst)
         }

@@ -1,9 +1,9 @@
-//! Whether somebody compiled Tokio with its feature `test-util`: Cargo does not tell a crate of its
-//! dependencies' features, so it is read off what Tokio exports.
+//! Detects whether Tokio was compiled with its feature `test-util`. Cargo does not expose the features of a dependency,
+//! so this is derived from Tokio's exports.
 
-/// Whether Tokio was compiled with `test-util`, so that its clock may be paused.
+/// True if Tokio was compiled with `test-util`, so that its clock may be paused.
 pub(super) const TEST_UTIL: bool = {
-    // The glob shadows the `pause` below exactly where Tokio has one.
+    // The glob import shadows the `pause` below if and only if Tokio exports one.
     #[allow(unused_imports)]
     use tokio::time::*;
     pause_is_tokios(pause)

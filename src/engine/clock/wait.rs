@@ -1,5 +1,5 @@
-//! Waits for an instant of one clock, on the timer of whatever runtime polls. That may keep another time: in tests, a
-//! clock that is paused or advanced, and then a sleep is over at once, or too soon, and ever again.
+//! Waiting for an instant of one clock, on the timer of another runtime. That timer may keep another time: a paused or
+//! advanced clock in tests. Then a sleep may end immediately or too early, repeatedly.
 
 use std::{
     future::poll_fn,
@@ -13,12 +13,12 @@ use tokio::{task::spawn_blocking, time::timeout_at};
 
 use super::{Clock, deadline::Deadline};
 
-/// How often a clock is looked at that is not the one of the timer.
+/// Interval for checks of a clock that differs from the timer's.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Clock {
-    /// Waits for `future` until this clock has reached `deadline`, and the timer's too; `None` where that came first. A
-    /// runtime is needed only where there is a deadline. Cancel safe where `future` is.
+    /// Waits for `future` until both this clock and the timer have reached `deadline`; returns `None` if they reach it
+    /// first. A runtime is needed only if there is a deadline. Cancel safe if `future` is.
     pub(crate) async fn timeout_at<F: Future>(
         &self,
         deadline: Deadline,
@@ -29,8 +29,8 @@ impl Clock {
         if let Ok(output) = timeout_at(at, future.as_mut()).await {
             return Some(output);
         }
-        // Only where the timer keeps another time.
-        while !deadline.is_dead(self.now()) {
+        // Reached only if the timer keeps another time.
+        while !deadline.is_expired(self.now()) {
             if let Some(output) = pause(future.as_mut()).await {
                 return Some(output);
             }
@@ -39,7 +39,8 @@ impl Clock {
     }
 }
 
-/// Waits for `future`, for a while of real time at most: on a thread, as no timer of a paused clock can.
+/// Waits for `future`, for a short real time at most. It sleeps on a thread, because the timer of a paused clock
+/// cannot.
 async fn pause<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut pause = spawn_blocking(|| thread::sleep(PAUSE));
     poll_fn(|cx| match future.as_mut().poll(cx) {

@@ -1,18 +1,18 @@
-//! The wall clock, by which processes and machines agree, at an instant of Tokio's clock.
+//! Wall clock time, which processes and machines share, of an instant of Tokio's clock.
 
 use std::time::{self, Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Two readings that are no further apart are taken to be of one moment.
+/// Maximum distance of two readings that count as simultaneous.
 const CLOSE: Duration = Duration::from_micros(5);
 
-/// How often they are tried to get so close: a thread may be kept waiting between them.
+/// Number of attempts to get two such readings: the thread may be descheduled between them.
 const TRIES: usize = 64;
 
-/// What the wall clock shows at `instant`, since 1970.
+/// Returns the wall clock time at `instant`, as the time since 1970.
 ///
-/// A clock of Tokio's that was paused or advanced is ahead of the machine's or behind it, and by as much is this.
+/// If Tokio's clock was paused or advanced, the result differs from the machine's wall clock by the same amount.
 pub(crate) fn wall_clock(instant: Instant) -> Duration {
     let (now, wall) = one_moment();
     match instant.checked_duration_since(now) {
@@ -21,7 +21,7 @@ pub(crate) fn wall_clock(instant: Instant) -> Duration {
     }
 }
 
-/// The machine's two clocks.
+/// Reads the monotonic clock and the wall clock of the machine at one moment.
 fn one_moment() -> (Instant, Duration) {
     let mut closest = Duration::MAX;
     let mut moment = (time::Instant::now(), Duration::ZERO);
@@ -45,11 +45,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_paused_clock_is_advanced_by_counts() {
+    async fn wall_clock_follows_an_advanced_clock() {
         let begin = wall_clock(Instant::now());
         tokio::time::advance(Duration::from_secs(3_600)).await;
         let hour = wall_clock(Instant::now()) - begin;
         let error = hour.abs_diff(Duration::from_secs(3_600));
-        assert!(error < Duration::from_millis(1), "an hour of a paused clock is {hour:?}");
+        assert!(error < Duration::from_millis(1), "one hour of a paused clock became {hour:?}");
     }
 }

@@ -1,10 +1,11 @@
-//! A channel: the events of some causes, and the subscribers who read them, each at its own place.
+//! A channel: the unread events of one set of causes, and the subscribers that read them, each at its own position.
 //!
-//! 1. The events are a run without gaps that ends with the last one; each has the next number.
-//! 2. Each reader is counted where it stands: at the event that it reads next, or at the end. So nothing
-//!    that happens here looks at all readers, but for what the sweeper asks of them.
-//! 3. Somebody stands at the first event: what all have read is given away at once.
-//! 4. This runs under the log's lock, and so never drops an event, nor clones, wakes or drops a waker.
+//! 1. The events are numbered consecutively, without gaps up to the newest.
+//! 2. Each reader is counted at its position: at the event that it reads next, or at the end. So no operation visits
+//!    all readers, except those that look for the reader with the least free capacity.
+//! 3. At least one reader is at the first event: an event that all readers have read is removed immediately.
+//! 4. All of this runs under the log's lock. It therefore never drops an event, and never clones, wakes or drops a
+//!    waker: each of these may run user code.
 
 use std::{mem, task::Waker};
 
@@ -14,58 +15,62 @@ use smallvec::SmallVec;
 use super::{Lagged, chunked_deque::ChunkedDeque, queued_event::QueuedEvent};
 use crate::engine::clock::Clock;
 
-/// The number of a channel's first event: so high that those of a reader who comes with events of its own
-/// have numbers before it.
+/// Number of the first event of a channel. It is large because a reader that moves in from another channel may bring
+/// earlier events, which get smaller numbers.
 const FIRST: u64 = 1 << 62;
 
 pub(super) type Wakers = SmallVec<[Waker; 2]>;
 
+/// Events of one set of causes, and their readers.
 pub(super) struct Channel<K, V> {
     causes: u8,
-    /// How many events are kept at most; `None` where each is kept until all have read it.
+    /// Maximum number of unread events; `None` for lossless subscribers, whose events are kept until all of them have
+    /// read them.
     ring: Option<u64>,
     events: ChunkedDeque<Slot<K, V>>,
-    /// The number of the first of `events`.
+    /// Number of the first event in `events`.
     first: u64,
-    /// How many readers have read all there is.
+    /// Number of readers that have read all events.
     at_end: usize,
     readers: Slab<Reader>,
-    /// The wakers of those who wait.
-    armed: Slab<Waker>,
-    /// How often `armed` was emptied: a reader's place in it is of one round.
-    round: u64,
-    /// The reader with the least room and the number up to which it has; unknown where that has changed.
+    /// Wakers of the readers that wait for an event.
+    wakers: Slab<Waker>,
+    /// Number of times that `wakers` was emptied. A reader's index into `wakers` is valid for one round only.
+    waker_round: u64,
+    /// The reader with the least free capacity, and the event number up to which it has capacity; `None` if unknown.
     fullest: Option<(usize, u64)>,
-    /// How many events fell out of the ring before readers had them, for each of these.
+    /// Events pushed out of the ring before a reader had read them, counted once per reader.
     #[cfg(feature = "metrics")]
     missed: u64,
 }
 
+/// An unread event.
 struct Slot<K, V> {
     event: QueuedEvent<K, V>,
-    /// How many readers read it next.
-    standing: usize,
+    /// Number of readers that read this event next.
+    next_readers: usize,
 }
 
 struct Reader {
-    /// The number of the event it reads next. In a ring that may be gone: it stands at the first then.
+    /// Number of the event that it reads next. In a ring that event may be gone; the reader then counts at the first
+    /// one.
     next: u64,
-    /// What it missed before it came into this channel.
+    /// Events missed before the reader moved into this channel.
     missed: u64,
-    /// How many unread events it may have before it holds back the sweeper. Nothing to a ring.
+    /// Number of unread events from which on the reader delays the sweeper. Unused in a ring.
     capacity: u64,
-    /// A round and the place in `armed`.
-    armed: Option<(u64, usize)>,
+    /// Round and index of its waker in `wakers`.
+    waker_key: Option<(u64, usize)>,
 }
 
-/// What a reader has found.
+/// Result of reading: an event, or the number of missed events.
 pub(super) struct Found<K, V> {
     pub(super) item: Result<QueuedEvent<K, V>, Lagged>,
-    /// From now on this reader has half of its capacity free, and had not before.
+    /// True if exactly this read freed half of the reader's capacity.
     pub(super) half_free: bool,
 }
 
-/// What a reader takes along into another channel.
+/// State of a reader that moves to another channel.
 pub(super) struct ReaderTransfer<K, V> {
     unread: Vec<QueuedEvent<K, V>>,
     missed: u64,
@@ -81,8 +86,8 @@ impl<K, V> Channel<K, V> {
             first: FIRST,
             at_end: 0,
             readers: Slab::new(),
-            armed: Slab::new(),
-            round: 0,
+            wakers: Slab::new(),
+            waker_round: 0,
             fullest: None,
             #[cfg(feature = "metrics")]
             missed: 0,
@@ -103,37 +108,38 @@ impl<K, V> Channel<K, V> {
     }
 
     pub(super) fn is_awaited(&self) -> bool {
-        !self.armed.is_empty()
+        !self.wakers.is_empty()
     }
 
     pub(super) fn readers(&self) -> usize {
         self.readers.len()
     }
 
-    /// Takes in a reader who begins behind the last event, whatever others have not read yet.
+    /// Adds a reader positioned after the last event, regardless of unread events of others.
     pub(super) fn join(&mut self, capacity: u64) -> usize {
         self.attach(ReaderTransfer { unread: Vec::new(), missed: 0, capacity })
     }
 
-    /// Takes in a reader from a channel of more causes, with what it has not read there.
+    /// Adds a reader that comes from a channel of more causes, with its unread events.
     pub(super) fn attach(&mut self, transfer: ReaderTransfer<K, V>) -> usize {
         let ReaderTransfer { mut unread, missed, capacity } = transfer;
         let behind = unread.len();
-        // Both are runs without gaps of the same events, up to the last: what is only in the longer comes before
-        // the shorter. All that are here too are also where they come from, so none is dropped.
+        // Both sequences end with the same event and have no gaps, so the longer one only adds events before the
+        // shorter one. The truncated events are shared with the source channel, so no event is dropped here, under the
+        // log's lock.
         unread.truncate(behind.saturating_sub(self.events.len()));
         self.first -= unread.len() as u64;
         for event in unread.into_iter().rev() {
-            self.events.push_front(Slot { event, standing: 0 });
+            self.events.push_front(Slot { event, next_readers: 0 });
         }
         let index = self.events.len() - behind;
-        *self.standing(index) += 1;
+        *self.readers_at(index) += 1;
         self.fullest = None;
         let next = self.first + index as u64;
-        self.readers.insert(Reader { next, missed, capacity, armed: None })
+        self.readers.insert(Reader { next, missed, capacity, waker_key: None })
     }
 
-    /// What a reader who goes into a channel of fewer `causes` takes along.
+    /// Copies the state of a reader that moves to a channel of fewer `causes`.
     pub(super) fn detach(
         &mut self,
         reader: usize,
@@ -143,7 +149,8 @@ impl<K, V> Channel<K, V> {
         let Reader { next, missed, capacity, .. } = self.readers[reader];
         let mut unread = Vec::new();
         for index in next.saturating_sub(self.first) as usize..self.events.len() {
-            let event = &mut self.events.get_mut(index).expect("it is within").event;
+            let event =
+                &mut self.events.get_mut(index).expect("the index is below the length").event;
             if event.cause().bit() & causes != 0 {
                 unread.push(QueuedEvent::Event(event.share(clock)));
             }
@@ -151,22 +158,23 @@ impl<K, V> Channel<K, V> {
         ReaderTransfer { unread, missed: missed + self.first.saturating_sub(next), capacity }
     }
 
-    /// Lets a reader go; gives back its waker, and to `gone` what nobody will read any more.
+    /// Removes a reader and returns its waker. Events without a remaining reader go to `discarded`, to be dropped after
+    /// unlock.
     pub(super) fn leave(
         &mut self,
         reader: usize,
-        gone: &mut impl Extend<QueuedEvent<K, V>>,
+        discarded: &mut impl Extend<QueuedEvent<K, V>>,
     ) -> Option<Waker> {
         let reader = self.readers.remove(reader);
-        *self.standing(self.index(&reader)) -= 1;
+        *self.readers_at(self.index(&reader)) -= 1;
         self.fullest = None;
-        while self.events.get_mut(0).is_some_and(|slot| slot.standing == 0) {
-            gone.extend(self.pop().map(|slot| slot.event));
+        while self.events.get_mut(0).is_some_and(|slot| slot.next_readers == 0) {
+            discarded.extend(self.pop().map(|slot| slot.event));
         }
-        self.place_in_armed(&reader).map(|place| self.armed.remove(place))
+        self.waker_index(&reader).map(|index| self.wakers.remove(index))
     }
 
-    /// Adds what is told, and takes the wakers of those who wait for it; gives back what falls out of the ring.
+    /// Appends an event and takes the wakers of all waiting readers. Returns the event pushed out of the ring, if any.
     pub(super) fn push(
         &mut self,
         event: QueuedEvent<K, V>,
@@ -175,14 +183,14 @@ impl<K, V> Channel<K, V> {
         self.take_wakers(wakers);
         let is_full = self.ring.is_some_and(|ring| self.events.len() as u64 >= ring);
         let oldest = if is_full { self.pop() } else { None };
-        let standing = mem::take(&mut self.at_end);
-        self.events.push_back(Slot { event, standing });
+        let next_readers = mem::take(&mut self.at_end);
+        self.events.push_back(Slot { event, next_readers });
         let oldest = oldest?;
-        // Who stood there missed it, and goes on with what is the first now.
-        *self.standing(0) += oldest.standing;
+        // Readers of the event pushed out have missed it, and continue with the new first event.
+        *self.readers_at(0) += oldest.next_readers;
         #[cfg(feature = "metrics")]
         {
-            self.missed += oldest.standing as u64;
+            self.missed += oldest.next_readers as u64;
         }
         Some(oldest.event)
     }
@@ -192,13 +200,13 @@ impl<K, V> Channel<K, V> {
     }
 
     pub(super) fn take_wakers(&mut self, wakers: &mut Wakers) {
-        if !self.armed.is_empty() {
-            self.round += 1;
-            wakers.extend(self.armed.drain());
+        if !self.wakers.is_empty() {
+            self.waker_round += 1;
+            wakers.extend(self.wakers.drain());
         }
     }
 
-    /// The next event of a reader, or how many it missed before that; `None` where it has read all.
+    /// Returns the next event of a reader, or the number of events missed before it; `None` if it has read all.
     pub(super) fn read(&mut self, id: usize, clock: &Clock) -> Option<Found<K, V>> {
         let reader = &mut self.readers[id];
         let missed = mem::take(&mut reader.missed) + self.first.saturating_sub(reader.next);
@@ -211,9 +219,9 @@ impl<K, V> Channel<K, V> {
         let slot = self.events.get_mut(index)?;
         reader.next += 1;
         let half_free = unread as u64 - 1 == reader.capacity / 2;
-        slot.standing -= 1;
-        let was_last = index == 0 && slot.standing == 0;
-        *self.standing(index + 1) += 1;
+        slot.next_readers -= 1;
+        let was_last = index == 0 && slot.next_readers == 0;
+        *self.readers_at(index + 1) += 1;
         let event = match was_last {
             true => self.pop()?.event,
             false => QueuedEvent::Event(self.events.get_mut(index)?.event.share(clock)),
@@ -222,18 +230,18 @@ impl<K, V> Channel<K, V> {
         Some(Found { item: Ok(event), half_free })
     }
 
-    /// Whether this waker is the one that will wake the reader.
+    /// Returns whether `waker` wakes the same task as the registered waker of the reader.
     pub(super) fn will_wake(&self, reader: usize, waker: &Waker) -> bool {
-        let place = self.place_in_armed(&self.readers[reader]);
-        place.is_some_and(|place| self.armed[place].will_wake(waker))
+        let index = self.waker_index(&self.readers[reader]);
+        index.is_some_and(|index| self.wakers[index].will_wake(waker))
     }
 
-    /// Has the reader woken when there is something to read; gives back the waker it had before.
+    /// Registers the waker of a reader for the next event; returns the previous waker.
     pub(super) fn arm(&mut self, reader: usize, waker: Waker) -> Option<Waker> {
-        if let Some(place) = self.place_in_armed(&self.readers[reader]) {
-            return Some(mem::replace(&mut self.armed[place], waker));
+        if let Some(index) = self.waker_index(&self.readers[reader]) {
+            return Some(mem::replace(&mut self.wakers[index], waker));
         }
-        self.readers[reader].armed = Some((self.round, self.armed.insert(waker)));
+        self.readers[reader].waker_key = Some((self.waker_round, self.wakers.insert(waker)));
         None
     }
 
@@ -242,12 +250,12 @@ impl<K, V> Channel<K, V> {
         reader.missed + self.end() - reader.next
     }
 
-    /// How many events the fullest reader has room for.
+    /// Returns the free capacity of the reader with the least of it.
     pub(super) fn room(&mut self) -> u64 {
         self.limit().saturating_sub(self.end())
     }
 
-    /// How many events the fullest reader has beyond its capacity.
+    /// Returns the number of unread events beyond the capacity of the reader with the most of them.
     pub(super) fn overflow(&mut self) -> u64 {
         self.end().saturating_sub(self.limit())
     }
@@ -257,9 +265,9 @@ impl<K, V> Channel<K, V> {
         self.readers.iter().all(|(_, reader)| end - reader.next <= reader.capacity / 2)
     }
 
-    /// The number up to which all have room.
+    /// Returns the event number up to which all readers have capacity.
     fn limit(&mut self) -> u64 {
-        // Of all the others the limit only grows: it stays that of the fullest until that one reads.
+        // The limits of readers only grow. So the minimum stays valid until the reader that it belongs to reads.
         let (_, limit) = *self.fullest.get_or_insert_with(|| {
             let limit =
                 |(id, reader): (usize, &Reader)| (id, reader.next.saturating_add(reader.capacity));
@@ -269,29 +277,29 @@ impl<K, V> Channel<K, V> {
         limit
     }
 
-    /// The number of the next event to come.
+    /// Returns the number of the next event to be appended.
     fn end(&self) -> u64 {
         self.first + self.events.len() as u64
     }
 
-    /// Where a reader stands.
+    /// Returns the index of a reader's position in `events`.
     fn index(&self, reader: &Reader) -> usize {
         reader.next.saturating_sub(self.first) as usize
     }
 
-    /// How many readers stand there.
-    fn standing(&mut self, index: usize) -> &mut usize {
+    /// Returns the number of readers at a position.
+    fn readers_at(&mut self, index: usize) -> &mut usize {
         match self.events.get_mut(index) {
-            Some(slot) => &mut slot.standing,
+            Some(slot) => &mut slot.next_readers,
             None => &mut self.at_end,
         }
     }
 
-    fn place_in_armed(&self, reader: &Reader) -> Option<usize> {
-        reader.armed.filter(|(round, _)| *round == self.round).map(|(_, place)| place)
+    fn waker_index(&self, reader: &Reader) -> Option<usize> {
+        reader.waker_key.filter(|(round, _)| *round == self.waker_round).map(|(_, index)| index)
     }
 
-    /// Takes the first event out. What stood there has to stand elsewhere.
+    /// Removes the first event. The caller must count its readers at another position.
     fn pop(&mut self) -> Option<Slot<K, V>> {
         let slot = self.events.pop_front()?;
         self.first += 1;

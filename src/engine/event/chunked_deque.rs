@@ -1,31 +1,32 @@
-//! A queue in pieces: it neither moves what it holds as it grows, nor keeps memory for what it held.
+//! A double-ended queue in chunks: it does not move its items when it grows, and returns memory when it shrinks.
 
 use std::collections::VecDeque;
 
-/// How much memory a piece takes about.
-const PIECE_BYTES: usize = 8 << 10;
+/// Approximate size of a chunk.
+const CHUNK_BYTES: usize = 8 << 10;
 
-/// How many a piece holds at most.
-const PIECE_LEN: usize = 64;
+/// Maximum number of items per chunk.
+const MAX_CHUNK_LEN: usize = 64;
 
-/// For how many pieces room is kept.
-const SPARE: usize = 64;
+/// Number of chunk pointers for which memory is always kept.
+const RETAINED_SLOTS: usize = 64;
 
+/// A double-ended queue of chunks.
 pub(super) struct ChunkedDeque<T> {
-    /// None is empty, and all between the first and the last are full.
-    pieces: VecDeque<VecDeque<T>>,
+    /// No chunk is empty, and all chunks between the first and the last are full.
+    chunks: VecDeque<VecDeque<T>>,
     len: usize,
-    /// One is kept, so that a queue that stays short takes no memory again and again.
+    /// One empty chunk, so that a queue that stays short does not allocate repeatedly.
     spare: Option<VecDeque<T>>,
 }
 
 impl<T> ChunkedDeque<T> {
-    /// How many a piece holds: a power of two.
-    const PIECE: usize = {
+    /// Number of items per chunk, a power of two.
+    const CHUNK_LEN: usize = {
         let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
-        let fitting = PIECE_BYTES / size;
-        if fitting >= PIECE_LEN {
-            PIECE_LEN
+        let fitting = CHUNK_BYTES / size;
+        if fitting >= MAX_CHUNK_LEN {
+            MAX_CHUNK_LEN
         } else if fitting == 0 {
             1
         } else {
@@ -34,7 +35,7 @@ impl<T> ChunkedDeque<T> {
     };
 
     pub(super) fn new() -> Self {
-        Self { pieces: VecDeque::new(), len: 0, spare: None }
+        Self { chunks: VecDeque::new(), len: 0, spare: None }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -43,24 +44,24 @@ impl<T> ChunkedDeque<T> {
 
     #[inline]
     pub(super) fn push_back(&mut self, item: T) {
-        match self.pieces.back_mut() {
-            Some(piece) if piece.len() < Self::PIECE => piece.push_back(item),
+        match self.chunks.back_mut() {
+            Some(chunk) if chunk.len() < Self::CHUNK_LEN => chunk.push_back(item),
             _ => {
-                let mut piece = self.piece();
-                piece.push_back(item);
-                self.pieces.push_back(piece);
+                let mut chunk = self.chunk();
+                chunk.push_back(item);
+                self.chunks.push_back(chunk);
             }
         }
         self.len += 1;
     }
 
     pub(super) fn push_front(&mut self, item: T) {
-        match self.pieces.front_mut() {
-            Some(piece) if piece.len() < Self::PIECE => piece.push_front(item),
+        match self.chunks.front_mut() {
+            Some(chunk) if chunk.len() < Self::CHUNK_LEN => chunk.push_front(item),
             _ => {
-                let mut piece = self.piece();
-                piece.push_front(item);
-                self.pieces.push_front(piece);
+                let mut chunk = self.chunk();
+                chunk.push_front(item);
+                self.chunks.push_front(chunk);
             }
         }
         self.len += 1;
@@ -68,13 +69,15 @@ impl<T> ChunkedDeque<T> {
 
     #[inline]
     pub(super) fn pop_front(&mut self) -> Option<T> {
-        let piece = self.pieces.front_mut()?;
-        let item = piece.pop_front();
+        let chunk = self.chunks.front_mut()?;
+        let item = chunk.pop_front();
         self.len -= 1;
-        if piece.is_empty() {
-            self.spare = self.pieces.pop_front();
-            if self.pieces.capacity() > SPARE && self.pieces.len() < self.pieces.capacity() / 4 {
-                self.pieces.shrink_to(self.pieces.capacity() / 2);
+        if chunk.is_empty() {
+            self.spare = self.chunks.pop_front();
+            if self.chunks.capacity() > RETAINED_SLOTS
+                && self.chunks.len() < self.chunks.capacity() / 4
+            {
+                self.chunks.shrink_to(self.chunks.capacity() / 2);
             }
         }
         item
@@ -82,21 +85,21 @@ impl<T> ChunkedDeque<T> {
 
     #[inline]
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        let first = self.pieces.front()?.len();
-        let (piece, index) = match index.checked_sub(first) {
+        let first = self.chunks.front()?.len();
+        let (chunk, index) = match index.checked_sub(first) {
             None => (0, index),
-            Some(behind) => (1 + behind / Self::PIECE, behind % Self::PIECE),
+            Some(behind) => (1 + behind / Self::CHUNK_LEN, behind % Self::CHUNK_LEN),
         };
-        self.pieces.get_mut(piece)?.get_mut(index)
+        self.chunks.get_mut(chunk)?.get_mut(index)
     }
 
-    /// Takes all out, to be dropped one by one.
+    /// Removes all items, so that the caller can drop them one by one.
     pub(super) fn into_items(self) -> impl Iterator<Item = T> {
-        self.pieces.into_iter().flatten()
+        self.chunks.into_iter().flatten()
     }
 
-    fn piece(&mut self) -> VecDeque<T> {
-        self.spare.take().unwrap_or_else(|| VecDeque::with_capacity(Self::PIECE))
+    fn chunk(&mut self) -> VecDeque<T> {
+        self.spare.take().unwrap_or_else(|| VecDeque::with_capacity(Self::CHUNK_LEN))
     }
 }
 
@@ -108,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_whole_one(ops in prop::collection::vec(0..7_u8, 0..2_000)) {
+        fn chunked_deque_behaves_like_a_vec_deque(ops in prop::collection::vec(0..7_u8, 0..2_000)) {
             let (mut chunked_deque, mut whole) = (ChunkedDeque::<[u64; 128]>::new(), VecDeque::new());
             for (item, op) in ops.into_iter().enumerate() {
                 let item = [item as u64; 128];
@@ -133,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_holds_as_many_as_fit() {
-        assert_eq!(ChunkedDeque::<u64>::PIECE, 64);
-        assert_eq!(ChunkedDeque::<()>::PIECE, 64);
-        assert_eq!(ChunkedDeque::<[u64; 128]>::PIECE, 8);
-        assert_eq!(ChunkedDeque::<[u64; 100]>::PIECE, 8);
-        assert_eq!(ChunkedDeque::<[u8; 100_000]>::PIECE, 1);
+    fn chunk_holds_as_many_items_as_fit() {
+        assert_eq!(ChunkedDeque::<u64>::CHUNK_LEN, 64);
+        assert_eq!(ChunkedDeque::<()>::CHUNK_LEN, 64);
+        assert_eq!(ChunkedDeque::<[u64; 128]>::CHUNK_LEN, 8);
+        assert_eq!(ChunkedDeque::<[u64; 100]>::CHUNK_LEN, 8);
+        assert_eq!(ChunkedDeque::<[u8; 100_000]>::CHUNK_LEN, 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The log: what was told and not yet read by all, in a channel for each set of causes that somebody hears.
+//! The event log: unread events, in one channel per set of subscribed causes.
 
 use std::{
     mem::needs_drop,
@@ -23,48 +23,49 @@ use crate::engine::{
     store::{Cause, DepartureWaiters, Event, Journal, Taken},
 };
 
+/// The event log: published events that some subscriber has not read.
 pub(super) struct Log<K, V> {
-    /// A channel has at least one reader, and of two no causes are the same, or one is lossless and the other not.
-    /// So there are few of them, however many subscribers.
+    /// Each channel has at least one reader. Two channels differ in their causes or in being lossless, so there are few
+    /// channels, however many subscribers.
     channels: Slab<Channel<K, V>>,
-    /// How many events a subscriber that is not lossless may fall behind.
+    /// Number of events that a subscriber may fall behind, if it is not lossless.
     ring: u64,
-    /// Kept for its memory.
+    /// Buffer for departures taken from the journal; kept for its allocation.
     taken: Taken<K, V>,
-    /// The sweeper waits for room.
+    /// True while the sweeper waits for capacity.
     held_back: bool,
     closed: bool,
-    /// How long after their deadlines values were seen to leave, of those of which somebody heard.
+    /// Lag of the published events: the time from an entry's deadline to the detection of its expiry.
     #[cfg(feature = "metrics")]
     lag: Histogram,
-    /// How many events were missed in channels that are gone.
+    /// Number of events missed in channels that were removed.
     #[cfg(feature = "metrics")]
     missed: u64,
 }
 
-/// Where a subscriber is.
+/// Identifies a subscriber: its channel, and the reader in it.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ReaderId {
     channel: usize,
     reader: usize,
 }
 
-/// What is to be done when the log is unlocked again: all of it may run somebody's code.
+/// Work to do after the log is unlocked, because each part of it may run user code.
 pub(super) struct AfterUnlock<K, V> {
     pub(super) wakers: Wakers,
-    /// The waker of one who waits no more.
-    unarmed: Option<Waker>,
-    /// What nobody will read any more.
-    gone: SmallVec<[QueuedEvent<K, V>; 1]>,
-    /// Those who waited for a value to leave.
+    /// Waker of a subscriber that was removed while it waited.
+    removed_waker: Option<Waker>,
+    /// Events that no subscriber will read.
+    discarded: SmallVec<[QueuedEvent<K, V>; 1]>,
+    /// Departure waiters to notify.
     notifications: Vec<PendingNotification<K, V>>,
-    /// A channel that has no readers any more.
-    left: Option<Channel<K, V>>,
-    /// The sweeper may go on.
+    /// A channel whose last reader was removed.
+    removed_channel: Option<Channel<K, V>>,
+    /// True to wake the sweeper, which waits for capacity.
     pub(super) resumes_sweeper: bool,
 }
 
-/// Who waited for a value to leave, the key by which they were found, and what they waited for.
+/// Waiters of a departure, the key by which they are registered, and the event that they wait for.
 type PendingNotification<K, V> = (Arc<DepartureWaiters<K, V>>, K, Arc<Event<K, V>>);
 
 impl<K, V> Log<K, V> {
@@ -92,13 +93,13 @@ impl<K, V> Log<K, V> {
         let Self { channels, taken, closed, .. } = self;
         #[cfg(feature = "metrics")]
         let lags = &mut self.lag;
-        // Taken while the log is locked: two threads that flush can't swap their departures.
+        // Under the log's lock, so that two flushing threads cannot swap the departures that they take.
         journal.take(taken);
         taken.drain(|mut departure| {
             let waiters = departure.waiters.take();
             let cause = departure.cause.bit();
             let channels = channels.iter_mut().map(|(_, channel)| channel);
-            let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
+            let mut subscribed = channels.filter(|channel| channel.causes() & cause != 0);
             #[cfg(feature = "metrics")]
             let lag = departure.lag();
             let mut event = QueuedEvent::Departure(departure);
@@ -106,12 +107,12 @@ impl<K, V> Log<K, V> {
                 let (waiters, key) = *waiters;
                 after.notifications.push((waiters, key, event.share(clock)));
             }
-            let Some(first) = hear.next().filter(|_| !*closed) else {
-                return after.gone.push(event);
+            let Some(first) = subscribed.next().filter(|_| !*closed) else {
+                return after.discarded.push(event);
             };
             #[cfg(feature = "metrics")]
             lag.into_iter().for_each(|lag| lags.record(lag));
-            for channel in hear {
+            for channel in subscribed {
                 let same = QueuedEvent::Event(event.share(clock));
                 after.push(channel, same);
             }
@@ -119,95 +120,96 @@ impl<K, V> Log<K, V> {
         });
     }
 
-    /// Takes in a subscriber of these causes; one without a capacity is not lossless.
-    pub(super) fn join(&mut self, causes: u8, lossless: Option<usize>) -> Place {
+    /// Adds a subscriber of these causes; without a capacity, it is not lossless.
+    pub(super) fn join(&mut self, causes: u8, lossless: Option<usize>) -> ReaderId {
         let channel = self.channel(causes, lossless.is_some());
         let reader = self.channels[channel].join(lossless.unwrap_or(0) as u64);
-        Place { channel, reader }
+        ReaderId { channel, reader }
     }
 
-    /// Lets a subscriber hear no more than `causes`, as if it had heard no others since what it read last.
+    /// Limits a subscriber to `causes`, as if it had not subscribed to any others since its last read.
     pub(super) fn narrow(
         &mut self,
-        place: &mut Place,
+        reader_id: &mut ReaderId,
         causes: u8,
         clock: &Clock,
         after: &mut AfterUnlock<K, V>,
     ) {
-        let wide = &mut self.channels[place.channel];
+        let wide = &mut self.channels[reader_id.channel];
         let causes = wide.causes() & causes;
         if causes == wide.causes() {
             return;
         }
-        let (transfer, lossless) = (wide.detach(place.reader, causes, clock), wide.is_lossless());
+        let (transfer, lossless) =
+            (wide.detach(reader_id.reader, causes, clock), wide.is_lossless());
         let channel = self.channel(causes, lossless);
         let reader = self.channels[channel].attach(transfer);
-        // A task that waits may not know that it waits elsewhere now.
-        if let Some(waker) = self.take_out(*place, after) {
+        // The waker moves along: a waiting task is not polled, and would miss the events of its new channel.
+        if let Some(waker) = self.remove_reader(*reader_id, after) {
             self.channels[channel].arm(reader, waker);
         }
-        *place = Place { channel, reader };
+        *reader_id = ReaderId { channel, reader };
         after.resumes_sweeper |= self.resumes_sweeper();
     }
 
-    pub(super) fn leave(&mut self, place: Place, after: &mut AfterUnlock<K, V>) {
-        after.unarmed = self.take_out(place, after);
+    pub(super) fn leave(&mut self, reader_id: ReaderId, after: &mut AfterUnlock<K, V>) {
+        after.removed_waker = self.remove_reader(reader_id, after);
         after.resumes_sweeper |= self.resumes_sweeper();
     }
 
-    /// The next event of a subscriber, or how many it missed before that, or that there will be none; `None` where
-    /// it has read all there is.
+    /// Returns the next event of a subscriber or the number of events missed before it; `Some(None)` if the stream has
+    /// ended, and `None` if there is no unread event.
     pub(super) fn read(
         &mut self,
-        place: Place,
+        reader_id: ReaderId,
         clock: &Clock,
         after: &mut AfterUnlock<K, V>,
     ) -> Option<Option<Result<QueuedEvent<K, V>, Lagged>>> {
-        let channel = &mut self.channels[place.channel];
-        let Some(Found { item, half_free }) = channel.read(place.reader, clock) else {
+        let channel = &mut self.channels[reader_id.channel];
+        let Some(Found { item, half_free }) = channel.read(reader_id.reader, clock) else {
             return self.closed.then_some(None);
         };
-        // Whether all are half free is only asked where the answer may have become another.
+        // `is_half_free` visits all readers, so it is only called if this read may have changed its result.
         if half_free && self.held_back && blocks_sweeper(channel) {
             after.resumes_sweeper |= self.resumes_sweeper();
         }
         Some(Some(item))
     }
 
-    pub(super) fn unread(&self, place: Place) -> u64 {
-        self.channels[place.channel].unread(place.reader)
+    pub(super) fn unread(&self, reader_id: ReaderId) -> u64 {
+        self.channels[reader_id.channel].unread(reader_id.reader)
     }
 
-    pub(super) fn causes_at(&self, place: Place) -> u8 {
-        self.channels[place.channel].causes()
+    pub(super) fn causes_of(&self, reader_id: ReaderId) -> u8 {
+        self.channels[reader_id.channel].causes()
     }
 
-    /// Whether this waker is the one that will wake the subscriber.
-    pub(super) fn will_wake(&self, place: Place, waker: &Waker) -> bool {
-        self.channels[place.channel].will_wake(place.reader, waker)
+    /// Returns whether `waker` wakes the same task as the registered waker of the subscriber.
+    pub(super) fn will_wake(&self, reader_id: ReaderId, waker: &Waker) -> bool {
+        self.channels[reader_id.channel].will_wake(reader_id.reader, waker)
     }
 
-    /// Has the subscriber woken when there is something to read; gives back the waker it had before.
-    pub(super) fn arm(&mut self, place: Place, waker: Waker) -> Option<Waker> {
-        self.channels[place.channel].arm(place.reader, waker)
+    /// Registers the waker of a subscriber for the next event; returns the previous waker.
+    pub(super) fn arm(&mut self, reader_id: ReaderId, waker: Waker) -> Option<Waker> {
+        self.channels[reader_id.channel].arm(reader_id.reader, waker)
     }
 
-    /// Ends the streams, after what they hold.
+    /// Ends the streams; events already in them can still be read.
     pub(super) fn close(&mut self, after: &mut AfterUnlock<K, V>) {
         self.closed = true;
         self.channels.iter_mut().for_each(|(_, channel)| channel.take_wakers(&mut after.wakers));
-        // Whether somebody was held back or will be.
+        // Unconditionally: the sweeper may be about to wait.
         after.resumes_sweeper = true;
     }
 
-    /// The causes that somebody hears, and those that somebody waits for.
+    /// Returns all subscribed causes, and those that some subscriber waits for.
     pub(super) fn subscribed_causes(&self) -> (u8, u8) {
         if self.closed {
             return (0, 0);
         }
-        self.channels.iter().fold((0, 0), |(heard, awaited), (_, channel)| {
+        self.channels.iter().fold((0, 0), |(subscribed, awaited), (_, channel)| {
             let causes = channel.causes();
-            (heard | causes, awaited | if channel.is_awaited() { causes } else { 0 })
+            (subscribed | causes, awaited | if channel.is_awaited() { causes } else { 0 })
         })
     }
 
@@ -215,7 +217,7 @@ impl<K, V> Log<K, V> {
         self.channels.iter().map(|(_, channel)| channel.readers()).sum()
     }
 
-    /// Whether there is a subscriber who may hold back the sweeper.
+    /// Returns whether any subscriber may delay the sweeper.
     pub(super) fn may_block_sweeper(&self) -> bool {
         self.channels.iter().any(|(_, channel)| blocks_sweeper(channel))
     }
@@ -225,7 +227,7 @@ impl<K, V> Log<K, V> {
         &self.lag
     }
 
-    /// How many events readers have missed.
+    /// Returns the number of events missed by readers.
     #[cfg(feature = "metrics")]
     pub(super) fn missed(&self) -> u64 {
         self.missed + self.channels.iter().map(|(_, channel)| channel.missed()).sum::<u64>()
@@ -243,7 +245,7 @@ impl<K, V> Log<K, V> {
         lossless.map(Channel::overflow).max().unwrap_or(0)
     }
 
-    /// Whether the sweeper may go on; else it is told when it may.
+    /// Returns whether the sweeper may continue; otherwise it is notified later.
     pub(super) fn may_sweep(&mut self) -> bool {
         self.held_back = !self.is_half_free();
         !self.held_back
@@ -254,37 +256,41 @@ impl<K, V> Log<K, V> {
         self.closed || channels.all(|channel| !blocks_sweeper(channel) || channel.is_half_free())
     }
 
-    /// Whether a sweeper that was held back may go on; it is told once.
+    /// Returns whether to notify a sweeper that waits for capacity; true once per wait.
     fn resumes_sweeper(&mut self) -> bool {
         let resumes_sweeper = self.held_back && self.is_half_free();
         self.held_back &= !resumes_sweeper;
         resumes_sweeper
     }
 
-    /// The channel of these causes, which may be a new one.
+    /// Returns the channel of these causes, creating it if needed.
     fn channel(&mut self, causes: u8, lossless: bool) -> usize {
         let mut channels = self.channels.iter();
-        let it = channels.find(|(_, it)| it.causes() == causes && it.is_lossless() == lossless);
-        match it {
+        let found = channels.find(|(_, it)| it.causes() == causes && it.is_lossless() == lossless);
+        match found {
             Some((channel, _)) => channel,
             None => self.channels.insert(Channel::new(causes, (!lossless).then_some(self.ring))),
         }
     }
 
-    fn take_out(&mut self, place: Place, after: &mut AfterUnlock<K, V>) -> Option<Waker> {
-        let channel = &mut self.channels[place.channel];
+    fn remove_reader(
+        &mut self,
+        reader_id: ReaderId,
+        after: &mut AfterUnlock<K, V>,
+    ) -> Option<Waker> {
+        let channel = &mut self.channels[reader_id.channel];
         if channel.readers() > 1 {
-            return channel.leave(place.reader, &mut after.gone);
+            return channel.leave(reader_id.reader, &mut after.discarded);
         }
-        // Whole, and not event by event: there may be many.
-        let mut channel = self.channels.remove(place.channel);
+        // The last reader: the whole channel is dropped after unlock, and not event by event here, under the lock.
+        let mut channel = self.channels.remove(reader_id.channel);
         #[cfg(feature = "metrics")]
         {
             self.missed += channel.missed();
         }
         let mut waker = Wakers::new();
         channel.take_wakers(&mut waker);
-        after.left = Some(channel);
+        after.removed_channel = Some(channel);
         waker.pop()
     }
 }
@@ -293,24 +299,24 @@ impl<K, V> AfterUnlock<K, V> {
     pub(super) fn new() -> Self {
         Self {
             wakers: Wakers::new(),
-            unarmed: None,
-            gone: SmallVec::new(),
+            removed_waker: None,
+            discarded: SmallVec::new(),
             notifications: Vec::new(),
-            left: None,
+            removed_channel: None,
             resumes_sweeper: false,
         }
     }
 
     fn push(&mut self, channel: &mut Channel<K, V>, event: QueuedEvent<K, V>) {
         let oldest = channel.push(event, &mut self.wakers);
-        // What has no code of the user's may go here.
+        // Under the lock, so only if dropping an event runs no user code.
         if needs_drop::<(K, V)>() {
-            self.gone.extend(oldest);
+            self.discarded.extend(oldest);
         }
     }
 
-    /// Wakes who waited, and drops what nobody will read. A panic in one keeps nothing from the others, and
-    /// goes no further: whoever came along here has no part in it.
+    /// Wakes tasks, notifies waiters and drops events. A panic in one of them affects no other, and is not propagated:
+    /// the calling thread may have published the events of other callers.
     pub(super) fn settle(self) {
         for waker in self.wakers {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
@@ -319,15 +325,15 @@ impl<K, V> AfterUnlock<K, V> {
             let _ = catch_unwind(AssertUnwindSafe(|| waiters.tell(event)));
             panics::drop_all([key]);
         }
-        panics::drop_all(self.unarmed);
+        panics::drop_all(self.removed_waker);
         if needs_drop::<(K, V)>() {
-            panics::drop_all(self.gone);
-            panics::drop_all(self.left.into_iter().flat_map(Channel::into_events));
+            panics::drop_all(self.discarded);
+            panics::drop_all(self.removed_channel.into_iter().flat_map(Channel::into_events));
         }
     }
 }
 
-/// Whether a reader without room holds back the sweeper, which sends nothing but [`Cause::Expired`].
+/// Returns whether a full reader of the channel delays the sweeper, which causes no events but [`Cause::Expired`].
 fn blocks_sweeper<K, V>(channel: &Channel<K, V>) -> bool {
     channel.is_lossless() && channel.causes() & Cause::Expired.bit() != 0
 }

@@ -1,4 +1,4 @@
-//! The publisher: it moves departures from the journal to the log, and says when the sweeper must wait.
+//! The publisher: moves departures from the journal to the event log, and delays the sweeper for full subscribers.
 
 use std::{sync::Arc, task::Waker};
 
@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use super::{
     Event, Lagged,
-    log::{AfterUnlock, Log, Place},
+    log::{AfterUnlock, Log, ReaderId},
 };
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::Histogram;
@@ -19,31 +19,32 @@ use crate::engine::{
     },
 };
 
-/// What the cache and its streams share.
+/// Shared by a cache and its streams. Streams hold it without keeping the cache alive.
 pub(crate) struct Publisher<K, V> {
     journal: Arc<Journal<K, V>>,
     clock: Clock,
-    /// What a subscriber hears that asks for nothing else, as bits.
+    /// Causes that a subscriber receives by default, as bits.
     causes: u8,
-    /// Whether a lossless subscriber hears what the sweeper sends: it need not lock to learn that none does.
-    may_be_held_back: AtomicBool,
+    /// True if a lossless subscriber may delay the sweeper. Read by the sweeper to avoid the log's lock. `Relaxed`,
+    /// because a stale value only affects one window: the capacity itself is read under the lock.
+    may_block_sweeper: AtomicBool,
     log: Mutex<Log<K, V>>,
-    /// Told when there is room again for a sweeper that was held back.
-    room: Notify,
-    /// Told when something dies before a sweeper that rests would look again.
+    /// Notified when a sweeper that waits for capacity may continue.
+    room_freed: Notify,
+    /// Notified when a write expires before the wake deadline of a resting sweeper.
     wake_requested: Notify,
 }
 
-/// What a reader gets: an event, or how many it missed.
+/// Result of reading: an event, or the number of missed events.
 pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
 
-/// What a look into the log has found.
+/// Result of one attempt to read the log.
 pub(super) enum PollResult<K, V> {
-    /// `None` where the stream has ended.
+    /// An item, or `None` if the stream has ended.
     Done(Option<Item<K, V>>),
-    Waits,
-    /// There is nothing, and nobody would wake this task.
-    Unarmed,
+    Pending,
+    /// There is no event, and the registered waker, if any, does not wake this task.
+    NeedsWaker,
 }
 
 impl<K, V> Publisher<K, V> {
@@ -57,19 +58,19 @@ impl<K, V> Publisher<K, V> {
             journal,
             clock,
             causes,
-            may_be_held_back: AtomicBool::new(false),
+            may_block_sweeper: AtomicBool::new(false),
             log: Mutex::new(Log::new(capacity as u64)),
-            room: Notify::new(),
+            room_freed: Notify::new(),
             wake_requested: Notify::new(),
         }
     }
 
-    /// The causes that are published, as bits.
+    /// Returns the published causes, as bits.
     pub(super) fn causes(&self) -> u8 {
         self.causes
     }
 
-    /// Sends what the journal holds and is due. Called after each change, outside of the shard's lock.
+    /// Publishes the departures in the journal, if they are due. Called after each change, without any shard lock.
     #[inline]
     pub(crate) fn flush(&self) {
         if self.journal.is_due() {
@@ -80,8 +81,8 @@ impl<K, V> Publisher<K, V> {
         }
     }
 
-    /// Waits until something dies before the time that [`Store::arm_wake_deadline`](crate::engine::store::Store::set_alarm)
-    /// was told.
+    /// Waits until an entry is written that expires before the wake deadline armed by
+    /// [`Store::arm_wake_deadline`](crate::engine::store::Store::arm_wake_deadline).
     pub(crate) async fn wake_requested(&self) {
         self.wake_requested.notified().await;
     }
@@ -100,133 +101,134 @@ impl<K, V> Publisher<K, V> {
         }
         let log = match self.log.try_lock() {
             Ok(log) => log,
-            // What has gathered is told by its stamps.
+            // Contention: leave the departures in the journal, to be published in batches. Batches are ordered by
+            // their time stamps, which a paused clock makes equal; so with such a clock, wait for the lock.
             Err(_) if !self.clock.may_pause() && self.journal.note_contention() => return,
             Err(_) => self.lock(),
         };
-        self.change_locked(log, |log, after| self.catch_up(log, after));
+        self.with_locked_log(log, |log, after| self.catch_up(log, after));
     }
 
-    /// How many departures the sweeper may cause: what is free in the fullest lossless subscription.
+    /// Returns how many entries the sweeper may expire: the least free capacity of all lossless subscribers.
     pub(crate) fn room(&self) -> usize {
-        if !self.may_be_held_back.load(Relaxed) {
+        if !self.may_block_sweeper.load(Relaxed) {
             return usize::MAX;
         }
-        let room = self.change(|log, _| log.room());
+        let room = self.with_log(|log, _| log.room());
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Waits until at least half of every lossless subscription is free, so that the sweeper then does a
-    /// fair piece of work at once.
+    /// Waits until at least half of the capacity of every lossless subscriber is free, so that the sweeper can then
+    /// expire many entries at once.
     pub(crate) async fn wait_for_room(&self) {
-        // Asked and noted under one lock: else the last reader could make room between the two, and tell nobody.
-        if !self.change(|log, _| log.may_sweep()) {
-            self.room.notified().await;
+        // Checked and recorded under one lock: otherwise the last reader could free capacity in between without a
+        // notification. `notify_one` stores a permit, so it may come before `notified`.
+        if !self.with_log(|log, _| log.may_sweep()) {
+            self.room_freed.notified().await;
         }
     }
 
-    /// Events that wait beyond the capacity of the fullest lossless subscription.
+    /// Returns the number of events beyond the capacity of the lossless subscriber with the most of them.
     pub(crate) fn overflow(&self) -> usize {
-        self.change(|log, _| log.overflow()) as usize
+        self.with_log(|log, _| log.overflow()) as usize
     }
 
     pub(crate) fn subscribers(&self) -> usize {
-        self.change(|log, _| log.subscribers())
+        self.with_log(|log, _| log.subscribers())
     }
 
-    /// How late events were, how many the slow ones of their subscribers missed, how many subscribers there are, and how
-    /// far the slowest lossless one is behind: in one look, as writers meet who looks.
+    /// Returns the lag of events, the number of missed events, the number of subscribers and the overflow, under one
+    /// lock: each acquisition contends with writers.
     #[cfg(feature = "metrics")]
     pub(crate) fn figures(&self) -> (Histogram, u64, usize, usize) {
-        self.change(|log, _| {
+        self.with_log(|log, _| {
             (log.lag().clone(), log.missed(), log.subscribers(), log.overflow() as usize)
         })
     }
 
-    /// Ends the streams, after what they hold.
+    /// Ends the streams; events already in them can still be read.
     pub(crate) fn close(&self) {
-        self.change(|log, after| {
+        self.with_log(|log, after| {
             log.close(after);
-            self.note_wants(log, 0, after);
+            self.update_subscriptions(log, 0, after);
         });
     }
 
-    /// Takes in a subscriber of these causes; one without a capacity is not lossless.
-    pub(super) fn subscribe(&self, causes: u8, lossless: Option<usize>) -> Place {
-        self.change(|log, after| {
-            // What happened before is not for this subscriber.
-            let place = log.join(causes, lossless);
-            self.note_wants(log, 0, after);
-            place
+    /// Adds a subscriber of these causes; without a capacity, it is not lossless.
+    pub(super) fn subscribe(&self, causes: u8, lossless: Option<usize>) -> ReaderId {
+        self.with_log(|log, after| {
+            // `with_log` has published the journal: departures before the call are not for this subscriber.
+            let reader_id = log.join(causes, lossless);
+            self.update_subscriptions(log, 0, after);
+            reader_id
         })
     }
 
-    /// Lets a subscriber hear no more than `causes`.
-    pub(super) fn narrow(&self, place: &mut Place, causes: u8) {
-        self.change(|log, after| {
-            log.narrow(place, causes, &self.clock, after);
-            self.note_wants(log, 0, after);
+    /// Limits a subscriber to `causes`.
+    pub(super) fn narrow(&self, reader_id: &mut ReaderId, causes: u8) {
+        self.with_log(|log, after| {
+            log.narrow(reader_id, causes, &self.clock, after);
+            self.update_subscriptions(log, 0, after);
         });
     }
 
-    pub(super) fn unsubscribe(&self, place: Place) {
-        self.change(|log, after| {
-            log.leave(place, after);
-            self.note_wants(log, 0, after);
+    pub(super) fn unsubscribe(&self, reader_id: ReaderId) {
+        self.with_log(|log, after| {
+            log.leave(reader_id, after);
+            self.update_subscriptions(log, 0, after);
         });
     }
 
-    /// Looks for the next event of a subscriber. Where there is none, `waker` takes the place of the one that it
-    /// had.
-    pub(super) fn look(
+    /// Reads the next event of a subscriber. If there is none, registers `waker`, and returns the previous waker in it.
+    pub(super) fn poll_read(
         &self,
-        place: Place,
+        reader_id: ReaderId,
         present: &Waker,
         waker: &mut Option<Waker>,
     ) -> PollResult<K, V> {
-        let looked = self.change_locked(self.lock(), |log, after| {
-            let found = log.read(place, &self.clock, after);
-            // What is in the journal comes behind what waits here, and is not asked for before that is read.
+        let result = self.with_locked_log(self.lock(), |log, after| {
+            let found = log.read(reader_id, &self.clock, after);
+            // Departures in the journal are newer than all events of the log, so it is only needed if none is unread.
             let found = found.or_else(|| {
                 self.catch_up(log, after);
-                log.read(place, &self.clock, after)
+                log.read(reader_id, &self.clock, after)
             });
             if let Some(next) = found {
                 return Ok(next);
             }
             let Some(new) = waker.take() else {
-                let will_wake = log.will_wake(place, present);
-                return Err(if will_wake { PollResult::Waits } else { PollResult::Unarmed });
+                let will_wake = log.will_wake(reader_id, present);
+                return Err(if will_wake { PollResult::Pending } else { PollResult::NeedsWaker });
             };
-            // What came before anybody could know that it is waited for.
-            self.note_wants(log, log.causes_at(place), after);
-            if let Some(next) = log.read(place, &self.clock, after) {
+            // Publishes departures that were left in the journal before this subscriber was recorded as waiting.
+            self.update_subscriptions(log, log.causes_of(reader_id), after);
+            if let Some(next) = log.read(reader_id, &self.clock, after) {
                 *waker = Some(new);
                 return Ok(next);
             }
-            *waker = log.arm(place, new);
-            Err(PollResult::Waits)
+            *waker = log.arm(reader_id, new);
+            Err(PollResult::Pending)
         });
-        match looked {
+        match result {
             Ok(next) => {
                 PollResult::Done(next.map(|item| item.map(|event| event.into_event(&self.clock))))
             }
-            Err(look) => look,
+            Err(pending) => pending,
         }
     }
 
-    /// Changes the log, which is whole by then, and does what that led to.
-    pub(super) fn change<R>(
+    /// Publishes the journal, changes the log, and does the resulting work after unlock.
+    pub(super) fn with_log<R>(
         &self,
         change: impl FnOnce(&mut Log<K, V>, &mut AfterUnlock<K, V>) -> R,
     ) -> R {
-        self.change_locked(self.lock(), |log, after| {
+        self.with_locked_log(self.lock(), |log, after| {
             self.catch_up(log, after);
             change(log, after)
         })
     }
 
-    fn change_locked<R>(
+    fn with_locked_log<R>(
         &self,
         mut log: MutexGuard<'_, Log<K, V>>,
         change: impl FnOnce(&mut Log<K, V>, &mut AfterUnlock<K, V>) -> R,
@@ -235,30 +237,32 @@ impl<K, V> Publisher<K, V> {
         let changed = change(&mut log, &mut after);
         drop(log);
         if after.resumes_sweeper {
-            self.room.notify_one();
+            self.room_freed.notify_one();
         }
         after.settle();
         changed
     }
 
-    /// Moves what is in the journal to the log.
+    /// Moves the journal to the log.
     fn catch_up(&self, log: &mut Log<K, V>, after: &mut AfterUnlock<K, V>) {
         if self.journal.is_dirty() {
             log.append(&self.journal, &self.clock, after);
-            // Who was woken waits no more.
+            // The woken subscribers do not wait any more, so writers need not publish immediately for them.
             if !after.wakers.is_empty() {
-                let (heard, awaited) = log.subscribed_causes();
-                self.journal.set_subscribed(heard, awaited);
+                let (subscribed, awaited) = log.subscribed_causes();
+                self.journal.set_subscribed(subscribed, awaited);
             }
         }
     }
 
-    /// Called in the lock when other causes are heard than before, or where somebody is about to wait for `more`.
-    fn note_wants(&self, log: &mut Log<K, V>, more: u8, after: &mut AfterUnlock<K, V>) {
-        let (heard, awaited) = log.subscribed_causes();
-        self.journal.set_subscribed(heard, awaited | more);
-        self.may_be_held_back.store(log.may_block_sweeper(), Relaxed);
-        // After that, dirty or not: who recorded before they could see it may have left it here.
+    /// Updates the subscribed and awaited causes in the journal. Called under the log's lock after a change of
+    /// subscribers, or with `more` before a subscriber waits for these causes.
+    fn update_subscriptions(&self, log: &mut Log<K, V>, more: u8, after: &mut AfterUnlock<K, V>) {
+        let (subscribed, awaited) = log.subscribed_causes();
+        self.journal.set_subscribed(subscribed, awaited | more);
+        self.may_block_sweeper.store(log.may_block_sweeper(), Relaxed);
+        // After the update, and even if the journal is not marked dirty: a thread that recorded before it saw the
+        // update may have left departures there.
         log.append(&self.journal, &self.clock, after);
     }
 

@@ -1,16 +1,17 @@
-//! What is told, as the log keeps it: put together as an event where that is needed first, and so mostly by its
-//! reader, without a lock.
+//! An event as the log holds it. The `Arc<Event>` is created when it is first needed, which is mostly by its reader and
+//! after the log's lock is released.
 
 use std::{mem, sync::Arc};
 
 use super::{Cause, Event};
 use crate::engine::{clock::Clock, store::Departure};
 
+/// An unread event.
 pub(super) enum QueuedEvent<K, V> {
-    /// Nobody else has it.
+    /// The only owner of key and value.
     Departure(Departure<K, V>),
     Event(Arc<Event<K, V>>),
-    /// On its way from the one to the other.
+    /// Placeholder while a departure is converted to an event.
     Moved,
 }
 
@@ -23,7 +24,7 @@ impl<K, V> QueuedEvent<K, V> {
         }
     }
 
-    /// For one more who has it.
+    /// Returns the event for a further owner.
     pub(super) fn share(&mut self, clock: &Clock) -> Arc<Event<K, V>> {
         let event = mem::replace(self, QueuedEvent::Moved).into_event(clock);
         *self = QueuedEvent::Event(event.clone());

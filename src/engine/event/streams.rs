@@ -1,4 +1,4 @@
-//! The streams, as their readers hold them.
+//! The public event streams, [`Events`] and [`LosslessEvents`].
 
 use std::{
     fmt,
@@ -12,25 +12,26 @@ use futures_core::Stream;
 
 use super::{Cause, Event, Lagged, publisher::Publisher, subscription::Subscription};
 
-/// A stream of events that never slows the cache: who reads too slowly misses the oldest, and is told
-/// how many by [`Lagged`]. Made by [`Cache::events`](crate::Cache::events).
+/// A stream of events that never slows the cache. Created by [`Cache::events`](crate::Cache::events).
 ///
-/// The stream ends, after what it still holds, when the last [`Cache`](crate::Cache) handle is dropped
-/// or the cache is [shut down](crate::Cache::shutdown). It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+/// A subscriber that falls more than [`event_capacity`](crate::Builder::event_capacity) events behind misses the oldest
+/// ones, and receives their number as [`Lagged`].
+///
+/// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
+/// stream returns the remaining events and then ends. It does not keep the cache alive.
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct Events<K, V>(Subscription<K, V>);
 
-/// A stream of events that loses none while it lives. Made by
+/// A stream of events that loses no event while it exists. Created by
 /// [`Cache::events_lossless`](crate::Cache::events_lossless).
 ///
-/// When it holds as many unread events as its capacity, it holds back the sweeper (and only the
-/// sweeper): what is dead stays in memory, unreadable, until there is room. What readers and writers
-/// cause meanwhile waits beyond the capacity, and [`Stats::overflow`](crate::Stats::overflow) says how
-/// much that is.
+/// If the number of unread events reaches its capacity, it delays the sweeper, but never a reader or a writer. Expired
+/// entries then stay in memory, unreadable, until events are read. Events that readers and writers cause in the
+/// meantime are kept in addition to the capacity; [`Stats::overflow`](crate::Stats::overflow) is their number.
 ///
-/// The stream ends, after what it still holds, when the last [`Cache`](crate::Cache) handle is dropped
-/// or the cache is [shut down](crate::Cache::shutdown). It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+/// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
+/// stream returns the remaining events and then ends. It does not keep the cache alive.
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct LosslessEvents<K, V>(Subscription<K, V>);
 
 impl<K, V> Events<K, V> {
@@ -38,13 +39,12 @@ impl<K, V> Events<K, V> {
         Self(Subscription::new(publisher, publisher.causes(), None))
     }
 
-    /// This stream of these causes alone, of those that are
-    /// [published](crate::Builder::publish); called twice, of those that both calls name.
+    /// Limits this stream to `causes`, of those that are [published](crate::Builder::publish). Repeated calls keep only
+    /// causes named in all of them.
     ///
-    /// The others are to this stream as if they had never been, from the event on that it would have read
-    /// next: they wake nobody who waits for it, and it misses none of its own for them. What it had missed
-    /// before, [`Lagged`] still counts. Causes that no stream hears cost the cache nothing. The call looks
-    /// at each event that waits unread.
+    /// Unread events of other causes are discarded: they wake no task, and do not count as missed. Events missed before
+    /// the call are still reported by [`Lagged`]. A cause without any subscriber costs the cache nothing. The call
+    /// examines each unread event.
     ///
     /// # Examples
     ///
@@ -56,7 +56,7 @@ impl<K, V> Events<K, V> {
     /// let cache = Cache::builder().publish([Cause::Expired, Cause::Replaced]).build();
     /// let mut replaced = cache.events().only([Cause::Replaced]);
     /// cache.set_ex("ada", 1, Duration::ZERO).await;
-    /// cache.set("ada", 2).await; // lets the first leave as expired
+    /// cache.set("ada", 2).await; // removes the first value as expired
     /// cache.set("ada", 3).await;
     ///
     /// assert_eq!(replaced.recv().await.unwrap().unwrap().value, 2);
@@ -66,13 +66,13 @@ impl<K, V> Events<K, V> {
         Self(self.0.only(Cause::bits(causes)))
     }
 
-    /// The next event, or how many were missed before it; `None` when the stream has ended.
+    /// Returns the next event, or the number of events missed before it; `None` after the end of the stream.
     ///
-    /// It takes part in Tokio's cooperative budget: who has much to read still gives other tasks their turn.
+    /// Reading takes part in Tokio's cooperative budget, so a task with many unread events still yields to others.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call that is dropped before it is done has taken nothing.
+    /// This method is cancel safe. A call that is dropped before it completes has consumed no event.
     pub async fn recv(&mut self) -> Option<Result<Arc<Event<K, V>>, Lagged>> {
         poll_fn(|cx| self.0.poll_next(cx)).await
     }
@@ -84,18 +84,17 @@ impl<K, V> LosslessEvents<K, V> {
         Self::of(publisher, publisher.causes(), capacity)
     }
 
-    /// Of these causes, published or not.
+    /// Subscribes to `causes`, published or not.
     pub(crate) fn of(publisher: &Arc<Publisher<K, V>>, causes: u8, capacity: usize) -> Self {
         Self(Subscription::new(publisher, causes, Some(capacity)))
     }
 
-    /// This stream of these causes alone, of those that are
-    /// [published](crate::Builder::publish); called twice, of those that both calls name.
+    /// Limits this stream to `causes`, of those that are [published](crate::Builder::publish). Repeated calls keep only
+    /// causes named in all of them.
     ///
-    /// The others are to this stream as if they had never been, from the event on that it would have read
-    /// next: they take no room in it, hold nothing back, and wake nobody who waits for it. A stream that
-    /// does not hear [`Cause::Expired`] never holds back the sweeper, which sends nothing else. Causes that
-    /// no stream hears cost the cache nothing. The call looks at each event that waits unread.
+    /// Unread events of other causes are discarded: they use no capacity, delay no sweep, and wake no task. A stream
+    /// without [`Cause::Expired`] never delays the sweeper, because the sweeper causes no other events. A cause without
+    /// any subscriber costs the cache nothing. The call examines each unread event.
     ///
     /// # Examples
     ///
@@ -116,13 +115,13 @@ impl<K, V> LosslessEvents<K, V> {
         Self(self.0.only(Cause::bits(causes)))
     }
 
-    /// The next event; `None` when the stream has ended.
+    /// Returns the next event; `None` after the end of the stream.
     ///
-    /// It takes part in Tokio's cooperative budget: who has much to read still gives other tasks their turn.
+    /// Reading takes part in Tokio's cooperative budget, so a task with many unread events still yields to others.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call that is dropped before it is done has taken nothing.
+    /// This method is cancel safe. A call that is dropped before it completes has consumed no event.
     pub async fn recv(&mut self) -> Option<Arc<Event<K, V>>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }

@@ -1,4 +1,4 @@
-//! A subscription: one reader's place in the log, and how it waits there.
+//! A subscription: a reader of the log, registered until it is dropped.
 
 use std::{
     sync::Arc,
@@ -8,51 +8,52 @@ use std::{
 use tokio::task::coop;
 
 use super::{
-    log::Place,
+    log::ReaderId,
     publisher::{Item, PollResult, Publisher},
 };
 use crate::engine::panics;
 
+/// A reader of the log.
 pub(super) struct Subscription<K, V> {
     publisher: Arc<Publisher<K, V>>,
-    place: Place,
+    reader_id: ReaderId,
 }
 
 impl<K, V> Subscription<K, V> {
-    /// Of these causes, published or not; one without a capacity is not lossless.
+    /// Subscribes to `causes`, published or not; without a capacity, the subscription is not lossless.
     pub(super) fn new(
         publisher: &Arc<Publisher<K, V>>,
         causes: u8,
         lossless: Option<usize>,
     ) -> Self {
-        let place = publisher.subscribe(causes, lossless);
-        Self { publisher: publisher.clone(), place }
+        let reader_id = publisher.subscribe(causes, lossless);
+        Self { publisher: publisher.clone(), reader_id }
     }
 
     pub(super) fn only(mut self, causes: u8) -> Self {
-        self.publisher.narrow(&mut self.place, causes);
+        self.publisher.narrow(&mut self.reader_id, causes);
         self
     }
 
     pub(super) fn unread(&self) -> u64 {
-        self.publisher.change(|log, _| log.unread(self.place))
+        self.publisher.with_log(|log, _| log.unread(self.reader_id))
     }
 
-    /// The next event. What is pending has taken nothing, and where the budget of the task is spent it has
-    /// not even looked.
+    /// Polls for the next event. If it is pending, no event was consumed; if the task's budget is used up, the log was
+    /// not even locked.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<K, V>>> {
         let budget = ready!(coop::poll_proceed(cx));
-        // Cloned only where it must wait, and outside of the lock, as it is dropped: a waker is somebody's code.
+        // Cloned only if the task must wait, and outside of the log's lock, like its drop: a waker is user code.
         let mut waker = None;
         loop {
-            match self.publisher.look(self.place, cx.waker(), &mut waker) {
-                PollResult::Unarmed => waker = Some(cx.waker().clone()),
-                PollResult::Waits => {
+            match self.publisher.poll_read(self.reader_id, cx.waker(), &mut waker) {
+                PollResult::NeedsWaker => waker = Some(cx.waker().clone()),
+                PollResult::Pending => {
                     panics::drop_all(waker);
                     return Poll::Pending;
                 }
                 PollResult::Done(next) => {
-                    // A panic in it must not take along what was just read.
+                    // Caught, because a panic in the drop of the waker would lose the event that was just read.
                     panics::drop_all(waker);
                     budget.made_progress();
                     return Poll::Ready(next);
@@ -64,6 +65,6 @@ impl<K, V> Subscription<K, V> {
 
 impl<K, V> Drop for Subscription<K, V> {
     fn drop(&mut self) {
-        self.publisher.unsubscribe(self.place);
+        self.publisher.unsubscribe(self.reader_id);
     }
 }

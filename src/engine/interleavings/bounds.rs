@@ -1,17 +1,17 @@
-//! Entries that make room for each other, while others write, read, remove and sweep.
+//! Evictions from a bounded store, during writes, reads, removals and sweeps.
 
 use std::sync::Arc;
 
 use shuttle::rand::Rng;
 
-use super::{ALL, Parts, explore, heard, spawn};
+use super::{ALL, Parts, drain, explore, spawn};
 use crate::engine::{
     event::{Cause, Publisher},
     store::{Store, Weigher},
 };
 
 pub(super) fn bounded(limit: u64, weigher: Option<Weigher<u8, u32>>) -> Arc<Parts> {
-    let parts = Arc::into_inner(Parts::new()).expect("nobody else has it");
+    let parts = Arc::into_inner(Parts::new()).expect("it is not shared yet");
     let store = Store::new(2, 0, foldhash::fast::FixedState::default());
     let store = store.evicting(limit, weigher, || 0x5eed_0019);
     let causes = Cause::bits(ALL) | Cause::Evicted.bit();
@@ -19,10 +19,10 @@ pub(super) fn bounded(limit: u64, weigher: Option<Weigher<u8, u32>>) -> Arc<Part
     Arc::new(Parts { store, publisher: Arc::new(publisher), ..parts })
 }
 
-/// Three threads do anything to a few keys. When all are done, the bound holds, what is counted is what is there, and
-/// each value has left once or is there.
+/// Three threads make random calls on a few keys. In the end the bound holds, the counted weight is that of the
+/// resident entries, and each value is published once or resident.
 #[test]
-fn interleavings_of_everything_within_a_bound() {
+fn bound_holds_after_concurrent_writes() {
     explore(|| {
         let weighs = shuttle::rand::thread_rng().gen_range(0..2) == 1;
         let weigher: Option<Weigher<u8, u32>> =
@@ -43,7 +43,7 @@ fn interleavings_of_everything_within_a_bound() {
                                 set.push(value);
                                 let deadline = parts.until(random.gen_range(5..15));
                                 parts.store.set(key, value, &now, |_| deadline);
-                                assert!(parts.store.weight() <= limit + 3 * 2, "those who write");
+                                assert!(parts.store.weight() <= limit + 3 * 2, "three writers");
                             }
                             4 => drop(parts.store.remove(&key, &now, Cause::Removed)),
                             5 => drop(parts.store.get(&key, &now)),
@@ -63,12 +63,12 @@ fn interleavings_of_everything_within_a_bound() {
             .collect();
         let weight: u64 =
             resident.iter().map(|value| if weighs { u64::from(value % 3) } else { 1 }).sum();
-        assert_eq!(parts.store.weight(), weight, "what is counted is what is there");
+        assert_eq!(parts.store.weight(), weight, "the counted weight is that of the entries");
         assert!(weight <= limit, "{weight} of {limit}");
-        let mut all: Vec<u32> = heard(&mut events).into_iter().map(|(value, _)| value).collect();
+        let mut all: Vec<u32> = drain(&mut events).into_iter().map(|(value, _)| value).collect();
         all.extend(resident);
         all.sort_unstable();
         set.sort_unstable();
-        assert_eq!(all, set, "each value leaves once or stays");
+        assert_eq!(all, set, "each value is published once or resident");
     });
 }

@@ -1,4 +1,4 @@
-//! Those who wait for a load of one key, and those who write to it meanwhile.
+//! Waiters for a load of one key, and concurrent writes to it.
 
 use std::{
     sync::{
@@ -18,9 +18,9 @@ use crate::engine::{
     store::{Flight, LoadLookup, LoadResult, Store, WaitOutcome},
 };
 
-/// One that asks for key 1, and may go at any point at which it waits or loads. Returns what it got.
-fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
-    let gives_up = || shuttle::rand::thread_rng().gen_bool(0.3);
+/// Loads key 1 through single flight; may be cancelled wherever it waits or loads. Returns its result.
+fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
+    let is_cancelled = || shuttle::rand::thread_rng().gen_bool(0.3);
     let place = parts.store.place(&1);
     loop {
         let (flight, started_at_version) =
@@ -28,7 +28,7 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                 LoadLookup::Live(value) => return Some(value),
                 LoadLookup::Leader(flight) => (flight, 0),
                 LoadLookup::Follower(flight, joined) => {
-                    if gives_up() {
+                    if is_cancelled() {
                         parts.store.leave_load(place, &flight);
                         return None;
                     }
@@ -55,24 +55,24 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                     }
                 }
             };
-        let loaded = lead(parts, &flight, started_at_version, value, running, gives_up());
+        let loaded = run_load(parts, &flight, started_at_version, value, running, is_cancelled());
         parts.store.leave_load(place, &flight);
         return loaded;
     }
 }
 
-fn lead(
+fn run_load(
     parts: &Parts,
     flight: &Flight<u32>,
     started_at_version: u32,
     value: u32,
     running: &AtomicU32,
-    gives_up: bool,
+    is_cancelled: bool,
 ) -> Option<u32> {
-    assert_eq!(running.fetch_add(1, SeqCst), 0, "two loads at a time");
+    assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
     thread::yield_now();
     running.fetch_sub(1, SeqCst);
-    if gives_up {
+    if is_cancelled {
         flight.abandon();
         return None;
     }
@@ -82,60 +82,60 @@ fn lead(
     Some(value)
 }
 
-/// Whoever goes, nobody waits for ever, no two load at a time, and nothing is left of it.
+/// No caller waits forever if others are cancelled, no two callers load concurrently, and no waiter stays registered.
 #[test]
-fn interleavings_of_those_who_wait_for_a_load() {
+fn load_waiters_are_always_served_by_one_load_at_a_time() {
     explore(|| {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
-        let asking = [10, 20, 30].map(|value| {
+        let calls = [10, 20, 30].map(|value| {
             let running = running.clone();
-            spawn(&parts, move |parts| ask(parts, value, &running))
+            spawn(&parts, move |parts| get_or_load(parts, value, &running))
         });
-        let got = asking.map(|asks| asks.join().unwrap());
+        let got = calls.map(|call| call.join().unwrap());
         let stored = parts.store.get(&1, &parts.start);
         assert!(got.iter().flatten().all(|value| stored == Some(*value)), "{got:?} {stored:?}");
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }
 
-/// A write wins over what was being loaded, and who asks after it gets nothing older.
+/// A write takes precedence over a load in progress, and a call that begins after the write gets nothing older.
 #[test]
-fn interleavings_of_a_load_and_a_write() {
+fn write_takes_precedence_over_a_concurrent_load() {
     explore(|| {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
         let removes = shuttle::rand::thread_rng().gen_bool(0.5);
-        let asks = [10, 20].map(|value| {
+        let calls = [10, 20].map(|value| {
             let running = running.clone();
-            spawn(&parts, move |parts| ask(parts, value, &running))
+            spawn(&parts, move |parts| get_or_load(parts, value, &running))
         });
         let later = running.clone();
         let writes = spawn(&parts, move |parts| {
             if removes {
                 parts.store.remove(&1, &parts.start, Cause::Removed);
-                // Loaded from then on: 30, or by one of the others after the write.
-                return (ask(parts, 30, &later), None);
+                // The loaded value is 30, or that of another caller whose load began after the write.
+                return (get_or_load(parts, 30, &later), None);
             }
             parts.store.set(1, 9, &parts.start, |_| Deadline::PERSISTENT);
-            (ask(parts, 30, &later), Some(9))
+            (get_or_load(parts, 30, &later), Some(9))
         });
         let (got, written) = writes.join().unwrap();
-        for asks in asks {
-            asks.join().unwrap();
+        for call in calls {
+            call.join().unwrap();
         }
         if written.is_some() {
-            assert_eq!(got, Some(9), "older than a write that it has seen");
-            assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load won");
+            assert_eq!(got, Some(9), "older than a write that came before the call");
+            assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load took precedence");
         }
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }
 
-/// Two who saw the same old value load it anew, and one writes what it has written to the origin: nothing older stays,
-/// no two load at a time, and who comes after a refresh that was kept leaves it.
+/// Two callers that saw the same old value refresh it, and a third writes through to the origin: no older value stays,
+/// no two load concurrently, and a caller that comes after a stored refresh does not load again.
 #[test]
-fn interleavings_of_refreshes_and_a_write() {
+fn write_takes_precedence_over_concurrent_refreshes() {
     explore(|| {
         let parts = Parts::new();
         let origin = Arc::new(AtomicU32::new(1));
@@ -148,7 +148,7 @@ fn interleavings_of_refreshes_and_a_write() {
             spawn(&parts, move |parts| {
                 let place = parts.store.place(&1);
                 let Some(flight) = parts.store.lead(place, &1, || 1, seen) else { return };
-                assert_eq!(running.fetch_add(1, SeqCst), 0, "two loads at a time");
+                assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
                 loads.fetch_add(1, SeqCst);
                 let value = origin.load(SeqCst);
                 thread::yield_now();
@@ -164,26 +164,27 @@ fn interleavings_of_refreshes_and_a_write() {
         let written = spawn(&parts, move |parts| {
             if writes {
                 origin.store(2, SeqCst);
-                // Now and then no later than what the others saw, so that they can't tell by that.
+                // Sometimes no later than the deadline that the refreshes saw, so that they cannot detect the write by
+                // it.
                 let until = shuttle::rand::thread_rng().gen_range(9..12);
                 parts.set(2, 5, until);
-                assert_eq!(parts.get(6), Some(2), "older than a write that it has seen");
+                assert_eq!(parts.get(6), Some(2), "older than a write that came before the call");
             }
         });
         refreshes.into_iter().for_each(|refresh| refresh.join().unwrap());
         written.join().unwrap();
         assert_eq!(parts.get(7), Some(if writes { 2 } else { 1 }));
         assert!(writes || loads.load(SeqCst) == 1, "loaded twice");
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }
 
-/// A clock that somebody puts forward.
+/// A clock that the test advances.
 struct Present(AtomicU64);
 
 impl Now for Present {
-    fn is_dead(&self, deadline: Deadline) -> bool {
-        deadline.is_dead(self.tick())
+    fn is_expired(&self, deadline: Deadline) -> bool {
+        deadline.is_expired(self.tick())
     }
 
     fn tick(&self) -> Tick {
@@ -191,9 +192,9 @@ impl Now for Present {
     }
 }
 
-/// Who reads puts the death off of what another sees dead: one of them comes first.
+/// One reader postpones the idle deadline while others see it reached: one of them comes first, and the others agree.
 #[test]
-fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
+fn time_to_idle_hit_never_revives_a_value_seen_expired() {
     explore(|| {
         let store =
             Store::new(2, 0, FixedState::default()).with_time_to_idle(Duration::from_secs(10));
@@ -212,7 +213,7 @@ fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
                     false => store.peek(&1, present),
                 };
                 let second = store.get(&1, present);
-                assert!(first.is_some() || second.is_none(), "what was dead lives again");
+                assert!(first.is_some() || second.is_none(), "an expired value became live again");
             })
         });
         present.0.store(10, SeqCst);
@@ -223,15 +224,15 @@ fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
     });
 }
 
-/// Those who wait for a value to come or to leave, and go.
+/// Waiters for the insert and for the departure of a value, some of which are cancelled.
 #[test]
-fn interleavings_of_those_who_wait_for_a_value() {
+fn insert_and_departure_waiters_are_woken_and_unregistered() {
     explore(|| {
         let parts = Parts::new();
         let place = parts.store.place(&1);
         let done = Arc::new(AtomicBool::new(false));
         let is_done = done.clone();
-        let comes = spawn(&parts, move |parts| {
+        let waiter = spawn(&parts, move |parts| {
             let insert_waiters = parts.store.await_value(place);
             let notified = insert_waiters.notified();
             let mut notified = std::pin::pin!(notified);
@@ -247,14 +248,14 @@ fn interleavings_of_those_who_wait_for_a_value() {
             }
             is_done.store(true, SeqCst);
         });
-        let gone = spawn(&parts, move |parts| {
+        let cancelled = spawn(&parts, move |parts| {
             let insert_waiters = parts.store.await_value(place);
             parts.store.leave_insert_waiters(place, &insert_waiters);
             if let Some(waiters) = parts.store.await_departure(place, &1, &parts.start) {
                 parts.store.leave_departure_waiters(place, &waiters);
             }
         });
-        // Until the one who waits has had its luck.
+        // Until the waiter has seen a value and its removal.
         let mut value = 0;
         while !done.load(SeqCst) {
             value += 1;
@@ -263,8 +264,8 @@ fn interleavings_of_those_who_wait_for_a_value() {
             parts.remove(0, Cause::Removed);
             thread::yield_now();
         }
-        gone.join().unwrap();
-        comes.join().unwrap();
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        cancelled.join().unwrap();
+        waiter.join().unwrap();
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }

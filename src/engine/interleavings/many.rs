@@ -1,10 +1,10 @@
-//! Several keys by one call, while others write, read, remove and sweep them one by one.
+//! Calls with several keys, during writes, reads, removals and sweeps of single ones.
 
 use std::collections::HashMap;
 
 use shuttle::rand::Rng;
 
-use super::{Parts, bounds::bounded, explore, heard, spawn};
+use super::{Parts, bounds::bounded, drain, explore, spawn};
 use crate::engine::event::Cause;
 
 impl Parts {
@@ -25,10 +25,10 @@ impl Parts {
     }
 }
 
-/// Each value leaves once or stays; those that a call puts at one key come in their order; what is told to have been
-/// removed was counted.
+/// Each value is published once or resident; the values that one call sets for one key come in their order; and the
+/// number of removed entries is that of the events.
 #[test]
-fn interleavings_of_many_keys_at_once() {
+fn set_many_and_remove_many_publish_each_value_once() {
     explore(|| {
         let is_bounded = shuttle::rand::thread_rng().gen_range(0..3) == 0;
         let parts = if is_bounded { bounded(3, None) } else { Parts::new() };
@@ -64,7 +64,7 @@ fn interleavings_of_many_keys_at_once() {
             set.extend(its);
             removed += took;
         }
-        let reported = heard(&mut events);
+        let reported = drain(&mut events);
         let of_cause = reported.iter().filter(|(_, cause)| *cause == Cause::Removed).count();
         assert_eq!(of_cause, removed);
         let mut chain: Vec<u32> = reported.into_iter().map(|(value, _)| value).collect();
@@ -74,20 +74,24 @@ fn interleavings_of_many_keys_at_once() {
         }
         let place: HashMap<u32, usize> =
             chain.iter().enumerate().map(|(place, value)| (*value, place)).collect();
-        assert_eq!((chain.len(), place.len()), (set.len(), set.len()), "each leaves once or stays");
+        assert_eq!(
+            (chain.len(), place.len()),
+            (set.len(), set.len()),
+            "each published or resident"
+        );
         for (key, value) in &set {
             let later = |(k, v): &&(u8, u32)| k == key && v / 10 == value / 10 && v > value;
             if let Some((_, next)) = set.iter().find(later) {
-                assert!(place[value] < place[next], "{value} was put before {next}");
+                assert!(place[value] < place[next], "{value} was set before {next}");
             }
         }
         assert!(!is_bounded || parts.store.weight() <= 3);
     });
 }
 
-/// Who waits for a value of one of the keys is told of it, whenever it comes to wait.
+/// A task that waits for a value of one of the keys is notified, whenever it begins to wait.
 #[test]
-fn interleavings_of_many_keys_and_who_waits_for_one() {
+fn set_many_wakes_a_waiter_for_one_of_its_keys() {
     explore(|| {
         let parts = Parts::new();
         let waits = spawn(&parts, |parts| {

@@ -1,4 +1,4 @@
-//! What the tests have in common: a cache without its handle, and how orders are tried.
+//! Shared parts of the tests: a cache without its handle, and the exploration of interleavings.
 
 use std::{
     sync::Arc,
@@ -16,9 +16,9 @@ use crate::engine::{
 
 pub(super) const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
-pub(super) type Heard = (u32, Cause);
+pub(super) type Received = (u32, Cause);
 
-/// A cache without its handle: the store and the streams, on a clock that is handed in.
+/// A cache without its handle: the store and the streams, at times that the test chooses.
 pub(super) struct Parts {
     pub(super) store: Store<u8, u32, foldhash::fast::FixedState>,
     pub(super) publisher: Arc<Publisher<u8, u32>>,
@@ -72,29 +72,29 @@ impl Parts {
         value
     }
 
-    /// Window by window, as the sweeper goes.
+    /// Sweeps window by window, as the sweeper does.
     pub(super) fn sweep(&self, now: u64) -> usize {
         let mut expired = 0;
         for shard in 0..self.store.shard_count() {
-            let mut begin_shard_pass =
+            let mut shard_pass =
                 Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(shard);
             let mut tries = 0;
-            while !begin_shard_pass.is_done() {
-                let (room, mut dead) = (self.publisher.room(), Vec::new());
+            while !shard_pass.is_done() {
+                let (room, mut unrecorded) = (self.publisher.room(), Vec::new());
                 let lock_wait = match tries {
                     0 => LockWait::None,
-                    // One try with the gate closed: time is none of the things that shuttle tries.
+                    // One try with the gate closed. Shuttle does not model time, so a longer spin is no other case.
                     1 | 2 => LockWait::Spin(Duration::ZERO),
                     _ => LockWait::Wait,
                 };
                 let (all, now) = (|buckets| buckets, self.at(now));
                 let look = self.store.sweep_windows(
-                    &mut begin_shard_pass,
+                    &mut shard_pass,
                     all,
                     &now,
                     room,
                     lock_wait,
-                    &mut dead,
+                    &mut unrecorded,
                 );
                 tries += 1;
                 expired += look.map_or(0, |look| look.expired);
@@ -104,22 +104,22 @@ impl Parts {
         expired
     }
 
-    /// What is resident: its value, whether dead or not.
+    /// Returns the resident value, expired or not.
     pub(super) fn resident(&self) -> Option<u32> {
         self.store.get(&1, &self.start)
     }
 }
 
-/// What has come by now.
-pub(super) fn heard(events: &mut LosslessEvents<u8, u32>) -> Vec<Heard> {
+/// Returns the events received so far.
+pub(super) fn drain(events: &mut LosslessEvents<u8, u32>) -> Vec<Received> {
     use futures_core::Stream;
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut cx = Context::from_waker(Waker::noop());
     while let Poll::Ready(Some(event)) = std::pin::Pin::new(&mut *events).poll_next(&mut cx) {
         let Event { value, cause, .. } = *event;
-        heard.push((value, cause));
+        received.push((value, cause));
     }
-    heard
+    received
 }
 
 pub(super) fn explore(test: impl Fn() + Send + Sync + 'static) {

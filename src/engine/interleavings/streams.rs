@@ -1,4 +1,4 @@
-//! The streams alone: departures of two shards, whose values tell whether anybody still has them.
+//! The streams alone: departures from two shards, whose values show whether any part of the streams still holds them.
 
 use std::{
     pin::Pin,
@@ -25,13 +25,13 @@ struct Streams {
     journal: Arc<Journal<usize, Value>>,
     publisher: Arc<Publisher<usize, Value>>,
     clock: Clock,
-    /// Each its lock, and how many have left it.
+    /// For each shard its lock, and the number of departures from it.
     shards: [Mutex<u32>; 2],
     values: std::sync::Mutex<Vec<Weak<u32>>>,
 }
 
-/// The shard, the number in it and why it left.
-type Heard = (usize, u32, Cause);
+/// The shard, the number of the departure in it, and its cause.
+type Received = (usize, u32, Cause);
 
 impl Streams {
     fn new(ring: usize) -> Arc<Self> {
@@ -46,8 +46,8 @@ impl Streams {
         LosslessEvents::new(&self.publisher, 100)
     }
 
-    /// The next of a shard leaves: by turns as removed and as replaced.
-    fn leave(&self, shard: usize) {
+    /// Records the next departure of a shard: alternately removed and replaced.
+    fn depart(&self, shard: usize) {
         let mut number = self.shards[shard].lock().unwrap();
         let value = Arc::new(*number);
         self.values.lock().unwrap().push(Arc::downgrade(&value));
@@ -76,72 +76,73 @@ impl Wake for Wakes {
     }
 }
 
-/// What has come by now; at its end the stream waits, with this waker.
-fn heard(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<Heard> {
+/// Returns the events received so far; at their end the stream waits with this waker.
+fn drain(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<Received> {
     let waker = Waker::from(wakes.clone());
     let mut cx = Context::from_waker(&waker);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     while let Poll::Ready(Some(event)) = Pin::new(&mut *events).poll_next(&mut cx) {
-        heard.push((event.key, *event.value, event.cause));
+        received.push((event.key, *event.value, event.cause));
     }
-    heard
+    received
 }
 
-fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2] {
-    [0, 1].map(|shard| spawn(streams, move |streams| (0..count).for_each(|_| streams.leave(shard))))
+fn depart_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2] {
+    [0, 1]
+        .map(|shard| spawn(streams, move |streams| (0..count).for_each(|_| streams.depart(shard))))
 }
 
-/// That what was heard of a shard are the numbers from one on, without a gap but for what `is_subscribed` not.
-fn check_order(heard: &[Heard], is_subscribed: impl Fn(u32) -> bool, all: bool) {
+/// Checks that the numbers received from each shard are consecutive, except for those that `is_subscribed` excludes.
+fn check_order(received: &[Received], is_subscribed: impl Fn(u32) -> bool, all: bool) {
     for shard in 0..2 {
         let numbers =
-            heard.iter().filter(|(from, ..)| *from == shard).map(|(_, number, _)| *number);
+            received.iter().filter(|(from, ..)| *from == shard).map(|(_, number, _)| *number);
         let numbers: Vec<u32> = numbers.collect();
         let Some(first) = numbers.first().copied() else { continue };
         let expected = (if all { 0 } else { first }..).filter(|number| is_subscribed(*number));
-        assert!(expected.take(numbers.len()).eq(numbers.iter().copied()), "{heard:?}");
+        assert!(expected.take(numbers.len()).eq(numbers.iter().copied()), "{received:?}");
     }
 }
 
-/// Two readers come to the last event at once while others leave: each hears all, once, in order; when both have
-/// read it, nothing is kept; and whoever waits while there is something was woken.
+/// Two readers of one channel reach the last event at the same time as new ones come: each receives all of them once,
+/// in order. When both have read an event, it is dropped; and a reader that waits while there is an event was woken.
 #[test]
-fn interleavings_of_two_readers_and_two_writers() {
+fn two_readers_receive_all_events_once_and_in_order() {
     explore(|| {
         let streams = Streams::new(100);
         let read = |streams: &Arc<Streams>| {
             let mut events = streams.lossless();
             spawn(streams, move |_| {
                 let wakes = Arc::default();
-                let mut all = heard(&mut events, &wakes);
+                let mut all = drain(&mut events, &wakes);
                 thread::yield_now();
                 let before = wakes.0.load(SeqCst);
-                let more = heard(&mut events, &wakes);
+                let more = drain(&mut events, &wakes);
                 all.extend(more);
                 (events, wakes, before, all)
             })
         };
         let readers = [read(&streams), read(&streams)];
-        let writers = leave_all(&streams, 5);
+        let writers = depart_all(&streams, 5);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let readers = readers.map(|reader| reader.join().unwrap());
         let ended = readers.map(|(mut events, wakes, _, mut all)| {
             let woken = wakes.0.load(SeqCst);
-            let rest = heard(&mut events, &Arc::default());
-            assert!(rest.is_empty() || woken > 0, "it was left asleep: {rest:?}");
+            let rest = drain(&mut events, &Arc::default());
+            assert!(rest.is_empty() || woken > 0, "it was not woken for {rest:?}");
             all.extend(rest);
             assert_eq!(all.len(), 10);
             check_order(&all, |_| true, true);
             events
         });
-        assert_eq!(streams.kept_events(), 0, "all have read all");
+        assert_eq!(streams.kept_events(), 0, "both have read all events");
         drop(ended);
     });
 }
 
-/// One who waits is woken by the next, whatever crowd is writing.
+/// A reader that waits is woken by the next event, however many threads write.
 #[test]
-fn interleavings_of_waiting_in_a_crowd() {
+fn waiting_reader_is_woken_under_contention() {
     explore(|| {
         let streams = Streams::new(100);
         let mut events = streams.lossless();
@@ -149,21 +150,21 @@ fn interleavings_of_waiting_in_a_crowd() {
             let mut all = Vec::new();
             for _ in 0..4 {
                 let wakes = Arc::default();
-                all.extend(heard(&mut events, &wakes));
+                all.extend(drain(&mut events, &wakes));
                 thread::yield_now();
                 if all.len() < 12 && wakes.0.load(SeqCst) == 0 {
                     return (events, wakes, all);
                 }
             }
             let wakes = Arc::default();
-            all.extend(heard(&mut events, &wakes));
+            all.extend(drain(&mut events, &wakes));
             (events, wakes, all)
         });
-        let writers = leave_all(&streams, 6);
+        let writers = depart_all(&streams, 6);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let (mut events, wakes, mut all) = reader.join().unwrap();
         let woken = wakes.0.load(SeqCst);
-        let rest = heard(&mut events, &Arc::default());
+        let rest = drain(&mut events, &Arc::default());
         assert!(rest.is_empty() || woken == 1, "woken {woken} times for {rest:?}");
         all.extend(rest);
         assert_eq!(all.len(), 12);
@@ -171,37 +172,39 @@ fn interleavings_of_waiting_in_a_crowd() {
     });
 }
 
-/// The same where departures gather already, and the last one comes just as the reader begins to wait.
+/// The same if departures are being collected in the journal already, and the last one comes as the reader begins to
+/// wait.
 #[test]
-fn interleavings_of_waiting_for_the_last_one() {
+fn waiting_reader_is_woken_by_the_last_event() {
     explore(|| {
         let streams = Streams::new(100);
         let mut events = streams.lossless();
         streams.journal.note_contention();
-        streams.leave(0);
-        assert_eq!(heard(&mut events, &Arc::default()).len(), 1);
+        streams.depart(0);
+        assert_eq!(drain(&mut events, &Arc::default()).len(), 1);
         let reader = spawn(&streams, move |_| {
             let wakes = Arc::default();
-            let all = heard(&mut events, &wakes);
+            let all = drain(&mut events, &wakes);
             (events, wakes, all.len())
         });
-        let writer = spawn(&streams, |streams| streams.leave(0));
+        let writer = spawn(&streams, |streams| streams.depart(0));
         writer.join().unwrap();
         let (mut events, wakes, read) = reader.join().unwrap();
         let woken = wakes.0.load(SeqCst);
         assert_eq!((read, woken), if read == 1 { (1, 0) } else { (0, 1) });
-        assert_eq!(heard(&mut events, &wakes).len(), 1 - read);
+        assert_eq!(drain(&mut events, &wakes).len(), 1 - read);
     });
 }
 
-/// Who comes, narrows and goes while others leave: each hears its own, and takes nothing from others.
+/// Readers subscribe, limit their causes and leave during departures: each receives its own events, and others keep
+/// theirs.
 #[test]
-fn interleavings_of_narrowing() {
+fn only_affects_no_other_subscriber() {
     explore(|| {
         let streams = Streams::new(2);
         let mut witness = streams.lossless();
         let is_subscribed = |number: u32| number % 2 == 1;
-        let comes = spawn(&streams, move |streams| {
+        let narrowing = spawn(&streams, move |streams| {
             let mut wide = streams.lossless();
             let mut early = streams.lossless().only([Cause::Replaced]);
             thread::yield_now();
@@ -218,31 +221,31 @@ fn interleavings_of_narrowing() {
             }
             let mut late = wide.only([Cause::Replaced]);
             thread::yield_now();
-            all.extend(heard(&mut late, &Arc::default()));
-            let early = heard(&mut early, &Arc::default());
+            all.extend(drain(&mut late, &Arc::default()));
+            let early = drain(&mut early, &Arc::default());
             (early, all)
         });
-        let goes = spawn(&streams, |streams| {
+        let leaving = spawn(&streams, |streams| {
             let ring = Events::new(&streams.publisher);
             thread::yield_now();
             drop(ring.only([Cause::Removed]));
         });
-        let writers = leave_all(&streams, 4);
+        let writers = depart_all(&streams, 4);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        let (early, late) = comes.join().unwrap();
-        goes.join().unwrap();
+        let (early, late) = narrowing.join().unwrap();
+        leaving.join().unwrap();
         check_order(&early, is_subscribed, false);
         check_order(&late, is_subscribed, false);
-        let all = heard(&mut witness, &Arc::default());
+        let all = drain(&mut witness, &Arc::default());
         assert_eq!(all.len(), 8);
         check_order(&all, |_| true, true);
-        assert_eq!(streams.kept_events(), 0, "nobody will read them");
+        assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
 }
 
-/// In a ring, what is heard and what is missed are all there were since it came, and no more is kept than it holds.
+/// In a ring, the received and the missed events are all events since the subscription, and no others are kept.
 #[test]
-fn interleavings_of_a_ring() {
+fn ring_reader_receives_or_misses_every_event() {
     explore(|| {
         let streams = Streams::new(2);
         let mut events = Events::new(&streams.publisher);
@@ -257,7 +260,7 @@ fn interleavings_of_a_ring() {
             }
             (all, missed)
         };
-        let writers = leave_all(&streams, 5);
+        let writers = depart_all(&streams, 5);
         let reader = spawn(&streams, move |_| {
             let before = read();
             thread::yield_now();
@@ -274,18 +277,18 @@ fn interleavings_of_a_ring() {
             let numbers: Vec<u32> = numbers.map(|(_, number, _)| *number).collect();
             assert!(numbers.is_sorted_by(|a, b| a < b), "{all:?}");
         }
-        assert_eq!(streams.kept_events(), 0, "all is read or missed");
+        assert_eq!(streams.kept_events(), 0, "each is read or missed");
     });
 }
 
-/// The last subscriber goes, or the streams end, while a crowd writes: nothing is kept for nobody.
+/// The last subscriber leaves, or the streams end, during writes: no event is kept without a reader.
 #[test]
-fn interleavings_of_the_last_one_leaving() {
+fn no_event_is_kept_after_the_last_subscriber_left() {
     explore(|| {
         let streams = Streams::new(2);
         let events = streams.lossless();
         let other = Events::new(&streams.publisher);
-        let goes = spawn(&streams, move |_| {
+        let leaving = spawn(&streams, move |_| {
             drop(other);
             thread::yield_now();
             drop(events);
@@ -296,26 +299,27 @@ fn interleavings_of_the_last_one_leaving() {
             streams.publisher.close();
             drop(events);
         });
-        let writers = leave_all(&streams, 5);
+        let writers = depart_all(&streams, 5);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        goes.join().unwrap();
+        leaving.join().unwrap();
         ends.join().unwrap();
-        assert_eq!(streams.kept_events(), 0, "nobody will ever read them");
+        assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
 }
 
-/// The same where departures gather already, and the last one comes just as the last subscriber goes.
+/// The same if departures are being collected in the journal already, and the last one comes as the last subscriber
+/// leaves.
 #[test]
-fn interleavings_of_leaving_as_the_last_one_comes() {
+fn no_event_is_kept_if_the_last_subscriber_leaves_during_a_write() {
     explore(|| {
         let streams = Streams::new(100);
         let events = streams.lossless();
         streams.journal.note_contention();
-        streams.leave(0);
-        let goes = spawn(&streams, move |_| drop(events));
-        let writer = spawn(&streams, |streams| streams.leave(0));
+        streams.depart(0);
+        let leaving = spawn(&streams, move |_| drop(events));
+        let writer = spawn(&streams, |streams| streams.depart(0));
         writer.join().unwrap();
-        goes.join().unwrap();
-        assert_eq!(streams.kept_events(), 0, "nobody will ever read them");
+        leaving.join().unwrap();
+        assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
 }

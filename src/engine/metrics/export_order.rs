@@ -1,4 +1,4 @@
-//! Those who tell what they have read, in the order in which they read it.
+//! Order of concurrent exports: metrics are exported in the order in which they were read.
 
 use std::{
     cell::Cell,
@@ -11,24 +11,25 @@ static EXPORT_ORDER: Mutex<ExportOrder> = Mutex::new(ExportOrder { next: 0, ids:
 static ENDED: Condvar = Condvar::new();
 
 thread_local! {
-    /// How many of them this thread is.
-    static OWN: Cell<usize> = const { Cell::new(0) };
+    /// Number of turns of this thread. It is above 1 if a recorder publishes while it is being called.
+    static TURNS_OF_THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Turns in progress.
 struct ExportOrder {
     next: u64,
     ids: BTreeSet<u64>,
 }
 
-/// One who has read, and tells as long as this lives.
+/// Turn of one export; ends when dropped.
 pub(super) struct ExportTurn {
     id: u64,
 }
 
 impl ExportTurn {
-    /// The next one. Who reads makes it before another can read.
+    /// Takes the next turn. The caller still holds the read lock, so turns have the order of reads.
     pub(super) fn new() -> Self {
-        OWN.set(OWN.get() + 1);
+        TURNS_OF_THREAD.set(TURNS_OF_THREAD.get() + 1);
         let mut export_order = export_order();
         let id = export_order.next;
         export_order.next += 1;
@@ -36,11 +37,12 @@ impl ExportTurn {
         Self { id }
     }
 
-    /// Waits until those have told all who read before.
+    /// Waits until all earlier turns have ended.
     ///
-    /// Not where a recorder publishes that is being told: it would wait for itself.
+    /// Returns immediately if this thread already has a turn, because a recorder publishes while it is being called: it
+    /// would wait for itself.
     pub(super) fn wait_for_earlier(&self) {
-        if OWN.get() == 1 {
+        if TURNS_OF_THREAD.get() == 1 {
             let is_earlier = |export_order: &mut ExportOrder| {
                 export_order.ids.first().is_some_and(|id| *id < self.id)
             };
@@ -52,7 +54,7 @@ impl ExportTurn {
 
 impl Drop for ExportTurn {
     fn drop(&mut self) {
-        OWN.set(OWN.get() - 1);
+        TURNS_OF_THREAD.set(TURNS_OF_THREAD.get() - 1);
         export_order().ids.remove(&self.id);
         ENDED.notify_all();
     }

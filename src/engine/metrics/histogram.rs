@@ -1,15 +1,15 @@
-//! How often something took how long, to a quarter.
+//! Histogram of durations, accurate to a quarter.
 
 use std::time::Duration;
 
-/// Four to each doubling, from a microsecond to half an hour.
+/// Number of buckets: four per doubling, from a microsecond to half an hour.
 const BUCKETS: u8 = 120;
 
-/// How many bits of a number of microseconds tell its bucket, beside the first.
+/// Number of bits of a number of microseconds, after the first one, that select its bucket.
 const BITS: u32 = 2;
 
-/// How often something took how long. Each time is rounded up, by a quarter at most. It takes memory for those that
-/// occur, which are few.
+/// Histogram of durations. Each duration is rounded up, by at most a quarter. Only buckets with counts take memory, and
+/// they are few.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Histogram(Vec<(u8, u64)>);
 
@@ -27,7 +27,7 @@ impl Histogram {
         other.0.iter().for_each(|&(bucket, count)| self.count(bucket, count));
     }
 
-    /// In seconds, each that occurs here more often than in `before`, and how much more often.
+    /// Returns each duration, in seconds, that was recorded more often than in `before`, and the increase of its count.
     pub(crate) fn since(&self, before: &Histogram) -> impl Iterator<Item = (f64, u64)> {
         let before = |bucket| before.find(bucket).map_or(0, |index| before.0[index].1);
         let more = self.0.iter().map(move |&(bucket, count)| {
@@ -48,7 +48,7 @@ impl Histogram {
     }
 }
 
-/// Where so many microseconds are counted.
+/// Returns the bucket of a number of microseconds.
 fn bucket(micros: u64) -> u8 {
     if micros < 1 << BITS {
         return micros as u8;
@@ -58,7 +58,7 @@ fn bucket(micros: u64) -> u8 {
     (((octave as u8) << BITS) + within).min(BUCKETS - 1)
 }
 
-/// The most microseconds that are counted there.
+/// Returns the largest number of microseconds of a bucket.
 fn most(bucket: u8) -> u64 {
     if bucket < 2 << BITS {
         return u64::from(bucket);
@@ -73,20 +73,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rounded_up_and_by_little() {
+    fn durations_are_rounded_up_by_at_most_a_quarter() {
         let mut last = 0;
         for micros in (0..5_000).chain((5_000..1 << 30).step_by(99_991)) {
             let bucket = bucket(micros);
             assert!(bucket == last || bucket == last + 1 || micros >= 5_000, "{micros}");
             last = bucket;
             let most = most(bucket);
-            assert!(most >= micros && most <= micros + micros / 4, "{micros} is told as {most}");
+            assert!(most >= micros && most <= micros + micros / 4, "{micros} is counted as {most}");
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
     }
 
     #[test]
-    fn only_what_came_since_is_told() {
+    fn since_returns_only_the_increase() {
         let mut before = Histogram::new();
         before.record(Duration::from_micros(1));
         let mut now = before.clone();

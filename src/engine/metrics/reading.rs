@@ -1,4 +1,4 @@
-//! What was read of all things of one kind and name, for who looks at single figures.
+//! Values read from all objects of one kind and name, with access to single series.
 
 use std::sync::Arc;
 
@@ -9,47 +9,47 @@ use super::{
     values::{MetricValue, MetricValues},
 };
 
-/// What was read of all things of one kind and name. Whoever drops it may drop the last of one of them.
+/// Values read from all objects of one kind and name. Dropping it may drop the last handle of one of them.
 pub(crate) struct Reading {
     pub(crate) name: String,
     pub(super) series: &'static [Series],
     pub(super) values: MetricValues,
-    /// Those that still live.
+    /// The objects that still exist.
     pub(crate) sources: Vec<Arc<dyn Source>>,
 }
 
 impl Reading {
-    /// The name of the first series: which kind of thing it is.
+    /// Returns the name of the first series, which identifies the kind.
     pub(crate) fn kind(&self) -> &'static str {
         self.series[0].name
     }
 
-    /// The count of a series, of all its labels; none where the kind has no such series.
+    /// Returns the count of a series, summed over its labels; `None` if the kind has no such series.
     pub(crate) fn count(&self, series: &str) -> Option<u64> {
-        let counts = self.of(series).filter_map(|(_, figure)| match figure {
+        let counts = self.of(series).filter_map(|(_, value)| match value {
             MetricValue::Count(count) => Some(*count),
             _ => None,
         });
         counts.fold(None, |sum, count| Some(sum.unwrap_or(0) + count))
     }
 
-    /// The count of the one of several series that has this label.
+    /// Returns the count of the series with this label.
     pub(crate) fn count_of(&self, series: &str, label: &str) -> Option<u64> {
-        self.of(series).find_map(|(series, figure)| match figure {
+        self.of(series).find_map(|(series, value)| match value {
             MetricValue::Count(count) if series.has_label(label) => Some(*count),
             _ => None,
         })
     }
 
     pub(crate) fn level(&self, series: &str) -> Option<f64> {
-        self.of(series).find_map(|(_, figure)| match figure {
+        self.of(series).find_map(|(_, value)| match value {
             MetricValue::Level(level) => Some(*level),
             _ => None,
         })
     }
 
     pub(crate) fn histogram(&self, series: &str) -> Option<&Histogram> {
-        self.of(series).find_map(|(_, figure)| match figure {
+        self.of(series).find_map(|(_, value)| match value {
             MetricValue::Histogram(histogram) => Some(histogram),
             _ => None,
         })

@@ -1,7 +1,7 @@
-//! All that has a name, and the thread that tells of it.
+//! Registry of all named objects, and the thread that exports their metrics.
 //!
-//! What one has read and not told yet, no other tells, and a level must not be followed by an older one: so who
-//! publishes waits for those who read before.
+//! Two exports must not overlap: an increase must be exported once, and a level must not be followed by an older one.
+//! So each export waits for those that read before it.
 
 use std::{
     collections::BTreeMap,
@@ -27,35 +27,36 @@ use super::{
     values::MetricValues,
 };
 
-/// How often all is told.
-const EVERY: Duration = Duration::from_millis(500);
+/// Interval of the exports.
+const EXPORT_INTERVAL: Duration = Duration::from_millis(500);
 
 static REGISTRY: Mutex<Registry> =
-    Mutex::new(Registry { groups: BTreeMap::new(), next_id: 0, is_followed: false });
+    Mutex::new(Registry { groups: BTreeMap::new(), next_id: 0, has_thread: false });
 
-/// One reads at a time, so that no figure is followed by an older one.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes reads, so that no value is followed by an older one. Lock order: `READ_LOCK`, then the registry or the
+/// export order.
+static READ_LOCK: Mutex<()> = Mutex::new(());
 
-/// The address of the recorder of the process, as far as it is known.
+/// Address of the global recorder, if known. `Relaxed`, because the address is only compared, never dereferenced.
 static GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
 struct Registry {
     groups: BTreeMap<GroupId, Group>,
     next_id: u64,
-    /// Whether the thread runs.
-    is_followed: bool,
+    /// True while the thread runs.
+    has_thread: bool,
 }
 
-/// By kind (the name of its first series) and name.
+/// Kind (the name of the first series) and name.
 type GroupId = (&'static str, String);
 
-/// Things of one kind and name.
+/// Objects of one kind and name.
 struct Group {
-    introduction: Introduction,
+    info: GroupInfo,
     members: BTreeMap<u64, Member>,
-    /// What those had who have ended.
+    /// Sum of the last values of dropped objects.
     ended: MetricValues,
-    given: RecorderState,
+    exported: RecorderState,
 }
 
 struct Member {
@@ -63,16 +64,16 @@ struct Member {
     last: MetricValues,
 }
 
-/// How a recorder gets to know a group.
+/// Series of a group, and their keys in a recorder.
 #[derive(Clone)]
-struct Introduction {
+struct GroupInfo {
     series: &'static [Series],
     #[cfg(feature = "dashboard")]
     name: Arc<str>,
     keys: Arc<[Key]>,
 }
 
-/// What the recorder of the process knows of a group.
+/// Values already exported to the global recorder for a group.
 #[derive(Default)]
 struct RecorderState {
     recorder: usize,
@@ -80,28 +81,28 @@ struct RecorderState {
     values: MetricValues,
 }
 
-/// What a recorder is to be told of a group.
-struct News {
-    introduction: Introduction,
+/// Update of a group for a recorder.
+struct GroupUpdate {
+    info: GroupInfo,
     handles: Arc<OnceLock<Box<[Handle]>>>,
-    given: MetricValues,
+    exported: MetricValues,
     now: MetricValues,
 }
 
-/// A group, a member of it, and the thing itself.
-type Living = (GroupId, u64, Arc<dyn Source>);
+/// Group and identifier of an object that still exists, and the object.
+type LiveSource = (GroupId, u64, Arc<dyn Source>);
 
-/// That something is told of: as long as this lives, which it has in itself. So no trace of it stays in memory.
+/// Registration of an object, owned by it. Dropping it removes the object from the registry, so no memory is leaked.
 #[derive(Debug)]
 pub(crate) struct Registration {
     group: GroupId,
     id: u64,
 }
 
-/// Where something keeps that it is told of.
+/// Place of the registration in its object.
 pub(crate) type Slot = OnceLock<Registration>;
 
-/// Has `source` be told of from now on.
+/// Registers `source`, and starts the thread if it does not run.
 pub(crate) fn register(
     series: &'static [Series],
     name: &str,
@@ -112,10 +113,10 @@ pub(crate) fn register(
     let id = registry.next_id;
     registry.next_id += 1;
     let group = (series[0].name, name.to_owned());
-    // It is registered once.
+    // Cannot fail: an object is registered once.
     let _ = slot.set(Registration { group: group.clone(), id });
     let group = registry.groups.entry(group).or_insert_with(|| Group {
-        introduction: Introduction {
+        info: GroupInfo {
             series,
             #[cfg(feature = "dashboard")]
             name: name.into(),
@@ -123,41 +124,41 @@ pub(crate) fn register(
         },
         members: BTreeMap::new(),
         ended: MetricValues::default(),
-        given: RecorderState::default(),
+        exported: RecorderState::default(),
     });
     group.members.insert(id, Member { source, last: MetricValues::default() });
-    if !mem::replace(&mut registry.is_followed, true) {
+    if !mem::replace(&mut registry.has_thread, true) {
         drop(registry);
-        follow();
+        spawn_exporter();
     }
 }
 
-/// Reads all, and tells the recorder.
+/// Reads all values and exports them to the recorder.
 pub(super) fn publish() {
     with_recorder(|recorder| {
-        let (news, living, teller) = read(Some(address(recorder)));
-        // We may be the last who have one of them, and its end is somebody's code.
-        drop(living);
-        teller.wait_for_earlier();
-        for News { introduction, handles, given, now } in news {
-            let handles = handles.get_or_init(|| introduction.introduce(recorder));
-            now.tell(&given, handles);
+        let (updates, live, turn) = read(Some(address(recorder)));
+        // Before waiting, and under no lock: this may be the last handle of an object, and its drop runs user code.
+        drop(live);
+        turn.wait_for_earlier();
+        for GroupUpdate { info, handles, exported, now } in updates {
+            let handles = handles.get_or_init(|| info.register(recorder));
+            now.export(&exported, handles);
         }
     });
 }
 
-/// Reads all that there still is.
+/// Reads the values of all objects that still exist.
 #[cfg(feature = "dashboard")]
-pub(crate) fn look() -> Vec<Reading> {
-    let (news, living, _) = read(None);
+pub(crate) fn read_all() -> Vec<Reading> {
+    let (updates, live, _) = read(None);
     let mut readings = Vec::new();
-    let mut living = living.into_iter().peekable();
-    // Both in the order of the groups.
-    for News { introduction, now: values, .. } in news {
-        let (series, name) = (introduction.series, introduction.name);
+    let mut live = live.into_iter().peekable();
+    // Both are sorted by group.
+    for GroupUpdate { info, now: values, .. } in updates {
+        let (series, name) = (info.series, info.name);
         let mut sources = Vec::new();
-        let is_of_it = |(group, ..): &Living| group.0 == series[0].name && group.1 == *name;
-        while let Some((.., source)) = living.next_if(is_of_it) {
+        let is_of_it = |(group, ..): &LiveSource| group.0 == series[0].name && group.1 == *name;
+        while let Some((.., source)) = live.next_if(is_of_it) {
             sources.push(source);
         }
         if !sources.is_empty() {
@@ -167,49 +168,49 @@ pub(crate) fn look() -> Vec<Reading> {
     readings
 }
 
-/// Reads all; what is new to the recorder of the process, or to one that knows nothing. And whom it read, to be dropped
-/// under no lock; and that it is about to be told.
-fn read(recorder: Option<usize>) -> (Vec<News>, Vec<Living>, ExportTurn) {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // One that is for this thread alone comes and goes: nothing is known of it. Nor of one in whose place another was
-    // installed since this call began.
+/// Reads all values. Returns the updates for the global recorder, or whole values for any other; the objects read, to
+/// be dropped under no lock; and the turn of this export.
+fn read(recorder: Option<usize>) -> (Vec<GroupUpdate>, Vec<LiveSource>, ExportTurn) {
+    let guard = READ_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    // A recorder of this thread only may be temporary, so nothing is remembered of it. The same holds if the global
+    // recorder was replaced since this call began.
     let global = recorder.filter(|recorder| is_global(*recorder));
-    let living = registry().living();
-    let read = living.iter().map(|(_, _, source)| {
+    let live = registry().live_sources();
+    let read = live.iter().map(|(_, _, source)| {
         let mut values = MetricValues::default();
         source.read(&mut values);
         values
     });
     let read: Vec<_> = read.collect();
-    let news = registry().renew(&living, read, global);
-    let teller = ExportTurn::new();
-    drop(turn);
-    (news, living, teller)
+    let updates = registry().store_values(&live, read, global);
+    let turn = ExportTurn::new();
+    drop(guard);
+    (updates, live, turn)
 }
 
-/// Publishes from a thread of its own, as long as there is anything.
-fn follow() {
-    let follow = || {
+/// Starts the thread that exports twice per second while any object is registered.
+fn spawn_exporter() {
+    let export = || {
         loop {
-            // Asked before, so that the end of the last one is told, too.
-            let is_followed = registry().is_followed();
+            // Checked before the export, so that the last values of the last object are still exported.
+            let needs_thread = registry().needs_thread();
             if catch_unwind(AssertUnwindSafe(publish)).is_err() {
-                tracing::error!("a recorder of metrics panicked");
+                tracing::error!("metrics recorder panicked");
             }
-            if !is_followed {
+            if !needs_thread {
                 break;
             }
-            thread::sleep(EVERY);
+            thread::sleep(EXPORT_INTERVAL);
         }
     };
-    if let Err(error) = thread::Builder::new().name("fleeting-metrics".into()).spawn(follow) {
-        tracing::error!(%error, "there is no thread to tell metrics");
-        registry().is_followed = false;
+    if let Err(error) = thread::Builder::new().name("fleeting-metrics".into()).spawn(export) {
+        tracing::error!(%error, "failed to spawn the metrics thread");
+        registry().has_thread = false;
     }
 }
 
 impl Registry {
-    fn living(&self) -> Vec<Living> {
+    fn live_sources(&self) -> Vec<LiveSource> {
         let members = self.groups.iter().flat_map(|(group, Group { members, .. })| {
             members.iter().filter_map(|(id, member)| {
                 member.source.upgrade().map(|source| (group.clone(), *id, source))
@@ -218,47 +219,47 @@ impl Registry {
         members.collect()
     }
 
-    /// Takes in what was read.
-    fn renew(
+    /// Stores the values read, and returns the resulting updates.
+    fn store_values(
         &mut self,
-        living: &[Living],
+        live: &[LiveSource],
         read: Vec<MetricValues>,
         global: Option<usize>,
-    ) -> Vec<News> {
-        for ((group, id, _), values) in living.iter().zip(read) {
-            let group = self.groups.get_mut(group).expect("groups stay");
-            debug_assert_eq!(values.len(), group.introduction.series.len());
-            let member = group.members.get_mut(id).expect("members stay as long as they live");
-            member.last.renew(values);
+    ) -> Vec<GroupUpdate> {
+        for ((group, id, _), values) in live.iter().zip(read) {
+            let group = self.groups.get_mut(group).expect("groups are never removed");
+            debug_assert_eq!(values.len(), group.info.series.len());
+            let member = group.members.get_mut(id).expect("an object that exists is registered");
+            member.last.replace_by(values);
         }
-        self.groups.values_mut().map(|group| group.news(global)).collect()
+        self.groups.values_mut().map(|group| group.update(global)).collect()
     }
 
-    /// Whether there is anything to tell of; else it is told no more.
-    fn is_followed(&mut self) -> bool {
-        self.is_followed = self.groups.values().any(|group| !group.members.is_empty());
-        self.is_followed
+    /// Returns whether any object is registered; otherwise marks the thread as stopped.
+    fn needs_thread(&mut self) -> bool {
+        self.has_thread = self.groups.values().any(|group| !group.members.is_empty());
+        self.has_thread
     }
 }
 
 impl Group {
-    fn news(&mut self, global: Option<usize>) -> News {
+    fn update(&mut self, global: Option<usize>) -> GroupUpdate {
         let mut now = self.ended.clone();
         self.members.values().for_each(|member| now.add(&member.last));
-        let introduction = self.introduction.clone();
+        let info = self.info.clone();
         let Some(recorder) = global else {
-            return News {
-                introduction,
+            return GroupUpdate {
+                info,
                 handles: Arc::default(),
-                given: MetricValues::default(),
+                exported: MetricValues::default(),
                 now,
             };
         };
-        if self.given.recorder != recorder {
-            self.given = RecorderState { recorder, ..RecorderState::default() };
+        if self.exported.recorder != recorder {
+            self.exported = RecorderState { recorder, ..RecorderState::default() };
         }
-        let given = mem::replace(&mut self.given.values, now.clone());
-        News { introduction, handles: self.given.handles.clone(), given, now }
+        let exported = mem::replace(&mut self.exported.values, now.clone());
+        GroupUpdate { info, handles: self.exported.handles.clone(), exported, now }
     }
 }
 
@@ -273,19 +274,19 @@ impl Drop for Registration {
     }
 }
 
-impl Introduction {
-    fn introduce(&self, recorder: &dyn Recorder) -> Box<[Handle]> {
+impl GroupInfo {
+    fn register(&self, recorder: &dyn Recorder) -> Box<[Handle]> {
         let Self { series, keys, .. } = self;
-        series.iter().zip(&keys[..]).map(|(series, key)| series.introduce(key, recorder)).collect()
+        series.iter().zip(&keys[..]).map(|(series, key)| series.register(key, recorder)).collect()
     }
 }
 
-/// Whether it is the recorder of the process.
+/// Returns whether `recorder` is the address of the global recorder.
 fn is_global(recorder: usize) -> bool {
     if recorder == GLOBAL.load(Relaxed) {
         return true;
     }
-    // A new thread has no other one.
+    // A new thread has no local recorder.
     let global = thread::spawn(|| with_recorder(address)).join();
     global.is_ok_and(|global| {
         GLOBAL.store(global, Relaxed);

@@ -1,14 +1,14 @@
-//! What a kind of thing tells: names, what they mean, and how they are told to a recorder.
+//! Series of a kind of object: their names, descriptions and recorder handles.
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 
-/// What a kind of thing tells, in its order.
+/// One series of a kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Series {
     kind: Kind,
     pub(super) name: &'static str,
     help: &'static str,
-    /// Beside the name of the thing.
+    /// A label in addition to the name of the object.
     label: Option<(&'static str, &'static str)>,
 }
 
@@ -19,7 +19,7 @@ enum Kind {
     Histogram,
 }
 
-/// Where a recorder takes the figures of a series.
+/// Handle of a series in a recorder.
 pub(super) enum Handle {
     Counter(Counter),
     Gauge(Gauge),
@@ -29,23 +29,23 @@ pub(super) enum Handle {
 static METADATA: Metadata<'static> =
     Metadata::new("fleeting", Level::INFO, Some(env!("CARGO_PKG_NAME")));
 
-/// What only grows.
+/// A count, which only grows.
 pub(crate) const fn counter(name: &'static str, help: &'static str) -> Series {
     Series { kind: Kind::Counter, name, help, label: None }
 }
 
-/// What comes and goes.
+/// A number that may grow and shrink.
 pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Series {
     Series { kind: Kind::Gauge, name, help, label: None }
 }
 
-/// How long something took.
+/// Durations.
 pub(crate) const fn histogram(name: &'static str, help: &'static str) -> Series {
     Series { kind: Kind::Histogram, name, help, label: None }
 }
 
 impl Series {
-    /// One of several of the same name.
+    /// Adds a label, for one of several series with the same name.
     pub(crate) const fn of(self, label: &'static str, value: &'static str) -> Self {
         Self { label: Some((label, value)), ..self }
     }
@@ -55,15 +55,15 @@ impl Series {
         self.label.is_some_and(|(_, label)| label == value)
     }
 
-    /// As it is told of a thing of this name.
+    /// Returns the key of the series for an object of this name.
     pub(super) fn key(&self, name: &str) -> Key {
         let mut labels = vec![Label::new("name", name.to_owned())];
         labels.extend(self.label.map(|(label, value)| Label::new(label, value)));
         Key::from_parts(self.name, labels)
     }
 
-    /// Makes the series known to a recorder, with what it means.
-    pub(super) fn introduce(&self, key: &Key, recorder: &dyn Recorder) -> Handle {
+    /// Registers the series and its description with a recorder.
+    pub(super) fn register(&self, key: &Key, recorder: &dyn Recorder) -> Handle {
         let unit = self.name.contains("_seconds").then_some(Unit::Seconds);
         let (name, help) = (self.name.into(), self.help.into());
         match self.kind {

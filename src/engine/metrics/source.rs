@@ -1,28 +1,28 @@
-//! What tells of itself: figures, and where somebody may look closer, what is asked for.
+//! Interface of objects with metrics, and of the searches that the dashboard makes.
 
 use super::values::MetricValues;
 #[cfg(feature = "dashboard")]
 use crate::engine::ttl::Ttl;
 
-/// What tells of itself.
+/// An object with metrics.
 pub(crate) trait Source: Send + Sync + 'static {
-    /// In the order of the series of its kind.
+    /// Appends the current values, in the order of the series of its kind.
     fn read(&self, values: &mut MetricValues);
 
-    /// The keys that were denied most often of late, the first one most often. Of these there are few.
+    /// Returns the keys denied most often in the last minutes, in descending order. There are few.
     #[cfg(feature = "dashboard")]
     fn denied_keys(&self) -> Vec<DeniedKey> {
         Vec::new()
     }
 
-    /// Whether [`ttl_of`](Source::ttl_of) may be asked.
+    /// Returns whether [`ttl_of`](Source::ttl_of) may be called.
     #[cfg(feature = "dashboard")]
     fn may_be_searched(&self) -> bool {
         false
     }
 
-    /// How long the value of the key has still to live that `text` stands for; none where it stands for no key. May
-    /// panic, as the code that finds the key is somebody's.
+    /// Returns the TTL of the key that `text` represents; `None` if it represents no key. May panic, because the
+    /// conversion to a key is user code.
     #[cfg(feature = "dashboard")]
     fn ttl_of(&self, _text: &str) -> Option<Ttl> {
         None
@@ -33,7 +33,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeniedKey {
     pub(crate) name: KeyName,
-    /// How often, at least.
+    /// Number of denials, a lower bound.
     pub(crate) denials: u64,
 }
 
@@ -41,6 +41,6 @@ pub(crate) struct DeniedKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyName {
     Plain(String),
-    /// By a key of this process: the same for the same key, and good for nothing else.
+    /// Hash of the key by a secret of this process: stable within the process, and not reversible.
     Hash(u64),
 }

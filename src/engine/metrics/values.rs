@@ -1,8 +1,8 @@
-//! What was read of a thing, in the order of its series.
+//! Values of the series of an object, in their order.
 
 use super::{histogram::Histogram, series::Handle};
 
-/// What was read of a thing, in the order of its series.
+/// Values of the series of an object, in their order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricValues(Vec<MetricValue>);
 
@@ -35,9 +35,9 @@ impl MetricValues {
         self.0.len()
     }
 
-    /// Takes what was read now for what was read before. What is made of several counts may seem to go back, and does
-    /// not.
-    pub(super) fn renew(&mut self, mut now: MetricValues) {
+    /// Replaces the values by newer ones. A count never decreases: a sum of several counters that are read one by one
+    /// may seem to.
+    pub(super) fn replace_by(&mut self, mut now: MetricValues) {
         for (now, before) in now.0.iter_mut().zip(&self.0) {
             if let (MetricValue::Count(now), MetricValue::Count(before)) = (now, before) {
                 *now = (*now).max(*before);
@@ -46,7 +46,7 @@ impl MetricValues {
         *self = now;
     }
 
-    /// Adds what another thing of the same kind and name has.
+    /// Adds the values of another object of the same kind and name.
     pub(super) fn add(&mut self, other: &MetricValues) {
         if self.0.is_empty() {
             self.0.clone_from(&other.0);
@@ -59,39 +59,39 @@ impl MetricValues {
                 }
                 (MetricValue::Level(sum), MetricValue::Level(more)) => *sum += more,
                 (MetricValue::Histogram(sum), MetricValue::Histogram(more)) => sum.add(more),
-                _ => unreachable!("things of one kind read the same series"),
+                _ => unreachable!("objects of one kind have the same series"),
             }
         }
     }
 
-    /// What stays of a thing that has ended.
+    /// Resets what does not outlive the object: its levels.
     pub(super) fn end(&mut self) {
-        for figure in &mut self.0 {
-            if let MetricValue::Level(level) = figure {
+        for value in &mut self.0 {
+            if let MetricValue::Level(level) = value {
                 *level = 0.0;
             }
         }
     }
 
-    /// Tells what is more than it was when it was `given`, and all of it where that is nothing.
+    /// Gives a recorder the increase since the values `exported`, or everything if that is empty.
     ///
-    /// By the calls that every recorder has: some know nothing of `absolute` and `record_many`.
-    pub(super) fn tell(&self, given: &MetricValues, handles: &[Handle]) {
-        for (index, (figure, handle)) in self.0.iter().zip(handles).enumerate() {
-            match (figure, handle, given.0.get(index)) {
-                (MetricValue::Count(count), Handle::Counter(counter), given) => {
+    /// Uses only the calls that every recorder implements: some ignore `absolute` and `record_many`.
+    pub(super) fn export(&self, exported: &MetricValues, handles: &[Handle]) {
+        for (index, (value, handle)) in self.0.iter().zip(handles).enumerate() {
+            match (value, handle, exported.0.get(index)) {
+                (MetricValue::Count(count), Handle::Counter(counter), exported) => {
                     let before =
-                        if let Some(MetricValue::Count(before)) = given { *before } else { 0 };
-                    // Also nothing, at first: so that there is a series.
-                    if *count > before || given.is_none() {
+                        if let Some(MetricValue::Count(before)) = exported { *before } else { 0 };
+                    // Also zero, the first time, so that the series exists.
+                    if *count > before || exported.is_none() {
                         counter.increment(count.saturating_sub(before));
                     }
                 }
                 (MetricValue::Level(level), Handle::Gauge(gauge), _) => gauge.set(*level),
-                (MetricValue::Histogram(histogram), Handle::Histogram(handle), given) => {
+                (MetricValue::Histogram(histogram), Handle::Histogram(handle), exported) => {
                     let nothing = Histogram::new();
-                    let before = if let Some(MetricValue::Histogram(given)) = given {
-                        given
+                    let before = if let Some(MetricValue::Histogram(exported)) = exported {
+                        exported
                     } else {
                         &nothing
                     };
@@ -99,7 +99,7 @@ impl MetricValues {
                         (0..more).for_each(|_| handle.record(seconds));
                     }
                 }
-                _ => unreachable!("what is read is as the series say"),
+                _ => unreachable!("values have the kinds of their series"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Many keys at once: the memory of all is fetched at the same time, and a shard is locked once for its keys.
+//! Operations on many keys: prefetches the memory of all keys at once, and locks a shard once for a group of its keys.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -14,54 +14,56 @@ use super::{
     entry::{Cause, Entry},
     evict::DropQueue,
     window,
-    write::tell,
+    write::notify_insert_waiters,
 };
 use crate::engine::{
     clock::{Deadline, Now},
     panics,
 };
 
-/// How many keys are to be done together at most: so many that those of a shard meet, and so few that the memory which is
-/// fetched for them stays in the processor's caches, and nobody waits long for the task.
+/// Maximum number of keys per call of an operation. Large enough that several keys fall into the same shard. Small
+/// enough that the prefetched memory stays in the processor's caches, and that the task yields soon.
 pub(crate) const PART: usize = 1_024;
 
-/// How many keys are looked up, put or removed under one lock at most: some microseconds.
-const AT_ONCE: usize = 32;
+/// Maximum number of keys that are handled under one lock, which then takes a few microseconds.
+const MAX_GROUP: usize = 32;
 
-/// Tables that are smaller together stay in the processor's caches by themselves, in bytes.
-const SMALL: usize = 2 << 20;
+/// Total size of tables, in bytes, below which they stay in the processor's caches and prefetching gains nothing.
+const CACHED_BYTES: usize = 2 << 20;
 
-/// Keys of which it is known where they are, in the order in which they are to be done.
+/// Locations of a batch of keys, in the order in which they are handled.
 pub(crate) struct Places {
     hashes: Vec<u64>,
-    /// The shard of each key and, below it, its number: one word, as they are to be sorted.
+    /// The shard of each key in the upper half, its position in the batch in the lower half: one word, which sorts
+    /// fast.
     order: Vec<u64>,
-    /// How many are done.
+    /// Number of keys that were handled.
     done: usize,
 }
 
-/// Some of them, all of one shard.
+/// Some keys of a batch, all of one shard.
 #[derive(Clone, Copy)]
 struct Group<'a> {
     hashes: &'a [u64],
     order: &'a [u64],
 }
 
-/// Those who wait for what was put. They are told when this is dropped: after the lock, and also of what was put before
-/// user code panicked.
+/// Insert waiters of the written keys. Notifies them when it is dropped: after the unlock, and also if user code panics
+/// after some keys were written.
 #[derive(Default)]
 struct NotifyOnDrop(Vec<Arc<Notify>>);
 
 impl Places {
     fn new(places: impl Iterator<Item = Location>) -> Self {
-        let words = places.zip(0_u32..).map(|(place, number)| {
-            (place.hash, (place.index as u64) << u32::BITS | u64::from(number))
+        let words = places.zip(0_u32..).map(|(location, position)| {
+            (location.hash, (location.index as u64) << u32::BITS | u64::from(position))
         });
         let (hashes, order) = words.unzip();
         Self { hashes, order, done: 0 }
     }
 
-    /// Brings those of a shard together, in their order: by counting, as there are more keys than shards, mostly.
+    /// Sorts the keys by shard, in their original order within a shard. Uses a counting sort, unless there are far more
+    /// shards than keys.
     fn sort(&mut self, shards: usize) {
         if shards > 4 * self.order.len() {
             return self.order.sort_unstable();
@@ -71,17 +73,17 @@ impl Places {
         let mut start = 0;
         starts.iter_mut().for_each(|count| start += mem::replace(count, start));
         for word in mem::replace(&mut self.order, vec![0; start]) {
-            let place = &mut starts[shard_of(word)];
-            self.order[*place] = word;
-            *place += 1;
+            let next = &mut starts[shard_of(word)];
+            self.order[*next] = word;
+            *next += 1;
         }
     }
 
-    /// The next that may be done under one lock.
+    /// Returns the next keys to handle under one lock.
     fn next_group(&mut self) -> Option<Group<'_>> {
-        let left = self.order.get(self.done..)?;
-        let shard = left.chunk_by(|a, b| shard_of(*a) == shard_of(*b)).next()?;
-        let order = &shard[..shard.len().min(AT_ONCE)];
+        let remaining = self.order.get(self.done..)?;
+        let shard = remaining.chunk_by(|a, b| shard_of(*a) == shard_of(*b)).next()?;
+        let order = &shard[..shard.len().min(MAX_GROUP)];
         self.done += order.len();
         Some(Group { hashes: &self.hashes, order })
     }
@@ -96,14 +98,15 @@ impl Group<'_> {
         shard_of(self.order[0])
     }
 
-    /// The numbers that the keys had.
-    fn numbers(&self) -> impl Iterator<Item = usize> {
-        self.order.iter().map(|word| number_of(*word))
+    /// Returns the positions of the keys in the batch.
+    fn positions(&self) -> impl Iterator<Item = usize> {
+        self.order.iter().map(|word| position_of(*word))
     }
 
     fn places(&self) -> impl Iterator<Item = (Location, usize)> {
         let index = self.shard();
-        self.numbers().map(move |number| (Location { hash: self.hashes[number], index }, number))
+        self.positions()
+            .map(move |position| (Location { hash: self.hashes[position], index }, position))
     }
 }
 
@@ -112,8 +115,8 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Where these keys are, shard by shard, and those of a shard in their order. Has the memory fetched in which they
-    /// are looked for.
+    /// Returns the locations of `keys`, grouped by shard and in their order within a shard, and prefetches their
+    /// memory.
     pub(crate) fn places<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Places
     where
         Q: Hash + ?Sized + 'a,
@@ -124,8 +127,9 @@ where
         places
     }
 
-    /// As [`places`](Self::places), of keys that are to be put. Where entries make room for each other they stay in their
-    /// order: else those of the last shards would leave for each other, and those of the first stay.
+    /// Returns the locations of keys to be written, as [`places`](Self::places) does. In a store that evicts, the keys
+    /// stay in their order. If they were grouped by shard, keys of the last shards would evict each other while those
+    /// of the first stay.
     pub(crate) fn places_to_put<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Places
     where
         K: 'a,
@@ -138,7 +142,7 @@ where
         places
     }
 
-    /// Looks keys up as [`get`](Self::get) does, until that takes long. Tells whether all are done.
+    /// Looks keys up as [`get`](Self::get) does, until the coarse clock ticks. Returns whether all keys were handled.
     pub(crate) fn get_many<Q>(
         &self,
         places: &mut Places,
@@ -159,11 +163,11 @@ where
         places.are_done()
     }
 
-    /// Puts entries as [`set`](Self::set) does, until that takes long. Tells whether all are done. What was put is no
-    /// longer in `entries`, also where user code panics in the middle.
+    /// Writes entries as [`set`](Self::set) does, until the coarse clock ticks. Returns whether all were handled.
+    /// Written entries are taken out of `entries`, so that after a panic of user code the caller drops only the others.
     ///
-    /// Where entries make room for each other, each is put under a lock of its own: others may have to be locked to make
-    /// room for it.
+    /// In a store that evicts, each entry is written under a lock of its own, because other shards may have to be
+    /// locked to evict from them.
     pub(crate) fn set_many(
         &self,
         places: &mut Places,
@@ -174,13 +178,13 @@ where
     where
         V: Clone,
     {
-        let mut gone = DropQueue::new();
+        let mut drop_queue = DropQueue::new();
         while let Some(group) = places.next_group() {
-            if self.evicting_bound().is_none() && !self.has_removed() {
-                self.set_group(group, entries, now, &deadline, &mut gone);
+            if self.evicting_bound().is_none() && !self.has_tag_removals() {
+                self.set_group(group, entries, now, &deadline, &mut drop_queue);
             } else {
-                for number in group.numbers() {
-                    let Some((key, value)) = entries[number].take() else { continue };
+                for position in group.positions() {
+                    let Some((key, value)) = entries[position].take() else { continue };
                     panics::drop_all(self.set(key, value, now, |_| deadline()));
                 }
             }
@@ -191,8 +195,8 @@ where
         places.are_done()
     }
 
-    /// Takes the live values of keys out, until that takes long, and counts them in `removed`. Tells whether all are done.
-    /// The dead are expired on the way.
+    /// Removes the live values of keys, until the coarse clock ticks, and adds their number to `removed`. Returns
+    /// whether all keys were handled. Expires entries whose deadlines have passed.
     pub(crate) fn remove_many<Q>(
         &self,
         places: &mut Places,
@@ -203,9 +207,9 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut gone = DropQueue::new();
+        let mut drop_queue = DropQueue::new();
         while let Some(group) = places.next_group() {
-            *removed += self.remove_group(group, keys, now, &mut gone);
+            *removed += self.remove_group(group, keys, now, &mut drop_queue);
             if now.has_ticked() {
                 break;
             }
@@ -213,119 +217,123 @@ where
         places.are_done()
     }
 
+    /// Looks up the keys of one group under one lock, or one by one if reads are tracked or tags were removed.
     fn get_group<Q>(&self, group: Group<'_>, keys: &[&Q], values: &mut [Option<V>], now: &impl Now)
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        if self.tracks_access() || self.has_removed() {
-            for number in group.numbers() {
-                values[number] = self.get(keys[number], now);
+        if self.tracks_access() || self.has_tag_removals() {
+            for position in group.positions() {
+                values[position] = self.get(keys[position], now);
             }
             return;
         }
-        let mut dead = Vec::new();
+        let mut expired = Vec::new();
         let shard = self.shards.read(group.shard());
-        for (place, number) in group.places() {
-            let Some(entry) = shard.find(place.hash, keys[number]) else { continue };
-            match now.is_dead(entry.deadline()) {
-                true => dead.push((place, number, entry.deadline())),
-                false => values[number] = Some(entry.value.clone()),
+        for (location, position) in group.places() {
+            let Some(entry) = shard.find(location.hash, keys[position]) else { continue };
+            match now.is_expired(entry.deadline()) {
+                true => expired.push((location, position, entry.deadline())),
+                false => values[position] = Some(entry.value.clone()),
             }
         }
         drop(shard);
-        for (place, number, deadline) in dead {
-            self.found_dead(place, keys[number], deadline, now);
+        for (location, position, deadline) in expired {
+            self.confirm_expired(location, keys[position], deadline, now);
         }
-        for number in group.numbers() {
-            self.reads.count(values[number].is_some());
+        for position in group.positions() {
+            self.reads.count(values[position].is_some());
         }
     }
 
+    /// Writes the entries of one group under one lock. Only for stores that do not evict.
     fn set_group(
         &self,
         group: Group<'_>,
         entries: &mut [Option<(K, V)>],
         now: &impl Now,
         deadline: &impl Fn() -> Deadline,
-        gone: &mut DropQueue<K, V>,
+        drop_queue: &mut DropQueue<K, V>,
     ) {
         let mut insert_waiters = NotifyOnDrop::default();
-        gone.make_room(group.order.len());
+        drop_queue.reserve(group.order.len());
         let mut locked = self.shards.write(group.shard());
-        for (place, number) in group.places() {
-            let Some((key, _)) = &entries[number] else { continue };
-            self.bring(&mut locked, place, |k, _| k == key);
+        for (location, position) in group.places() {
+            let Some((key, _)) = &entries[position] else { continue };
+            self.ensure_moved(&mut locked, location, |k, _| k == key);
             let (table, state) = locked.parts();
-            let found = window::find(table, place.hash, |k| k == key);
-            state.bump_write_version(place.hash, key);
-            // All that is the user's has run.
-            let Some((key, value)) = entries[number].take() else { continue };
-            insert_waiters.0.extend(state.insert_waiters(place.hash));
+            let found = window::find(table, location.hash, |k| k == key);
+            state.bump_write_version(location.hash, key);
+            // All user code has run: a panic can no longer lose this entry.
+            let Some((key, value)) = entries[position].take() else { continue };
+            insert_waiters.0.extend(state.insert_waiters(location.hash));
             let hard_deadline = deadline();
-            let fresh = self.until(hard_deadline, now);
+            let entry_deadline = self.deadline_after_write(hard_deadline, now);
             let Some((bucket, entry)) = found else {
-                let bucket = self.insert(&mut locked, place, key, Entry::new(value, fresh));
-                self.written(locked.parts().1, bucket, hard_deadline, None);
+                let bucket =
+                    self.insert(&mut locked, location, key, Entry::new(value, entry_deadline));
+                self.write_side_tables(locked.parts().1, bucket, hard_deadline, None);
                 continue;
             };
-            let is_dead = now.is_dead(entry.deadline());
-            let old = entry.replace(value, fresh);
-            self.note(state, place.index, bucket, fresh);
-            self.written(state, bucket, hard_deadline, None);
-            // The key that is in the map stays, and the caller's goes.
-            let cause = if is_dead { Cause::Expired } else { Cause::Replaced };
-            self.depart(&mut locked, key, old, cause, now, gone);
+            let is_expired = now.is_expired(entry.deadline());
+            let old = entry.replace(value, entry_deadline);
+            self.note_deadline(state, location.index, bucket, entry_deadline);
+            self.write_side_tables(state, bucket, hard_deadline, None);
+            // The map keeps its own equal key; the caller's key departs with the old value.
+            let cause = if is_expired { Cause::Expired } else { Cause::Replaced };
+            self.depart(&mut locked, key, old, cause, now, drop_queue);
         }
         drop(locked);
-        gone.drop_entries();
+        drop_queue.drop_entries();
     }
 
+    /// Removes the keys of one group under one lock. Returns the number of live values.
     fn remove_group<Q>(
         &self,
         group: Group<'_>,
         keys: &[&Q],
         now: &impl Now,
-        gone: &mut DropQueue<K, V>,
+        drop_queue: &mut DropQueue<K, V>,
     ) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        for (place, number) in group.places() {
-            self.purge_if_tag_removed(place, keys[number], now);
+        for (location, position) in group.places() {
+            self.purge_if_tag_removed(location, keys[position], now);
         }
         let mut removed = 0;
-        gone.make_room(group.order.len());
+        drop_queue.reserve(group.order.len());
         let mut locked = self.shards.write(group.shard());
-        for (place, number) in group.places() {
-            let key = keys[number];
-            self.bring(&mut locked, place, |k, _| key.equivalent(k));
+        for (location, position) in group.places() {
+            let key = keys[position];
+            self.ensure_moved(&mut locked, location, |k, _| key.equivalent(k));
             let (table, state) = locked.parts();
-            state.bump_write_version(place.hash, key);
-            let found = window::find(table, place.hash, |k| key.equivalent(k));
+            state.bump_write_version(location.hash, key);
+            let found = window::find(table, location.hash, |k| key.equivalent(k));
             let Some((bucket, entry)) = found else { continue };
-            let is_dead = now.is_dead(entry.deadline());
-            let cause = if is_dead { Cause::Expired } else { Cause::Removed };
-            removed += usize::from(!is_dead);
+            let is_expired = now.is_expired(entry.deadline());
+            let cause = if is_expired { Cause::Expired } else { Cause::Removed };
+            removed += usize::from(!is_expired);
             let (key, entry) = self.take_out(&mut locked, bucket);
-            self.depart(&mut locked, key, entry, cause, now, gone);
+            self.depart(&mut locked, key, entry, cause, now, drop_queue);
         }
         drop(locked);
-        gone.drop_entries();
+        drop_queue.drop_entries();
         removed
     }
 
-    /// Has the memory fetched in which these keys are looked for.
+    /// Prefetches the memory in which the keys are searched: first the control bytes of all, then the entries.
     fn prefetch(&self, places: &Places) {
         let Some(first) = places.order.first() else { return };
         let buckets = self.shard_count() * self.shards.read(shard_of(*first)).buckets();
-        if buckets * size_of::<(K, Entry<V>)>() < SMALL {
+        if buckets * size_of::<(K, Entry<V>)>() < CACHED_BYTES {
             return;
         }
-        for look in [window::prefetch_group, window::prefetch_entry] {
+        for prefetch in [window::prefetch_group, window::prefetch_entry] {
             for group in places.order.chunk_by(|a, b| shard_of(*a) == shard_of(*b)) {
                 let shard = self.shards.read(shard_of(group[0]));
-                group.iter().for_each(|word| look(&shard, places.hashes[number_of(*word)]));
+                group.iter().for_each(|word| prefetch(&shard, places.hashes[position_of(*word)]));
             }
         }
     }
@@ -333,7 +341,7 @@ where
 
 impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(|insert_waiters| tell(Some(insert_waiters)));
+        self.0.drain(..).for_each(|insert_waiters| notify_insert_waiters(Some(insert_waiters)));
     }
 }
 
@@ -343,6 +351,6 @@ fn shard_of(word: u64) -> usize {
 }
 
 #[inline]
-fn number_of(word: u64) -> usize {
+fn position_of(word: u64) -> usize {
     word as u32 as usize
 }

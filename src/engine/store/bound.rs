@@ -1,7 +1,7 @@
-//! How much there may be and how much there is: entries, or what a weigher says they weigh.
+//! The bound of a store: the maximum number of entries, or their maximum weight as computed by a weigher.
 //!
-//! Whoever adds to what is used owes as much as it added beyond the limit, and no more: so several who add at once
-//! together owe just what is too much.
+//! A writer must evict as much as its own write exceeded the limit by, and no more. The sum over concurrent writers is
+//! then exactly the excess, so together they neither leave the store above its bound nor evict too much.
 
 use std::sync::Arc;
 
@@ -13,22 +13,24 @@ use crate::engine::{
     },
 };
 
-/// What an entry weighs.
+/// Returns the weight of an entry.
 pub(crate) type Weigher<K, V> = Arc<dyn Fn(&K, &V) -> u32 + Send + Sync>;
-
+/// The limit, and the weight in use, of all shards.
 pub(super) struct Bound<K, V> {
     limit: AtomicU64,
     weigher: Option<Weigher<K, V>>,
-    /// Whether entries leave for new ones. Else new ones are refused.
+    /// True if entries are evicted for new ones; false if new keys are refused.
     pub(super) evicts: bool,
-    /// No deadline in any shard is sooner: as [`Deadline::order`].
-    pub(super) soonest: AtomicU64,
-    /// The shard where who needs room elsewhere begins to look.
-    next: AtomicUsize,
+    /// [`Deadline::order`] of a time before which no entry in any shard expires; `u64::MAX` if none expires. See
+    /// [`expire_to_fit`](super::Store::expire_to_fit) for how it is raised.
+    pub(super) earliest_expiry: AtomicU64,
+    /// The shard at which the next eviction outside of the written shard begins. Rotates, so that all shards are
+    /// evicted from equally.
+    next_shard: AtomicUsize,
     used: Used,
 }
 
-/// On a line of its own: all writers write it until there is no more room.
+/// The weight in use. On cache lines of its own: every insert writes it, and the fields above are read by all writers.
 #[repr(align(128))]
 struct Used(AtomicU64);
 
@@ -38,12 +40,13 @@ impl<K, V> Bound<K, V> {
             limit: AtomicU64::new(limit),
             weigher,
             evicts,
-            soonest: AtomicU64::new(u64::MAX),
-            next: AtomicUsize::new(0),
+            earliest_expiry: AtomicU64::new(u64::MAX),
+            next_shard: AtomicUsize::new(0),
             used: Used(AtomicU64::new(0)),
         }
     }
 
+    /// Returns the weight of an entry: 1 without a weigher. Calls user code.
     #[inline]
     pub(super) fn weigh(&self, key: &K, value: &V) -> u32 {
         self.weigher.as_ref().map_or(1, |weigher| weigher(key, value))
@@ -59,70 +62,82 @@ impl<K, V> Bound<K, V> {
     }
 
     pub(super) fn set_limit(&self, limit: u64) {
+        // SeqCst, as is the addition in `adjust`: a writer adds weight and then reads the limit, and this caller lowers the
+        // limit and then reads the weight. One of the two must see the other's change and evict. The loads are Relaxed:
+        // the barrier is that of the locked instruction (x86); the language alone would require SeqCst loads as well.
         self.limit.store(limit, SeqCst);
     }
 
+    /// Returns the weight in use.
     #[inline]
     pub(super) fn used(&self) -> u64 {
         self.used.0.load(Relaxed)
     }
 
-    /// How much there would be too much, of so much more.
+    /// Returns by how much `weight` more would exceed the limit, at most `weight`.
     #[inline]
     pub(super) fn excess_of(&self, weight: u64) -> u64 {
         self.used().saturating_add(weight).saturating_sub(self.limit()).min(weight)
     }
 
-    /// Whether anything may be dead in any shard.
+    /// Returns whether any entry of any shard may have expired.
     #[inline]
-    pub(super) fn may_be_dead(&self, now: &impl Now) -> bool {
-        is_due(self.soonest.load(Relaxed), now)
+    pub(super) fn may_have_expired(&self, now: &impl Now) -> bool {
+        is_due(self.earliest_expiry.load(Relaxed), now)
     }
 
-    /// Something dies at `deadline`.
+    /// Records that an entry expires at `deadline`.
     #[inline]
-    pub(super) fn note(&self, deadline: Deadline) {
-        if deadline.order() < self.soonest.load(Relaxed) {
-            self.soonest.fetch_min(deadline.order(), SeqCst);
+    pub(super) fn note_deadline(&self, deadline: Deadline) {
+        // A load first: most deadlines are later, and all writers share the line. SeqCst: see `Store::expire_to_fit`.
+        if deadline.order() < self.earliest_expiry.load(Relaxed) {
+            self.earliest_expiry.fetch_min(deadline.order(), SeqCst);
         }
     }
 
-    /// How much there is too much.
+    /// Returns by how much the weight in use exceeds the limit.
     pub(super) fn excess(&self) -> u64 {
         self.used().saturating_sub(self.limit())
     }
 
-    /// So much has come, for so much that left. Tells how much of it is too much.
+    /// Replaces the weight `removed` by `added`. Returns how much of the increase is above the limit, which the caller
+    /// must evict.
     #[inline]
-    pub(super) fn adjust(&self, come: u64, left: u64) -> u64 {
-        if come <= left {
-            self.free(left - come);
+    pub(super) fn adjust(&self, added: u64, removed: u64) -> u64 {
+        if added <= removed {
+            self.release(removed - added);
             return 0;
         }
-        let more = come - left;
+        let more = added - removed;
+        // SeqCst: see `set_limit`.
         let used = self.used.0.fetch_add(more, SeqCst) + more;
         used.saturating_sub(self.limit()).min(more)
     }
 
-    /// Takes one more, unless there would be too many.
-    pub(super) fn take_one(&self) -> bool {
+    /// Adds one entry unless the limit has been reached. Returns whether it was added.
+    pub(super) fn try_reserve_one(&self) -> bool {
+        // Relaxed: this bound is never changed, and no other memory depends on the count.
         let below = |used| (used < self.limit()).then_some(used + 1);
         self.used.0.fetch_update(Relaxed, Relaxed, below).is_ok()
     }
 
+    /// Subtracts the weight of removed entries.
     #[inline]
-    pub(super) fn free(&self, weight: u64) {
+    pub(super) fn release(&self, weight: u64) {
+        // SeqCst as in `adjust`, for one order of all changes.
         if weight > 0 {
             self.used.0.fetch_sub(weight, SeqCst);
         }
     }
 
+    /// Returns the shard at which the next eviction begins.
     pub(super) fn next_shard(&self, shards: usize) -> usize {
-        self.next.fetch_add(1, Relaxed) % shards
+        self.next_shard.fetch_add(1, Relaxed) % shards
     }
 }
 
-/// Whether a time has come that is given as [`Deadline::order`]. What dies while a call goes on makes room for the next.
+/// Returns whether the time given as [`Deadline::order`] has been reached, judged by the start of the call if `now`
+/// knows it: entries that expire during a call are removed by the next.
 #[inline]
 pub(super) fn is_due(order: u64, now: &impl Now) -> bool {
     order != u64::MAX && now.had_reached(Tick::from_nanoseconds(order))

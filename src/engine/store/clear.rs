@@ -1,4 +1,4 @@
-//! Taking everything out, a part of a shard at a time.
+//! Removal of all entries, a part of a shard under each lock.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -19,23 +19,23 @@ use crate::engine::{
     panics,
 };
 
-/// How many buckets are cleared under one lock.
-const CLEARED_AT_ONCE: usize = 8 * WINDOW;
+/// Number of buckets that are cleared under one lock.
+const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Takes out what is in the next windows of a shard, or all of it where nobody wants to hear of it; tells whether
-    /// there may be more.
-    pub(crate) fn clear_windows(&self, pass: &mut TableCursor, now: &impl Now) -> bool {
-        // Made before the lock: to allocate under it would keep readers waiting for the system.
-        let mut gone = RawTable::with_capacity(self.reserved);
-        let mut departures = Vec::with_capacity(CLEARED_AT_ONCE);
-        let mut locked = self.shards.write(pass.shard);
+    /// Removes the entries of the next windows of a shard, or of the whole shard at once if no subscriber or waiter
+    /// needs the departures. Returns whether entries may be left.
+    pub(crate) fn clear_windows(&self, cursor: &mut TableCursor, now: &impl Now) -> bool {
+        // Allocated before the lock: under it, readers would wait for the allocator.
+        let mut old_table = RawTable::with_capacity(self.reserved);
+        let mut departures = Vec::with_capacity(BUCKETS_PER_LOCK);
+        let mut locked = self.shards.write(cursor.shard);
         if locked.state().old.is_some() {
-            let (_, emptied) = self.move_some(&mut locked, pass.shard);
+            let (_, emptied) = self.move_windows(&mut locked, cursor.shard);
             drop(locked);
             drop(emptied);
             return true;
@@ -43,60 +43,62 @@ where
         let now = now.tick();
         let (table, state) = locked.parts();
         let mut freed = 0;
+        // Clearing counts as a write to every key: loads that began before are not stored.
         state.bump_all_write_versions();
-        let wanted = self.journal.has_subscriber(Cause::Expired)
+        let is_recorded = self.journal.has_subscriber(Cause::Expired)
             || self.journal.has_subscriber(Cause::Removed)
             || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters());
-        if wanted {
-            pass.resume_in(state.generation);
-            let end = table.buckets().min(pass.next + CLEARED_AT_ONCE);
-            for start in (pass.next..end).step_by(WINDOW) {
+        if is_recorded {
+            cursor.resume_in(state.generation);
+            let end = table.buckets().min(cursor.next + BUCKETS_PER_LOCK);
+            for start in (cursor.next..end).step_by(WINDOW) {
                 let window = start..end.min(start + WINDOW);
                 let taken = |bucket, key, entry: Entry<V>| {
                     let is_removed = state.side_tables.is_removed(bucket, entry.deadline());
-                    freed += state.side_tables.left(bucket);
-                    let mut departure = departed(key, entry, is_removed, now);
+                    freed += state.side_tables.departed(bucket);
+                    let mut departure = departure_of(key, entry, is_removed, now);
                     if let Some(waiters) = &mut state.waiters {
-                        departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
+                        departure.waiters = waiters
+                            .take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
                     }
                     departures.push(departure);
                 };
-                window::take(table, window, usize::MAX, |_| true, taken);
+                window::take_if(table, window, usize::MAX, |_| true, taken);
             }
-            pass.next = end;
+            cursor.next = end;
         }
-        let ends = !wanted || pass.next == table.buckets();
-        if !wanted || ends && table.is_empty() {
-            mem::swap(table, &mut gone);
-            freed += state.side_tables.cleared(gone.len());
+        let is_last = !is_recorded || cursor.next == table.buckets();
+        if !is_recorded || is_last && table.is_empty() {
+            mem::swap(table, &mut old_table);
+            freed += state.side_tables.cleared(old_table.len());
             state.side_tables.resize(table.buckets());
             state.index.clear();
             state.entries_moved(table);
         }
         let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
         let mut removed = departures.len() - expired;
-        self.journal.record_wanted(pass.shard, &mut departures);
-        self.free(freed);
+        self.journal.record_subscribed(cursor.shard, &mut departures);
+        self.release(freed);
         drop(locked);
-        // What nobody wants to hear of is counted here, out of the lock.
-        window::look(&gone, |_, entry| {
-            *(if entry.deadline().is_dead(now) { &mut expired } else { &mut removed }) += 1;
+        // Departures without subscribers are counted after the unlock, since that visits every entry.
+        window::for_each(&old_table, |_, entry| {
+            *(if entry.deadline().is_expired(now) { &mut expired } else { &mut removed }) += 1;
         });
-        // These counters are only ever written under the lock.
-        let counting = self.shards.write(pass.shard);
-        let counters = &self.meta[pass.shard].departures;
+        // Locked again: the counters are incremented by a load and a store, so all increments need the lock.
+        let counting = self.shards.write(cursor.shard);
+        let counters = &self.meta[cursor.shard].departures;
         bump(&counters.expired, expired as u64);
         bump(&counters.removed, removed as u64);
         drop(counting);
-        // One by one: a table that is dropped whole leaks the rest where one panics.
+        // Dropped one by one: if one drop panics, dropping the table as a whole would leak the rest.
         panics::drop_all(departures);
-        panics::drop_all(gone.drain());
-        !ends
+        panics::drop_all(old_table.drain());
+        !is_last
     }
 }
 
-/// What was removed by a tag while it lived did not die since.
-fn departed<K, V>(key: K, entry: Entry<V>, is_removed: bool, now: Tick) -> Departure<K, V> {
-    let is_dead = !is_removed && entry.deadline().is_dead(now);
-    entry.depart(key, if is_dead { Cause::Expired } else { Cause::Removed }, now)
+// An entry that was removed by a tag before its deadline departs as `Removed`, even if the deadline has passed since.
+fn departure_of<K, V>(key: K, entry: Entry<V>, is_removed: bool, now: Tick) -> Departure<K, V> {
+    let is_expired = !is_removed && entry.deadline().is_expired(now);
+    entry.depart(key, if is_expired { Cause::Expired } else { Cause::Removed }, now)
 }

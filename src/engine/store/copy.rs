@@ -1,4 +1,4 @@
-//! Copying what lives, a few entries under one lock: for who walks through all of it while others read and write.
+//! Copies of live entries, a few under each lock, for snapshots that are taken while other tasks read and write.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -8,36 +8,37 @@ use std::{
 use super::{Store, table_cursor::TableCursor, tags::TagSet, window};
 use crate::engine::clock::{Deadline, Now};
 
-/// A live entry, as it was under the lock.
+/// A copy of a live entry.
 pub(crate) struct Copied<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
     pub(crate) deadline: Deadline,
-    /// Until when it may live where it is read: later, in a cache whose entries die idle.
+    /// The hard deadline; later than `deadline` if that is an idle deadline.
     pub(crate) hard_deadline: Deadline,
     pub(crate) tags: Option<TagSet>,
 }
 
-/// How many buckets are looked at under one lock.
-const BUCKETS_AT_ONCE: usize = 256;
+/// Maximum number of buckets that are copied under one lock.
+const BUCKETS_PER_LOCK: usize = 256;
 
-/// For how long, where it takes long to clone what is in them.
-const LONGEST: Duration = Duration::from_micros(50);
+/// Time after which the lock is released early if the entries are slow to clone.
+const MAX_LOCK_TIME: Duration = Duration::from_micros(50);
 
-/// After how many clones the time is read: at first, and where they take next to no time. Each reading waits for all that
-/// is still on its way from memory, and cloning is little but to wait for that.
-const CLONES_BETWEEN: usize = 4;
-const MOST_BETWEEN: usize = 32;
+/// Number of clones between two readings of the clock: at first, and at most if clones prove to be fast. Each reading
+/// waits for all pending loads, and cloning consists mostly of waiting for loads.
+const MIN_CLONES_PER_READING: usize = 4;
+const MAX_CLONES_PER_READING: usize = 32;
 
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Puts clones of what lives in the next buckets of a shard into `copies`; tells whether there may be more.
+    /// Appends clones of the live entries in the next buckets of a shard to `copies`. Returns whether the shard may
+    /// have more.
     pub(crate) fn copy_some(
         &self,
-        pass: &mut TableCursor,
+        cursor: &mut TableCursor,
         now: &impl Now,
         copies: &mut Vec<Copied<K, V>>,
     ) -> bool
@@ -45,26 +46,26 @@ where
         K: Clone,
         V: Clone,
     {
-        let shard = self.shards.read(pass.shard);
+        let shard = self.shards.read(cursor.shard);
         if shard.state().old.is_some() {
-            // An entry that moves from one table to the other could be missed in both.
+            // Moved on first: an entry that moves between the tables during the copy could be missed in both.
             drop(shard);
-            self.move_on(pass.shard);
+            self.continue_rehash(cursor.shard);
             return true;
         }
         let now = now.tick();
-        pass.resume_in(shard.state().generation);
+        cursor.resume_in(shard.state().generation);
         let side_tables = &shard.state().side_tables;
-        let begin = Instant::now();
-        let mut between = CLONES_BETWEEN;
-        let mut until_reading = between;
-        let end = shard.buckets().min(pass.next + BUCKETS_AT_ONCE);
-        while pass.next < end {
-            let bucket = pass.next;
-            pass.next += 1;
+        let started = Instant::now();
+        let mut clones_per_reading = MIN_CLONES_PER_READING;
+        let mut until_reading = clones_per_reading;
+        let end = shard.buckets().min(cursor.next + BUCKETS_PER_LOCK);
+        while cursor.next < end {
+            let bucket = cursor.next;
+            cursor.next += 1;
             let Some((key, entry)) = window::entry_at(&shard, bucket) else { continue };
             let deadline = entry.deadline();
-            if !deadline.is_dead(now) && !side_tables.is_removed(bucket, deadline) {
+            if !deadline.is_expired(now) && !side_tables.is_removed(bucket, deadline) {
                 let hard_deadline = side_tables.hard_deadline(bucket).unwrap_or(deadline);
                 let (key, value) = (key.clone(), entry.value.clone());
                 copies.push(Copied {
@@ -76,24 +77,24 @@ where
                 });
                 until_reading -= 1;
                 if until_reading == 0 {
-                    let took = begin.elapsed();
-                    if took >= LONGEST {
+                    let took = started.elapsed();
+                    if took >= MAX_LOCK_TIME {
                         break;
                     }
-                    if took < LONGEST / 4 {
-                        between = MOST_BETWEEN.min(2 * between);
+                    if took < MAX_LOCK_TIME / 4 {
+                        clones_per_reading = MAX_CLONES_PER_READING.min(2 * clones_per_reading);
                     }
-                    until_reading = between;
+                    until_reading = clones_per_reading;
                 }
             }
         }
-        pass.next < shard.buckets()
+        cursor.next < shard.buckets()
     }
 
-    /// Moves some of what is still in the old table of a shard.
-    fn move_on(&self, shard: usize) {
+    /// Moves some of the entries that are still in the old table of a shard.
+    fn continue_rehash(&self, shard: usize) {
         let mut locked = self.shards.write(shard);
-        let (_, emptied) = self.move_some(&mut locked, shard);
+        let (_, emptied) = self.move_windows(&mut locked, shard);
         drop(locked);
         drop(emptied);
     }

@@ -1,4 +1,4 @@
-//! Where hits, misses and departures are counted, so that no two threads share a counter unless they share a lock.
+//! Counters of hits, misses and departures, without contention: each is written by one thread, or under one lock.
 
 use std::thread::available_parallelism;
 
@@ -7,10 +7,11 @@ use crate::engine::{
     threads,
 };
 
-/// Hits and misses: a slot a thread, which it alone writes. A reader then needs no locked instruction for it.
+/// Counters of hits and misses: one slot per thread, which only that thread writes. So counting needs no locked
+/// instruction.
 pub(super) struct ReadCounters {
     slots: Box<[ReadSlot]>,
-    /// For threads that have no slot of their own, as there are so many.
+    /// Shared by the threads whose number is beyond the slots.
     shared: ReadSlot,
 }
 
@@ -19,11 +20,11 @@ pub(super) struct ReadCounters {
 struct ReadSlot {
     hits: AtomicU64,
     misses: AtomicU64,
-    /// Of the misses, those of keys that were evicted lately.
+    /// The misses of keys that were evicted recently, which are also counted in `misses`.
     misses_of_evicted: AtomicU64,
 }
 
-/// What left one shard; written under its lock.
+/// Counters of the departures from one shard, written under its lock.
 #[derive(Default)]
 pub(super) struct DepartureCounters {
     pub(super) expired: AtomicU64,
@@ -32,7 +33,7 @@ pub(super) struct DepartureCounters {
     pub(super) replaced: AtomicU64,
 }
 
-/// How many reads and departures there have been.
+/// Sums of all counters of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) hits: u64,
@@ -53,13 +54,13 @@ impl ReadCounters {
 
     #[inline]
     pub(super) fn count(&self, hit: bool) {
-        // `benches/counters.rs` measures what it costs.
+        // `benches/counters.rs` measures the cost of counting by building without it.
         if cfg!(not(uncounted)) {
             self.count_in(|slot| if hit { &slot.hits } else { &slot.misses });
         }
     }
 
-    /// Beside [`count`](Self::count): it was a miss of a key that was evicted lately.
+    /// Counts a miss of a recently evicted key, in addition to [`count`](Self::count).
     pub(super) fn count_evicted(&self) {
         self.count_in(|slot| &slot.misses_of_evicted);
     }
@@ -82,7 +83,7 @@ impl ReadCounters {
 }
 
 impl Counts {
-    /// How many have left the store.
+    /// Returns the number of entries that were removed without being replaced.
     pub(crate) fn departures(&self) -> u64 {
         self.expired + self.evicted + self.removed
     }
@@ -97,7 +98,7 @@ impl DepartureCounters {
     }
 }
 
-/// Counts where nobody else does, so that a load and a store are enough.
+/// Increments a counter that has no other writer at the time, so that a load and a store suffice.
 #[inline]
 pub(crate) fn bump(count: &AtomicU64, by: u64) {
     count.store(count.load(Relaxed) + by, Relaxed);

@@ -1,10 +1,10 @@
-//! Those who wait for a value to leave, whatever its cause.
+//! A one-time signal to the tasks that wait for the removal of a value.
 
 use std::{pin::pin, sync::OnceLock};
 
 use tokio::sync::Notify;
 
-/// Told of once, to all: a `T`.
+/// A value that is set once and cloned to all waiters.
 pub(crate) struct DepartureSignal<T> {
     event: OnceLock<T>,
     notify: Notify,
@@ -15,22 +15,22 @@ impl<T: Clone> DepartureSignal<T> {
         Self { event: OnceLock::new(), notify: Notify::new() }
     }
 
-    /// It has left.
+    /// Sets the value and wakes all waiters.
     pub(crate) fn tell(&self, event: T) {
-        // Each is told of once: who has left does not leave again.
+        // A second value is ignored. There is none: the signal left the wait map with the departure.
         let _ = self.event.set(event);
         self.notify.notify_waiters();
     }
 
-    /// Waits until it has left. Cancel safe.
+    /// Waits until the value is set and returns a clone of it. Cancel safe.
     pub(crate) async fn event(&self) -> T {
         loop {
-            let mut notify = pin!(self.notify.notified());
-            notify.as_mut().enable();
+            let mut notified = pin!(self.notify.notified());
+            notified.as_mut().enable();
             if let Some(event) = self.event.get() {
                 return event.clone();
             }
-            notify.await;
+            notified.await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the store holds of a key, and what leaves it.
+//! Entries, their departures, and the public event types.
 
 use std::{fmt, mem, sync::Arc, time::Duration};
 
@@ -9,60 +9,62 @@ use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
 
-/// A value and when it dies: one word more than the value.
+/// A value and its deadline, which takes one word. Atomic, so that a read may extend an idle deadline under the read
+/// lock.
 pub(crate) struct Entry<V> {
     pub(crate) value: V,
     deadline: AtomicDeadline,
 }
 
-/// Why a value left the cache.
+/// Why an entry was removed from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Cause {
-    /// Its TTL ran out, or [`Cache::expire_now`](crate::Cache::expire_now) ended its life.
+    /// The entry's TTL elapsed, it was idle for too long, or [`Cache::expire_now`](crate::Cache::expire_now) expired
+    /// it.
     Expired,
-    /// It made room for another.
+    /// The entry was evicted to keep the cache within its bound.
     Evicted,
-    /// The caller removed it.
+    /// The caller removed the entry.
     Removed,
-    /// A new value took its key.
+    /// A new value was written to the key.
     Replaced,
 }
 
-/// A departure: what left the cache, why and when.
+/// The removal of one entry from the cache: its key and value, the cause and the time.
 ///
-/// There is exactly one event for each departure whose cause is
-/// [published](crate::Builder::publish), and events of one key come in the order in which they happened.
+/// Each removal whose cause is [published](crate::Builder::publish) produces exactly one event. The events of one key
+/// are in the order of the removals.
 ///
-/// serde (feature `serde`) writes its fields, the times in seconds since 1970.
+/// With feature `serde`, an event is serializable. Its times are written as seconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Event<K, V> {
-    /// The key it had.
+    /// Key of the removed entry.
     pub key: K,
-    /// The value that left.
+    /// The removed value.
     pub value: V,
-    /// Why it left.
+    /// Why the entry was removed.
     pub cause: Cause,
-    /// When it was to die; `None` for a persistent value. Of a value ended by
-    /// [`expire_now`](crate::Cache::expire_now), the moment of that call.
+    /// The entry's deadline; `None` if it was persistent. For an entry expired by
+    /// [`expire_now`](crate::Cache::expire_now), the time of that call.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_instant"))]
     pub deadline: Option<Instant>,
-    /// When it was seen to leave.
+    /// When the entry was removed.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::instant"))]
     pub at: Instant,
 }
 
-/// What left the store, on its way to the streams.
+/// The removal of an entry, on its way from the store to the event streams.
 pub(crate) struct Departure<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
     pub(crate) cause: Cause,
     pub(crate) deadline: Deadline,
     pub(crate) at: Tick,
-    /// Who waits for it, of whatever cause, and the key by which they were found. Boxed: hardly any departure has it, and
-    /// streams keep many.
+    /// Tasks that wait for this removal, for any cause, and the key under which they were registered. Boxed,
+    /// because almost no departure has waiters, and the event log holds many departures.
     #[allow(clippy::type_complexity)]
     pub(crate) waiters: Option<Box<(Arc<DepartureSignal<Arc<Event<K, V>>>>, K)>>,
 }
@@ -82,14 +84,15 @@ impl<V> Entry<V> {
         self.deadline.set(deadline);
     }
 
-    /// Puts the deadline off, under the lock for reading.
+    /// Moves the deadline to `to` if that is later. Needs only the read lock: concurrent calls leave the latest of
+    /// their deadlines.
     #[inline]
     pub(crate) fn put_off(&self, to: Deadline) {
         self.deadline.put_off(to);
     }
 
-    /// Puts a new value here; returns what was here. Field by field: the processor waits for an entry that
-    /// was just put together in pieces to be read as a whole.
+    /// Replaces the value and the deadline, and returns the previous ones. Written field by field: if an entry is
+    /// assembled in parts and then read as a whole, the read waits for all stores of the parts.
     #[inline]
     pub(crate) fn replace(&mut self, value: V, deadline: Deadline) -> Self {
         let value = mem::replace(&mut self.value, value);
@@ -98,6 +101,7 @@ impl<V> Entry<V> {
         before
     }
 
+    /// Converts the entry to its departure. Waiters are attached by [`Store::attach_waiters`](super::Store).
     pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {
         let deadline = self.deadline();
         Departure { key, value: self.value, cause, deadline, at, waiters: None }
@@ -105,7 +109,8 @@ impl<V> Entry<V> {
 }
 
 impl<K, V> Event<K, V> {
-    /// How long after its deadline the value was seen to leave; `None` where it had none or left before.
+    /// Returns how long after its deadline the entry was removed; `None` if it had no deadline or was removed before
+    /// it.
     pub fn lag(&self) -> Option<Duration> {
         self.at.checked_duration_since(self.deadline?)
     }
@@ -113,7 +118,7 @@ impl<K, V> Event<K, V> {
 
 #[cfg(feature = "metrics")]
 impl<K, V> Departure<K, V> {
-    /// How long after its deadline what expired was seen to leave.
+    /// Returns how long after its deadline an expired entry was removed; `None` for other causes.
     pub(crate) fn lag(&self) -> Option<Duration> {
         let is_due = self.cause == Cause::Expired && !self.deadline.is_persistent();
         is_due.then(|| self.at.since(Tick::from_nanoseconds(self.deadline.order())))
@@ -121,7 +126,7 @@ impl<K, V> Departure<K, V> {
 }
 
 impl Cause {
-    /// `"expired"`, `"evicted"`, `"removed"` or `"replaced"`, as for logs and labels.
+    /// Returns `"expired"`, `"evicted"`, `"removed"` or `"replaced"`, for logs and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::Expired => "expired",
@@ -131,11 +136,12 @@ impl Cause {
         }
     }
 
+    /// Returns the bit of this cause in a set of causes.
     pub(crate) fn bit(self) -> u8 {
         1 << self as u8
     }
 
-    /// A set of causes, as the bits of all.
+    /// Returns a set of causes as bits.
     pub(crate) fn bits(causes: impl IntoIterator<Item = Cause>) -> u8 {
         causes.into_iter().fold(0, |bits, cause| bits | cause.bit())
     }

@@ -1,10 +1,12 @@
-//! One load of one key, and those who wait for it.
+//! Single flight: one load of one key, and the callers that wait for its result.
 //!
-//! 1. At any time one of its members leads, and only who leads loads; or nobody does, and the next who looks will.
-//!    Who leads and goes has one of the others told.
-//! 2. A write to the key overtakes it. What began before that is for those who were there by then, and for nobody
-//!    else: it is not kept, and who comes later waits until it is over and asks again. So no two loads of a key run at
-//!    a time, and nobody gets what is older than a write that it has seen.
+//! 1. At any time at most one caller is the leader, and only the leader loads. If the leader is cancelled or panics,
+//!    the flight is leaderless and one waiter is woken to become the leader. If no caller waits, the next one that
+//!    joins becomes it.
+//! 2. A write to the key increments the write version and supersedes a load that started before it. The result of a
+//!    superseded load is not stored. It is returned only to callers that joined before the write; later ones wait until
+//!    it finishes and look the key up again. So no two loads of a key run at the same time, and no caller gets a value
+//!    that is older than a write it has seen.
 
 use std::{any::Any, mem, pin::pin, sync::Arc};
 
@@ -15,8 +17,11 @@ use crate::engine::sync::{
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
+/// One load of one key. Shared by its leader and its followers.
 pub(crate) struct Flight<V> {
-    /// How many writes there were to the key; written under the lock of those who join.
+    /// Number of writes to the key since the flight began. Written under the lock of the key's shard, and compared under
+    /// it when a result is stored. A leader reads it without the lock when its load starts. Relaxed is enough there: if
+    /// it misses a concurrent write, its result is discarded needlessly, but never stored over that write.
     write_version: AtomicU32,
     phase: Mutex<Phase<V>>,
     notify: Notify,
@@ -24,32 +29,32 @@ pub(crate) struct Flight<V> {
 
 enum Phase<V> {
     Running,
-    /// Who led has gone, and nobody has taken its place yet.
+    /// The leader has gone, and no other caller has taken its place yet.
     Leaderless,
     Finished(Arc<LoadResult<V>>),
 }
 
-/// How a load ended.
+/// The result of a load.
 pub(crate) struct LoadResult<V> {
-    /// How many writes to the key there had been when it began.
+    /// Write version when the load started.
     pub(crate) started_at_version: u32,
     pub(crate) outcome: Outcome<V>,
 }
 
 pub(crate) type Outcome<V> = Result<V, Failure>;
 
-/// An error, of whichever type its loader has.
+/// An error of any loader's error type.
 pub(crate) type Failure = Arc<dyn Any + Send + Sync>;
 
-/// What comes of waiting.
+/// The outcome of waiting for a flight.
 pub(crate) enum WaitOutcome<V> {
-    /// Who waited leads from now on.
+    /// The waiter is now the leader.
     Leader,
     Finished(Arc<LoadResult<V>>),
 }
 
 impl<V> Flight<V> {
-    /// Its maker leads.
+    /// Returns a flight whose creator is the leader.
     pub(crate) fn new() -> Self {
         Self {
             write_version: AtomicU32::new(0),
@@ -58,6 +63,7 @@ impl<V> Flight<V> {
         }
     }
 
+    /// Counts a write to the key. Called under the lock of its shard, so a load and a store suffice.
     pub(crate) fn bump_write_version(&self) {
         self.write_version.store(self.write_version() + 1, Relaxed);
     }
@@ -70,36 +76,37 @@ impl<V> Flight<V> {
         matches!(*self.phase(), Phase::Finished(_))
     }
 
-    /// Who led goes, with nothing done.
+    /// Makes the flight leaderless, because its leader was cancelled or panicked, and wakes one waiter.
     pub(crate) fn abandon(&self) {
         *self.phase() = Phase::Leaderless;
         self.notify.notify_one();
     }
 
-    /// Who led is done.
+    /// Sets the result and wakes all waiters.
     pub(crate) fn finish(&self, result: LoadResult<V>) {
-        let landed = Phase::Finished(Arc::new(result));
-        let before = mem::replace(&mut *self.phase(), landed);
-        debug_assert!(matches!(before, Phase::Running), "only who leads lands");
+        let finished = Phase::Finished(Arc::new(result));
+        let before = mem::replace(&mut *self.phase(), finished);
+        debug_assert!(matches!(before, Phase::Running), "only the leader finishes a flight");
         self.notify.notify_waiters();
     }
 
-    /// Waits until it is over, or there is nobody who leads.
+    /// Waits until the flight finishes or this waiter becomes its leader.
     ///
-    /// Cancel safe: who was told and goes has another told.
+    /// Cancel safe: if a waiter that `abandon` has woken is dropped, `Notify` passes the wake-up on to another one.
     pub(crate) async fn wait(&self) -> WaitOutcome<V> {
         loop {
-            // Before the look: who then lands or gives up tells us.
-            let mut notify = pin!(self.notify.notified());
-            notify.as_mut().enable();
-            if let Some(awaited) = self.look() {
-                return awaited;
+            // Registered before the phase is checked, so that no change after the check is missed.
+            let mut notified = pin!(self.notify.notified());
+            notified.as_mut().enable();
+            if let Some(outcome) = self.check_phase() {
+                return outcome;
             }
-            notify.await;
+            notified.await;
         }
     }
 
-    fn look(&self) -> Option<WaitOutcome<V>> {
+    /// Returns the result, or takes the lead of a leaderless flight. `None` while a leader is loading.
+    fn check_phase(&self) -> Option<WaitOutcome<V>> {
         let mut phase = self.phase();
         match &*phase {
             Phase::Running => None,

@@ -1,15 +1,16 @@
-//! A turnstile before the lock of a shard. That lock prefers readers: where they overlap, a writer would wait for ever.
+//! A gate in front of the lock of a shard, so that readers do not starve writers. DashMap's lock prefers readers: a
+//! writer would wait forever if their read locks overlap.
 //!
-//! 1. Who waits to write closes the gate, and opens it once it has the lock. Who is inside goes on.
-//! 2. Who comes to read and finds it closed sleeps until it is open, and holds nothing meanwhile: who is inside and
-//!    has lost its processor gets one, and who waits keeps nobody waiting.
-//! 3. It sleeps for so long and no longer. So a gate bounds what a writer waits, and is no lock: whoever holds the
-//!    shard already, and comes again, is let in.
+//! 1. A waiting writer closes the gate and opens it once it has the lock. Readers that already hold the lock finish.
+//! 2. A reader that finds the gate closed waits, holding no lock, until it opens. It sleeps while it waits, so that a
+//!    preempted holder of the lock gets a processor.
+//! 3. The wait of a reader is limited in time. So the gate limits how long a writer waits, but is not a lock: a caller
+//!    that already holds the shard and locks it again for reading passes after that time instead of deadlocking.
 //!
-//! Before it closes the gate, a writer tries again for some microseconds. Among those who hold the lock for a hundred
-//! nanoseconds it stays away longer each time: each try takes the lock's line of memory away from who holds it, and who is
-//! left alone with it writes a dozen times before the other comes. Who holds the lock for microseconds, again and again,
-//! says so; then it looks often, as it would miss the moments between.
+//! Before a writer closes the gate, it retries for some microseconds, with exponential backoff. Each attempt takes the
+//! lock's cache line away from its holder; without attempts, the holder can lock and unlock it a dozen times in a row.
+//! If the holder is a sweep, which holds the lock for microseconds again and again, the backoff stays short, so that
+//! the writer does not miss the moments in between.
 
 use std::time::Duration;
 
@@ -19,51 +20,54 @@ use crate::engine::sync::{
     spin, thread,
 };
 
-/// How often a writer spins before it closes the gate: two who just meet need no queue. And how much longer where no
-/// readers hold the lock, as those who overlap never leave it.
-const LEAST_PATIENCE: u32 = 30;
-const PATIENCE: u32 = 300;
+/// Number of spins before a writer closes the gate: two callers that meet by chance need no queue. And the additional
+/// number if no reader holds the lock; with readers it would be useless, since their locks overlap.
+const SPINS_BEFORE_CLOSING: u32 = 30;
+const MORE_SPINS_WITHOUT_READERS: u32 = 300;
 
-/// How often between two tries: at most; and where the lock is held for long.
-const MOST_SPINS: u32 = 64;
-const FEW_SPINS: u32 = 4;
+/// Maximum number of spins between two attempts, in general and while the lock is held for microseconds at a time.
+const MAX_SPINS_PER_TRY: u32 = 64;
+const MAX_SPINS_PER_TRY_IF_HELD_LONG: u32 = 4;
 
-/// How often whoever looks again and again stays on its processor; then it naps between two looks, as those who hold
-/// the lock may be waiting for one. (To yield would not do: a scheduler that is fair gives it back.)
-const SPINS: u32 = 200;
+/// Number of polls without sleeping; after them a waiting thread naps between polls, because the holder of the lock may
+/// be waiting for its processor. Yielding would not be enough: a fair scheduler may return the processor to the
+/// yielding thread.
+const POLLS_BEFORE_NAPS: u32 = 200;
 const NAP: Duration = Duration::from_micros(20);
 
-/// How often it looks at most: some tens of milliseconds.
-const LOOKS: u32 = 500;
+/// Maximum number of polls of a waiting reader: some tens of milliseconds.
+const MAX_POLLS: u32 = 500;
 
-/// On a line of its own, that readers share as long as nobody closes it.
+/// The state of one gate. On cache lines of its own: while the gate is not closed, all readers share them unmodified.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Gate {
-    /// A hint and no lock: a reader who still sees it open is one more to wait for.
+    /// Relaxed, since it is a hint and not a lock: a reader that still sees the gate open is one more reader to wait
+    /// for.
     closed: AtomicBool,
-    /// Of those who close it.
+    /// Held by the writer that has closed the gate, so that another one does not open it too early.
     turn: Mutex<()>,
-    /// Who holds the lock does so for microseconds. A hint.
-    is_long: AtomicBool,
+    /// True while the lock is held for microseconds at a time. A hint, and thus Relaxed.
+    is_held_long: AtomicBool,
 }
 
 impl Gate {
-    /// Makes way for who waits to write.
+    /// Waits if a writer has closed the gate.
     #[inline(always)]
-    pub(super) fn pass(&self) {
+    pub(super) fn enter(&self) {
         if self.closed.load(Relaxed) {
             self.wait();
         }
     }
 
-    /// Says whether the lock is held for microseconds.
+    /// Sets whether the lock is held for microseconds at a time.
     #[inline]
-    pub(super) fn set_long(&self, is_long: bool) {
-        self.is_long.store(is_long, Relaxed);
+    pub(super) fn set_held_long(&self, is_held_long: bool) {
+        self.is_held_long.store(is_held_long, Relaxed);
     }
 
-    /// Locks what could not be locked at once.
+    /// Locks a shard for a writer whose first attempt failed. Lock order: the mutex of the gate before the lock of the
+    /// shard.
     #[cold]
     pub(super) fn write<T>(
         &self,
@@ -72,28 +76,32 @@ impl Gate {
         lock: impl FnOnce() -> T,
     ) -> T {
         let mut spins = 1;
-        let mut try_for = |lock_wait| {
+        let mut try_for = |max_spins| {
             let mut spun = 0;
-            while spun < lock_wait {
+            while spun < max_spins {
                 spin(spins);
                 if let Some(locked) = try_lock() {
                     return Some(locked);
                 }
                 spun += spins;
-                let most = if self.is_long.load(Relaxed) { FEW_SPINS } else { MOST_SPINS };
-                spins = most.min(2 * spins);
+                let max_spins_per_try = if self.is_held_long.load(Relaxed) {
+                    MAX_SPINS_PER_TRY_IF_HELD_LONG
+                } else {
+                    MAX_SPINS_PER_TRY
+                };
+                spins = max_spins_per_try.min(2 * spins);
             }
             None
         };
-        if let Some(locked) = try_for(LEAST_PATIENCE) {
+        if let Some(locked) = try_for(SPINS_BEFORE_CLOSING) {
             return locked;
         }
         if !is_read()
-            && let Some(locked) = try_for(PATIENCE)
+            && let Some(locked) = try_for(MORE_SPINS_WITHOUT_READERS)
         {
             return locked;
         }
-        let turn = self.turn.lock().expect("nothing panics while it waits for a lock");
+        let turn = self.turn.lock().expect("no user code runs while the gate is closed");
         self.closed.store(true, Relaxed);
         let locked = lock();
         self.closed.store(false, Relaxed);
@@ -101,7 +109,8 @@ impl Gate {
         locked
     }
 
-    /// Tries with the gate closed, once and then while `keep_trying`. Not where another has closed it.
+    /// Closes the gate and tries to lock, once and then as long as `keep_trying` returns true. Returns `None` at once
+    /// if another writer has closed the gate.
     #[cold]
     pub(super) fn try_write_while<T>(
         &self,
@@ -110,13 +119,13 @@ impl Gate {
     ) -> Option<T> {
         let turn = self.turn.try_lock().ok()?;
         self.closed.store(true, Relaxed);
-        let mut looks = 0;
+        let mut polls = 0;
         let locked = loop {
             let locked = try_lock();
             if locked.is_some() || !keep_trying() {
                 break locked;
             }
-            pause(&mut looks);
+            pause(&mut polls);
         };
         self.closed.store(false, Relaxed);
         drop(turn);
@@ -125,14 +134,14 @@ impl Gate {
 
     #[cold]
     fn wait(&self) {
-        let mut looks = 0;
-        while self.closed.load(Relaxed) && looks < LOOKS {
-            pause(&mut looks);
+        let mut polls = 0;
+        while self.closed.load(Relaxed) && polls < MAX_POLLS {
+            pause(&mut polls);
         }
     }
 }
 
-fn pause(looks: &mut u32) {
-    *looks += 1;
-    if *looks < SPINS { spin(1) } else { thread::sleep(NAP) }
+fn pause(polls: &mut u32) {
+    *polls += 1;
+    if *polls < POLLS_BEFORE_NAPS { spin(1) } else { thread::sleep(NAP) }
 }

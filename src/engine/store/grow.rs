@@ -1,4 +1,4 @@
-//! Making a table larger of whose entries something is known by the bucket that each is in.
+//! Growth of a table that has side tables.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -16,21 +16,24 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Makes a table larger that is full, by hand: what is known of its entries goes with them. One in which there are
-    /// empty buckets enough only loses the marks of what has left: that takes a move for every seven entries that come.
+    /// Rehashes a full table and moves its side tables along. Used instead of `RawTable::reserve`, which does not
+    /// report to which buckets it moves entries. If enough buckets are free, the new table has the same size: the table
+    /// was full of tombstones, which removals leave behind. At least an eighth of the buckets is free then, so a rehash
+    /// is paid for by that many inserts.
     pub(super) fn grow(&self, table: &mut Table<K, V>, side_tables: &mut SideTables) {
         let full = if table.buckets() < 8 { table.buckets() - 1 } else { table.buckets() / 8 * 7 };
-        let wanted = if table.len() < full / 8 * 7 { full } else { full + 1 };
-        let mut larger = Table::with_capacity(wanted);
-        let mut marks = side_tables.resize(larger.buckets());
+        let capacity = if table.len() < full / 8 * 7 { full } else { full + 1 };
+        let mut larger = Table::with_capacity(capacity);
+        let mut old_side_tables = side_tables.resize(larger.buckets());
         for start in (0..table.buckets()).step_by(WINDOW) {
             let end = table.buckets().min(start + WINDOW);
             let taken = |from, key, entry| {
-                let hash = self.rehash(&key);
-                let to = window::insert(&mut larger, hash, key, entry, |key| self.rehash(key));
-                side_tables.relocate(&mut marks, from, to);
+                let hash = self.hash_or_zero(&key);
+                let to =
+                    window::insert(&mut larger, hash, key, entry, |key| self.hash_or_zero(key));
+                side_tables.relocate(&mut old_side_tables, from, to);
             };
-            window::take(table, start..end, usize::MAX, |_| true, taken);
+            window::take_if(table, start..end, usize::MAX, |_| true, taken);
         }
         mem::swap(table, &mut larger);
     }
@@ -44,9 +47,9 @@ mod tests {
         store::Store,
     };
 
-    /// What leaves and comes wears a table out, and for that it need not grow.
+    /// Inserts and removals leave tombstones. Clearing them must not make the table larger.
     #[test]
-    fn tables_that_are_full_stay_as_large_as_they_are() {
+    fn table_at_its_bound_does_not_grow() {
         let store = Store::<u64, u64, _>::new(64, 0, DefaultHasher::default());
         let store = store.evicting(10_000, None, || 1);
         let buckets = || (0..64).map(|shard| store.shards.read(shard).buckets()).sum::<usize>();

@@ -1,60 +1,63 @@
-//! Which windows of a shard a sweep must look at.
+//! The expiry index of a shard: which windows a sweep must examine.
 //!
-//! For each window the index has a moment before which nothing in it dies, in 16 bits, and for each group of windows
-//! the soonest of theirs. So a sweep touches only what holds something dead, and a million live entries cost it next
-//! to nothing. What the index says may be too early, never too late:
+//! The index keeps, per window, a moment before which none of its entries expires, in 16 bits; per group of windows,
+//! their earliest moment; and the earliest of all. So a sweep touches only windows with expired entries, and a million
+//! live entries cost it next to nothing. A moment may be too early, never too late:
 //!
-//! 1. A write notes its deadline; a deadline that moves away or leaves is not unnoted.
-//! 2. Who has looked at a window tells what is left in it.
-//! 3. Where entries move, nothing dies before what was the soonest of all.
-//! 4. A moment counts from a base in milliseconds, rounded down to twelve bits: the farther it is, the coarser. So what
-//!    is far is looked at too early, once or twice. The base follows the present, which is never coarse by more than
-//!    some milliseconds.
+//! 1. A write lowers the moment of its window. A deadline that is extended or removed does not raise it.
+//! 2. After a window was examined, its moment is set to the earliest deadline in it.
+//! 3. If entries change buckets, every moment becomes the earliest of all, because the index does not know which entry
+//!    is where.
+//! 4. A moment counts units of about a millisecond from a base, rounded down to twelve significant bits: the farther
+//!    away, the coarser. So a window with a distant deadline is examined too early, once or twice. The base follows the
+//!    present, so moments near the present are exact to some milliseconds.
 
 use super::window::{Table, WINDOW};
 use crate::engine::clock::{Deadline, Tick};
 
-/// How many windows a group has.
+/// Number of windows per group.
 const GROUP: usize = 64;
 
-/// A moment is so many bits coarser than a tick, and so a millisecond.
-const COARSER: u32 = 20;
+/// A moment counts units of 2^20 nanoseconds, which is about a millisecond.
+const MILLISECOND_BITS: u32 = 20;
 
-/// So many bits of the milliseconds from the base are kept.
-const KEPT: u32 = 12;
+/// Number of significant bits of a moment.
+const MOMENT_BITS: u32 = 12;
 
-/// Nothing in it ever dies, as far as is known.
+/// Moment of a window without any deadline.
 const NEVER: u16 = u16::MAX;
 
-/// The latest of all moments, a century from the base.
-const FAR: u16 = NEVER - 1;
+/// The latest moment that stands for a deadline, about a century after the base. Later ones are rounded down to it.
+const LATEST: u16 = NEVER - 1;
 
-/// How far the present may be from the base.
-const BASE_LASTS: u64 = 1 << 14;
+/// Age of the base, in units of a moment, from which on it is moved to the present.
+const MAX_BASE_AGE: u64 = 1 << 14;
 
+/// The earliest expiries of a shard's windows. Guarded by the lock of the shard.
 pub(super) struct Index {
     base: u64,
-    /// None before the first entry comes.
+    /// Moment of each window; empty before the first insert.
     windows: Vec<u16>,
     groups: Vec<u16>,
-    /// Not later than any of the groups.
-    soonest: u16,
+    /// Earliest of all moments: not later than any of `groups`.
+    earliest: u16,
 }
 
 impl Index {
-    /// For a table that is empty.
+    /// Returns the index of an empty table.
     pub(super) fn new<K, V>(table: &Table<K, V>) -> Self {
-        let base = Tick::EPOCH.nanoseconds() >> COARSER;
-        let mut index = Self { base, windows: Vec::new(), groups: Vec::new(), soonest: NEVER };
+        let base = Tick::EPOCH.nanoseconds() >> MILLISECOND_BITS;
+        let mut index = Self { base, windows: Vec::new(), groups: Vec::new(), earliest: NEVER };
         if table.capacity() > 0 {
             index.entries_moved(table);
         }
         index
     }
 
-    /// An entry at this bucket dies at `deadline`. Tells the soonest of all where it is sooner than it was.
+    /// Records that the entry in `bucket` expires at `deadline`. Returns the earliest expiry of the shard if that
+    /// lowers it.
     #[inline]
-    pub(super) fn note(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
+    pub(super) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
         let moment = self.moment(deadline);
         let window = bucket / WINDOW;
         if moment >= self.windows[window] {
@@ -63,35 +66,37 @@ impl Index {
         self.windows[window] = moment;
         let group = &mut self.groups[window / GROUP];
         *group = moment.min(*group);
-        if moment >= self.soonest {
+        if moment >= self.earliest {
             return None;
         }
-        self.soonest = moment;
-        Some(self.soonest())
+        self.earliest = moment;
+        Some(self.earliest_expiry())
     }
 
-    /// Entries have moved, or have another table now.
+    /// Adapts to entries that changed buckets, or to a new table.
     pub(super) fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
         let windows = table.buckets().div_ceil(WINDOW);
-        // Exactly as long as it must be: it counts in bytes an entry.
-        self.windows = vec![self.soonest; windows];
-        self.groups = vec![self.soonest; windows.div_ceil(GROUP)];
+        // New vectors, since growing the old ones could leave spare capacity: the index is counted in bytes per entry.
+        self.windows = vec![self.earliest; windows];
+        self.groups = vec![self.earliest; windows.div_ceil(GROUP)];
     }
 
-    /// Nothing is left. If the table is another, it is told by [`entries_moved`](Index::entries_moved).
+    /// Forgets all deadlines, because the table is empty. If it is a new one, call
+    /// [`entries_moved`](Index::entries_moved) next.
     pub(super) fn clear(&mut self) {
-        self.soonest = NEVER;
+        self.earliest = NEVER;
         self.windows.fill(NEVER);
         self.groups.fill(NEVER);
     }
 
-    /// There is more than the index knows of.
-    pub(super) fn all_due(&mut self) {
-        self.soonest = 0;
+    /// Marks the shard as due, because entries of the old table are not in the index. The windows of the current table
+    /// keep their moments.
+    pub(super) fn mark_all_due(&mut self) {
+        self.earliest = 0;
     }
 
-    /// The first bucket of the first window between `start` and `end` in which something may be dead. Both are where
-    /// windows begin or the table ends.
+    /// Returns the first bucket of the first window between `start` and `end` that may hold an expired entry. Both must
+    /// be window boundaries or the end of the table.
     pub(super) fn next_due(&self, start: usize, end: usize, now: Tick) -> Option<usize> {
         let now = self.moment(now.into());
         let (mut window, end) = (start / WINDOW, end.div_ceil(WINDOW));
@@ -107,78 +112,84 @@ impl Index {
         None
     }
 
-    /// [`Deadline::order`] of the first moment for which [`next_due`](Self::next_due) knows of more than it does now.
+    /// Returns the [`Deadline::order`] of the first time for which [`next_due`](Self::next_due) may return more than
+    /// for `now`.
     pub(super) fn next_moment(&self, now: Tick) -> u64 {
-        ((now.nanoseconds() >> COARSER) + 1) << COARSER
+        ((now.nanoseconds() >> MILLISECOND_BITS) + 1) << MILLISECOND_BITS
     }
 
-    /// What is left in the window from bucket `start` dies at `soonest` or later.
-    pub(super) fn learn(&mut self, start: usize, soonest: Deadline) {
+    /// Sets the moment of the window at bucket `start`, after it was examined, to the earliest deadline left in it.
+    pub(super) fn set_window(&mut self, start: usize, earliest: Deadline) {
         let window = start / WINDOW;
-        self.windows[window] = self.moment(soonest);
+        self.windows[window] = self.moment(earliest);
         let group = window / GROUP;
-        let of_group = &self.windows[group * GROUP..self.windows.len().min((group + 1) * GROUP)];
-        self.groups[group] = of_group.iter().copied().min().unwrap_or(NEVER);
+        let group_windows =
+            &self.windows[group * GROUP..self.windows.len().min((group + 1) * GROUP)];
+        self.groups[group] = group_windows.iter().copied().min().unwrap_or(NEVER);
     }
 
-    /// Something dead is left in the window from bucket `start`.
-    pub(super) fn stays_due(&mut self, start: usize) {
+    /// Marks the window at bucket `start` as due, because expired entries were left in it.
+    pub(super) fn mark_due(&mut self, start: usize) {
         self.windows[start / WINDOW] = 0;
         self.groups[start / WINDOW / GROUP] = 0;
-        self.soonest = 0;
+        self.earliest = 0;
     }
 
-    /// Works out anew before when nothing dies.
-    pub(super) fn learn_soonest(&mut self) -> Deadline {
-        self.soonest = self.groups.iter().copied().min().unwrap_or(NEVER);
-        self.soonest()
+    /// Recomputes the earliest expiry of the shard from the groups, and returns it.
+    pub(super) fn recompute_earliest(&mut self) -> Deadline {
+        self.earliest = self.groups.iter().copied().min().unwrap_or(NEVER);
+        self.earliest_expiry()
     }
 
-    fn soonest(&self) -> Deadline {
-        match self.soonest {
+    /// Returns the earliest expiry of the shard.
+    fn earliest_expiry(&self) -> Deadline {
+        match self.earliest {
             NEVER => Deadline::PERSISTENT,
-            moment => Tick::from_nanoseconds((self.base + decoded(moment)) << COARSER).into(),
+            moment => {
+                Tick::from_nanoseconds((self.base + decode(moment)) << MILLISECOND_BITS).into()
+            }
         }
     }
 
+    /// Returns the moment of a deadline, rounded down.
     #[inline]
     fn moment(&self, deadline: Deadline) -> u16 {
         if deadline.is_persistent() {
             return NEVER;
         }
-        coded((deadline.order() >> COARSER).saturating_sub(self.base))
+        encode((deadline.order() >> MILLISECOND_BITS).saturating_sub(self.base))
     }
 
-    /// Moments are counted from about `now` on.
+    /// Moves the base to about `now` if it is too old. Rounds moments down again.
     pub(super) fn rebase(&mut self, now: Tick) {
-        let ahead = (now.nanoseconds() >> COARSER).saturating_sub(self.base);
-        if ahead < BASE_LASTS {
+        let ahead = (now.nanoseconds() >> MILLISECOND_BITS).saturating_sub(self.base);
+        if ahead < MAX_BASE_AGE {
             return;
         }
         self.base += ahead;
-        let sooner = |moment: &mut u16| {
+        let shift = |moment: &mut u16| {
             if *moment != NEVER {
-                *moment = coded(decoded(*moment).saturating_sub(ahead));
+                *moment = encode(decode(*moment).saturating_sub(ahead));
             }
         };
-        self.windows.iter_mut().chain(&mut self.groups).for_each(sooner);
-        sooner(&mut self.soonest);
+        self.windows.iter_mut().chain(&mut self.groups).for_each(shift);
+        shift(&mut self.earliest);
     }
 }
 
-/// Milliseconds as a moment: a number of which [`KEPT`] bits are kept, in the order of the numbers.
+/// Encodes a number of units as a moment, which keeps its [`MOMENT_BITS`] highest bits. Monotonic.
 #[inline]
-fn coded(number: u64) -> u16 {
-    let dropped = (u64::BITS - number.leading_zeros()).saturating_sub(KEPT);
-    let code = (u64::from(dropped) << (KEPT - 1)) + (number >> dropped);
-    code.min(u64::from(FAR)) as u16
+fn encode(number: u64) -> u16 {
+    let dropped = (u64::BITS - number.leading_zeros()).saturating_sub(MOMENT_BITS);
+    let code = (u64::from(dropped) << (MOMENT_BITS - 1)) + (number >> dropped);
+    code.min(u64::from(LATEST)) as u16
 }
 
-/// The least number of this code.
+/// Returns the smallest number that is encoded as `moment`.
 #[inline]
-fn decoded(moment: u16) -> u64 {
-    let dropped = (u32::from(moment) >> (KEPT - 1)).saturating_sub(1);
-    (u64::from(moment) - (u64::from(dropped) << (KEPT - 1))) << dropped
+fn decode(moment: u16) -> u64 {
+    let dropped = (u32::from(moment) >> (MOMENT_BITS - 1)).saturating_sub(1);
+    (u64::from(moment) - (u64::from(dropped) << (MOMENT_BITS - 1))) << dropped
 }
 
 #[cfg(test)]
@@ -198,26 +209,28 @@ mod tests {
         Tick::EPOCH.later(nanoseconds)
     }
 
-    /// Beside a list of the deadlines in each window: at any time, each window in which something is dead is due.
+    /// Compares the index with a list of the deadlines in each window: every window with an expired entry must be due.
     #[test]
-    fn no_window_with_a_dead_entry_is_passed_over() {
+    fn window_with_an_expired_entry_is_always_due() {
         let mut random = SmallRng::seed_from_u64(0x5eed_0016);
         for round in 0..200 {
             let mut table = table(random.random_range(1..20_000));
             let mut index = Index::new(&table);
             let mut windows = vec![Vec::new(); table.buckets().div_ceil(WINDOW)];
-            // Within a step in some rounds, years in others.
+            // Within one unit in some rounds, years in others.
             let scale = [MILLISECOND, 60_000 * MILLISECOND, DAY, 400 * DAY][round % 4];
-            let (mut now, mut useless) = (0, 0);
+            let (mut now, mut vain_examinations) = (0, 0);
             for _ in 0..400 {
                 match random.random_range(0..10) {
                     0..6 => {
                         let deadline = at(now + random.random_range(0..scale));
                         let bucket = random.random_range(0..table.buckets());
                         windows[bucket / WINDOW].push(deadline);
-                        index.note(bucket, deadline.into());
+                        index.note_deadline(bucket, deadline.into());
                     }
-                    6 => index.note(0, Deadline::PERSISTENT).map_or((), |_| panic!("it is later")),
+                    6 => index
+                        .note_deadline(0, Deadline::PERSISTENT)
+                        .map_or((), |_| panic!("a persistent deadline is never the earliest")),
                     7 if random.random_range(0..10) == 0 => {
                         table = self::table(2 * table.len().max(100));
                         let all: Vec<Tick> = windows.concat();
@@ -243,45 +256,52 @@ mod tests {
                     let window = &mut windows[due / WINDOW];
                     let before = window.len();
                     window.retain(|deadline| *deadline > at(now));
-                    useless += usize::from(before == window.len());
-                    let soonest = window.iter().min().map_or(Deadline::PERSISTENT, |t| (*t).into());
-                    index.learn(due, soonest);
+                    vain_examinations += usize::from(before == window.len());
+                    let earliest =
+                        window.iter().min().map_or(Deadline::PERSISTENT, |t| (*t).into());
+                    index.set_window(due, earliest);
                     start = due + WINDOW;
                 }
-                let soonest = windows.iter().flatten().min();
-                let known = index.learn_soonest();
-                assert!(soonest.is_none_or(|soonest| !known.is_later_than((*soonest).into())));
+                let earliest = windows.iter().flatten().min();
+                let known = index.recompute_earliest();
+                assert!(earliest.is_none_or(|earliest| !known.is_later_than((*earliest).into())));
             }
-            // Where entries moved, or a deadline is far, it may be too early.
-            assert!(useless < 4_000, "round {round}: {useless} looks for nothing");
+            // Windows are examined too early after a rehash, or if a deadline is distant.
+            assert!(
+                vain_examinations < 4_000,
+                "round {round}: {vain_examinations} examinations found nothing"
+            );
         }
     }
 
     #[test]
-    fn moments_keep_the_order_and_are_never_late() {
+    fn moments_keep_the_order_and_are_never_too_late() {
         let mut random = SmallRng::seed_from_u64(0x5eed_0020);
         let mut before = 0;
         for number in 0..100_000 {
-            assert!(coded(number) >= before);
-            before = coded(number);
+            assert!(encode(number) >= before);
+            before = encode(number);
         }
         for _ in 0..100_000 {
             let number = random.random::<u64>() >> random.random_range(22..64);
-            let least = decoded(coded(number));
-            assert!(least <= number && number - least <= number >> (KEPT - 1), "{number}: {least}");
-            assert_eq!(coded(least), coded(number));
+            let least = decode(encode(number));
+            assert!(
+                least <= number && number - least <= number >> (MOMENT_BITS - 1),
+                "{number}: {least}"
+            );
+            assert_eq!(encode(least), encode(number));
         }
-        assert_eq!(coded(u64::MAX), FAR);
+        assert_eq!(encode(u64::MAX), LATEST);
     }
 
     #[test]
-    fn what_something_dead_is_left_in_stays_due() {
+    fn window_with_expired_entries_left_stays_due() {
         let table = table(1_000);
         let mut index = Index::new(&table);
-        index.note(700, at(DAY).into());
+        index.note_deadline(700, at(DAY).into());
         assert_eq!(index.next_due(0, table.buckets(), at(0)), None);
-        index.stays_due(700 / WINDOW * WINDOW);
+        index.mark_due(700 / WINDOW * WINDOW);
         assert_eq!(index.next_due(0, table.buckets(), at(0)), Some(700 / WINDOW * WINDOW));
-        assert!(!index.learn_soonest().is_later_than(at(0).into()));
+        assert!(!index.recompute_earliest().is_later_than(at(0).into()));
     }
 }

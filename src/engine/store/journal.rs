@@ -1,4 +1,4 @@
-//! Departures between the lock of a shard, under which they happen, and the streams that tell of them.
+//! The journal: departures that were recorded under shard locks and are not yet published.
 
 use std::{array, mem, vec::Drain};
 
@@ -8,82 +8,86 @@ use crate::engine::sync::{
     atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*},
 };
 
-/// How many parts a journal has for the departures of a crowd.
+/// Number of parts of a journal, which are used while threads contend for it.
 const PARTS: usize = if cfg!(shuttle) { 2 } else { 16 };
 
-/// How many departures of a crowd gather in a part before somebody tells them, and how many at most.
-const BATCH: usize = if cfg!(shuttle) { 2 } else { 32 };
-const MOST: usize = 8 * BATCH;
+/// While batching: number of departures in a part that make it due, and the number that makes it urgent.
+const BATCH_LEN: usize = if cfg!(shuttle) { 2 } else { 32 };
+const URGENT_LEN: usize = 8 * BATCH_LEN;
 
-/// For how many departures a part keeps its memory.
-const KEPT: usize = 256;
+/// Largest capacity that an emptied part keeps.
+const MAX_SPARE_CAPACITY: usize = 256;
 
-/// For how many departures a crowd is taken to last.
-const CROWD: usize = if cfg!(shuttle) { 8 } else { 16_384 };
+/// Number of departures for which batching continues after the last contention.
+const CONTENTION_SPAN: usize = if cfg!(shuttle) { 8 } else { 16_384 };
 
-/// For how many two are taken to meet who may never again, as a writer and one who reads figures.
-const MEETING: usize = if cfg!(shuttle) { 2 } else { 64 };
+/// The same after a single contention, which may be an accident, such as a writer that meets a reader of metrics.
+const FIRST_CONTENTION_SPAN: usize = if cfg!(shuttle) { 2 } else { 64 };
 
-/// The departures nobody has been told of yet, in the order in which they happened.
+/// Departures that are not yet published, in the order in which they happened.
 ///
-/// 1. A departure is moved in here while its shard is locked, so the order of two departures of one key is
-///    the order in which they happened; telling anybody waits until the shard is unlocked.
-/// 2. Mostly there is one part, and each departure is due at once. Where several threads would tell at the same
-///    time, they would wait for each other most of it. So a crowd has a part for each of some shards, in which
-///    departures gather while nobody waits for them. Who asks, [takes](Self::take) them.
-/// 3. All parts are locked where departures are taken from several, or there come to be more or fewer: what was
-///    recorded first is not taken last.
+/// 1. A departure is recorded while its shard is locked, so departures of one key are in the order in which they
+///    happened. It is published after the unlock. Lock order: shard, then part; no lock is taken while a part is
+///    locked.
+/// 2. Without contention, all departures are in the first part and each is due at once. If several threads publish at
+///    the same time, they mostly wait for each other. So under contention the journal batches: each part holds the
+///    departures of some of the shards, and is due after a batch of them, unless a subscriber waits for one. A
+///    subscriber that reads [takes](Self::take) them itself.
+/// 3. `is_batching` changes only while all parts are locked, and recorders check it under the lock of their part.
+///    [`take`](Self::take) locks all parts if it takes from several or changes `is_batching`. So of two departures of
+///    one shard, the earlier one is never taken later.
 pub(crate) struct Journal<K, V> {
     subscription: SubscriptionBits,
     flags: Flags,
     parts: [Part<K, V>; PARTS],
 }
 
-/// What verbs read, and who subscribes or waits writes. On cache lines of its own, as what is below.
+/// The causes to record, read by every write and written by subscribers. Aligned like the fields below, so that these
+/// flags do not share cache lines with often written ones.
 #[repr(align(128))]
 struct SubscriptionBits {
-    /// The causes somebody wants to hear of, as bits; none without a subscriber.
-    wanted: AtomicU8,
-    /// The causes somebody waits for, as bits.
+    /// Causes that any subscriber receives, as bits; 0 without subscribers.
+    subscribed: AtomicU8,
+    /// Causes that a parked subscriber waits for, as bits. They are due at once even while batching.
     awaited: AtomicU8,
-    /// Whether departures gather, in all the parts. Written where all are locked.
+    /// True if departures are batched, in all parts. Written only while all parts are locked.
     is_batching: AtomicBool,
 }
 
-/// What is written each time that departures are told.
+/// Flags that are written whenever departures are published.
 #[repr(align(128))]
 struct Flags {
-    /// Saves the locks where nothing happened.
+    /// True if any part may hold a departure. Lets readers skip the part locks.
     dirty: AtomicBool,
-    /// Whether somebody is to tell what is here.
+    /// True if the departures should be published now.
     due: AtomicBool,
-    /// Whether that can't be left to the next one.
+    /// True if the thread that claims them must publish them itself, even if it has to wait for the log.
     urgent: AtomicBool,
-    /// For how many departures more a crowd is taken to last.
+    /// Number of departures for which contention is assumed to last.
     contention: AtomicUsize,
-    /// Something dies before the sweeper would look again.
+    /// True if the sleeping sweeper must be woken, because an entry expires before it would wake by itself.
     wake_requested: AtomicBool,
 }
 
-/// On cache lines of its own: each departure writes one.
+/// One part. On cache lines of its own, since each departure writes to one.
 #[repr(align(128))]
 struct Part<K, V>(Mutex<Vec<Departure<K, V>>>);
 
-type Locked<'a, K, V> = MutexGuard<'a, Vec<Departure<K, V>>>;
+type LockedPart<'a, K, V> = MutexGuard<'a, Vec<Departure<K, V>>>;
 
-/// Departures that were taken, and the memory for the next.
+/// Departures that were taken from a journal. Reused, so that its buffers become those of the parts.
 pub(crate) struct Taken<K, V> {
     parts: [Vec<Departure<K, V>>; PARTS],
-    /// Whether they are in more parts than the first.
-    gathered: bool,
-    /// Whether the crowd has gone, and with it the parts' need of memory.
+    /// True if there may be departures in parts other than the first.
+    is_batched: bool,
+    /// True if contention has ended, so that the other parts need no buffers any more.
     is_last: bool,
 }
 
 impl<K, V> Journal<K, V> {
     pub(crate) fn new() -> Self {
         let subscription = SubscriptionBits {
-            wanted: AtomicU8::new(0),
+            subscribed: AtomicU8::new(0),
             awaited: AtomicU8::new(0),
             is_batching: AtomicBool::new(false),
         };
@@ -97,20 +101,22 @@ impl<K, V> Journal<K, V> {
         Self { subscription, flags, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
     }
 
-    /// Relaxed is enough: who subscribed before a departure in program order is seen by it.
+    /// Returns whether departures of this cause are recorded. Relaxed: a departure that happens after `set_subscribed`
+    /// has returned sees its effect, and earlier ones are not for the new subscriber.
     #[inline]
     pub(crate) fn has_subscriber(&self, cause: Cause) -> bool {
-        self.subscription.wanted.load(Relaxed) & cause.bit() != 0
+        self.subscription.subscribed.load(Relaxed) & cause.bit() != 0
     }
 
-    /// Keeps departures of these causes from now on, and has those that are `awaited` told at once. What was
-    /// recorded before that was seen is there for who [takes](Self::take) afterwards.
-    pub(crate) fn set_subscribed(&self, wanted: u8, awaited: u8) {
-        set(&self.subscription.wanted, wanted);
+    /// Sets the causes that are recorded from now on, and the causes that are due at once. Recorders may still see the
+    /// previous sets for a moment. So a caller that is about to wait must [take](Self::take) again afterwards: a
+    /// departure recorded before that may not have been flagged as due.
+    pub(crate) fn set_subscribed(&self, subscribed: u8, awaited: u8) {
+        set(&self.subscription.subscribed, subscribed);
         set(&self.subscription.awaited, awaited);
     }
 
-    /// Keeps a departure from a shard, or gives it back where nobody wants to hear of it.
+    /// Records a departure from a shard, or returns it if it has no subscriber and no waiter.
     #[must_use = "what is given back must be dropped after the shard is unlocked"]
     pub(crate) fn record(
         &self,
@@ -123,11 +129,12 @@ impl<K, V> Journal<K, V> {
         }
         let mut part = self.part_of(shard);
         part.push(departure);
-        self.note(&part, 1, cause.bit(), is_awaited);
+        self.raise_flags(&part, 1, cause.bit(), is_awaited);
         None
     }
 
-    /// Keeps all of `departures` from a shard, or leaves them where nobody wants to hear of `cause`.
+    /// Records all of `departures` from a shard, which have the same cause. Without a subscriber for it, records only
+    /// those with waiters and leaves the others in the vector.
     pub(crate) fn record_all(
         &self,
         shard: usize,
@@ -139,78 +146,88 @@ impl<K, V> Journal<K, V> {
             let mut part = self.part_of(shard);
             let count = departures.len();
             part.append(departures);
-            self.note(&part, count, cause.bit(), is_awaited);
+            self.raise_flags(&part, count, cause.bit(), is_awaited);
         } else if is_awaited {
-            self.record_wanted(shard, departures);
+            self.record_subscribed(shard, departures);
         }
     }
 
-    /// Keeps those of `departures` from a shard whose causes somebody wants to hear of, and leaves the others.
-    pub(crate) fn record_wanted(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
+    /// Records those of `departures` from a shard that have a subscriber or a waiter, and leaves the others in the
+    /// vector.
+    pub(crate) fn record_subscribed(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
         let (mut causes, mut is_awaited) = (0, false);
-        let wanted = departures.extract_if(.., |departure| {
+        let recorded = departures.extract_if(.., |departure| {
             is_awaited |= departure.waiters.is_some();
-            let is_wanted = self.has_subscriber(departure.cause) || departure.waiters.is_some();
-            causes |= if is_wanted { departure.cause.bit() } else { 0 };
-            is_wanted
+            let is_recorded = self.has_subscriber(departure.cause) || departure.waiters.is_some();
+            causes |= if is_recorded { departure.cause.bit() } else { 0 };
+            is_recorded
         });
         let mut part = self.part_of(shard);
         let before = part.len();
-        part.extend(wanted);
+        part.extend(recorded);
         if causes != 0 {
-            self.note(&part, part.len() - before, causes, is_awaited);
+            self.raise_flags(&part, part.len() - before, causes, is_awaited);
         }
     }
 
-    /// Whether somebody is to tell what is here. What is not due waits until it is asked for, or for more.
+    /// Returns whether departures should be published now. Others stay until a subscriber reads, or until there are
+    /// more. Acquire: pairs with the Release store in `raise_flags`.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.flags.due.load(Acquire)
     }
 
-    /// Takes it on to tell what is due, unless somebody else has.
+    /// Claims the publication of due departures. Returns false if another thread has claimed it. Acquire: a thread that
+    /// sees `due` must see the `urgent` that was stored before it.
     pub(crate) fn claim(&self) -> bool {
         self.flags.due.swap(false, AcqRel)
     }
 
-    /// Something dies before the sweeper would look again. Who flushes next wakes it.
+    /// Requests that the sleeping sweeper is woken by the next flush. Release, and Acquire where the request is read:
+    /// the sweeper that is woken must see the earliest expiry that was stored before.
     pub(crate) fn request_wake(&self) {
         self.flags.wake_requested.store(true, Release);
     }
 
+    /// Returns whether a wake-up was requested.
     #[inline]
     pub(crate) fn is_wake_requested(&self) -> bool {
         self.flags.wake_requested.load(Acquire)
     }
 
-    /// Whether it had been; it is not any more.
+    /// Returns whether a wake-up was requested, and clears the request.
     pub(crate) fn take_wake_request(&self) -> bool {
         self.flags.wake_requested.swap(false, AcqRel)
     }
 
+    /// Returns whether any part may hold a departure. Acquire: pairs with the Release store in `raise`, after the departure was put in.
     #[inline]
     pub(crate) fn is_dirty(&self) -> bool {
         self.flags.dirty.load(Acquire)
     }
 
-    /// Somebody else is telling. Whether what was claimed may be left to the next one to come.
+    /// Notes that another thread is publishing. Returns whether the claimed departures may stay until the next
+    /// publication: only while batching, and if none is urgent.
     #[cold]
     pub(crate) fn note_contention(&self) -> bool {
         match self.flags.contention.load(Relaxed) {
-            0 => self.flags.contention.store(MEETING, Relaxed),
-            contention if contention <= CROWD / 2 => self.flags.contention.store(CROWD, Relaxed),
+            0 => self.flags.contention.store(FIRST_CONTENTION_SPAN, Relaxed),
+            contention if contention <= CONTENTION_SPAN / 2 => {
+                self.flags.contention.store(CONTENTION_SPAN, Relaxed)
+            }
             _ => {}
         }
         self.subscription.is_batching.load(Relaxed) && !self.flags.urgent.load(Relaxed)
     }
 
-    /// Takes what is here. One at a time calls this.
+    /// Takes all departures. The caller must hold the lock of the log, so there is one caller at a time.
     pub(crate) fn take(&self, taken: &mut Taken<K, V>) {
         let contention = self.flags.contention.load(Relaxed);
-        taken.gathered = self.subscription.is_batching.load(Relaxed);
-        if contention == 0 && !taken.gathered {
+        taken.is_batched = self.subscription.is_batching.load(Relaxed);
+        if contention == 0 && !taken.is_batched {
             let mut part = lock(&self.parts[0]);
-            // Under the lock, so that no departure is left behind by a flag that was just set.
+            // Under the lock: a flag that a recorder sets after its departure was put in must not be cleared without
+            // taking it.
             self.clear_flags();
             mem::swap(&mut *part, &mut taken.parts[0]);
             return;
@@ -222,35 +239,37 @@ impl<K, V> Journal<K, V> {
             count += part.len();
             mem::swap(&mut **part, taken);
         }
-        let left = contention.saturating_sub(count);
-        taken.is_last = left == 0;
+        let remaining = contention.saturating_sub(count);
+        taken.is_last = remaining == 0;
         if taken.is_last {
             parts[1..].iter_mut().for_each(|part| **part = Vec::new());
         }
-        // Who has met others meanwhile has begun anew.
-        let _ = self.flags.contention.compare_exchange(contention, left, Relaxed, Relaxed);
-        if taken.gathered != (left > 0) {
-            self.subscription.is_batching.store(left > 0, Relaxed);
+        // Fails if another thread has noted contention in the meantime, whose longer span then stays.
+        let _ = self.flags.contention.compare_exchange(contention, remaining, Relaxed, Relaxed);
+        if taken.is_batched != (remaining > 0) {
+            self.subscription.is_batching.store(remaining > 0, Relaxed);
         }
     }
 
-    /// Called in the lock after `count` departures were put in: who sees a flag finds what it tells of. Who awaits one
-    /// of them by its key would not ask for it.
+    /// Sets the flags for `count` departures that were just put into `part`. Called under its lock, so that a thread
+    /// that sees a flag finds the departures.
     #[inline]
-    fn note(&self, part: &Locked<'_, K, V>, count: usize, causes: u8, is_awaited: bool) {
+    fn raise_flags(&self, part: &LockedPart<'_, K, V>, count: usize, causes: u8, is_awaited: bool) {
         let (subscription, flags) = (&self.subscription, &self.flags);
         raise(&flags.dirty);
-        // What nobody wants any more is urgent too: nobody would ask for it.
-        let urgent = subscription.awaited.load(Relaxed) | !subscription.wanted.load(Relaxed);
-        if part.len() >= MOST || urgent & causes != 0 || is_awaited {
-            // In this order, and whatever the second one was: who claims it must know.
+        // Causes without a subscriber are urgent too: these departures have waiters by key, or their subscriber has
+        // gone, so no subscriber would read them.
+        let urgent = subscription.awaited.load(Relaxed) | !subscription.subscribed.load(Relaxed);
+        if part.len() >= URGENT_LEN || urgent & causes != 0 || is_awaited {
+            // In this order, and even if `due` is set already: the thread that claims `due` must see `urgent`.
             flags.urgent.store(true, Relaxed);
             flags.due.store(true, Release);
-        } else if part.len() % BATCH < count || !subscription.is_batching.load(Relaxed) {
+        } else if part.len() % BATCH_LEN < count || !subscription.is_batching.load(Relaxed) {
             raise(&flags.due);
         }
     }
 
+    /// Clears all flags but the wake-up request. Relaxed: the part locks, held here and by recorders, order the flags.
     fn clear_flags(&self) {
         for flag in [&self.flags.dirty, &self.flags.due, &self.flags.urgent] {
             lower(flag);
@@ -259,11 +278,11 @@ impl<K, V> Journal<K, V> {
 
     /// Locks the part for departures of a shard.
     #[inline]
-    fn part_of(&self, shard: usize) -> Locked<'_, K, V> {
+    fn part_of(&self, shard: usize) -> LockedPart<'_, K, V> {
         loop {
             let is_batching = self.subscription.is_batching.load(Relaxed);
             let part = lock(&self.parts[if is_batching { shard % PARTS } else { 0 }]);
-            // In the lock it stays as it is.
+            // Cannot change while a part is locked.
             if self.subscription.is_batching.load(Relaxed) == is_batching {
                 return part;
             }
@@ -273,14 +292,15 @@ impl<K, V> Journal<K, V> {
 
 impl<K, V> Taken<K, V> {
     pub(crate) fn new() -> Self {
-        Self { parts: array::from_fn(|_| Vec::new()), gathered: false, is_last: false }
+        Self { parts: array::from_fn(|_| Vec::new()), is_batched: false, is_last: false }
     }
 
-    /// Gives out what was taken: that of one shard in the order in which it was recorded, all of it by when it left.
+    /// Passes each departure to `each`: those of one shard in the order in which they were recorded, those of several
+    /// parts by time.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Departure<K, V>)) {
-        if !self.gathered {
+        if !self.is_batched {
             self.parts[0].drain(..).for_each(each);
-            give_back(&mut self.parts[0]);
+            limit_spare_capacity(&mut self.parts[0]);
             return;
         }
         let mut parts = self.parts.each_mut().map(|part| part.drain(..));
@@ -288,33 +308,33 @@ impl<K, V> Taken<K, V> {
             let at = part.as_slice().first().map(|next| next.at.nanoseconds());
             at.map_or(u64::MAX, |at| at.min(u64::MAX - 1))
         };
-        let mut soonest = parts.each_ref().map(next);
+        let mut earliest = parts.each_ref().map(next);
         loop {
-            let first = (1..PARTS).fold(0, |a, b| if soonest[b] < soonest[a] { b } else { a });
+            let first = (1..PARTS).fold(0, |a, b| if earliest[b] < earliest[a] { b } else { a });
             let Some(departure) = parts[first].next() else { break };
-            soonest[first] = next(&parts[first]);
+            earliest[first] = next(&parts[first]);
             each(departure);
         }
         drop(parts);
-        self.parts.iter_mut().for_each(give_back);
+        self.parts.iter_mut().for_each(limit_spare_capacity);
         if self.is_last {
             self.parts[1..].iter_mut().for_each(|part| *part = Vec::new());
         }
     }
 }
 
-/// Keeps no more memory than one look of a sweep fills.
-fn give_back<T>(part: &mut Vec<T>) {
-    if part.capacity() > KEPT {
+/// Drops the buffer of a part that grew beyond [`MAX_SPARE_CAPACITY`], which is as much as a step of a sweep records.
+fn limit_spare_capacity<T>(part: &mut Vec<T>) {
+    if part.capacity() > MAX_SPARE_CAPACITY {
         *part = Vec::new();
     }
 }
 
-fn lock<K, V>(part: &Part<K, V>) -> Locked<'_, K, V> {
-    part.0.lock().expect("nothing panics while it moves a departure")
+fn lock<K, V>(part: &Part<K, V>) -> LockedPart<'_, K, V> {
+    part.0.lock().expect("no user code runs under the lock of a part")
 }
 
-/// Writes only what is to change: all verbs read it.
+/// Stores only a changed value, because every write reads this cache line.
 #[inline]
 fn set(bits: &AtomicU8, to: u8) {
     if bits.load(Relaxed) != to {
@@ -322,6 +342,8 @@ fn set(bits: &AtomicU8, to: u8) {
     }
 }
 
+/// Sets a flag. Loads it first: while departures arrive faster than they are published, it is set already, and the load
+/// keeps its cache line shared.
 #[inline]
 fn raise(flag: &AtomicBool) {
     if !flag.load(Relaxed) {
@@ -348,9 +370,10 @@ mod tests {
         Departure { key, value: 0, cause, deadline: at.into(), at, waiters }
     }
 
-    /// In a crowd departures gather as long as nobody waits for them, and nobody asks for one that is awaited by its key.
+    /// While batching, departures gather until a subscriber reads them. A departure awaited by its key would not be
+    /// read by anyone, so it must be due at once.
     #[test]
-    fn what_is_awaited_by_its_key_is_due_at_once_in_a_crowd_too() {
+    fn awaited_departure_is_urgent_under_contention() {
         let journal = Journal::new();
         let mut taken = Taken::new();
         journal.set_subscribed(Cause::Removed.bit(), 0);
@@ -365,9 +388,9 @@ mod tests {
         assert!(!journal.is_due());
         journal.record_all(1, Cause::Removed, &mut vec![departure(4, true)]);
         assert!(journal.claim());
-        journal.record_wanted(2, &mut vec![departure(5, false), departure(6, true)]);
+        journal.record_subscribed(2, &mut vec![departure(5, false), departure(6, true)]);
         assert!(journal.claim());
-        // Nor can it be left to the next one to come.
+        // Nor may it be left to the next publication.
         assert!(!journal.note_contention());
     }
 }

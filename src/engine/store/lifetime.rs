@@ -1,4 +1,4 @@
-//! Until when an entry lives, and until when it stays: where it dies idle, and where somebody may want it after that.
+//! Lifetimes of entries: hard, idle and stale deadlines.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -8,17 +8,17 @@ use std::{
 use super::{ShardState, Store, tags::TagSet};
 use crate::engine::clock::{Deadline, Now, Tick, nanoseconds};
 
-/// Below this, who reads an idle entry asks the precise clock, so that it lives for just so long.
-const SHORT: Duration = Duration::from_secs(5);
+/// Idle time below which reads use the precise clock for the new idle deadline, since an error of 50 ms would matter.
+const SHORT_IDLE: Duration = Duration::from_secs(5);
 
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Entries die when nobody has read them for so long.
-    pub(crate) fn with_time_to_idle(mut self, idle: Duration) -> Self {
-        self.idle = Some(idle);
+    /// Lets entries expire if they were not read for `time_to_idle`.
+    pub(crate) fn with_time_to_idle(mut self, time_to_idle: Duration) -> Self {
+        self.time_to_idle = Some(time_to_idle);
         for index in 0..self.shard_count() {
             let mut locked = self.shards.write(index);
             let (table, state) = locked.parts();
@@ -27,67 +27,70 @@ where
         self
     }
 
-    /// What is dead stays for so long, for those who ask for it.
+    /// Keeps expired entries for `stale_window`, so that loaders may return them.
     pub(crate) fn with_stale_window(mut self, stale_window: Duration) -> Self {
         self.stale_window = nanoseconds(stale_window).unwrap_or(u64::MAX);
         self
     }
 
-    /// What died by then does not stay any longer.
+    /// Returns the stale cutoff: entries that expired by then are past their stale window.
     #[inline]
     pub(super) fn stale_cutoff(&self, now: Tick) -> Tick {
         now.earlier(self.stale_window)
     }
 
-    /// Whether what dies at `deadline` stays no longer.
+    /// Returns whether an entry with this deadline is past its stale window; without a window, whether it has expired.
     #[inline]
     pub(super) fn is_past_stale_window(&self, deadline: Deadline, now: &impl Now) -> bool {
         match self.stale_window {
-            0 => now.is_dead(deadline),
-            _ => deadline.is_dead(self.stale_cutoff(now.tick())),
+            0 => now.is_expired(deadline),
+            _ => deadline.is_expired(self.stale_cutoff(now.tick())),
         }
     }
 
-    /// When an entry dies that may live until `hard_deadline`, and is read or written now.
+    /// Returns the deadline of an entry that is written now: the sooner of its hard deadline and its idle deadline.
     #[inline]
-    pub(super) fn until(&self, hard_deadline: Deadline, now: &impl Now) -> Deadline {
-        match self.idle {
+    pub(super) fn deadline_after_write(&self, hard_deadline: Deadline, now: &impl Now) -> Deadline {
+        match self.time_to_idle {
             None => hard_deadline,
-            Some(idle) => hard_deadline.sooner(now.tick().after(idle)),
+            Some(time_to_idle) => hard_deadline.sooner(now.tick().after(time_to_idle)),
         }
     }
 
-    /// When an entry would die that dies at `deadline`, and is read now and then no more, were it not for its own deadline;
-    /// none where it is dead. Up to 50 ms later than by the precise clock, where that does not matter.
+    /// Returns the deadline of an entry that is read now, before its hard deadline is applied; `None` if it has
+    /// expired. With a long idle time, it may be up to 50 ms later than by the precise clock.
     #[inline(always)]
     pub(super) fn deadline_after_read(
         &self,
         deadline: Deadline,
         now: &impl Now,
     ) -> Option<Deadline> {
-        match self.idle {
-            Some(idle) if idle >= SHORT => Some(now.unless_dead(deadline)?.after(idle)),
-            _ if now.is_dead(deadline) => None,
-            Some(idle) => Some(now.tick().after(idle)),
+        match self.time_to_idle {
+            Some(time_to_idle) if time_to_idle >= SHORT_IDLE => {
+                Some(now.unless_dead(deadline)?.after(time_to_idle))
+            }
+            _ if now.is_expired(deadline) => None,
+            Some(time_to_idle) => Some(now.tick().after(time_to_idle)),
             None => Some(deadline),
         }
     }
 
-    /// A value was written to this bucket, which may live until `hard_deadline` and has these tags.
+    /// Writes the side tables for a value that was written to `bucket`.
     #[inline]
-    pub(super) fn written(
+    pub(super) fn write_side_tables(
         &self,
         state: &mut ShardState<K, V>,
         bucket: usize,
         hard_deadline: Deadline,
         tags: Option<TagSet>,
     ) {
-        if tags.is_some() || state.side_tables.is_any() {
-            self.keep(state, bucket, hard_deadline, tags);
+        if tags.is_some() || state.side_tables.is_active() {
+            self.write_active_side_tables(state, bucket, hard_deadline, tags);
         }
     }
 
-    fn keep(
+    /// Does the work of [`write_side_tables`](Self::write_side_tables) if the shard has side tables or gets some.
+    fn write_active_side_tables(
         &self,
         state: &mut ShardState<K, V>,
         bucket: usize,
@@ -95,9 +98,10 @@ where
         tags: Option<TagSet>,
     ) {
         let is_tagged = tags.is_some();
-        state.side_tables.written(bucket, hard_deadline, tags);
+        state.side_tables.write(bucket, hard_deadline, tags);
         if is_tagged && state.side_tables.is_removed(bucket, Deadline::PERSISTENT) {
-            self.note_removed();
+            // The tag was removed after the caller had looked it up and before the value was written.
+            self.note_tag_removal();
         }
     }
 }

@@ -1,12 +1,12 @@
-//! A table from which entries move to a smaller one.
+//! The old table of a shard that is being shrunk.
 
 use super::{side_tables::OldSideTables, window::Table};
 
-/// A table that was too large, and what has not moved from it yet.
+/// A table that is being shrunk, with the entries that were not moved yet.
 pub(super) struct OldTable<K, V> {
     pub(super) table: Table<K, V>,
-    /// What was kept of its entries.
-    pub(super) marks: OldSideTables,
-    /// The bucket from which on nothing has moved.
+    /// Side tables of its entries.
+    pub(super) side_tables: OldSideTables,
+    /// First bucket from which no entry was moved yet, except single keys by writers.
     pub(super) next: usize,
 }

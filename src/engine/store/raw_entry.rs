@@ -1,4 +1,5 @@
-//! Entries whatever their deadline, within a bound: for those who decide themselves what dead means.
+//! Raw access to entries regardless of their deadlines, with a hard bound on their number. Used by the rate limiter,
+//! which decides itself which entries have expired.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -8,13 +9,13 @@ use super::{
     Location, ShardState, Store,
     bound::Bound,
     entry::Entry,
-    window::{self, Locked},
+    window::{self, ShardWriteGuard},
 };
 
-/// A key that is nowhere, and the lock of its shard.
+/// A key without an entry, and the write lock of its shard.
 pub(crate) struct VacantEntry<'a, K, V> {
-    locked: Locked<'a, K, V, ShardState<K, V>>,
-    place: Location,
+    locked: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
+    location: Location,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -22,87 +23,89 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Never more than so many entries by [`put_fresh`](Store::put_fresh).
+    /// Limits the number of entries that [`put_fresh`](Store::put_fresh) inserts. Nothing is evicted: at the bound, new
+    /// keys are refused.
     pub(crate) fn bounded(mut self, max_keys: usize) -> Self {
         self.bound = Some(Box::new(Bound::new(max_keys as u64, None, false)));
         self
     }
 
-    /// Calls `change` with the entry of `key`, dead or alive, under its shard's lock. Its deadline may only
-    /// move away. Where there is none, gives back what [`put_fresh`](Store::put_fresh) needs.
+    /// Calls `change` with the entry of `key`, live or expired, under its shard's lock. `change` may only move the
+    /// deadline later. If there is no entry, returns the locked vacant entry for [`put_fresh`](Store::put_fresh).
     #[inline(always)]
     pub(crate) fn change_any<Q, R>(
         &self,
-        place: Location,
+        location: Location,
         key: &Q,
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Result<R, VacantEntry<'_, K, V>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
-        match window::find(locked.parts().0, place.hash, |k| key.equivalent(k)) {
-            // What is known of its window stays true.
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        match window::find(locked.parts().0, location.hash, |k| key.equivalent(k)) {
+            // The expiry index needs no update: a bound on a deadline that moves later is still a lower bound.
             Some((_, entry)) => Ok(change(entry)),
-            None => Err(VacantEntry { locked, place }),
+            None => Err(VacantEntry { locked, location }),
         }
     }
 
-    /// Puts the entry that `fresh` makes where none is, unless the store is full.
+    /// Inserts the entry that `fresh` makes, unless the store is full. The lock has been held since the look-up, so no
+    /// other caller has inserted the key.
     pub(crate) fn put_fresh<R>(
         &self,
-        VacantEntry { mut locked, place }: VacantEntry<'_, K, V>,
+        VacantEntry { mut locked, location }: VacantEntry<'_, K, V>,
         key: impl FnOnce() -> K,
         fresh: impl FnOnce() -> (Entry<V>, R),
     ) -> Option<R> {
         if self.is_full() {
             return None;
         }
-        // Owned before room is taken: a clone that panics then changes nothing.
+        // The key is made before its place is reserved: if `to_owned` panics, nothing has changed.
         let key = key();
-        if !self.take_room() {
+        if !self.try_reserve() {
             drop(locked);
             return None;
         }
         let (entry, made) = fresh();
-        self.insert(&mut locked, place, key, entry);
+        self.insert(&mut locked, location, key, entry);
         Some(made)
     }
 
-    /// Calls `look` with the entry of `key`, dead or alive, under its shard's lock.
+    /// Calls `inspect` with the entry of `key`, live or expired, under its shard's read lock.
     pub(crate) fn inspect<Q, R>(
         &self,
         Location { hash, index }: Location,
         key: &Q,
-        look: impl FnOnce(Option<&Entry<V>>) -> R,
+        inspect: impl FnOnce(Option<&Entry<V>>) -> R,
     ) -> R
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        look(self.shards.read(index).find(hash, key))
+        inspect(self.shards.read(index).find(hash, key))
     }
 
-    /// Calls `change` with the entry at `place` that is `it`, dead or alive, under its shard's lock. Its deadline may
-    /// only move away.
+    /// Calls `change` with the entry at `location` for which `matches` returns true, live or expired, under its shard's
+    /// lock. `change` may only move the deadline later.
     pub(crate) fn change_where<R>(
         &self,
-        place: Location,
-        is_it: impl Fn(&K, &V) -> bool,
+        location: Location,
+        matches: impl Fn(&K, &V) -> bool,
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Option<R> {
-        let is_it = |key: &K, entry: &Entry<V>| is_it(key, &entry.value);
-        let mut locked = self.write(place, is_it);
-        let (_, entry) = window::find_where(locked.parts().0, place.hash, is_it)?;
+        let matches = |key: &K, entry: &Entry<V>| matches(key, &entry.value);
+        let mut locked = self.write(location, matches);
+        let (_, entry) = window::find_where(locked.parts().0, location.hash, matches)?;
         Some(change(entry))
     }
 
-    /// Whether there is no room for another key.
+    /// Returns whether a new key would be refused.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.bound.as_ref().is_some_and(|bound| bound.used() >= bound.limit())
     }
 
-    fn take_room(&self) -> bool {
-        self.bound.as_ref().is_none_or(|bound| bound.take_one())
+    fn try_reserve(&self) -> bool {
+        self.bound.as_ref().is_none_or(|bound| bound.try_reserve_one())
     }
 }

@@ -1,4 +1,4 @@
-//! What looks a key up, and lets it leave where it is dead.
+//! Look-ups of single keys, which remove an expired entry if they find one.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -10,15 +10,15 @@ use equivalent::Equivalent;
 use super::{
     Location, ShardState, Store,
     entry::Entry,
-    window::{self, Reading, Table},
+    window::{self, ShardReadGuard, Table},
 };
 use crate::engine::clock::{Deadline, Now};
 
-/// Where an entry is.
+/// An entry that was found under the read lock.
 struct Found<'a, V> {
     bucket: usize,
-    /// Whether it has not come to the present table yet.
-    is_old: bool,
+    /// True if the bucket is one of the old table, from which entries are being moved.
+    in_old_table: bool,
     entry: &'a Entry<V>,
 }
 
@@ -27,7 +27,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// A clone of the live value. A dead one is expired on the way.
+    /// Returns a clone of the live value. Expires the entry if its deadline has passed.
     #[inline]
     pub(crate) fn get<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
     where
@@ -42,7 +42,7 @@ where
         found
     }
 
-    /// As [`get`](Self::get), with the deadline.
+    /// Returns a clone of the live value and its deadline, as [`get`](Self::get) does.
     pub(crate) fn get_with_deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -56,7 +56,8 @@ where
         found
     }
 
-    /// A clone of the live value, which is not read for that.
+    /// Returns a clone of the live value without counting it as a read: neither its idle deadline nor its access word
+    /// changes, and no hit or miss is counted.
     pub(crate) fn peek<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -65,7 +66,7 @@ where
         self.read(key, now, |entry| entry.value.clone())
     }
 
-    /// A clone of a value that is dead and lingers, with when it died.
+    /// Returns a clone of an expired value within its stale window, and its deadline.
     pub(crate) fn get_stale<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -75,12 +76,12 @@ where
         let shard = self.shards.read(index);
         let found = shard.find_at(hash, key)?;
         let deadline = found.entry.deadline();
-        let is_stale = now.is_dead(deadline) && !self.is_past_stale_window(deadline, now);
-        let is_wanted = is_stale && !shard.is_removed(&found, Deadline::PERSISTENT);
-        is_wanted.then(|| (found.entry.value.clone(), deadline))
+        let is_stale = now.is_expired(deadline) && !self.is_past_stale_window(deadline, now);
+        let is_returned = is_stale && !shard.is_removed(&found, Deadline::PERSISTENT);
+        is_returned.then(|| (found.entry.value.clone(), deadline))
     }
 
-    /// Whether the value of this key was removed by one of its tags.
+    /// Returns whether the value of `key` was removed by one of its tags and is still resident.
     pub(super) fn is_tag_removed<Q>(&self, Location { hash, index }: Location, key: &Q) -> bool
     where
         Q: Equivalent<K> + ?Sized,
@@ -90,51 +91,52 @@ where
         found.is_some_and(|found| shard.is_removed(&found, found.entry.deadline()))
     }
 
-    /// Whether it matters to somebody that an entry is read.
+    /// Returns whether reads change an entry's access word or its idle deadline.
     #[inline(always)]
     pub(super) fn tracks_access(&self) -> bool {
-        self.evicting_bound().is_some() || self.idle.is_some()
+        self.evicting_bound().is_some() || self.time_to_idle.is_some()
     }
 
-    /// As [`get`](Self::get); and who is read is worth keeping, and lives on.
+    /// Does the work of [`get`](Self::get) if reads are tracked: updates the access word and extends the idle deadline.
     #[inline]
     fn get_tracked<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
         let mut shard = self.shards.read(index);
-        let (found, until) = loop {
+        let (found, read_deadline) = loop {
             let Some(found) = shard.find_at(hash, key) else {
                 let eviction = shard.state().side_tables.eviction.as_ref();
-                if eviction.is_some_and(|eviction| eviction.was_evicted_lately(hash)) {
+                if eviction.is_some_and(|eviction| eviction.was_evicted_recently(hash)) {
                     self.reads.count_evicted();
                 }
                 self.reads.count(false);
                 return None;
             };
             let deadline = found.entry.deadline();
-            if let Some(until) = self.deadline_after_read(deadline, now) {
-                break (found, until);
+            if let Some(read_deadline) = self.deadline_after_read(deadline, now) {
+                break (found, read_deadline);
             }
             drop(shard);
-            if self.found_dead(place, key, deadline, now) {
+            if self.confirm_expired(location, key, deadline, now) {
                 self.reads.count(false);
                 return None;
             }
             shard = self.shards.read(index);
         };
-        // Before the clone: that of an `Arc` has the processor wait for all that was read before.
-        if !found.is_old {
+        // Before the clone: cloning an `Arc` is an atomic read-modify-write, which waits for all earlier loads.
+        if !found.in_old_table {
             shard.state().side_tables.touch(found.bucket);
         }
-        // Its own deadline is one more line of memory, for which only the first hit of a tick has to wait.
-        if until.is_later_than(found.entry.deadline())
+        // The hard deadline is on another cache line. A coarse clock gives the same idle deadline until its next tick,
+        // so only the first hit of a tick loads that line.
+        if read_deadline.is_later_than(found.entry.deadline())
             && let Some(hard_deadline) = shard.hard_deadline(&found)
         {
-            found.entry.put_off(hard_deadline.sooner(until));
+            found.entry.put_off(hard_deadline.sooner(read_deadline));
         }
         let value = found.entry.value.clone();
         let deadline = found.entry.deadline();
@@ -143,42 +145,46 @@ where
         Some((value, deadline))
     }
 
-    /// The live entry's deadline. A dead one is expired on the way.
+    /// Returns the deadline of the live entry. Expires the entry if its deadline has passed.
     pub(crate) fn deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<Deadline>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         self.read(key, now, Entry::deadline)
     }
-
+    /// Calls `read` with the live entry under the read lock. Expires the entry if its deadline has passed.
     #[inline]
-    fn read<Q, R>(&self, key: &Q, now: &impl Now, what: impl FnOnce(&Entry<V>) -> R) -> Option<R>
+    fn read<Q, R>(&self, key: &Q, now: &impl Now, read: impl FnOnce(&Entry<V>) -> R) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
         loop {
             let shard = self.shards.read(index);
             let entry = shard.find(hash, key)?;
             let deadline = entry.deadline();
-            if !now.is_dead(deadline) {
-                return Some(what(entry));
+            if !now.is_expired(deadline) {
+                return Some(read(entry));
             }
             drop(shard);
-            if self.found_dead(place, key, deadline, now) {
+            if self.confirm_expired(location, key, deadline, now) {
                 return None;
             }
         }
     }
 
-    /// Expires what a reader found dead, unless it lingers, or a writer was there first. False where it is to be looked
-    /// for again, as there is one that lives: else another reader, who came before it died and now puts that off, would
-    /// have it live again.
+    /// Handles an entry that a reader found expired at `deadline`. Returns true if the key has no live value, and false
+    /// if the look-up must be repeated because it has one again.
+    ///
+    /// Removes the entry unless it is within its stale window. With idle deadlines, this must be decided under the
+    /// write lock: another reader that read the clock before the deadline may extend the entry only now. The write lock
+    /// waits for that reader. So either the entry is removed, or its extended deadline is seen here and the entry was
+    /// never reported as missing.
     #[cold]
-    pub(super) fn found_dead<Q>(
+    pub(super) fn confirm_expired<Q>(
         &self,
-        place: Location,
+        location: Location,
         key: &Q,
         deadline: Deadline,
         now: &impl Now,
@@ -186,43 +192,43 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if self.idle.is_none() && !self.is_past_stale_window(deadline, now) {
+        if self.time_to_idle.is_none() && !self.is_past_stale_window(deadline, now) {
             return true;
         }
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, _) = locked.parts();
-        // Looked for again: between the two locks somebody may have written a new value, which lives.
-        let found = window::find(table, place.hash, |k| key.equivalent(k));
+        // Searched again: between the two locks, another caller may have written a live value or removed the entry.
+        let found = window::find(table, location.hash, |k| key.equivalent(k));
         let Some((bucket, deadline)) = found.map(|(bucket, entry)| (bucket, entry.deadline()))
         else {
             return true;
         };
         if self.is_past_stale_window(deadline, now) {
-            self.expire_found(locked, place.index, bucket, now);
+            self.expire_found(locked, location.index, bucket, now);
             return true;
         }
-        now.is_dead(deadline)
+        now.is_expired(deadline)
     }
 }
 
-impl<K, V> Reading<'_, K, V, ShardState<K, V>> {
-    /// How many entries there are.
+impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
+    /// Returns the number of entries in both tables.
     pub(super) fn resident(&self) -> usize {
         self.tables().map(Table::len).sum()
     }
 
-    /// The tables that hold entries: one, or two while entries move from one to the other.
+    /// Returns the tables that hold entries: one, or two while entries are being moved.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table<K, V>> {
         let old = self.state().old.as_ref();
         iter::once(&**self).chain(old.map(|old| &old.table))
     }
-
+    /// Returns the entry of `key`, in whichever table it is.
     #[inline]
     pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<V>>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
+        // Not `window::find_shared`, which also computes the bucket's index.
         let mut found = self.get(hash, |(k, _)| key.equivalent(k));
         if found.is_none()
             && let Some(old) = &self.state().old
@@ -232,33 +238,34 @@ impl<K, V> Reading<'_, K, V, ShardState<K, V>> {
         found.map(|(_, entry)| entry.get())
     }
 
-    /// As [`find`](Self::find), with where it is.
+    /// Returns the entry of `key` as [`find`](Self::find) does, with its bucket.
     #[inline]
     fn find_at<Q>(&self, hash: u64, key: &Q) -> Option<Found<'_, V>>
     where
         Q: Equivalent<K> + ?Sized,
     {
         if let Some((bucket, entry)) = window::find_shared(self, hash, |k| key.equivalent(k)) {
-            return Some(Found { bucket, is_old: false, entry });
+            return Some(Found { bucket, in_old_table: false, entry });
         }
         let old = self.state().old.as_ref()?;
         let (bucket, entry) = window::find_shared(&old.table, hash, |k| key.equivalent(k))?;
-        Some(Found { bucket, is_old: true, entry })
+        Some(Found { bucket, in_old_table: true, entry })
     }
 
-    /// Until when it may live, however often it is read; none where that is all there is to it.
+    /// Returns the hard deadline of an entry; `None` if the store has no idle deadlines, and the entry's own is the
+    /// hard one.
     #[inline]
     fn hard_deadline(&self, found: &Found<'_, V>) -> Option<Deadline> {
-        match (&self.state().old, found.is_old) {
-            (Some(old), true) => old.marks.hard_deadline(found.bucket),
+        match (&self.state().old, found.in_old_table) {
+            (Some(old), true) => old.side_tables.hard_deadline(found.bucket),
             _ => self.state().side_tables.hard_deadline(found.bucket),
         }
     }
 
-    /// Whether it was removed by one of its tags before `deadline`.
+    /// Returns whether one of the entry's tags was removed before `deadline`.
     fn is_removed(&self, found: &Found<'_, V>, deadline: Deadline) -> bool {
-        match (&self.state().old, found.is_old) {
-            (Some(old), true) => old.marks.is_removed(found.bucket, deadline),
+        match (&self.state().old, found.in_old_table) {
+            (Some(old), true) => old.side_tables.is_removed(found.bucket, deadline),
             _ => self.state().side_tables.is_removed(found.bucket, deadline),
         }
     }

@@ -1,4 +1,4 @@
-//! What looks at whole shards: copying, counting.
+//! Scans of whole shards: copies and counts of live entries.
 
 use std::hash::{BuildHasher, Hash};
 #[cfg(feature = "metrics")]
@@ -14,21 +14,21 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Clones of the live entries of one shard, with their deadlines.
+    /// Returns clones of the live entries of one shard, with their deadlines.
     pub(crate) fn snapshot(&self, index: usize, now: &impl Now) -> Vec<(K, V, Deadline)>
     where
         K: Clone,
         V: Clone,
     {
         self.remove_tagged_of(index, now);
-        // Made before the lock, so that it is dropped after it where a clone panics.
+        // Declared before the lock: if a clone panics, the other clones are dropped after the unlock.
         let mut live = Vec::new();
         let shard = self.shards.read(index);
         let now = now.tick();
         live.reserve(shard.resident());
         for table in shard.tables() {
-            window::look(table, |key, entry| {
-                if !entry.deadline().is_dead(now) {
+            window::for_each(table, |key, entry| {
+                if !entry.deadline().is_expired(now) {
                     live.push((key.clone(), entry.value.clone(), entry.deadline()));
                 }
             });
@@ -37,16 +37,16 @@ where
         live
     }
 
-    /// For how long something dead may be in here, at most.
+    /// Returns an upper bound on how long any resident entry has been expired.
     #[cfg(feature = "metrics")]
     pub(crate) fn staleness(&self, now: Tick) -> Duration {
-        let soonest = self.meta.iter().map(|meta| meta.soonest.load(Relaxed));
-        // Zero is that of a shard of which nothing is known, as its entries move.
-        let soonest = soonest.filter(|soonest| *soonest > 0).min();
-        soonest.map_or(Duration::ZERO, |soonest| now.since(Tick::from_nanoseconds(soonest)))
+        let earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
+        // Zero means that the shard is being shrunk and its earliest expiry is unknown.
+        let earliest = earliest.filter(|earliest| *earliest > 0).min();
+        earliest.map_or(Duration::ZERO, |earliest| now.since(Tick::from_nanoseconds(earliest)))
     }
 
-    /// Live entries, counted window by window.
+    /// Counts the live entries, shard by shard.
     pub(crate) fn live_len(&self, now: &impl Now) -> usize {
         let mut live = 0;
         for index in 0..self.shard_count() {
@@ -54,8 +54,8 @@ where
             let shard = self.shards.read(index);
             let now = now.tick();
             for table in shard.tables() {
-                window::look(table, |_, entry| {
-                    live += usize::from(!entry.deadline().is_dead(now));
+                window::for_each(table, |_, entry| {
+                    live += usize::from(!entry.deadline().is_expired(now));
                 });
             }
         }

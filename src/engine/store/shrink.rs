@@ -1,10 +1,12 @@
-//! Giving back the memory that the dead leave: DashMap never does by itself.
+//! Shrinking of sparse tables, which DashMap never does by itself.
 //!
-//! What is left moves to a smaller table, some windows at a time, so that nobody waits for all of it:
+//! Entries move to a smaller table a few windows at a time, so that no lock is held for long:
 //!
-//! 1. Meanwhile the shard has two tables, and each entry is in one of them. Who reads looks into both, who writes
-//!    moves the entry of its key first, and a sweep moves the rest before it looks at anything.
-//! 2. A shard with two tables counts as due, so the next sweep comes.
+//! 1. In the meantime, the shard has two tables, and each entry is in exactly one of them. Readers search both. A
+//!    writer moves the entry of its key to the current table before anything else. A sweep, a clear and every other
+//!    scan move all the rest before they examine anything.
+//! 2. New entries are inserted only into the current table, so the old one only loses entries.
+//! 3. A shard with two tables counts as due (its earliest expiry is 0), so that the next sweep does not skip it.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -17,46 +19,48 @@ use super::{
     Location, ShardState, Store,
     entry::Entry,
     old_table::OldTable,
-    window::{self, Locked, Table, WINDOW},
+    window::{self, ShardWriteGuard, Table, WINDOW},
 };
 use crate::engine::sync::atomic::Ordering::Relaxed;
 
-/// A table for this many entries is not worth giving back. (Few, where each order of threads is tried.)
-const SMALL: usize = if cfg!(all(test, shuttle)) { 8 } else { 64 };
+/// Number of entries up to which a table is not worth shrinking. Small under shuttle, which explores interleavings.
+const MIN_ENTRIES: usize = if cfg!(all(test, shuttle)) { 8 } else { 64 };
 
-/// How many windows move under one lock. They are a quarter full at most, and so these are 128 entries and some 10 µs.
-const MOVED_AT_ONCE: usize = if cfg!(all(test, shuttle)) { 1 } else { 16 };
+/// Number of windows that are moved under one lock. They are at most a quarter full, so these are at most 128 entries,
+/// which take about 10 µs.
+const WINDOWS_PER_LOCK: usize = if cfg!(all(test, shuttle)) { 1 } else { 16 };
 
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Gives memory back where a shard is less than a quarter full. Tells whether it begins to.
+    /// Begins to shrink a shard that is less than a quarter full. Returns whether it did.
     ///
-    /// A shard that is being emptied waits until next to nothing is left, or as much as of its last peak, which fades
-    /// by an eighth each time: else the same entries would move over and over.
+    /// A shard that is being emptied is shrunk once it is nearly empty, or once it has as many entries as its recent
+    /// peak, which fades by an eighth per call. Otherwise, the same entries would be moved again and again while their
+    /// number falls.
     pub(crate) fn shrink(&self, index: usize) -> bool {
-        let wanted = |table: &Table<K, V>| {
+        let shrink_target = |table: &Table<K, V>| {
             let target = self.reserved.max(2 * table.len());
             let sparse = table.len() < table.buckets() / 4;
-            (sparse && table.capacity() > 2 * target.max(SMALL)).then_some(target)
+            (sparse && table.capacity() > 2 * target.max(MIN_ENTRIES)).then_some(target)
         };
         if index == 0 {
-            self.tags.fade(|| self.len());
+            self.tags.shrink_if_sparse(|| self.len());
         }
         let table = self.shards.read(index);
-        let (len, target) = (table.len(), wanted(&table));
+        let (len, target) = (table.len(), shrink_target(&table));
         drop(table);
         let meta = &self.meta[index];
         let faded = meta.peak.load(Relaxed) / 8 * 7;
         meta.peak.store(faded.max(len), Relaxed);
-        let is_ready = len <= SMALL || len >= faded;
+        let is_ready = len <= MIN_ENTRIES || len >= faded;
         let Some(target) = target.filter(|_| is_ready) else { return false };
-        // Made, touched and freed outside of the lock.
+        // Allocated, touched and later freed outside of the lock: under it, readers would wait for the system's memory.
         let mut other = RawTable::with_capacity(target);
-        window::touch(&mut other);
-        // Memory can wait: a sweeper that waited here would wait for readers.
+        window::touch_pages(&mut other);
+        // Only an attempt: returning memory is not urgent, and the sweeper must not wait behind readers.
         let Some(mut locked) = self.shards.try_write(index) else { return false };
         let (table, state) = locked.parts();
         if state.old.is_some() || table.len() > other.capacity() {
@@ -65,35 +69,39 @@ where
         mem::swap(table, &mut other);
         state.index.clear();
         state.entries_moved(table);
-        let marks = state.side_tables.resize(table.buckets());
+        let old_side_tables = state.side_tables.resize(table.buckets());
         if !other.is_empty() {
-            state.index.all_due();
-            state.old = Some(OldTable { table: mem::take(&mut other), marks, next: 0 });
-            meta.soonest.store(0, Relaxed);
+            state.index.mark_all_due();
+            state.old = Some(OldTable {
+                table: mem::take(&mut other),
+                side_tables: old_side_tables,
+                next: 0,
+            });
+            meta.earliest_expiry.store(0, Relaxed);
         }
         drop(locked);
         true
     }
 
-    /// Moves some of what is still in the old table. Tells how many, and gives the table back once it is empty, to be
-    /// freed after the lock.
-    pub(super) fn move_some(
+    /// Moves the entries of the next windows out of the old table. Returns their number, and the old table once it is
+    /// empty. The caller frees it after the unlock.
+    pub(super) fn move_windows(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         shard: usize,
     ) -> (usize, Option<Table<K, V>>) {
         let (mut moving, mut moved) = (Vec::new(), 0);
-        for _ in 0..MOVED_AT_ONCE {
+        for _ in 0..WINDOWS_PER_LOCK {
             let (_, state) = locked.parts();
             let Some(OldTable { table, next, .. }) = &mut state.old else { break };
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
             let taken = |bucket, key, entry| moving.push((bucket, key, entry));
-            window::take(table, window, usize::MAX, |_| true, taken);
+            window::take_if(table, window, usize::MAX, |_| true, taken);
             let is_last = *next == table.buckets();
             moved += moving.len();
             for (from, key, entry) in moving.drain(..) {
-                let hash = self.rehash(&key);
+                let hash = self.hash_or_zero(&key);
                 self.move_entry(locked, Location { hash, index: shard }, from, key, entry);
             }
             if is_last {
@@ -104,36 +112,36 @@ where
         (moved, None)
     }
 
-    /// Moves the entry of this hash that `is_it`, if the old table has it.
+    /// Moves the entry of this hash for which `matches` returns true, if it is in the old table.
     #[cold]
     pub(super) fn move_key(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
-        place: Location,
-        is_it: impl FnMut(&K, &Entry<V>) -> bool,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        location: Location,
+        matches: impl FnMut(&K, &Entry<V>) -> bool,
     ) {
         let (_, state) = locked.parts();
         let Some(old) = &mut state.old else { return };
-        let found = window::find_where(&mut old.table, place.hash, is_it);
+        let found = window::find_where(&mut old.table, location.hash, matches);
         if let Some(bucket) = found.map(|(bucket, _)| bucket) {
             let (key, entry) = window::take_at(&mut old.table, bucket);
-            self.move_entry(locked, place, bucket, key, entry);
+            self.move_entry(locked, location, bucket, key, entry);
         }
     }
 
-    /// Puts in what was in bucket `from` of the old table.
+    /// Inserts an entry from bucket `from` of the old table, and moves its side table data.
     fn move_entry(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
-        place: Location,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        location: Location,
         from: usize,
         key: K,
         entry: Entry<V>,
     ) {
-        let to = self.insert(locked, place, key, entry);
+        let to = self.insert(locked, location, key, entry);
         let (_, ShardState { side_tables, old, .. }) = locked.parts();
         if let Some(old) = old {
-            side_tables.relocate(&mut old.marks, from, to);
+            side_tables.relocate(&mut old.side_tables, from, to);
         }
     }
 }

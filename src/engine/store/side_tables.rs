@@ -1,62 +1,63 @@
-//! What a shard keeps of its entries beside them, by the bucket that each is in. A cache that asked for none of it
-//! keeps nothing.
+//! Side tables of a shard: optional per-bucket data such as hard deadlines, tags, weights and access words. A cache
+//! that needs none of them stores none.
 
 use super::{
     eviction_state::{EvictionState, OldEvictionState},
     tags::{TagSet, TagSets},
 };
+/// The side tables of the current table.
 use crate::engine::clock::Deadline;
 
 #[derive(Default)]
 pub(super) struct SideTables {
-    /// Where entries make room for each other.
+    /// Present if the store evicts.
     pub(super) eviction: Option<Box<EvictionState>>,
     extra: Option<Box<Extra>>,
 }
 
-/// Neither has a place in the entry, where all would pay for it.
+/// Data that few caches need, and that is therefore not in the entry, where all would pay for it.
 #[derive(Default)]
 struct Extra {
-    /// Where entries die idle: what is in the entry is then the sooner of that and its own deadline.
-    hard_deadline: Option<HardDeadlines>,
+    /// Present if entries have idle deadlines: an entry then stores the sooner of its idle and its hard deadline.
+    hard_deadlines: Option<HardDeadlines>,
     tags: TagSets,
 }
 
-/// Until when entries may live however often they are read.
+/// Hard deadlines by bucket. Reads do not extend them.
 struct HardDeadlines {
     buckets: usize,
-    /// Empty as long as none has one: then a hit has one line of memory less to wait for.
+    /// Empty as long as no entry has one. A hit then loads one cache line less.
     deadlines: Vec<Deadline>,
 }
 
-/// What was kept of the entries of a table that they leave.
+/// The side tables of the old table, while its entries are being moved.
 pub(super) struct OldSideTables {
     eviction: Option<OldEvictionState>,
     extra: Option<Box<Extra>>,
 }
 
 impl SideTables {
-    /// From now on with the deadlines that entries have beside the one of who is idle.
+    /// Stores hard deadlines from now on, because entries get idle deadlines too.
     pub(super) fn track_hard_deadlines(&mut self, buckets: usize) {
-        self.extra.get_or_insert_default().hard_deadline = Some(HardDeadlines::new(buckets));
+        self.extra.get_or_insert_default().hard_deadlines = Some(HardDeadlines::new(buckets));
     }
 
-    /// Whether entries may change their places only by [`relocate`](Self::relocate).
+    /// Returns whether entries may change buckets only together with a call of [`relocate`](Self::relocate).
     #[inline]
-    pub(super) fn is_any(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.eviction.is_some() || self.extra.is_some()
     }
 
-    /// The entry in this bucket has left. Returns what it weighed.
+    /// Forgets the entry of `bucket`, which departed without being evicted. Returns its weight.
     #[inline]
-    pub(super) fn left(&mut self, bucket: usize) -> u64 {
+    pub(super) fn departed(&mut self, bucket: usize) -> u64 {
         if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
         }
-        self.eviction.as_mut().map_or(1, |eviction| eviction.left(bucket))
+        self.eviction.as_mut().map_or(1, |eviction| eviction.departed(bucket))
     }
 
-    /// The entry in this bucket has left for others. Returns what it weighed.
+    /// Forgets the entry of `bucket`, which was evicted. Returns its weight.
     pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
         if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
@@ -64,11 +65,12 @@ impl SideTables {
         self.eviction.as_mut().map_or(1, |eviction| eviction.evicted(bucket, hash, len))
     }
 
-    /// What the entry in this bucket weighs.
+    /// Returns the weight of the entry in `bucket`.
     pub(super) fn weight(&self, bucket: usize) -> u32 {
         self.eviction.as_ref().map_or(1, |eviction| eviction.weight_of(bucket))
     }
 
+    /// Records a hit for the eviction policy. Needs only the read lock.
     #[inline]
     pub(super) fn touch(&self, bucket: usize) {
         if let Some(eviction) = &self.eviction {
@@ -76,15 +78,15 @@ impl SideTables {
         }
     }
 
-    /// Until when what is in this bucket may live, however often it is read; none where that is all there is to it.
+    /// Returns the hard deadline of the entry in `bucket`; `None` if the deadline in the entry is the hard one.
     #[inline]
     pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.hard_deadline.as_ref()?.get(bucket))
+        Some(self.extra.as_ref()?.hard_deadlines.as_ref()?.get(bucket))
     }
 
-    /// A value was written to this bucket: it may live until then, and has these tags.
+    /// Sets the hard deadline and the tags of a value that was written to `bucket`.
     #[inline]
-    pub(super) fn written(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
+    pub(super) fn write(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
         if let Some(tags) = tags {
             self.extra.get_or_insert_default().tags.put(bucket, tags);
         } else if let Some(extra) = &mut self.extra {
@@ -93,54 +95,58 @@ impl SideTables {
         self.set_hard_deadline(bucket, hard_deadline);
     }
 
+    /// Sets the hard deadline of the entry in `bucket`, if hard deadlines are stored.
     #[inline]
     pub(super) fn set_hard_deadline(&mut self, bucket: usize, hard_deadline: Deadline) {
-        if let Some(owns) = self.extra.as_mut().and_then(|extra| extra.hard_deadline.as_mut()) {
-            owns.set(bucket, hard_deadline);
+        if let Some(hard_deadlines) =
+            self.extra.as_mut().and_then(|extra| extra.hard_deadlines.as_mut())
+        {
+            hard_deadlines.set(bucket, hard_deadline);
         }
     }
 
-    /// Whether what is in this bucket, and may live until `deadline`, was removed by one of its tags before that.
+    /// Returns whether one of the tags of the entry in `bucket` was removed before `deadline`.
     pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
-    /// The tags of what is in this bucket.
+    /// Returns the tags of the entry in `bucket`.
     #[cfg(feature = "serde")]
     pub(super) fn tags(&self, bucket: usize) -> Option<TagSet> {
         self.extra.as_ref()?.tags.get(bucket).cloned()
     }
 
-    /// Where entries make room for each other, and their tags beside it.
-    pub(super) fn eviction(&mut self) -> Option<(&mut EvictionState, Option<&TagSets>)> {
+    /// Returns the eviction state and, for the look-up of removed tags, the tags.
+    pub(super) fn eviction_and_tags(&mut self) -> Option<(&mut EvictionState, Option<&TagSets>)> {
         let Self { eviction, extra } = self;
         Some((eviction.as_mut()?, extra.as_ref().map(|extra| &extra.tags)))
     }
 
-    /// All `len` have left. Returns what they weighed.
+    /// Forgets all `len` entries. Returns their weight.
     pub(super) fn cleared(&mut self, len: usize) -> u64 {
         self.eviction.as_mut().map_or(len as u64, |eviction| eviction.cleared(len))
     }
 
-    /// Another table takes the place of the present one.
+    /// Adapts to a new table of `buckets` buckets. Returns the side tables of the old one.
     pub(super) fn resize(&mut self, buckets: usize) -> OldSideTables {
         let eviction = self.eviction.as_mut().map(|eviction| eviction.resize(buckets));
         let extra = self.extra.take();
         if let Some(before) = &extra {
-            let hard_deadline = before.hard_deadline.as_ref().map(|_| HardDeadlines::new(buckets));
-            self.extra = Some(Box::new(Extra { hard_deadline, tags: TagSets::default() }));
+            let hard_deadlines =
+                before.hard_deadlines.as_ref().map(|_| HardDeadlines::new(buckets));
+            self.extra = Some(Box::new(Extra { hard_deadlines, tags: TagSets::default() }));
         }
         OldSideTables { eviction, extra }
     }
 
-    /// An entry has come from a bucket of a table that it left.
-    pub(super) fn relocate(&mut self, marks: &mut OldSideTables, from: usize, to: usize) {
-        if let (Some(eviction), Some(marks)) = (&mut self.eviction, &marks.eviction) {
-            eviction.relocate(marks, from, to);
+    /// Moves the data of an entry from a bucket of the old table to one of the current table.
+    pub(super) fn relocate(&mut self, old: &mut OldSideTables, from: usize, to: usize) {
+        if let (Some(eviction), Some(old)) = (&mut self.eviction, &old.eviction) {
+            eviction.relocate(old, from, to);
         }
-        let Some(before) = &mut marks.extra else { return };
+        let Some(before) = &mut old.extra else { return };
         if let Some(hard_deadline) =
-            before.hard_deadline.as_ref().map(|hard_deadline| hard_deadline.get(from))
+            before.hard_deadlines.as_ref().map(|hard_deadline| hard_deadline.get(from))
         {
             self.set_hard_deadline(to, hard_deadline);
         }
@@ -153,7 +159,7 @@ impl SideTables {
 impl OldSideTables {
     /// As [`SideTables::hard_deadline`].
     pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.hard_deadline.as_ref()?.get(bucket))
+        Some(self.extra.as_ref()?.hard_deadlines.as_ref()?.get(bucket))
     }
 
     /// As [`SideTables::is_removed`].

@@ -1,4 +1,4 @@
-//! Looking for what is dead, window by window.
+//! Sweeping: the search for expired entries, window by window.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -9,43 +9,43 @@ use super::{
     ShardState, Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
-    window::{self, Locked, WINDOW},
+    window::{self, ShardWriteGuard, WINDOW},
 };
 use crate::engine::{
     clock::{Deadline, Now},
     sync::atomic::Ordering::Relaxed,
 };
 
-/// How many windows are looked at under one lock: about 1 µs.
-const WINDOWS_AT_ONCE: usize = 4;
+/// Number of windows that are examined under one lock, which takes about 1 µs.
+const WINDOWS_PER_LOCK: usize = 4;
 
-/// What a pass still has to look at in one shard.
+/// The part of one shard that a pass has not examined yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShardPass {
     pub(crate) shard: usize,
-    /// Buckets; `None` until the first look knows how many there are.
-    left: Option<usize>,
+    /// Number of buckets; `None` until the first step has seen the size of the table.
+    remaining: Option<usize>,
 }
 
-/// What may be done where the shard is locked.
+/// What to do if a shard is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockWait {
-    /// Nothing: come back later.
+    /// Gives up; the caller comes back later.
     None,
-    /// To try again for so long, and keep those out who come to read.
+    /// Retries for this long, with the gate closed to new readers.
     Spin(Duration),
-    /// To wait, as a writer does.
+    /// Blocks, as a writer does.
     Wait,
 }
 
-/// What one look saw.
+/// The result of one step of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WindowReport {
     pub(crate) looked_at: usize,
     pub(crate) expired: usize,
-    /// To another table: nothing was looked at yet.
+    /// Number of entries moved out of an old table; nothing was examined then.
     pub(crate) moved: usize,
-    /// Something dead stays because there was no room for it.
+    /// True if an expired entry was left in place because `max_expired` was reached.
     pub(crate) held_back: bool,
 }
 
@@ -54,136 +54,144 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// A look at `share` of a shard, to be taken window by window.
+    /// Returns a pass over a share of a shard, to be examined by [`sweep_windows`](Self::sweep_windows).
     pub(crate) fn begin_shard_pass(shard: usize) -> ShardPass {
-        ShardPass { shard, left: None }
+        ShardPass { shard, remaining: None }
     }
 
-    /// Looks at the next windows of a visit in which something may be dead, and takes out what is, at most `eviction`: to
-    /// the journal where somebody wants to hear of it, else to `dead`.
+    /// Examines the next due windows of a pass and removes up to `max_expired` expired entries. Their departures are
+    /// recorded in the journal, or left in `expired` if they have no subscribers.
     ///
-    /// `None` where the shard is locked, and stays so for longer than there is `lock_wait`. [`ShardPass::is_done`]
-    /// tells the end.
+    /// Returns `None` if the shard stays locked for longer than `lock_wait` allows. The pass has ended once
+    /// [`ShardPass::is_done`].
     pub(crate) fn sweep_windows(
         &self,
-        begin_shard_pass: &mut ShardPass,
+        shard_pass: &mut ShardPass,
         share: impl Fn(usize) -> usize,
         now: &impl Now,
-        eviction: usize,
+        max_expired: usize,
         lock_wait: LockWait,
-        dead: &mut Vec<Departure<K, V>>,
+        expired: &mut Vec<Departure<K, V>>,
     ) -> Option<WindowReport> {
-        let shard = begin_shard_pass.shard;
+        let shard = shard_pass.shard;
         let locked = self.lock(shard, lock_wait)?;
-        self.shards.set_long(shard, true);
-        let report = self.sweep_locked(locked, begin_shard_pass, share, now, eviction, dead);
-        self.shards.set_long(shard, false);
+        // Tells waiting writers to retry often: the lock is released and taken again every microsecond or so.
+        self.shards.set_held_long(shard, true);
+        let report = self.sweep_locked(locked, shard_pass, share, now, max_expired, expired);
+        self.shards.set_held_long(shard, false);
         Some(report)
     }
 
+    /// Does the work of [`sweep_windows`](Self::sweep_windows) with the shard locked.
     fn sweep_locked(
         &self,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
-        begin_shard_pass: &mut ShardPass,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        shard_pass: &mut ShardPass,
         share: impl Fn(usize) -> usize,
         now: &impl Now,
-        eviction: usize,
-        dead: &mut Vec<Departure<K, V>>,
+        max_expired: usize,
+        expired: &mut Vec<Departure<K, V>>,
     ) -> WindowReport {
         if locked.state().old.is_some() {
-            let (moved, emptied) = self.move_some(&mut locked, begin_shard_pass.shard);
+            let (moved, emptied) = self.move_windows(&mut locked, shard_pass.shard);
             drop(locked);
             drop(emptied);
             return WindowReport { moved, ..WindowReport::default() };
         }
-        // Read under the lock, so that the stamps of a key never go back.
+        // Evaluated under the lock, so that the times of a key's departures never decrease.
         let now = now.tick();
-        let over = self.stale_cutoff(now);
+        let stale_cutoff = self.stale_cutoff(now);
         let (table, ShardState { index, side_tables, waiters, cursor, moved, .. }) = locked.parts();
         let buckets = table.buckets();
         if table.is_empty() {
-            begin_shard_pass.left = Some(0);
+            shard_pass.remaining = Some(0);
             index.clear();
-            self.meta[begin_shard_pass.shard].soonest.store(Deadline::PERSISTENT.order(), Relaxed);
+            self.meta[shard_pass.shard]
+                .earliest_expiry
+                .store(Deadline::PERSISTENT.order(), Relaxed);
             return WindowReport::default();
         }
-        // After a move an entry may lie behind the cursor and not have been looked at: the whole shard is, once, so
-        // that the bound on staleness holds for it too.
+        // Entries that changed buckets may now be behind the cursor without having been examined. The whole shard is
+        // examined once, so that the bound on the expiry delay holds for them too.
         if *moved {
             *moved = false;
             *cursor = 0;
-            begin_shard_pass.left = Some(buckets);
+            shard_pass.remaining = Some(buckets);
         }
         // Whole windows, of the table as it is now.
-        let left = begin_shard_pass.left.unwrap_or_else(|| share(buckets));
-        let mut left = left.next_multiple_of(WINDOW).min(buckets);
+        let remaining = shard_pass.remaining.unwrap_or_else(|| share(buckets));
+        let mut remaining = remaining.next_multiple_of(WINDOW).min(buckets);
         let mut report = WindowReport::default();
-        let before = dead.len();
-        index.rebase(over);
+        let before = expired.len();
+        index.rebase(stale_cutoff);
         let (mut windows, mut freed) = (0, 0);
-        while left > 0 && windows < WINDOWS_AT_ONCE {
-            let end = buckets.min(*cursor + left);
-            let Some(start) = index.next_due(*cursor, end, over) else {
-                left -= end - *cursor;
+        while remaining > 0 && windows < WINDOWS_PER_LOCK {
+            let end = buckets.min(*cursor + remaining);
+            let Some(start) = index.next_due(*cursor, end, stale_cutoff) else {
+                remaining -= end - *cursor;
                 *cursor = end % buckets;
                 continue;
             };
             windows += 1;
-            let eviction = eviction - (dead.len() - before);
+            let max_expired = max_expired - (expired.len() - before);
             let taken = |bucket, key, entry: Entry<V>| {
-                freed += side_tables.left(bucket);
+                freed += side_tables.departed(bucket);
                 let mut departure = entry.depart(key, Cause::Expired, now);
                 if let Some(waiters) = waiters {
-                    departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
+                    departure.waiters = waiters
+                        .take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
                 }
-                dead.push(departure);
+                expired.push(departure);
             };
             let end = buckets.min(start + WINDOW);
-            let (looked_at, stop, soonest) =
-                window::take_dead(table, start..end, eviction, over, taken);
+            let (looked_at, stop, earliest) =
+                window::take_expired(table, start..end, max_expired, stale_cutoff, taken);
             report.looked_at += looked_at;
-            left -= start - *cursor;
+            remaining -= start - *cursor;
             *cursor = start;
             if stop < end {
-                index.stays_due(start);
+                index.mark_due(start);
                 report.held_back = true;
                 break;
             }
-            index.learn(start, soonest);
-            left -= end - start;
+            index.set_window(start, earliest);
+            remaining -= end - start;
             *cursor = end % buckets;
         }
-        if left == 0 {
-            let soonest = index.learn_soonest();
-            self.meta[begin_shard_pass.shard].soonest.store(soonest.order(), Relaxed);
+        if remaining == 0 {
+            let earliest = index.recompute_earliest();
+            self.meta[shard_pass.shard].earliest_expiry.store(earliest.order(), Relaxed);
         }
-        begin_shard_pass.left = Some(left);
-        report.expired = dead.len() - before;
-        // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
-        self.journal.record_all(begin_shard_pass.shard, Cause::Expired, dead);
-        bump(&self.meta[begin_shard_pass.shard].departures.expired, report.expired as u64);
-        self.free(freed);
+        shard_pass.remaining = Some(remaining);
+        report.expired = expired.len() - before;
+        // Under the lock: otherwise a new value of one of these keys could be written, and its departure recorded,
+        // first.
+        self.journal.record_all(shard_pass.shard, Cause::Expired, expired);
+        bump(&self.meta[shard_pass.shard].departures.expired, report.expired as u64);
+        self.release(freed);
         report
     }
 
+    /// Locks a shard, or gives up after the time that `lock_wait` allows.
     fn lock(
         &self,
         shard: usize,
         lock_wait: LockWait,
-    ) -> Option<Locked<'_, K, V, ShardState<K, V>>> {
+    ) -> Option<ShardWriteGuard<'_, K, V, ShardState<K, V>>> {
         match lock_wait {
             LockWait::None => self.shards.try_write(shard),
             LockWait::Wait => Some(self.shards.write(shard)),
-            LockWait::Spin(lock_wait) => {
-                let begin = std::time::Instant::now();
-                self.shards.try_write_while(shard, || begin.elapsed() < lock_wait)
+            LockWait::Spin(time) => {
+                let started = std::time::Instant::now();
+                self.shards.try_write_while(shard, || started.elapsed() < time)
             }
         }
     }
 }
 
 impl ShardPass {
+    /// Returns true once the whole share was examined.
     pub(crate) fn is_done(&self) -> bool {
-        self.left == Some(0)
+        self.remaining == Some(0)
     }
 }

@@ -1,5 +1,4 @@
-//! How far a look at all entries has come, some buckets under one lock; and such a look that takes out those that
-//! something names.
+//! Cursor of a scan over all entries, some buckets under each lock, and the removal of entries by a predicate.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -15,29 +14,31 @@ use crate::engine::{
     panics,
 };
 
-/// How many buckets are looked at under one lock.
-const LOOKED_AT_ONCE: usize = 8 * WINDOW;
+/// Number of buckets that are examined under one lock.
+const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 
-/// How far entries have been looked at.
+/// Position of a scan over all entries.
 ///
-/// As long as they keep their places, each that is there all the time is seen once. Where they move (the table grows, or
-/// shrinks) their shard is gone through anew, so that none is missed; what was seen before may be seen again.
+/// While entries keep their buckets, each entry that stays in the store is examined exactly once. If they change
+/// buckets (the table grows or shrinks), the shard is scanned again from its start. So no entry is missed, but some may
+/// be examined twice.
 #[derive(Default)]
 pub(crate) struct TableCursor {
     pub(super) shard: usize,
     pub(super) next: usize,
-    /// That of the shard when the look at it began.
+    /// Table generation of the shard when its scan began.
     generation: Option<u32>,
 }
 
 impl TableCursor {
+    /// Starts a scan at the first bucket of `shard`.
     pub(crate) fn of(shard: usize) -> Self {
         Self { shard, ..Self::default() }
     }
 
-    /// Goes on in its shard, which is locked and of this generation.
+    /// Continues in the current shard, which is locked and has this table generation.
     pub(super) fn resume_in(&mut self, generation: u32) {
-        // What has moved may be behind us.
+        // Entries that changed buckets may be behind the cursor.
         if self.generation != Some(generation) {
             (self.generation, self.next) = (Some(generation), 0);
         }
@@ -49,69 +50,70 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Takes out those live entries of the next windows that `leaves` names, under their shard's lock. Tells how many,
-    /// and whether there are more to look at.
+    /// Removes the live entries of the next windows for which `should_remove` returns true, under the shard's lock.
+    /// Returns their number, and whether there are more windows.
     pub(crate) fn remove_if(
         &self,
-        pass: &mut TableCursor,
-        leaves: &mut impl FnMut(&K, &V) -> bool,
+        cursor: &mut TableCursor,
+        should_remove: &mut impl FnMut(&K, &V) -> bool,
         now: &impl Now,
     ) -> (usize, bool) {
-        self.remove_next(pass, now, |side_tables, bucket, key, entry, now| {
+        self.remove_next(cursor, now, |side_tables, bucket, key, entry, now| {
             let deadline = entry.deadline();
-            !deadline.is_dead(now)
+            !deadline.is_expired(now)
                 && !side_tables.is_removed(bucket, deadline)
-                && leaves(key, &entry.value)
+                && should_remove(key, &entry.value)
         })
     }
 
+    /// Removes the entries of the next windows for which `should_remove` returns true, live or not, as `Removed`.
     pub(super) fn remove_next(
         &self,
-        pass: &mut TableCursor,
+        cursor: &mut TableCursor,
         now: &impl Now,
-        mut leaves: impl FnMut(&SideTables, usize, &K, &Entry<V>, Tick) -> bool,
+        mut should_remove: impl FnMut(&SideTables, usize, &K, &Entry<V>, Tick) -> bool,
     ) -> (usize, bool) {
-        let index = pass.shard;
+        let index = cursor.shard;
         let mut departures = Vec::new();
-        let mut leaving = Vec::new();
+        let mut chosen = Vec::new();
         let mut locked = self.shards.write(index);
         if locked.state().old.is_some() {
-            let (_, emptied) = self.move_some(&mut locked, index);
+            let (_, emptied) = self.move_windows(&mut locked, index);
             drop(locked);
             drop(emptied);
             return (0, true);
         }
         let now = now.tick();
         let (table, state) = locked.parts();
-        pass.resume_in(state.generation);
+        cursor.resume_in(state.generation);
         let buckets = if table.is_empty() { 0 } else { table.buckets() };
-        let end = buckets.min(pass.next + LOOKED_AT_ONCE);
-        // All are named before any is taken out: a panic then changes nothing.
-        for bucket in pass.next..end {
+        let end = buckets.min(cursor.next + BUCKETS_PER_LOCK);
+        // All entries are chosen before the first is removed: if user code panics, nothing has changed.
+        for bucket in cursor.next..end {
             if let Some((key, entry)) = window::entry_at(table, bucket)
-                && leaves(&state.side_tables, bucket, key, entry, now)
+                && should_remove(&state.side_tables, bucket, key, entry, now)
             {
-                state.bump_write_version_of(|| self.rehash(key), key);
-                leaving.push(bucket);
+                state.bump_write_version_of(|| self.hash_or_zero(key), key);
+                chosen.push(bucket);
             }
         }
         let mut freed = 0;
-        for bucket in &leaving {
+        for bucket in &chosen {
             let (key, entry) = window::take_at(table, *bucket);
-            freed += state.side_tables.left(*bucket);
+            freed += state.side_tables.departed(*bucket);
             let mut departure = entry.depart(key, Cause::Removed, now);
             self.attach_waiters(state, &mut departure);
             departures.push(departure);
         }
-        bump(&self.meta[index].departures.removed, leaving.len() as u64);
+        bump(&self.meta[index].departures.removed, chosen.len() as u64);
         self.journal.record_all(index, Cause::Removed, &mut departures);
-        self.free(freed);
+        self.release(freed);
         drop(locked);
         panics::drop_all(departures);
-        pass.next = end;
+        cursor.next = end;
         if end == buckets {
-            *pass = TableCursor::of(index + 1);
+            *cursor = TableCursor::of(index + 1);
         }
-        (leaving.len(), pass.shard < self.shard_count())
+        (chosen.len(), cursor.shard < self.shard_count())
     }
 }

@@ -1,4 +1,4 @@
-//! Removing what has a tag: at once for all who ask, and out of memory by the next sweep.
+//! Removal of entries by tag: unreadable at once, removed from memory by the next sweep.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -18,11 +18,11 @@ use crate::engine::{
     sync::atomic::Ordering::{Relaxed, SeqCst},
 };
 
-/// How far it has been looked for what was removed by its tags.
+/// Progress of a purge of entries whose tags were removed.
 pub(crate) struct TagPurge {
-    /// What the store had of this when it began.
-    removed: usize,
-    pass: TableCursor,
+    /// `Store::tag_removals` when the purge began.
+    removals: usize,
+    cursor: TableCursor,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -30,55 +30,61 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
+    /// Returns the tags of these names; `None` without names.
     pub(crate) fn tags(&self, names: Vec<Box<str>>) -> Option<TagSet> {
         self.tags.tags(names)
     }
 
-    /// From now on nobody finds what has this tag. The sweeper is woken to take it out.
+    /// Makes all entries with this tag unreadable, and wakes the sweeper to remove them.
     pub(crate) fn remove_tag(&self, name: &str, now: &impl Now) {
         if self.tags.remove(name, || now.tick()) {
-            self.note_removed();
+            self.note_tag_removal();
             self.journal.request_wake();
         }
     }
 
-    /// Whether tags were removed that values may still have.
+    /// Returns whether resident entries may have a removed tag. Relaxed: a look-up that happens after `remove_tag` has
+    /// returned sees its increment, and the tags' own times decide.
     #[inline]
-    pub(crate) fn has_removed(&self) -> bool {
-        self.removed.load(Relaxed) % 2 == 1
+    pub(crate) fn has_tag_removals(&self) -> bool {
+        self.tag_removals.load(Relaxed) % 2 == 1
     }
 
-    pub(super) fn note_removed(&self) {
-        // Another odd number: a pass under way has passed by what has this tag, and must not end the search.
-        let next = |removed: usize| Some(removed.wrapping_add(2) | 1);
-        let _ = self.removed.fetch_update(SeqCst, Relaxed, next);
+    /// Records that resident entries may have a removed tag.
+    pub(super) fn note_tag_removal(&self) {
+        // The next odd number, not just odd: a purge that is under way may have passed entries with this tag, so its
+        // compare-exchange must fail. SeqCst: a purge that reads this number must see the tag's removal time, stored
+        // before.
+        let next = |removals: usize| Some(removals.wrapping_add(2) | 1);
+        let _ = self.tag_removals.fetch_update(SeqCst, Relaxed, next);
     }
 
-    /// Lets the value of a key leave, if it was removed by one of its tags: before anybody looks at it.
+    /// Removes the entry of a key if one of its tags was removed. Called by every operation before it looks at the
+    /// entry.
     #[inline]
-    pub(super) fn purge_if_tag_removed<Q>(&self, place: Location, key: &Q, now: &impl Now)
+    pub(super) fn purge_if_tag_removed<Q>(&self, location: Location, key: &Q, now: &impl Now)
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if self.has_removed() {
-            self.remove_if_tagged(place, key, now);
+        if self.has_tag_removals() {
+            self.remove_tag_removed(location, key, now);
         }
     }
 
     #[cold]
-    fn remove_if_tagged<Q>(
+    fn remove_tag_removed<Q>(
         &self,
-        place @ Location { hash, index }: Location,
+        location @ Location { hash, index }: Location,
         key: &Q,
         now: &impl Now,
     ) where
         Q: Equivalent<K> + ?Sized,
     {
-        // By one more who reads: until the next sweep all who look anything up come here.
-        if !self.is_tag_removed(place, key) {
+        // Checked under the read lock first: until the next sweep, every look-up takes this path.
+        if !self.is_tag_removed(location, key) {
             return;
         }
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         let found = window::find(table, hash, |k| key.equivalent(k));
         let removed =
@@ -94,31 +100,31 @@ where
         drop(unrecorded);
     }
 
-    /// A look at all shards for what was removed by its tags, where there may be any.
+    /// Returns a purge of all shards if any entry may have a removed tag. SeqCst: pairs with `note_tag_removal`.
     pub(crate) fn tag_pass(&self) -> Option<TagPurge> {
-        let removed = self.removed.load(SeqCst);
-        (removed % 2 == 1).then(|| TagPurge { removed, pass: TableCursor::default() })
+        let removals = self.tag_removals.load(SeqCst);
+        (removals % 2 == 1).then(|| TagPurge { removals, cursor: TableCursor::default() })
     }
 
-    /// Takes out what was removed by its tags in the next windows; tells whether there are more to look at.
+    /// Removes the entries with removed tags in the next windows. Returns whether there are more windows.
     pub(crate) fn remove_tagged(
         &self,
-        TagPurge { removed, pass }: &mut TagPurge,
+        TagPurge { removals, cursor }: &mut TagPurge,
         now: &impl Now,
     ) -> bool {
-        let (_, has_more) = self.remove_next(pass, now, is_removed);
+        let (_, has_more) = self.remove_next(cursor, now, is_removed);
         if !has_more {
-            // Where more were removed meanwhile, the next pass looks for all.
-            let _ = self.removed.compare_exchange(*removed, *removed & !1, SeqCst, Relaxed);
+            // Fails if more tags were removed in the meantime; the next purge then visits all shards again.
+            let _ = self.tag_removals.compare_exchange(*removals, *removals & !1, SeqCst, Relaxed);
         }
         has_more
     }
 
-    /// Takes out what was removed by its tags in a shard.
+    /// Removes the entries with removed tags from one shard.
     pub(crate) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
-        let mut pass = TableCursor::of(shard);
-        while self.has_removed() && pass.shard == shard {
-            self.remove_next(&mut pass, now, is_removed);
+        let mut cursor = TableCursor::of(shard);
+        while self.has_tag_removals() && cursor.shard == shard {
+            self.remove_next(&mut cursor, now, is_removed);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Tags: names that values share, by which all of them are removed at once.
 //!
-//! A name stands for a [`Tag`] until it is removed; the next who uses the name makes another. So to remove a tag is to
-//! write one word, however many have it, and a value is removed where one of its tags is. Sweeps take it out.
+//! A name stands for one [`Tag`] until the tag is removed; the next use of the name creates another. So removing a tag
+//! writes one word, no matter how many values have it. A value is removed once one of its tags is; sweeps then free its
+//! memory.
 
 use std::{
     borrow::Borrow,
@@ -20,99 +21,99 @@ use crate::engine::{
     sync::{Mutex, MutexGuard},
 };
 
-/// So many names are kept before it is looked for those that no value has.
-const KEPT: usize = 64;
+/// Number of names up to which unused ones are not searched for.
+const MIN_PRUNE_LEN: usize = 64;
 
 /// The tags of a value.
 pub(crate) type TagSet = Arc<[Arc<Tag>]>;
-
+/// A tag, shared by the values that have it.
 pub(crate) struct Tag {
     name: Box<str>,
-    /// When it was removed; zero as long as it is not.
-    removed: AtomicU64,
+    /// Tick at which the tag was removed; zero until then. Relaxed: `Store::tag_removals` orders it for other threads.
+    removed_at: AtomicU64,
 }
 
-/// The tags of the values of one shard, by their buckets.
+/// The tags of the values of one shard, by bucket.
 #[derive(Default)]
 pub(super) struct TagSets(HashMap<usize, TagSet, FixedState>);
 
-/// The names of the tags that values may have.
+/// The tags that are not removed, by name. Lock order: never held while a shard is locked.
 pub(super) struct TagNames(Mutex<Names>);
 
 struct Names {
     tags: HashSet<Named>,
-    /// With so many it is looked again for those that no value has.
-    full_at: usize,
-    /// The most entries that there were since it was last looked because they had left.
+    /// Number of names at which unused ones are searched for again.
+    prune_at: usize,
+    /// Maximum number of entries since unused names were last searched for because entries had departed.
     peak: usize,
 }
 
-/// A tag, to be found by its name.
+/// A tag, hashed and compared by its name.
 struct Named(Arc<Tag>);
 
 impl TagNames {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Names { tags: HashSet::new(), full_at: KEPT, peak: 0 }))
+        Self(Mutex::new(Names { tags: HashSet::new(), prune_at: MIN_PRUNE_LEN, peak: 0 }))
     }
 
-    /// The tags of these names; none where there is no name.
-    pub(super) fn tags(&self, names: Vec<Box<str>>) -> Option<TagSet> {
-        if names.is_empty() {
+    /// Returns the tags of these names, creating those that do not exist; `None` without names.
+    pub(super) fn tags(&self, requested: Vec<Box<str>>) -> Option<TagSet> {
+        if requested.is_empty() {
             return None;
         }
-        let mut all = self.lock();
-        let tag = |name: Box<str>| match all.tags.get(&*name) {
+        let mut names = self.lock();
+        let tag = |name: Box<str>| match names.tags.get(&*name) {
             Some(Named(tag)) => tag.clone(),
             None => {
-                let tag = Arc::new(Tag { name, removed: AtomicU64::new(0) });
-                all.tags.insert(Named(tag.clone()));
+                let tag = Arc::new(Tag { name, removed_at: AtomicU64::new(0) });
+                names.tags.insert(Named(tag.clone()));
                 tag
             }
         };
-        let tags = names.into_iter().map(tag).collect();
-        if all.tags.len() >= all.full_at {
-            all.forget_unused();
+        let tags = requested.into_iter().map(tag).collect();
+        if names.tags.len() >= names.prune_at {
+            names.prune();
         }
         Some(tags)
     }
 
-    /// Gives memory back, where most of the entries have left that there were; `entries` counts them.
-    pub(super) fn fade(&self, entries: impl FnOnce() -> usize) {
-        // Room for these is not worth giving back.
-        let are_few = |names: &Names| names.tags.capacity() <= 4 * KEPT;
+    /// Frees unused names if most of the entries that there were have departed. `entries` counts the present ones.
+    pub(super) fn shrink_if_sparse(&self, entries: impl FnOnce() -> usize) {
+        // So few names are not worth freeing.
+        let are_few = |names: &Names| names.tags.capacity() <= 4 * MIN_PRUNE_LEN;
         if are_few(&self.lock()) {
             return;
         }
-        // Counted out of the lock: that takes those of all shards.
+        // Counted without this lock, since counting locks every shard.
         let entries = entries();
-        let mut all = self.lock();
-        all.peak = all.peak.max(entries);
-        if entries <= all.peak / 4 {
-            all.peak = entries;
-            all.forget_unused();
-            let len = all.tags.len();
-            all.tags.shrink_to(2 * len);
+        let mut names = self.lock();
+        names.peak = names.peak.max(entries);
+        if entries <= names.peak / 4 {
+            names.peak = entries;
+            names.prune();
+            let len = names.tags.len();
+            names.tags.shrink_to(2 * len);
         }
     }
 
-    /// From now on who has the tag of this name is removed; tells whether anybody may be.
+    /// Removes the tag of this name. Returns whether any value may have it.
     pub(super) fn remove(&self, name: &str, at: impl FnOnce() -> Tick) -> bool {
-        let mut all = self.lock();
-        let Some(Named(tag)) = all.tags.take(name) else { return false };
-        tag.removed.store(at().nanoseconds(), Relaxed);
+        let mut names = self.lock();
+        let Some(Named(tag)) = names.tags.take(name) else { return false };
+        tag.removed_at.store(at().nanoseconds(), Relaxed);
         Arc::strong_count(&tag) > 1
     }
 
     fn lock(&self) -> MutexGuard<'_, Names> {
-        self.0.lock().expect("no user code runs under this lock")
+        self.0.lock().expect("no user code runs under the lock of the tag names")
     }
 }
 
 impl Names {
-    /// Forgets the names that no value has. Who has just got one holds it.
-    fn forget_unused(&mut self) {
+    /// Frees the names that no value has. A caller that has just got a tag holds a reference to it.
+    fn prune(&mut self) {
         self.tags.retain(|Named(tag)| Arc::strong_count(tag) > 1);
-        self.full_at = KEPT.max(2 * self.tags.len());
+        self.prune_at = MIN_PRUNE_LEN.max(2 * self.tags.len());
     }
 }
 
@@ -165,12 +166,13 @@ impl TagSets {
         tags
     }
 
-    /// Whether the value in this bucket, which may live until `deadline`, was removed by one of its tags before that.
+    /// Returns whether one of the tags of the value in `bucket` was removed before `deadline`. An expired value stays
+    /// expired: a tag that is removed later does not change the cause.
     pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         let Some(tags) = self.0.get(&bucket) else { return false };
         tags.iter().any(|tag| {
-            let removed = tag.removed.load(Relaxed);
-            removed != 0 && removed < deadline.order()
+            let removed_at = tag.removed_at.load(Relaxed);
+            removed_at != 0 && removed_at < deadline.order()
         })
     }
 }

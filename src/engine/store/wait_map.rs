@@ -1,14 +1,15 @@
-//! Those who wait for the same key, under one lock: that of a shard, or of whoever else keeps them.
+//! Waiters by key, guarded by one lock: that of a shard, or of another owner of the map.
 //!
-//! Who comes is counted, and who goes: under the same lock, so that the last one to go takes the key along, whoever
-//! else goes at the same time.
+//! Members join and leave under that lock and are counted under it. So the last one to leave removes the key,
+//! regardless of which others leave at the same time.
 
 use std::sync::Arc;
 
 use equivalent::Equivalent;
 use hashbrown::HashTable;
 
-/// By key, what all who wait for it share. Where it does no harm that keys of one hash meet, a key is `()`.
+/// For each key, a value that is shared by all members that wait for it. `K` may be `()` if keys with equal hashes may
+/// share.
 pub(crate) struct WaitMap<K, T>(HashTable<WaitEntry<K, T>>);
 
 struct WaitEntry<K, T> {
@@ -44,7 +45,7 @@ impl<K, T> WaitMap<K, T> {
         self.0.find(hash, |entry| entry.is_of(hash, key)).map(|entry| &entry.shared)
     }
 
-    /// One more waits for this key. `is_finished` tells of what there is whether a new one takes its place.
+    /// Adds a member for this key. If `is_finished` returns true for the shared value, a new one takes its place.
     pub(crate) fn join<Q>(
         &mut self,
         hash: u64,
@@ -61,7 +62,8 @@ impl<K, T> WaitMap<K, T> {
                 entry.members += 1;
                 return Joined { shared: entry.shared.clone(), is_first: false };
             }
-            // Those who are still here hold what was shared by them.
+            // Members of the finished value hold their own references to it. `leave` ignores them, since it compares
+            // the values.
             (entry.shared, entry.members) = (Arc::new(new()), 1);
             return Joined { shared: entry.shared.clone(), is_first: true };
         }
@@ -71,7 +73,7 @@ impl<K, T> WaitMap<K, T> {
         Joined { shared, is_first: true }
     }
 
-    /// One of them has gone. Returns the key where it was the last, to be dropped after the lock.
+    /// Removes a member. Returns the key if it was the last one, to be dropped after the unlock.
     pub(crate) fn leave(&mut self, hash: u64, shared: &Arc<T>) -> Option<K> {
         let is_it = |entry: &WaitEntry<K, T>| Arc::ptr_eq(&entry.shared, shared);
         let mut found = self.0.find_entry(hash, is_it).ok()?;
@@ -87,7 +89,7 @@ impl<K, T> WaitMap<K, T> {
         Some(entry.key)
     }
 
-    /// What those share who wait for this key: they don't any more.
+    /// Removes the key and returns what its members share. Their later calls of [`leave`](Self::leave) have no effect.
     pub(crate) fn take(&mut self, hash: u64, key: &K) -> Option<(Arc<T>, K)>
     where
         K: Eq,
@@ -102,8 +104,9 @@ impl<K, T> WaitMap<K, T> {
     }
 }
 
+/// The result of joining a key.
 pub(crate) struct Joined<T> {
     pub(crate) shared: Arc<T>,
-    /// Whether nobody else was there.
+    /// True if there was no other member.
     pub(crate) is_first: bool,
 }

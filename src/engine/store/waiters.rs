@@ -1,4 +1,4 @@
-//! What somebody waits for, by key: a load, a turn, a value. A shard of which nobody asks anything has none of it.
+//! The waiters of a shard, by key: for loads, turns, inserts and departures. A shard without waiters allocates nothing.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -10,32 +10,32 @@ use tokio::sync::Notify;
 use super::{departure_signal::DepartureSignal, entry::Event, flight::Flight, wait_map::WaitMap};
 
 pub(crate) struct Waiters<K, V> {
-    /// Values that are being loaded.
+    /// Loads under way.
     pub(super) loads: WaitMap<K, Flight<V>>,
-    /// Keys whose values are changed one after the other.
+    /// Turns of callers that change a key's value one at a time.
     pub(super) turns: WaitMap<K, Turn>,
-    /// Keys that are to get a value.
+    /// Tasks that wait for a value of a key. By hash only: a wake-up for another key is harmless.
     pub(super) insert_waiters: WaitMap<(), Notify>,
-    /// Keys whose values are to leave.
+    /// Tasks that wait for the removal of a key's value.
     pub(super) departure_waiters: WaitMap<K, DepartureWaiters<K, V>>,
 }
 
-/// Whose turn it is, of those who change the value of a key one after the other.
+/// Held by the caller that changes the value of a key; the other callers queue for it.
 pub(crate) type Turn = tokio::sync::Mutex<()>;
 
-/// Those who wait for a value to leave.
+/// Tasks that wait for the removal of a value.
 pub(crate) type DepartureWaiters<K, V> = DepartureSignal<Arc<Event<K, V>>>;
 
-/// Those who waited for a value that leaves, and the key by which they were found.
+/// The waiters of a removed value, and the key under which they were registered.
 type WaiterHandoff<K, V> = Box<(Arc<DepartureWaiters<K, V>>, K)>;
 
-/// What is found by who wants a value that may have to be loaded.
+/// The result of looking up a value that may have to be loaded.
 pub(crate) enum LoadLookup<V> {
-    /// It has come.
+    /// The live value.
     Live(V),
-    /// Nobody loads it: who asked leads.
+    /// The caller is the leader of a new flight.
     Leader(Arc<Flight<V>>),
-    /// It is being loaded; so many writes came before.
+    /// Another caller leads; the number is the write version when this one joined.
     Follower(Arc<Flight<V>>, u32),
 }
 
@@ -60,8 +60,8 @@ impl<K, V> Waiters<K, V> {
         !self.departure_waiters.is_empty()
     }
 
-    /// Those who wait for this key's value to leave, who do so no more.
-    pub(super) fn waiters(
+    /// Takes the departure waiters of this key out of the map.
+    pub(super) fn take_departure_waiters(
         &mut self,
         key: &K,
         hash: impl FnOnce(&K) -> u64,
@@ -72,7 +72,7 @@ impl<K, V> Waiters<K, V> {
         if self.departure_waiters.is_empty() {
             return None;
         }
-        // Its entry is out of the table by now: an `Eq` that panics must not have it lost.
+        // The entry is already out of the table: if `Eq` panics, its departure must still be recorded.
         let taken = catch_unwind(AssertUnwindSafe(|| self.departure_waiters.take(hash(key), key)));
         taken.unwrap_or_default().map(Box::new)
     }

@@ -1,4 +1,4 @@
-//! Asking: for a load, a turn, a value that comes or leaves; and how the writes of a shard answer.
+//! Registration of waiters for loads, turns, inserts and departures, and the effect of writes on them.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -23,10 +23,10 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// The live value, or a place among those who wait for it to be loaded, which has to be [left](Self::leave_load).
+    /// Returns the live value, or joins the flight that loads it. A member must [leave](Self::leave_load) the flight.
     pub(crate) fn lookup_or_join<Q>(
         &self,
-        place @ Location { hash, index }: Location,
+        location @ Location { hash, index }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
         now: &impl Now,
@@ -35,14 +35,14 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
-        if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_dead(entry.deadline())) {
+        if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_expired(entry.deadline())) {
             return LoadLookup::Live(entry.value.clone());
         }
-        debug_assert_eq!(index, place.shard());
-        let waiters = locked.parts().1.waiters();
+        debug_assert_eq!(index, location.shard());
+        let waiters = locked.parts().1.waiters_mut();
         let Joined { shared, is_first } =
             waiters.loads.join(hash, key, owned, Flight::is_finished, Flight::new);
         if is_first {
@@ -52,11 +52,11 @@ where
         LoadLookup::Follower(shared, write_version)
     }
 
-    /// Leads a load that nobody waits for, unless there is one, or has been since somebody saw a value that dies at
-    /// `seen`.
+    /// Starts a flight for a background refresh, which no caller waits for. Returns `None` if a load is under way, or
+    /// if a value with a later deadline than `seen` was written in the meantime.
     pub(crate) fn lead<Q>(
         &self,
-        place @ Location { hash, .. }: Location,
+        location @ Location { hash, .. }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
         seen: Deadline,
@@ -64,60 +64,60 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
         if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
             return None;
         }
-        let waiters = locked.parts().1.waiters();
+        let waiters = locked.parts().1.waiters_mut();
         if waiters.loads.find(hash, key).is_some_and(|load| !load.is_finished()) {
             return None;
         }
         Some(waiters.loads.join(hash, key, owned, |_| true, Flight::new).shared)
     }
 
-    pub(crate) fn leave_load(&self, place: Location, flight: &Arc<Flight<V>>) {
-        self.leave(place, |waiters| waiters.loads.leave(place.hash(), flight));
+    pub(crate) fn leave_load(&self, location: Location, flight: &Arc<Flight<V>>) {
+        self.leave(location, |waiters| waiters.loads.leave(location.hash(), flight));
     }
 
-    /// A place in the line of those who change the value of a key, which has to be [left](Self::leave_turn).
+    /// Joins the callers that change the value of a key one at a time. A member must [leave](Self::leave_turn).
     pub(crate) fn take_turn<Q>(
         &self,
-        place: Location,
+        location: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
     ) -> Arc<Turn>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.shards.write(place.shard());
-        let waiters = locked.parts().1.waiters();
-        waiters.turns.join(place.hash(), key, owned, |_| false, Turn::default).shared
+        let mut locked = self.shards.write(location.shard());
+        let waiters = locked.parts().1.waiters_mut();
+        waiters.turns.join(location.hash(), key, owned, |_| false, Turn::default).shared
     }
 
-    pub(crate) fn leave_turn(&self, place: Location, turn: &Arc<Turn>) {
-        self.leave(place, |waiters| waiters.turns.leave(place.hash(), turn));
+    pub(crate) fn leave_turn(&self, location: Location, turn: &Arc<Turn>) {
+        self.leave(location, |waiters| waiters.turns.leave(location.hash(), turn));
     }
 
-    /// A place among those who wait for a value of a key, which has to be [left](Self::leave_comers).
-    pub(crate) fn await_value(&self, place: Location) -> Arc<Notify> {
-        let mut locked = self.shards.write(place.shard());
-        let waiters = locked.parts().1.waiters();
-        waiters.insert_waiters.join(place.hash(), &(), || (), |_| false, Notify::new).shared
+    /// Joins the tasks that wait for a value of a key. A member must [leave](Self::leave_insert_waiters).
+    pub(crate) fn await_value(&self, location: Location) -> Arc<Notify> {
+        let mut locked = self.shards.write(location.shard());
+        let waiters = locked.parts().1.waiters_mut();
+        waiters.insert_waiters.join(location.hash(), &(), || (), |_| false, Notify::new).shared
     }
 
-    pub(crate) fn leave_insert_waiters(&self, place: Location, insert_waiters: &Arc<Notify>) {
-        self.leave(place, |waiters| {
-            waiters.insert_waiters.leave(place.hash(), insert_waiters);
+    pub(crate) fn leave_insert_waiters(&self, location: Location, insert_waiters: &Arc<Notify>) {
+        self.leave(location, |waiters| {
+            waiters.insert_waiters.leave(location.hash(), insert_waiters);
             None
         });
     }
 
-    /// A place among those who wait for the live value of a key to leave, which has to be [left](Self::leave_leavers).
-    /// None where there is no live value.
+    /// Joins the tasks that wait for the removal of a key's live value. A member must
+    /// [leave](Self::leave_departure_waiters). Returns `None` if there is no live value.
     pub(crate) fn await_departure<Q>(
         &self,
-        place @ Location { hash, .. }: Location,
+        location @ Location { hash, .. }: Location,
         key: &Q,
         now: &impl Now,
     ) -> Option<Arc<DepartureWaiters<K, V>>>
@@ -125,20 +125,20 @@ where
         Q: Equivalent<K> + ?Sized,
         K: Clone,
     {
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
-        if now.is_dead(entry.deadline()) {
+        if now.is_expired(entry.deadline()) {
             return None;
         }
         let (table, state) = locked.parts();
         let owned = || {
             let found = window::entry_at(table, bucket);
-            found.expect("what was just found is there").0.clone()
+            found.expect("the bucket that was just found is full").0.clone()
         };
         Some(
             state
-                .waiters()
+                .waiters_mut()
                 .departure_waiters
                 .join(hash, key, owned, |_| false, DepartureSignal::new)
                 .shared,
@@ -147,14 +147,14 @@ where
 
     pub(crate) fn leave_departure_waiters(
         &self,
-        place: Location,
+        location: Location,
         waiters: &Arc<DepartureWaiters<K, V>>,
     ) {
-        self.leave(place, |all| all.departure_waiters.leave(place.hash(), waiters));
+        self.leave(location, |all| all.departure_waiters.leave(location.hash(), waiters));
     }
 
-    fn leave(&self, place: Location, leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>) {
-        let mut locked = self.shards.write(place.shard());
+    fn leave(&self, location: Location, leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>) {
+        let mut locked = self.shards.write(location.shard());
         let state = locked.parts().1;
         let Some(waiters) = &mut state.waiters else { return };
         let key = leave(waiters);
@@ -163,7 +163,7 @@ where
         drop((key, emptied));
     }
 
-    /// Whether anybody waits, or loads, anywhere.
+    /// Returns whether any task waits for any key.
     #[cfg(all(test, shuttle))]
     pub(crate) fn has_waiters(&self) -> bool {
         (0..self.shard_count()).any(|index| self.shards.read(index).state().waiters.is_some())
@@ -171,7 +171,7 @@ where
 }
 
 impl<K, V> ShardState<K, V> {
-    /// A write to a key wins over what is being loaded for it.
+    /// Increments the write version of a key's flight, so that a load that began earlier is not stored.
     #[inline]
     pub(super) fn bump_write_version<Q>(&self, hash: u64, key: &Q)
     where
@@ -184,7 +184,7 @@ impl<K, V> ShardState<K, V> {
         }
     }
 
-    /// As [`bump_write_version`](Self::overtake), where the hash has to be worked out.
+    /// As [`bump_write_version`](Self::bump_write_version), but computes the hash only if the shard has waiters.
     #[inline]
     pub(super) fn bump_write_version_of(&self, hash: impl FnOnce() -> u64, key: &K)
     where
@@ -195,20 +195,20 @@ impl<K, V> ShardState<K, V> {
         }
     }
 
-    /// A write to all keys.
+    /// Increments the write version of every flight of the shard.
     pub(super) fn bump_all_write_versions(&self) {
         if let Some(waiters) = &self.waiters {
             waiters.loads.each(Flight::bump_write_version);
         }
     }
 
-    /// Those who wait for a value of a key of this hash, to be told after the lock.
+    /// Returns the insert waiters for this hash, to be notified after the unlock.
     #[inline]
     pub(super) fn insert_waiters(&self, hash: u64) -> Option<Arc<Notify>> {
         self.waiters.as_ref()?.insert_waiters.find(hash, &()).cloned()
     }
 
-    /// Whether somebody waits for this key's value to leave.
+    /// Returns whether any task waits for the removal of this key's value.
     #[inline]
     pub(super) fn has_departure_waiters(&self, hash: u64, key: &K) -> bool
     where
@@ -219,7 +219,7 @@ impl<K, V> ShardState<K, V> {
         found.is_some()
     }
 
-    fn waiters(&mut self) -> &mut Waiters<K, V> {
+    fn waiters_mut(&mut self) -> &mut Waiters<K, V> {
         self.waiters.get_or_insert_with(|| Box::new(Waiters::new()))
     }
 }

@@ -1,4 +1,4 @@
-//! Before when nothing dies: told to a sweeper without a lock, so that it may pass over a shard, or rest.
+//! Lock-free lower bound on the next expiry, so that the sweeper may skip a shard or sleep.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -16,38 +16,45 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Whether nothing in the shard dies before `now`, as far as is known without its lock.
+    /// Returns whether no entry of the shard is past its stale window at `now`, judged without the lock.
     #[inline]
     pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
-        self.meta[shard].soonest.load(Relaxed) > Deadline::from(self.stale_cutoff(now)).order()
+        self.meta[shard].earliest_expiry.load(Relaxed)
+            > Deadline::from(self.stale_cutoff(now)).order()
     }
 
-    /// Has the sweeper woken by who next writes what dies, and does not stay, before `at`; false where something there
-    /// already does.
+    /// Arms the wake deadline: a write of an entry that is due before `at` wakes the sweeper. Returns false, without
+    /// arming it, if an entry is already due before `at`.
     pub(crate) fn arm_wake_deadline(&self, at: Tick) -> bool {
         let wake_deadline = Deadline::from(self.stale_cutoff(at)).order();
         self.wake_deadline.store(wake_deadline, Relaxed);
+        // Pairs with the fence in `note_earliest_expiry`, see there. A tag removal needs no fence: `remove_tag` requests the
+        // wake-up in any case.
         fence(SeqCst);
-        let mut soonest = self.meta.iter().map(|meta| meta.soonest.load(Relaxed));
-        let may_rest = soonest.all(|soonest| soonest >= wake_deadline) && !self.has_removed();
-        if !may_rest {
+        let mut earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
+        let may_sleep =
+            earliest.all(|earliest| earliest >= wake_deadline) && !self.has_tag_removals();
+        if !may_sleep {
             self.disarm_wake_deadline();
         }
-        may_rest
+        may_sleep
     }
 
-    /// Nobody rests any more.
+    /// Disarms the wake deadline, because the sweeper is awake.
     pub(crate) fn disarm_wake_deadline(&self) {
         self.wake_deadline.store(0, Relaxed);
         self.journal.take_wake_request();
     }
 
+    /// Stores the earliest expiry of a locked shard, and wakes the sweeper if it sleeps for longer.
     #[cold]
-    pub(super) fn note_soonest(&self, shard: usize, soonest: Deadline) {
-        self.meta[shard].soonest.store(soonest.order(), Relaxed);
-        // Either we see the alarm, or who sets it sees what is soonest.
+    pub(super) fn note_earliest_expiry(&self, shard: usize, earliest: Deadline) {
+        self.meta[shard].earliest_expiry.store(earliest.order(), Relaxed);
+        // Store buffering, with the fence in `arm_wake_deadline`: the writer stores the expiry and then reads the wake
+        // deadline; the sweeper stores the wake deadline and then reads the expiry. With both fences, at least one of
+        // the two sees the other's store, so no expiry is overslept.
         fence(SeqCst);
-        if soonest.order() < self.wake_deadline.load(Relaxed) {
+        if earliest.order() < self.wake_deadline.load(Relaxed) {
             self.journal.request_wake();
         }
     }

@@ -1,16 +1,14 @@
-//! The sample: a run of neighbouring buckets of one shard. With what else the lock of a shard guards, the crate's only
-//! `unsafe`.
+//! Shards and their locks, and windows: runs of adjacent buckets. Together with `Guarded`, the crate's only `unsafe`.
 //!
-//! `hashbrown` reads buckets by index only through `unsafe` calls. What makes each of them sound:
+//! `hashbrown` accesses buckets by index only through `unsafe` calls. Each of them is sound because:
 //!
-//! 1. The table is borrowed for the whole call (exclusively where anything is taken out), so it can
-//!    neither move nor be freed.
-//! 2. Every index is below `buckets()`, by the `min` in `full_buckets`.
-//! 3. A bucket is read or taken only where `is_bucket_full` said, under the same borrow, that it holds
-//!    an entry.
+//! 1. The table is borrowed for the whole call (exclusively if an entry is removed), so it can neither be reallocated
+//!    nor freed.
+//! 2. Every index is below `buckets()`: `full_buckets` limits it, and `is_full` asserts it.
+//! 3. A bucket is read or removed only after `is_bucket_full` has returned true for it, under the same borrow.
 //!
-//! DashMap's locks hold a table and nothing else. What else they guard lies beside them, and is reached only through
-//! a guard that holds the lock of its shard.
+//! DashMap's locks guard a table and nothing else. The other data of a shard is in `Guarded`, next to the lock, and is
+//! reached only through a guard that holds the lock of the same shard.
 #![allow(unsafe_code)]
 
 use std::{
@@ -30,38 +28,38 @@ use crate::engine::{
 
 pub(super) type Table<K, V> = RawTable<(K, SharedValue<Entry<V>>)>;
 
-/// Neighbouring buckets of which it is known together when the soonest of them dies.
+/// Number of adjacent buckets that the expiry index describes by one moment.
 pub(crate) const WINDOW: usize = 32;
 
-/// The shards of a map: each a table, its gate and what else its lock guards, a `B`.
+/// The shards of a map: for each its table, its gate, and a `B` that its lock guards as well.
 pub(super) struct Shards<K, V, B, S> {
     map: DashMap<K, Entry<V>, S>,
     gates: Box<[Gate]>,
     state: Box<[Guarded<B>]>,
 }
-
+/// Data that is guarded by the lock of a shard.
 struct Guarded<B>(UnsafeCell<B>);
 
-// SAFETY: as of a lock for readers and writers. A `B` is only reached through `Reading` and `Locked`, which hold the
-// lock of its shard.
+// SAFETY: the same bounds as of `RwLock<B>: Sync`. A `B` is reached only through `ShardReadGuard` and
+// `ShardWriteGuard`, which hold the lock of its shard.
 unsafe impl<B: Send + Sync> Sync for Guarded<B> {}
 
 /// A shard that is locked for reading.
-pub(super) struct Reading<'a, K, V, B> {
+pub(super) struct ShardReadGuard<'a, K, V, B> {
     table: RwLockReadGuard<'a, Table<K, V>>,
     state: &'a Guarded<B>,
 }
 
 /// A shard that is locked for writing.
-pub(super) struct Locked<'a, K, V, B> {
+pub(super) struct ShardWriteGuard<'a, K, V, B> {
     index: usize,
     table: RwLockWriteGuard<'a, Table<K, V>>,
-    /// That of the same shard: [`Shards::locked`] is the only place that puts the two together.
+    /// The state of the same shard: only [`Shards::locked`] combines the two.
     state: &'a Guarded<B>,
 }
 
 impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
-    /// Of a map that nobody else has; `state` is called with each of its tables.
+    /// Takes a map of which there is no other handle. `state` is called with each of its tables.
     pub(super) fn new(map: DashMap<K, Entry<V>, S>, state: impl Fn(&Table<K, V>) -> B) -> Self {
         let shards = map.shards();
         let state = |index: usize| Guarded(UnsafeCell::new(state(&shards[index].read())));
@@ -82,16 +80,16 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         self.map.determine_shard(hash as usize)
     }
 
-    /// Waits behind a writer who waits.
+    /// Locks a shard for reading. Waits for writers that wait already.
     #[inline]
-    pub(super) fn read(&self, index: usize) -> Reading<'_, K, V, B> {
-        self.gates[index].pass();
-        Reading { table: self.map.shards()[index].read(), state: &self.state[index] }
+    pub(super) fn read(&self, index: usize) -> ShardReadGuard<'_, K, V, B> {
+        self.gates[index].enter();
+        ShardReadGuard { table: self.map.shards()[index].read(), state: &self.state[index] }
     }
 
-    /// Waits for those who are reading now, and for none who comes later.
+    /// Locks a shard for writing. Waits for present readers, but not for later ones.
     #[inline]
-    pub(super) fn write(&self, index: usize) -> Locked<'_, K, V, B> {
+    pub(super) fn write(&self, index: usize) -> ShardWriteGuard<'_, K, V, B> {
         let lock = &self.map.shards()[index];
         let table = match lock.try_write() {
             Some(table) => table,
@@ -104,26 +102,27 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
     }
 
     #[inline]
-    pub(super) fn try_write(&self, index: usize) -> Option<Locked<'_, K, V, B>> {
+    pub(super) fn try_write(&self, index: usize) -> Option<ShardWriteGuard<'_, K, V, B>> {
         let table = self.map.shards()[index].try_write()?;
         Some(self.locked(index, table))
     }
 
-    /// As [`try_write`](Shards::try_write), again and again while `keep_trying`, where nobody new comes in to read.
+    /// Tries to lock as [`try_write`](Shards::try_write) does, repeatedly while `keep_trying` returns true and with the
+    /// gate closed to new readers.
     pub(super) fn try_write_while(
         &self,
         index: usize,
         keep_trying: impl FnMut() -> bool,
-    ) -> Option<Locked<'_, K, V, B>> {
+    ) -> Option<ShardWriteGuard<'_, K, V, B>> {
         let lock = &self.map.shards()[index];
         let table = self.gates[index].try_write_while(|| lock.try_write(), keep_trying)?;
         Some(self.locked(index, table))
     }
 
-    /// Says whether who locks the shard, or has it locked, holds it for microseconds.
+    /// Sets whether the present holder of the lock holds it for microseconds at a time.
     #[inline]
-    pub(super) fn set_long(&self, index: usize, is_long: bool) {
-        self.gates[index].set_long(is_long);
+    pub(super) fn set_held_long(&self, index: usize, is_held_long: bool) {
+        self.gates[index].set_held_long(is_held_long);
     }
 
     #[inline]
@@ -131,21 +130,22 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         &'a self,
         index: usize,
         table: RwLockWriteGuard<'a, Table<K, V>>,
-    ) -> Locked<'a, K, V, B> {
-        Locked { index, table, state: &self.state[index] }
+    ) -> ShardWriteGuard<'a, K, V, B> {
+        ShardWriteGuard { index, table, state: &self.state[index] }
     }
 }
 
-impl<K, V, B> Reading<'_, K, V, B> {
-    /// What else the lock guards.
+impl<K, V, B> ShardReadGuard<'_, K, V, B> {
+    /// Returns the other data that the lock guards.
     #[inline]
     pub(super) fn state(&self) -> &B {
-        // SAFETY: we hold the lock of this shard for reading, so no `Locked` of it is there as long as we are.
+        // SAFETY: `self` holds the read lock of this shard, so no `ShardWriteGuard` of it exists while the reference
+        // does.
         unsafe { &*self.state.0.get() }
     }
 }
 
-impl<K, V, B> Deref for Reading<'_, K, V, B> {
+impl<K, V, B> Deref for ShardReadGuard<'_, K, V, B> {
     type Target = Table<K, V>;
 
     #[inline]
@@ -154,30 +154,31 @@ impl<K, V, B> Deref for Reading<'_, K, V, B> {
     }
 }
 
-impl<K, V, B> Locked<'_, K, V, B> {
-    /// Which shard it is.
+impl<K, V, B> ShardWriteGuard<'_, K, V, B> {
+    /// Returns the index of the shard.
     #[inline]
     pub(super) fn index(&self) -> usize {
         self.index
     }
 
-    /// What else the lock guards.
+    /// Returns the other data that the lock guards.
     #[inline]
     pub(super) fn state(&self) -> &B {
-        // SAFETY: as below; this one is borrowed as long as the reference is, and so gives nobody a mutable one.
+        // SAFETY: `self` holds the write lock of this shard and is borrowed while the reference exists, so `parts`,
+        // which borrows it exclusively, cannot be called in the meantime.
         unsafe { &*self.state.0.get() }
     }
 
-    /// The table, and what else its lock guards.
+    /// Returns the table and the other data that the lock guards.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Table<K, V>, &mut B) {
-        // SAFETY: we hold the lock of this shard for writing, so no other `Locked` of it is there; and this one is
-        // borrowed exclusively as long as the reference is.
+        // SAFETY: `self` holds the write lock of this shard, so no other guard of it exists, and `self` is borrowed
+        // exclusively while the reference exists.
         (&mut self.table, unsafe { &mut *self.state.0.get() })
     }
 }
 
-impl<K, V, B> Deref for Locked<'_, K, V, B> {
+impl<K, V, B> Deref for ShardWriteGuard<'_, K, V, B> {
     type Target = Table<K, V>;
 
     #[inline]
@@ -186,10 +187,10 @@ impl<K, V, B> Deref for Locked<'_, K, V, B> {
     }
 }
 
-/// The smallest page of memory in use.
+/// The smallest page size in use.
 const PAGE: usize = 4_096;
 
-/// The entry of a key, and the bucket that it is in.
+/// Returns the entry of a key and its bucket.
 #[inline]
 pub(super) fn find<K, V>(
     table: &mut Table<K, V>,
@@ -199,22 +200,22 @@ pub(super) fn find<K, V>(
     find_where(table, hash, |key, _| eq(key))
 }
 
-/// The entry of this hash that `is_it`, and the bucket that it is in.
+/// Returns the entry of this hash for which `matches` returns true, and its bucket.
 #[inline]
 pub(super) fn find_where<K, V>(
     table: &mut Table<K, V>,
     hash: u64,
-    mut is_it: impl FnMut(&K, &Entry<V>) -> bool,
+    mut matches: impl FnMut(&K, &Entry<V>) -> bool,
 ) -> Option<(usize, &mut Entry<V>)> {
-    let bucket = table.find(hash, |(key, entry)| is_it(key, entry.get()))?;
+    let bucket = table.find(hash, |(key, entry)| matches(key, entry.get()))?;
     // SAFETY: the bucket was found in this table, which has not changed since.
     let index = unsafe { table.bucket_index(&bucket) };
-    // SAFETY: it is full, and the table is borrowed exclusively as long as the entry is.
+    // SAFETY: the bucket is full, and the table is borrowed exclusively while the entry is.
     let (_, entry) = unsafe { bucket.as_mut() };
     Some((index, entry.get_mut()))
 }
 
-/// As [`find`], for who only reads.
+/// As [`find`], for a shared table.
 #[inline]
 pub(super) fn find_shared<K, V>(
     table: &Table<K, V>,
@@ -224,19 +225,19 @@ pub(super) fn find_shared<K, V>(
     let bucket = table.find(hash, |(key, _)| eq(key))?;
     // SAFETY: the bucket was found in this table, which has not changed since.
     let index = unsafe { table.bucket_index(&bucket) };
-    // SAFETY: it is full, and the table is borrowed as long as the entry is.
+    // SAFETY: the bucket is full, and the table is borrowed while the entry is.
     let (_, entry) = unsafe { bucket.as_ref() };
     Some((index, entry.get()))
 }
 
-/// Has the first of the table's own bytes fetched among which this hash is looked for.
+/// Prefetches the control bytes at which a search for this hash begins.
 pub(super) fn prefetch_group<K, V>(table: &Table<K, V>, hash: u64) {
-    // They begin where the entries end.
+    // The control bytes begin at the end of the entries.
     let group = table.data_end().as_ptr().cast::<u8>();
     prefetch(group.wrapping_add(hash as usize & (table.buckets() - 1)));
 }
 
-/// Has the entries fetched that may be of this hash.
+/// Prefetches the entries that may have this hash.
 pub(super) fn prefetch_entry<K, V>(table: &Table<K, V>, hash: u64) {
     table.get(hash, |entry| {
         prefetch((&raw const *entry).cast());
@@ -247,7 +248,8 @@ pub(super) fn prefetch_entry<K, V>(table: &Table<K, V>, hash: u64) {
 #[inline]
 fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse"))]
-    // SAFETY: to prefetch reads nothing, whatever the address; and it is there wherever this is compiled.
+    // SAFETY: a prefetch accesses no memory, so any address is allowed; the instruction exists, since the target has
+    // SSE.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -256,7 +258,7 @@ fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Whether bucket `index` holds an entry.
+/// Returns whether bucket `index` holds an entry.
 #[inline]
 pub(super) fn is_full<K, V>(table: &Table<K, V>, index: usize) -> bool {
     assert!(index < table.buckets(), "bucket {index} is not in the table");
@@ -264,27 +266,27 @@ pub(super) fn is_full<K, V>(table: &Table<K, V>, index: usize) -> bool {
     unsafe { table.is_bucket_full(index) }
 }
 
-/// The key and the entry in bucket `index`, if it holds one.
+/// Returns the key and the entry in bucket `index`, if it holds one.
 #[inline]
 pub(super) fn entry_at<K, V>(table: &Table<K, V>, index: usize) -> Option<(&K, &Entry<V>)> {
     if !is_full(table, index) {
         return None;
     }
-    // SAFETY: the index is in bounds, the bucket is full, and the table is borrowed as long as the entry is.
+    // SAFETY: the index is in bounds, the bucket is full, and the table is borrowed while the entry is.
     let (key, entry) = unsafe { table.bucket(index).as_ref() };
     Some((key, entry.get()))
 }
 
-/// Takes out the entry in bucket `index`, which [`find`] gave.
+/// Removes the entry in bucket `index`, which must be full.
 pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
     assert!(is_full(table, index), "bucket {index} holds no entry");
-    // SAFETY: the index is in bounds, as `is_full` asserts; the bucket is full and belongs to this table, which is borrowed
-    // exclusively.
+    // SAFETY: the index is in bounds, as `is_full` asserts. The bucket is full and belongs to this table, which is
+    // borrowed exclusively.
     let ((key, entry), _) = unsafe { table.remove(table.bucket(index)) };
     (key, entry.into_inner())
 }
 
-/// Puts in an entry for which there is room; returns the bucket that it is in.
+/// Inserts an entry and returns its bucket. The caller has reserved capacity, so no entry moves.
 pub(super) fn insert<K, V>(
     table: &mut Table<K, V>,
     hash: u64,
@@ -297,98 +299,98 @@ pub(super) fn insert<K, V>(
     unsafe { table.bucket_index(&bucket) }
 }
 
-/// Touches the memory of an empty table, so that whoever fills it under a lock need not wait for the
-/// system to find it page by page: half of what the filling costs.
-pub(super) fn touch<K, V>(table: &mut Table<K, V>) {
-    assert!(table.is_empty(), "what a table holds is not to be written over");
+/// Writes to each page of an empty table, so that the system maps its memory now and not while a lock is held: mapping
+/// is half of the cost of filling the table.
+pub(super) fn touch_pages<K, V>(table: &mut Table<K, V>) {
+    assert!(table.is_empty(), "only the memory of an empty table may be overwritten");
     let entries = table.buckets() * size_of::<(K, SharedValue<Entry<V>>)>();
     let (start, layout) = table.allocation_info();
-    // The entries come first in the allocation, and the table's own bytes after them.
+    // The entries come first in the allocation, the control bytes after them.
     for offset in (0..entries.min(layout.size())).step_by(PAGE) {
-        // SAFETY: the offset is inside of the allocation, which is borrowed exclusively; in the bytes of
-        // buckets that hold nothing anything may be written.
+        // SAFETY: the offset is inside of the allocation, which is borrowed exclusively. No entry is overwritten, as
+        // the table is empty, nor a control byte, as the offset is below them.
         unsafe { start.as_ptr().add(offset).write_volatile(0) };
     }
 }
 
 /// Calls `each` with every entry of the table.
-pub(super) fn look<K, V>(table: &Table<K, V>, mut each: impl FnMut(&K, &Entry<V>)) {
+pub(super) fn for_each<K, V>(table: &Table<K, V>, mut each: impl FnMut(&K, &Entry<V>)) {
     for start in (0..table.buckets()).step_by(WINDOW) {
-        look_at(table, start, &mut each);
+        for_each_in_window(table, start, &mut each);
     }
 }
 
-/// Calls `each` with every entry of the window that begins at bucket `start`.
-pub(super) fn look_at<K, V>(
+/// Calls `each` with every entry of the window at bucket `start`.
+pub(super) fn for_each_in_window<K, V>(
     table: &Table<K, V>,
     start: usize,
     mut each: impl FnMut(&K, &Entry<V>),
 ) {
     let (full, count) = full_buckets(table, start..start + WINDOW);
     for offset in &full[..count] {
-        // SAFETY: `full_buckets` gives offsets of full buckets of this table, and nothing changes them
-        // while we borrow it.
+        // SAFETY: `full_buckets` returns offsets of full buckets of this table, and nothing changes them while it is
+        // borrowed.
         let (key, entry) = unsafe { table.bucket(start + usize::from(*offset)).as_ref() };
         each(key, entry.get());
     }
 }
 
-/// Takes out up to `eviction` of the entries in `range` that `leaves` names, and gives each to `taken`, with its bucket.
+/// Removes up to `max_taken` of the entries in `range` for which `should_take` returns true, and passes each to
+/// `taken`, with its bucket.
 ///
-/// Returns how many entries were looked at and the bucket at which it stopped: the end, or the first
-/// whose entry should leave but for which there was no room.
-pub(super) fn take<K, V>(
+/// Returns the number of entries that were examined, and the bucket at which it stopped: the end, or the first entry
+/// that exceeds `max_taken`.
+pub(super) fn take_if<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
-    mut eviction: usize,
-    mut leaves: impl FnMut(&Entry<V>) -> bool,
+    mut max_taken: usize,
+    mut should_take: impl FnMut(&Entry<V>) -> bool,
     mut taken: impl FnMut(usize, K, Entry<V>),
 ) -> (usize, usize) {
     let (full, count) = full_buckets(table, range.clone());
-    for (looked_at, offset) in full[..count].iter().enumerate() {
+    for (examined, offset) in full[..count].iter().enumerate() {
         let index = range.start + usize::from(*offset);
-        // SAFETY: `full_buckets` gives offsets of full buckets of this table. It is borrowed
-        // exclusively, and each of them is taken out at most once, below.
+        // SAFETY: `full_buckets` returns offsets of full buckets of this table. It is borrowed exclusively, and each
+        // bucket is removed at most once, below.
         let bucket = unsafe { table.bucket(index) };
-        // SAFETY: as above: the bucket is full, and nothing else touches it.
-        if leaves(unsafe { bucket.as_ref() }.1.get()) {
-            if eviction == 0 {
-                return (looked_at, index);
+        // SAFETY: as above: the bucket is full, and no other reference to it exists.
+        if should_take(unsafe { bucket.as_ref() }.1.get()) {
+            if max_taken == 0 {
+                return (examined, index);
             }
-            // SAFETY: as above; taking an entry out moves no other.
+            // SAFETY: as above; removing an entry moves no other one.
             let ((key, entry), _) = unsafe { table.remove(bucket) };
             taken(index, key, entry.into_inner());
-            eviction -= 1;
+            max_taken -= 1;
         }
     }
     (count, range.end.min(table.buckets()))
 }
 
-/// [Takes out](take) what is dead. Tells besides when the first of what stays dies.
-pub(super) fn take_dead<K, V>(
+/// Removes expired entries as [`take_if`] does. Returns also the earliest deadline of the entries that stay.
+pub(super) fn take_expired<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
-    eviction: usize,
+    max_taken: usize,
     now: Tick,
     taken: impl FnMut(usize, K, Entry<V>),
 ) -> (usize, usize, Deadline) {
-    let mut soonest = Deadline::PERSISTENT;
-    let leaves = |entry: &Entry<V>| {
-        let is_dead = entry.deadline().is_dead(now);
-        if !is_dead && soonest.is_later_than(entry.deadline()) {
-            soonest = entry.deadline();
+    let mut earliest = Deadline::PERSISTENT;
+    let should_take = |entry: &Entry<V>| {
+        let is_expired = entry.deadline().is_expired(now);
+        if !is_expired && earliest.is_later_than(entry.deadline()) {
+            earliest = entry.deadline();
         }
-        is_dead
+        is_expired
     };
-    let (looked_at, stop) = take(table, range, eviction, leaves, taken);
-    (looked_at, stop, soonest)
+    let (examined, stop) = take_if(table, range, max_taken, should_take, taken);
+    (examined, stop, earliest)
 }
 
-/// Which buckets of `range` (of the first [`WINDOW`] of it) hold an entry: how far each is from the
-/// start, and how many there are.
+/// Returns the offsets of the full buckets in the first [`WINDOW`] buckets of `range`, and their number.
 ///
-/// About half of the buckets are empty and no processor can guess which, so nothing here branches on
-/// it: that halves the cost of a sweep that finds nothing.
+/// About half of the buckets are empty, in an order that no branch predictor can learn. So nothing here branches on it,
+/// which halves the cost of a sweep that finds nothing.
 fn full_buckets<K, V>(table: &Table<K, V>, range: Range<usize>) -> ([u8; WINDOW], usize) {
     let mut full = [0; WINDOW];
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! What changes the entry of one key.
+//! Writes to single keys: set, update and remove.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -13,33 +13,33 @@ use super::{
     counters::bump,
     entry::{Cause, Departure, Entry},
     tags::TagSet,
-    window::{self, Locked},
+    window::{self, ShardWriteGuard},
 };
 use crate::engine::clock::{Deadline, Now};
 
-/// What is to become of a key, decided under the lock of its shard.
+/// What to do with a key, decided under the lock of its shard.
 pub(crate) enum Decision<V> {
-    /// All stays as it is.
+    /// Leaves the entry unchanged.
     Leave,
-    /// This value, which may live until then.
+    /// Writes this value with this hard deadline.
     Put(V, Deadline),
+    /// Removes the live value.
     Remove,
 }
 
-/// What came of it.
+/// The effect of a [`Decision`].
 pub(crate) enum Written<V> {
+    /// Nothing was changed.
     Unchanged,
-    /// The value is there, in place of this live one; or, where it does not stay, has left again at once.
-    Put {
-        replaced: Option<V>,
-        resident: bool,
-    },
-    /// This was live.
+    /// The value was written and replaced the live value `replaced`. If it is not `resident`, it was discarded again
+    /// before the lock was released: it was too heavy, or expired already.
+    Put { replaced: Option<V>, resident: bool },
+    /// This live value was removed; `None` if the entry had expired.
     Removed(Option<V>),
 }
 
 impl<V> Written<V> {
-    /// Whether a value was put that has left again at once.
+    /// Returns whether the written value was discarded before the lock was released.
     pub(crate) fn was_discarded(&self) -> bool {
         matches!(self, Written::Put { resident: false, .. })
     }
@@ -50,7 +50,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// A clone of the live value, which gets a new deadline. A dead one is expired on the way.
+    /// Returns a clone of the live value and sets its deadline. Expires the entry if its deadline has passed.
     pub(crate) fn get_ex<Q>(
         &self,
         key: &Q,
@@ -61,7 +61,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        // In this order, so that what panics leaves nothing to be dropped under the lock.
+        // In this order: if the clone or `deadline` panics, no value has to be dropped under the lock.
         let found = self.update(key, now, |value, _| {
             let deadline = deadline(value);
             (value.clone(), Some(deadline))
@@ -70,8 +70,8 @@ where
         found
     }
 
-    /// Puts `value` at `key`; its deadline follows from that of the live value there, if any.
-    /// Returns the live value that it replaced.
+    /// Writes `value` to `key`, with a deadline computed from that of the live value, if any. Returns the live value
+    /// that was replaced.
     #[inline]
     pub(crate) fn set(
         &self,
@@ -89,7 +89,7 @@ where
         }
     }
 
-    /// Puts `value` at `key` where no live value is; tells whether it did.
+    /// Writes `value` to `key` if it has no live value. Returns whether it was written.
     pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool
     where
         V: Clone,
@@ -98,8 +98,8 @@ where
         matches!(self.put(key, value, None, now, decide), Written::Put { .. })
     }
 
-    /// Puts `value` at `key`, with these tags. `decide` says under the lock, by the deadline of the live value there,
-    /// until when it may live; or, where it says nothing, all is left as it is.
+    /// Writes `value` with `tags` to `key`. `decide` is called under the lock with the deadline of the live value, if
+    /// any, and returns the new hard deadline, or `None` to leave the entry unchanged.
     #[inline]
     pub(crate) fn put(
         &self,
@@ -112,9 +112,9 @@ where
     where
         V: Clone,
     {
-        // Before any lock: it is the user's.
+        // Before any lock: the weigher is user code.
         let weight = self.weigh(&key, &value);
-        // Out here, so that what is not put is dropped after the lock.
+        // Declared outside of the closure: if the value is not written, it is dropped after the unlock.
         let mut value = Some(value);
         self.decide(key, weight, tags, now, |live| {
             let until = decide(live.map(|(_, deadline)| deadline));
@@ -125,8 +125,8 @@ where
         })
     }
 
-    /// Does what `decide` says of the live value and its deadline, under the lock. A new value weighs `weight`, where
-    /// that is known before; else it is weighed there. A dead one is expired on the way.
+    /// Carries out what `decide` returns for the live value and its deadline, under the lock. The new value weighs
+    /// `weight`; if that is `None`, the weigher is called under the lock. Expires the entry if its deadline has passed.
     #[inline]
     pub(crate) fn decide(
         &self,
@@ -142,13 +142,13 @@ where
         if let Some(bound) = self.evicting_bound() {
             return self.decide_bounded(bound, key, weight, tags, now, decide);
         }
-        let place @ Location { hash, index } = self.place(&key);
-        self.purge_if_tag_removed(place, &key, now);
-        // Out here, so that it is dropped after the lock where something of the user's panics.
+        let location @ Location { hash, index } = self.place(&key);
+        self.purge_if_tag_removed(location, &key, now);
+        // Declared before `locked`, so that they are dropped after the unlock if user code panics.
         let (value, hard_deadline);
-        let mut locked = self.write(place, |k, _| *k == key);
+        let mut locked = self.write(location, |k, _| *k == key);
         let (table, state) = locked.parts();
-        // Looked for first: most writes replace, and whoever inserts may have to grow the table.
+        // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
             match decide(None) {
                 Decision::Put(new, until) => (value, hard_deadline) = (new, until),
@@ -156,28 +156,29 @@ where
                     if let Decision::Remove = decision {
                         state.bump_write_version(hash, &key);
                     }
-                    // Unlocked by hand: `key` is dropped at the end of this call.
+                    // Unlocked explicitly: `key` is a parameter, but dropping it is user code that must not run under
+                    // the lock.
                     drop(locked);
                     return Written::Unchanged;
                 }
             }
             state.bump_write_version(hash, &key);
             let insert_waiters = state.insert_waiters(hash);
-            let entry = Entry::new(value, self.until(hard_deadline, now));
-            let bucket = self.insert(&mut locked, place, key, entry);
-            self.written(locked.parts().1, bucket, hard_deadline, tags);
+            let entry = Entry::new(value, self.deadline_after_write(hard_deadline, now));
+            let bucket = self.insert(&mut locked, location, key, entry);
+            self.write_side_tables(locked.parts().1, bucket, hard_deadline, tags);
             drop(locked);
-            tell(insert_waiters);
+            notify_insert_waiters(insert_waiters);
             return Written::Put { replaced: None, resident: true };
         };
-        let is_dead = now.is_dead(entry.deadline());
+        let is_expired = now.is_expired(entry.deadline());
         let live = || {
             (
                 &entry.value,
                 state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline()),
             )
         };
-        match decide((!is_dead).then(live)) {
+        match decide((!is_expired).then(live)) {
             Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
                 state.bump_write_version(hash, &key);
@@ -189,25 +190,26 @@ where
                 return Written::Unchanged;
             }
         }
-        let fresh = self.until(hard_deadline, now);
+        let entry_deadline = self.deadline_after_write(hard_deadline, now);
         let insert_waiters = state.insert_waiters(hash);
         let has_subscriber =
             self.journal.has_subscriber(Cause::Replaced) || state.has_departure_waiters(hash, &key);
-        // What is the user's comes first: where it panics, nothing is changed.
+        // User code (`Eq`, `Clone`) runs before the first change to the entry: if it panics, nothing has changed.
         state.bump_write_version(hash, &key);
-        let copy = (!is_dead && has_subscriber).then(|| entry.value.clone());
-        let old = entry.replace(value, fresh);
-        self.note(state, index, bucket, fresh);
-        self.written(state, bucket, hard_deadline, tags);
-        if is_dead {
-            // A dead value is none: the old one leaves as expired before anybody hears of the new.
-            self.expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
-            tell(insert_waiters);
+        let copy = (!is_expired && has_subscriber).then(|| entry.value.clone());
+        let old = entry.replace(value, entry_deadline);
+        self.note_deadline(state, index, bucket, entry_deadline);
+        self.write_side_tables(state, bucket, hard_deadline, tags);
+        if is_expired {
+            // The expired value was not replaced: its departure is recorded as `Expired`, before the new value can be
+            // read.
+            self.record_expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
+            notify_insert_waiters(insert_waiters);
             return Written::Put { replaced: None, resident: true };
         }
         bump(&self.meta[index].departures.replaced, 1);
         match copy {
-            // The key that is in the map stays, and the caller's goes: it is theirs to drop, so after the lock.
+            // The map keeps its own equal key. The caller's key is dropped after the unlock, since `Drop` is user code.
             None => {
                 drop(locked);
                 drop(key);
@@ -221,12 +223,12 @@ where
                 drop(unrecorded);
             }
         }
-        tell(insert_waiters);
+        notify_insert_waiters(insert_waiters);
         Written::Put { replaced: Some(old.value), resident: true }
     }
 
-    /// Calls `change` with the live value, under its shard's lock, as does what weighs it then. A dead one is expired on
-    /// the way.
+    /// Calls `change` with the live value under its shard's lock, and the weigher after it if the store is bounded.
+    /// Counts as a write. Expires the entry if its deadline has passed.
     pub(crate) fn change<Q, R>(
         &self,
         key: &Q,
@@ -238,12 +240,12 @@ where
     {
         match self.evicting_bound() {
             Some(bound) => self.change_bounded(bound, key, now, change),
-            None => self.alter(key, now, true, |value, _| (change(value), None)),
+            None => self.update_live(key, now, true, |value, _| (change(value), None)),
         }
     }
 
-    /// Calls `change` with the live value and its deadline, under its shard's lock; it may give another one, or the same
-    /// anew. A dead one is expired on the way.
+    /// Calls `change` with the live value and its hard deadline, under its shard's lock. `change` may return a new
+    /// deadline. Does not count as a write. Expires the entry if its deadline has passed.
     pub(crate) fn update<Q, R>(
         &self,
         key: &Q,
@@ -253,12 +255,13 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.alter(key, now, false, change)
+        self.update_live(key, now, false, change)
     }
 
-    /// As [`update`](Self::update); it may be a write, which wins over what is being loaded.
+    /// Does the work of [`change`](Self::change) and [`update`](Self::update). If `is_write`, a load of the key that is
+    /// under way will not be stored.
     #[inline]
-    fn alter<Q, R>(
+    fn update_live<Q, R>(
         &self,
         key: &Q,
         now: &impl Now,
@@ -268,12 +271,12 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
-        if now.is_dead(entry.deadline()) {
+        if now.is_expired(entry.deadline()) {
             if self.is_past_stale_window(entry.deadline(), now) {
                 self.expire_found(locked, index, bucket, now);
             }
@@ -286,35 +289,36 @@ where
             state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline());
         let (changed, deadline) = change(&mut entry.value, hard_deadline);
         state.side_tables.touch(bucket);
-        // What was given no deadline does not live longer for that.
+        // Without a new deadline the old one stays: in contrast to a read, an update does not extend an idle deadline.
         if let Some(deadline) = deadline {
-            let fresh = self.until(deadline, now);
-            entry.set_deadline(fresh);
+            let entry_deadline = self.deadline_after_write(deadline, now);
+            entry.set_deadline(entry_deadline);
             state.side_tables.set_hard_deadline(bucket, deadline);
-            self.note(state, index, bucket, fresh);
+            self.note_deadline(state, index, bucket, entry_deadline);
         }
         Some(changed)
     }
 
-    /// Takes the live value out. A dead one is expired on the way.
+    /// Removes and returns the live value. Expires the entry if its deadline has passed.
     pub(crate) fn remove<Q>(&self, key: &Q, now: &impl Now, cause: Cause) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         state.bump_write_version(hash, key);
         let (bucket, _) = window::find(table, hash, |k| key.equivalent(k))?;
         self.remove_found(locked, index, bucket, now, cause)
     }
 
-    /// Takes out what was found in this bucket, which is its live value; a dead one is expired.
+    /// Removes the entry in `bucket`, unlocks the shard and returns the value. If the entry has expired, expires it and
+    /// returns `None`.
     pub(super) fn remove_found(
         &self,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         index: usize,
         bucket: usize,
         now: &impl Now,
@@ -325,20 +329,20 @@ where
     {
         let (table, state) = locked.parts();
         let found = window::entry_at(table, bucket);
-        let (key, entry) = found.expect("what was just found is there");
-        if now.is_dead(entry.deadline()) {
+        let (key, entry) = found.expect("the bucket that was just found is full");
+        if now.is_expired(entry.deadline()) {
             self.expire_found(locked, index, bucket, now);
             return None;
         }
-        // Cloned first: a clone that panics then changes nothing.
+        // Cloned before the entry is removed: if the clone panics, nothing has changed.
         let has_subscriber = self.journal.has_subscriber(cause)
-            || state.waiters.is_some() && state.has_departure_waiters(self.rehash(key), key);
+            || state.waiters.is_some() && state.has_departure_waiters(self.hash_or_zero(key), key);
         let copy = has_subscriber.then(|| entry.value.clone());
         let (key, entry) = self.take_out(&mut locked, bucket);
-        let rest = match copy {
+        let to_drop = match copy {
             Some(value) => {
                 let at = now.tick();
-                // What `expire_now` ends has its deadline now.
+                // The deadline of an entry that `expire_now` expires is the time of the call.
                 let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline() };
                 let mut departure = Departure { key, value, cause, deadline, at, waiters: None };
                 self.attach_waiters(locked.parts().1, &mut departure);
@@ -349,14 +353,14 @@ where
         let departures = &self.meta[index].departures;
         bump(if cause == Cause::Expired { &departures.expired } else { &departures.removed }, 1);
         drop(locked);
-        drop(rest);
+        drop(to_drop);
         Some(entry.value)
     }
 }
 
-/// There is a value now. Out of the lock: a waker is somebody's code.
+/// Wakes the tasks that wait for a value of a key. Called after the unlock, since a waker may be user code.
 #[inline]
-pub(super) fn tell(insert_waiters: Option<Arc<Notify>>) {
+pub(super) fn notify_insert_waiters(insert_waiters: Option<Arc<Notify>>) {
     if let Some(insert_waiters) = insert_waiters {
         insert_waiters.notify_waiters();
     }

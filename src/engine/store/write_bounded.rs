@@ -1,7 +1,7 @@
-//! What puts values into a store where entries make room for each other.
+//! Writes to a store that evicts entries to stay within its bound.
 //!
-//! Who leaves does so before the new one comes, under the same lock, so that nothing is seen above the bound where the
-//! shard has enough to give.
+//! Victims in the written shard are evicted before the new entry is inserted, under the same lock. So the bound is not
+//! exceeded, even for a moment, if that shard has enough entries to evict.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -14,8 +14,8 @@ use super::{
     entry::{Cause, Entry},
     evict::DropQueue,
     tags::TagSet,
-    window::{self, Locked},
-    write::{Decision, Written, tell},
+    window::{self, ShardWriteGuard},
+    write::{Decision, Written, notify_insert_waiters},
 };
 use crate::engine::clock::{Deadline, Now};
 
@@ -24,7 +24,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// See [`Store::decide`].
+    /// Does the work of [`Store::decide`] in a store that evicts.
     pub(super) fn decide_bounded(
         &self,
         bound: &Bound<K, V>,
@@ -37,20 +37,20 @@ where
     where
         V: Clone,
     {
-        let place @ Location { hash, index } = self.place(&key);
-        self.free_dead(bound, u64::from(weight.unwrap_or(1)), now);
-        self.purge_if_tag_removed(place, &key, now);
-        // Out here, so that it is dropped after the lock where something of the user's panics.
+        let location @ Location { hash, index } = self.place(&key);
+        self.expire_to_fit(bound, u64::from(weight.unwrap_or(1)), now);
+        self.purge_if_tag_removed(location, &key, now);
+        // Declared before `locked`, so that they are dropped after the unlock if user code panics.
         let (value, hard_deadline);
-        let (mut gone, mut replaced) = (DropQueue::new(), None);
-        let mut locked = self.write(place, |k, _| *k == key);
+        let (mut drop_queue, mut replaced) = (DropQueue::new(), None);
+        let mut locked = self.write(location, |k, _| *k == key);
         let mut live_bucket = None;
         let (table, state) = locked.parts();
         let found = window::find(table, hash, |k| *k == key);
-        let (mut dead, mut live) = (None, None);
+        let (mut expired, mut live) = (None, None);
         if let Some((bucket, entry)) = found {
-            if now.is_dead(entry.deadline()) {
-                dead = Some(bucket);
+            if now.is_expired(entry.deadline()) {
+                expired = Some(bucket);
             } else {
                 live_bucket = Some((bucket, entry.deadline()));
                 let hard_deadline = state.side_tables.hard_deadline(bucket);
@@ -61,8 +61,9 @@ where
             Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
                 state.bump_write_version(hash, &key);
-                let Some(bucket) = dead.or(live_bucket.map(|(bucket, _)| bucket)) else {
-                    // Unlocked by hand: `key` is dropped at the end of this call.
+                let Some(bucket) = expired.or(live_bucket.map(|(bucket, _)| bucket)) else {
+                    // Unlocked explicitly: `key` is a parameter, but dropping it is user code that must not run under
+                    // the lock.
                     drop(locked);
                     return Written::Unchanged;
                 };
@@ -78,70 +79,71 @@ where
         let is_too_heavy = u64::from(weight) > bound.limit();
         state.bump_write_version(hash, &key);
         let insert_waiters = state.insert_waiters(hash);
-        if let Some(bucket) = dead {
+        if let Some(bucket) = expired {
             let (key, old) = self.take_out(&mut locked, bucket);
-            self.depart(&mut locked, key, old, Cause::Expired, now, &mut gone);
+            self.depart(&mut locked, key, old, Cause::Expired, now, &mut drop_queue);
         }
-        let fresh = self.until(hard_deadline, now);
+        let entry_deadline = self.deadline_after_write(hard_deadline, now);
         if let Some((bucket, deadline)) = live_bucket {
             let (table, state) = locked.parts();
-            let (_, entry) = window::find(table, hash, |k| *k == key).expect("it was just found");
-            // Cloned first: a clone that panics then changes nothing.
+            let (_, entry) =
+                window::find(table, hash, |k| *k == key).expect("the entry was just found");
+            // Cloned before the entry is changed: if the clone panics, nothing has changed.
             let copy = || Entry::new(entry.value.clone(), deadline);
             let has_subscriber = self.journal.has_subscriber(Cause::Replaced)
                 || state.has_departure_waiters(hash, &key);
             let copy = has_subscriber.then(copy);
             let more = weight.saturating_sub(state.side_tables.weight(bucket));
-            let resident =
-                !is_too_heavy && (bound.excess_of(u64::from(more)) == 0 || !now.is_dead(fresh));
+            let resident = !is_too_heavy
+                && (bound.excess_of(u64::from(more)) == 0 || !now.is_expired(entry_deadline));
             if resident {
-                let old = entry.replace(value, fresh);
-                self.note(state, index, bucket, fresh);
-                self.written(state, bucket, hard_deadline, tags);
-                self.replaced(&mut locked, copy, key, now, &mut gone);
-                self.update_weight(bound, locked, place, bucket, weight, now, gone);
-                tell(insert_waiters);
+                let old = entry.replace(value, entry_deadline);
+                self.note_deadline(state, index, bucket, entry_deadline);
+                self.write_side_tables(state, bucket, hard_deadline, tags);
+                self.record_replaced(&mut locked, copy, key, now, &mut drop_queue);
+                self.update_weight(bound, locked, location, bucket, weight, now, drop_queue);
+                notify_insert_waiters(insert_waiters);
                 return Written::Put { replaced: Some(old.value), resident: true };
             }
-            let (kept_key, old) = self.take_out(&mut locked, bucket);
-            self.replaced(&mut locked, copy, kept_key, now, &mut gone);
+            let (stored_key, old) = self.take_out(&mut locked, bucket);
+            self.record_replaced(&mut locked, copy, stored_key, now, &mut drop_queue);
             replaced = Some(old.value);
         }
-        let entry = Entry::new(value, fresh);
+        let entry = Entry::new(value, entry_deadline);
         let excess = bound.excess_of(u64::from(weight));
-        let leaves_at_once = match () {
+        let discard_cause = match () {
             () if is_too_heavy => Some(Cause::Evicted),
-            // Nobody living makes room for the dead.
-            () if excess > 0 && now.is_dead(entry.deadline()) => Some(Cause::Expired),
+            // No live entry is evicted for a value that has already expired.
+            () if excess > 0 && now.is_expired(entry.deadline()) => Some(Cause::Expired),
             () => None,
         };
-        if let Some(cause) = leaves_at_once {
-            self.depart(&mut locked, key, entry, cause, now, &mut gone);
+        if let Some(cause) = discard_cause {
+            self.depart(&mut locked, key, entry, cause, now, &mut drop_queue);
             drop(locked);
-            gone.drop_all();
+            drop_queue.drop_all();
             return Written::Put { replaced, resident: false };
         }
         let freed = match excess {
             0 => 0,
-            // They leave first: see `evict_to_fit`.
-            _ if bound.may_be_dead(now) => 0,
-            _ => self.evict(&mut locked, index, excess, None, now, &mut gone),
+            // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
+            _ if bound.may_have_expired(now) => 0,
+            _ => self.evict(&mut locked, index, excess, None, now, &mut drop_queue),
         };
-        let bucket = self.insert(&mut locked, place, key, entry);
+        let bucket = self.insert(&mut locked, location, key, entry);
         let (table, state) = locked.parts();
         let len = table.len();
         if let Some(eviction) = &mut state.side_tables.eviction {
-            eviction.put(bucket, hash, weight, len);
+            eviction.inserted(bucket, hash, weight, len);
         }
-        self.written(state, bucket, hard_deadline, tags);
+        self.write_side_tables(state, bucket, hard_deadline, tags);
         let to_evict = bound.adjust(u64::from(weight), freed);
-        self.evict_to_fit(bound, locked, place, bucket, to_evict, now, gone);
-        tell(insert_waiters);
+        self.evict_to_fit(bound, locked, location, bucket, to_evict, now, drop_queue);
+        notify_insert_waiters(insert_waiters);
         Written::Put { replaced, resident: true }
     }
 
-    /// Calls `change` with the live value, under its shard's lock, and weighs it again there. A dead one is expired on
-    /// the way.
+    /// Calls `change` with the live value, and then the weigher, under the shard's lock. Expires the entry if its
+    /// deadline has passed.
     pub(super) fn change_bounded<Q, R>(
         &self,
         bound: &Bound<K, V>,
@@ -152,12 +154,12 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
-        if now.is_dead(entry.deadline()) {
+        if now.is_expired(entry.deadline()) {
             if self.is_past_stale_window(entry.deadline(), now) {
                 self.expire_found(locked, index, bucket, now);
             }
@@ -166,83 +168,87 @@ where
         state.bump_write_version(hash, key);
         let changed = change(&mut entry.value);
         let entry = window::entry_at(locked.parts().0, bucket);
-        let (key, entry) = entry.expect("what was just found is there");
+        let (key, entry) = entry.expect("the bucket that was just found is full");
         let weight = bound.weigh(key, &entry.value);
-        let mut gone = DropQueue::new();
+        let mut drop_queue = DropQueue::new();
         if u64::from(weight) > bound.limit() {
             let (key, entry) = self.take_out(&mut locked, bucket);
-            self.depart(&mut locked, key, entry, Cause::Evicted, now, &mut gone);
+            self.depart(&mut locked, key, entry, Cause::Evicted, now, &mut drop_queue);
             drop(locked);
-            gone.drop_all();
+            drop_queue.drop_all();
         } else {
-            self.update_weight(bound, locked, place, bucket, weight, now, gone);
+            self.update_weight(bound, locked, location, bucket, weight, now, drop_queue);
         }
         Some(changed)
     }
 
-    /// Counts, and records where somebody wants to hear of it, that a value was replaced.
-    fn replaced(
+    /// Counts the replacement of a value, and records it if a clone was made for its subscribers.
+    fn record_replaced(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         copy: Option<Entry<V>>,
         key: K,
         now: &impl Now,
-        gone: &mut DropQueue<K, V>,
+        drop_queue: &mut DropQueue<K, V>,
     ) {
         match copy {
-            Some(copy) => self.depart(locked, key, copy, Cause::Replaced, now, gone),
+            Some(copy) => self.depart(locked, key, copy, Cause::Replaced, now, drop_queue),
             None => {
                 bump(&self.meta[locked.index()].departures.replaced, 1);
-                gone.keep_key(key);
+                drop_queue.push_key(key);
             }
         }
     }
 
-    /// What is in this bucket was written over.
+    /// Records an overwritten entry's access and new weight, evicts as much as the weight grew beyond the bound, and
+    /// unlocks the shard.
     #[allow(clippy::too_many_arguments)]
     fn update_weight(
         &self,
         bound: &Bound<K, V>,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
-        place: Location,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        location: Location,
         bucket: usize,
         weight: u32,
         now: &impl Now,
-        gone: DropQueue<K, V>,
+        drop_queue: DropQueue<K, V>,
     ) {
         let mut to_evict = 0;
         if let Some(eviction) = &mut locked.parts().1.side_tables.eviction {
             eviction.touch(bucket);
             if bound.has_weigher() {
-                to_evict = bound.adjust(u64::from(weight), eviction.weigh(bucket, weight));
+                to_evict = bound.adjust(u64::from(weight), eviction.set_weight(bucket, weight));
             }
         }
-        self.evict_to_fit(bound, locked, place, bucket, to_evict, now, gone);
+        self.evict_to_fit(bound, locked, location, bucket, to_evict, now, drop_queue);
     }
 
-    /// Lets others leave for what was just written to this bucket, first of the same shard, and unlocks it.
+    /// Evicts `to_evict` of weight for the entry that was just written to `bucket`, and unlocks the shard. Evicts
+    /// entries of the same shard first; if these are too few, or entries of any shard may have expired, continues after
+    /// the unlock.
     #[allow(clippy::too_many_arguments)]
     fn evict_to_fit(
         &self,
         bound: &Bound<K, V>,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
-        place: Location,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        location: Location,
         bucket: usize,
         mut to_evict: u64,
         now: &impl Now,
-        mut gone: DropQueue<K, V>,
+        mut drop_queue: DropQueue<K, V>,
     ) {
-        if to_evict > 0 && !bound.may_be_dead(now) {
+        if to_evict > 0 && !bound.may_have_expired(now) {
             let exempt = Some(bucket);
-            let freed = self.evict(&mut locked, place.shard(), to_evict, exempt, now, &mut gone);
-            bound.free(freed);
+            let freed =
+                self.evict(&mut locked, location.shard(), to_evict, exempt, now, &mut drop_queue);
+            bound.release(freed);
             to_evict = to_evict.saturating_sub(freed);
         }
         drop(locked);
         if to_evict > 0 {
-            self.free_dead(bound, 0, now);
-            self.evict_elsewhere(bound, to_evict, place, now);
+            self.expire_to_fit(bound, 0, now);
+            self.evict_from_any_shard(bound, to_evict, location, now);
         }
-        gone.drop_all();
+        drop_queue.drop_all();
     }
 }

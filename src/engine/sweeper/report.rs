@@ -1,28 +1,28 @@
-//! What a sweep tells of itself.
+//! Report of one sweep.
 
 use std::time::Duration;
 
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
 
-/// What a sweep did.
+/// Result of one sweep. Returned by [`Cache::sweep`](crate::Cache::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SweepReport {
-    /// Passes: 1, and more where the share of the expired made it repeat.
+    /// Number of passes: 1, plus repeats because of the share of expired entries.
     pub passes: u64,
-    /// Resident entries looked at, in all passes. Those passed over are not counted: of a run of
-    /// neighbours the cache knows how long none of them dies.
+    /// Resident entries examined, in all passes. Windows that the sweeper skipped, because none of their entries is
+    /// due, are not counted.
     pub looked_at: u64,
-    /// Entries that expired.
+    /// Entries removed as expired.
     pub expired: u64,
-    /// The time it worked, yields to the runtime and waits for subscribers not counted.
+    /// Working time of the sweep, without yields to the runtime and waits for subscribers.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
     pub elapsed: Duration,
-    /// It would have repeated once more, but its budget was spent.
+    /// True if the sweep would have repeated, but had used its budget.
     pub out_of_budget: bool,
-    /// A lossless subscriber had no room: dead values stay until it reads.
+    /// True if a full lossless subscriber delayed the sweep: expired entries stay in memory until it reads.
     pub held_back: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How the task that sweeps is started, and another one in its place.
+//! Starts the sweeper task, and replaces it when the settings change.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -11,11 +11,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::{config::Sweep, task::run};
 use crate::engine::{state::SharedState, tasks::spawn};
 
-/// Shares `state`, and starts its sweeper on its runtime.
+/// Wraps `state` in an `Arc`, and starts its sweeper on its runtime.
 ///
 /// # Panics
 ///
-/// On a runtime without a time driver.
+/// Panics on a runtime without a time driver.
 pub(crate) fn start<K, V, S>(state: SharedState<K, V, S>) -> Arc<SharedState<K, V, S>>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -27,11 +27,11 @@ where
     shared
 }
 
-/// Has sweeps be so from now on: by another task, in place of the one that there may be.
+/// Applies new settings: replaces the sweeper task, if there is one.
 ///
 /// # Panics
 ///
-/// On a runtime without a time driver, where there is to be a task.
+/// Panics on a runtime without a time driver, if the new settings have an interval.
 pub(crate) fn set_sweep<K, V, S>(shared: &Arc<SharedState<K, V, S>>, sweep: Sweep)
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -39,13 +39,14 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     let _context = shared.runtime.enter();
-    // Made here, so that a runtime without time panics here and not in the task.
+    // Created here, so that a missing time driver panics in the caller and not in the task.
     let interval = sweep.every.map(|every| interval(every, shared.clock.until_beat(every)));
     let sweeper =
         interval.map(|interval| run(Arc::downgrade(shared), shared.publisher.clone(), interval));
     let start = || sweeper.map(|task| spawn(&shared.runtime, "sweeper", shared.name(), task));
-    if let Some(before) = shared.exchange_task(sweep, start) {
-        // Not awaited: its runtime may be at rest. Two that meet look at one window after the other.
+    if let Some(before) = shared.replace_task(sweep, start) {
+        // Not awaited, because its runtime may not be driven. If both tasks sweep for a moment, the shard locks keep
+        // them apart.
         before.abort();
     }
 }
@@ -53,12 +54,12 @@ where
 fn interval(every: Duration, first: Duration) -> Interval {
     let first = Instant::now().checked_add(first).unwrap_or_else(far_future);
     let mut interval = interval_at(first, every);
-    // On the beat again after a tick that came late, so that caches go on to tick together.
+    // After a late tick, back to the common rhythm (`until_beat`), so that all caches keep waking the process together.
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     interval
 }
 
-/// Thirty years, as Tokio's own timers put it.
+/// Returns an instant in thirty years, as Tokio's own timers use for deadlines that overflow.
 fn far_future() -> Instant {
     Instant::now() + Duration::from_secs(30 * 365 * 86_400)
 }

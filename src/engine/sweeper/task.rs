@@ -1,4 +1,4 @@
-//! The sweeper at work: the task that sweeps at each tick, and a sweep step by step.
+//! The sweeper task, which sweeps at each tick, and one sweep, step by step.
 
 use std::{
     collections::VecDeque,
@@ -21,62 +21,65 @@ use crate::engine::{
     store::{Departure, LockWait, ShardPass, Store, TagPurge},
 };
 
-/// How often a locked shard is come back to before the sweeper keeps those out who come to read.
-const TRIES: u32 = 3;
+/// Number of times that a locked shard is retried before the sweeper closes the shard's gate to new readers.
+const TRIES_BEFORE_GATE: u32 = 3;
 
-/// For how long it then tries, first and at most. It never waits: its worker has others to run.
+/// First and longest time to spin for such a shard. The sweeper never blocks, because its worker has other tasks to
+/// run.
 const FIRST_SPIN: Duration = Duration::from_micros(50);
-const LONGEST_SPIN: Duration = Duration::from_micros(3_200);
+const MAX_SPIN: Duration = Duration::from_micros(3_200);
 
-/// Work between two yields to the runtime, in entries looked at: about 100 µs. A yield wakes a second
-/// worker, which costs ten.
+/// Work between two yields to the runtime, in examined entries: about 100 µs. A yield may wake a second worker, which
+/// costs 10 µs.
 const YIELD_AFTER: u64 = 8_192;
 
-/// What one costs that expires (it is moved, told of and dropped) or moves to another table, in entries looked at.
-const MOVE_COSTS: u64 = 16;
+/// Cost of an entry that expires (it is moved, published and dropped) or moves to another table, in examined entries.
+const MOVE_COST: u64 = 16;
 
-/// How many looks for what was removed by its tags there are between two yields.
-const TAGGED_AT_ONCE: usize = 16;
+/// Number of steps of the tag purge between two yields.
+const TAG_PURGE_STEPS: usize = 16;
 
-/// How many shards a tick asks whether they are sparse; one that is ends it. To ask all would be most of what a tick
-/// costs that has nothing to do.
-const LOOKS_AT_SPARSE: usize = 8;
+/// Number of shards that a tick checks for shrinking; it stops at the first one that shrinks. Checking all shards would
+/// be most of the cost of a tick without due entries.
+const SHRINK_CHECKS_PER_TICK: usize = 8;
 
-/// Ticks in a row that had nothing to do before the sweeper rests, and how many it rests at a time. By then the memory of
-/// what has left was given back.
+/// Number of consecutive ticks without work before the sweeper rests, and the number of ticks that it rests for. After
+/// 300 ticks, the memory of removed entries has usually been returned. Resting reduces the cost of idle caches
+/// (measured: `docs/sweep.md`).
 const TICKS_BEFORE_REST: u32 = 300;
-const TICKS_OF_REST: u32 = 10;
+const REST_TICKS: u32 = 10;
 
-/// Sweeps in a row that were cut by the budget before somebody is warned.
-const CUTS_BEFORE_WARNING: u32 = 3;
+/// Number of consecutive sweeps over budget before a warning is logged.
+const SWEEPS_BEFORE_WARNING: u32 = 3;
 
-/// A sweep under way. It holds nothing of the cache between two steps.
+/// A sweep in progress. It holds nothing of the cache between two steps.
 pub(crate) struct SweepRun<K, V> {
-    /// How it is set; another setting is for the next one.
+    /// Settings at the start of the sweep; changes apply to the next one.
     sweep: Sweep,
     report: SweepReport,
-    /// Entries that went to another table: work, but none that anybody asked for.
+    /// Number of entries moved to another table. They count as work, but not as examined.
     moved: u64,
-    /// A look for what was removed by its tags, before all else.
-    tagged: Option<TagPurge>,
-    /// Where the present pass has still to look, and how often each place was found locked.
-    todo: VecDeque<(ShardPass, u32)>,
-    /// What the report said when the present pass began.
-    at_pass: (u64, u64),
-    /// Kept for its memory.
-    dead: Vec<Departure<K, V>>,
+    /// Purge of entries whose tag was removed; it runs before the first pass.
+    tag_purge: Option<TagPurge>,
+    /// Shards that the current pass has not finished, with the number of times that each was found locked.
+    pending: VecDeque<(ShardPass, u32)>,
+    /// Examined and expired entries of the report when the current pass began.
+    pass_start: (u64, u64),
+    /// Expired entries that no subscriber receives, to be dropped after unlock; kept for its allocation.
+    unrecorded: Vec<Departure<K, V>>,
     span: Span,
 }
 
+/// Next action of the driver of a sweep.
 pub(crate) enum Step {
-    /// Yield to the runtime, then go on.
+    /// Yield to the runtime, then continue.
     Yield,
-    /// A lossless subscriber has no room.
+    /// Wait for a lossless subscriber without free capacity.
     HeldBack,
     Done,
 }
 
-/// The task: sweeps at each tick, until the cache is gone.
+/// Sweeps at each tick, until the cache is dropped.
 pub(super) async fn run<K, V, S>(
     shared: Weak<SharedState<K, V, S>>,
     publisher: Arc<Publisher<K, V>>,
@@ -86,13 +89,13 @@ pub(super) async fn run<K, V, S>(
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    let mut cuts = 0;
+    let mut over_budget = 0;
     let mut next_to_shrink = 0;
     let mut idle_ticks = 0;
     let mut departures = 0;
     loop {
         if idle_ticks >= TICKS_BEFORE_REST {
-            // What is due sooner may be far from dead: then there is a tick, and the next rest.
+            // If an entry is due within the rest, `rest` returns at once: one tick follows, and then the next attempt.
             if !rest(&shared, &publisher, interval.period()).await {
                 idle_ticks = 0;
             }
@@ -103,7 +106,7 @@ pub(super) async fn run<K, V, S>(
             continue;
         }
         let mut sweep = SweepRun::new(&cache);
-        // Not kept while waiting: the last handle of the user must be the last, and end this task.
+        // Dropped before each await: while the task holds it, dropping the last handle would not end the cache.
         drop(cache);
         loop {
             let Some(cache) = shared.upgrade() else { return };
@@ -118,10 +121,10 @@ pub(super) async fn run<K, V, S>(
                 Step::Done => break,
             }
         }
-        // Memory is given back after the sweep, when it is known what is left.
+        // After the sweep, when the number of remaining entries is known.
         let Some(cache) = shared.upgrade() else { return };
         let count = cache.store.shard_count();
-        for _ in 0..LOOKS_AT_SPARSE.min(count) {
+        for _ in 0..SHRINK_CHECKS_PER_TICK.min(count) {
             let shard = next_to_shrink;
             next_to_shrink = (shard + 1) % count;
             if shrink(&cache, shard) {
@@ -132,20 +135,20 @@ pub(super) async fn run<K, V, S>(
         let before = replace(&mut departures, cache.store.counts().departures());
         let is_idle = report.looked_at < YIELD_AFTER && departures == before;
         idle_ticks = if is_idle { idle_ticks.saturating_add(1) } else { 0 };
-        cuts = if report.out_of_budget { cuts + 1 } else { 0 };
-        if cuts == CUTS_BEFORE_WARNING {
+        over_budget = if report.out_of_budget { over_budget + 1 } else { 0 };
+        if over_budget == SWEEPS_BEFORE_WARNING {
             tracing::warn!(
                 cache = cache.name(),
-                sweeps = cuts,
+                sweeps = over_budget,
                 budget = cache.sweep().budget,
-                "sweeps are cut by their budget: dead values leave late"
+                "sweeps exceed their budget, expired entries are removed late"
             );
         }
     }
 }
 
-/// Waits for some ticks, or until somebody writes what dies before they are over; where something does so already, it
-/// doesn't wait. Tells whether nobody has.
+/// Rests for [`REST_TICKS`] ticks, or until an entry is written that expires earlier. Returns immediately if such an
+/// entry exists already. Returns whether no write ended the rest.
 async fn rest<K, V, S>(
     shared: &Weak<SharedState<K, V, S>>,
     publisher: &Publisher<K, V>,
@@ -155,7 +158,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    let rest = every.saturating_mul(TICKS_OF_REST);
+    let rest = every.saturating_mul(REST_TICKS);
     {
         let Some(cache) = shared.upgrade() else { return true };
         if !cache.store.arm_wake_deadline(cache.clock.now().later(rest.as_nanos() as u64)) {
@@ -185,23 +188,23 @@ where
             held_back = tracing::field::Empty,
         );
         let report = SweepReport::default();
-        let (todo, dead) = (VecDeque::new(), Vec::new());
-        let tagged = cache.store.tag_pass();
+        let (pending, unrecorded) = (VecDeque::new(), Vec::new());
+        let tag_purge = cache.store.tag_pass();
         let mut sweep = Self {
             sweep: cache.sweep(),
             report,
             moved: 0,
-            tagged,
-            todo,
-            at_pass: (0, 0),
-            dead,
+            tag_purge,
+            pending,
+            pass_start: (0, 0),
+            unrecorded,
             span,
         };
         sweep.begin_pass(cache);
         sweep
     }
 
-    /// Works until it is time to yield. What panics in user code is logged, and ends the sweep.
+    /// Sweeps until it is time to yield. A panic in user code is logged, and ends the sweep.
     pub(crate) fn step_safely<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
@@ -209,12 +212,12 @@ where
         let step =
             catch_unwind(AssertUnwindSafe(|| self.span.clone().in_scope(|| self.step(cache))));
         step.unwrap_or_else(|_| {
-            tracing::error!(cache = cache.name(), "a sweep panicked; the next one goes on");
+            tracing::error!(cache = cache.name(), "sweep panicked, the next sweep continues");
             Step::Done
         })
     }
 
-    /// The report of a sweep that is done.
+    /// Returns the report of a finished sweep.
     pub(crate) fn finish<S: BuildHasher + Clone>(
         self,
         cache: &SharedState<K, V, S>,
@@ -239,13 +242,13 @@ where
             return Step::Yield;
         }
         let step = loop {
-            let Some((begin_shard_pass, tries)) = self.todo.pop_front() else {
+            let Some((shard_pass, tries)) = self.pending.pop_front() else {
                 match self.end_pass(cache, self.report.elapsed + now.since(start)) {
                     Some(step) => break step,
                     None => continue,
                 }
             };
-            let step = self.look(cache, begin_shard_pass, tries);
+            let step = self.sweep_shard(cache, shard_pass, tries);
             now = cache.clock.now();
             if let Some(step) = step {
                 break step;
@@ -255,7 +258,7 @@ where
             }
             let looked_at = self.report.looked_at - before.looked_at;
             let expired = self.report.expired - before.expired;
-            if looked_at + MOVE_COSTS * (expired + self.moved - moved_before) >= YIELD_AFTER {
+            if looked_at + MOVE_COST * (expired + self.moved - moved_before) >= YIELD_AFTER {
                 break Step::Yield;
             }
         };
@@ -263,72 +266,72 @@ where
         step
     }
 
-    /// Takes out some of what was removed by its tags; tells whether there may be more.
+    /// Purges some of the entries whose tag was removed; returns whether there may be more.
     fn remove_tagged<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> bool {
-        let Some(pass) = &mut self.tagged else { return false };
-        for _ in 0..TAGGED_AT_ONCE {
-            let has_more = cache.store.remove_tagged(pass, &cache.clock);
+        let Some(purge) = &mut self.tag_purge else { return false };
+        for _ in 0..TAG_PURGE_STEPS {
+            let has_more = cache.store.remove_tagged(purge, &cache.clock);
             cache.publisher.flush();
             if !has_more {
-                self.tagged = None;
+                self.tag_purge = None;
                 return false;
             }
         }
         true
     }
 
-    /// Looks at the next windows of a shard.
-    fn look<S: BuildHasher + Clone>(
+    /// Examines the next windows of a shard.
+    fn sweep_shard<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
-        mut begin_shard_pass: ShardPass,
+        mut shard_pass: ShardPass,
         tries: u32,
     ) -> Option<Step> {
         let room = cache.publisher.room();
-        let lock_wait = match tries.checked_sub(TRIES) {
+        let lock_wait = match tries.checked_sub(TRIES_BEFORE_GATE) {
             None => LockWait::None,
-            Some(spins) => LockWait::Spin(LONGEST_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
+            Some(spins) => LockWait::Spin(MAX_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
         };
         let share = |buckets| self.sweep.share_of(buckets);
         let (store, clock) = (&cache.store, &cache.clock);
-        let look = store.sweep_windows(
-            &mut begin_shard_pass,
+        let swept = store.sweep_windows(
+            &mut shard_pass,
             share,
             clock,
             room,
             lock_wait,
-            &mut self.dead,
+            &mut self.unrecorded,
         );
-        let Some(look) = look else {
-            // The others first: by then whoever holds the lock has mostly gone.
-            self.todo.push_back((begin_shard_pass, tries + 1));
+        let Some(swept) = swept else {
+            // The other shards first: by then, the lock is probably free.
+            self.pending.push_back((shard_pass, tries + 1));
             return (lock_wait != LockWait::None).then_some(Step::Yield);
         };
-        // After the lock of the shard, and before the next window: who waits for the event need not wait for the
-        // whole sweep.
+        // Without the lock of the shard, and before the next window: waiters of an event must not wait for the whole
+        // sweep.
         cache.publisher.flush();
-        let panicked = panics::drop_all(self.dead.drain(..));
+        let panicked = panics::drop_all(self.unrecorded.drain(..));
         if panicked > 0 {
-            tracing::error!(cache = cache.name(), panicked, "the Drop of expired values panicked");
+            tracing::error!(cache = cache.name(), panicked, "drop of expired values panicked");
         }
-        self.report.looked_at += look.looked_at as u64;
-        self.report.expired += look.expired as u64;
-        self.moved += look.moved as u64;
-        if !begin_shard_pass.is_done() {
-            self.todo.push_front((begin_shard_pass, 0));
+        self.report.looked_at += swept.looked_at as u64;
+        self.report.expired += swept.expired as u64;
+        self.moved += swept.moved as u64;
+        if !shard_pass.is_done() {
+            self.pending.push_front((shard_pass, 0));
         }
-        self.report.held_back |= look.held_back;
-        look.held_back.then_some(Step::HeldBack)
+        self.report.held_back |= swept.held_back;
+        swept.held_back.then_some(Step::HeldBack)
     }
 
-    /// Begins the next pass where the ratio asks for one and the budget lasts.
+    /// Begins the next pass if the ratio is reached and the budget lasts; otherwise ends the sweep.
     fn end_pass<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
         spent: Duration,
     ) -> Option<Step> {
-        let looked_at = self.report.looked_at - self.at_pass.0;
-        let expired = self.report.expired - self.at_pass.1;
+        let looked_at = self.report.looked_at - self.pass_start.0;
+        let expired = self.report.expired - self.pass_start.1;
         if expired == 0 || (expired as f64) < self.sweep.repeat_at * looked_at as f64 {
             return Some(Step::Done);
         }
@@ -349,16 +352,16 @@ where
         let now = cache.clock.now();
         let is_due = |shard: &usize| !cache.store.has_nothing_due(*shard, now);
         let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
-        // In random order, so that where a budget cuts sweeps short no shard is always last.
+        // In random order, so that no shard is always last if the budget stops the sweeps.
         order.shuffle(&mut *cache.random());
-        self.todo
+        self.pending
             .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
-        self.at_pass = (self.report.looked_at, self.report.expired);
+        self.pass_start = (self.report.looked_at, self.report.expired);
         self.report.passes += 1;
     }
 }
 
-/// Begins to give back the memory of a shard that is sparse; tells whether it does.
+/// Starts to return the memory of a sparse shard; returns whether the shard is sparse.
 pub(crate) fn shrink<K, V, S>(cache: &SharedState<K, V, S>, shard: usize) -> bool
 where
     K: Hash + Eq,
@@ -370,7 +373,7 @@ where
         tracing::error!(
             cache = cache.name(),
             unhashed,
-            "the Hash of keys panicked as a table moved"
+            "hash of keys panicked while a table was resized"
         );
     }
     shrunk

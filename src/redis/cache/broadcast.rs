@@ -1,5 +1,5 @@
-//! What tells each expiration to all [`Events`](super::Events) of this process: one task for all of them, which
-//! reads the streams of the shards and fills a ring. It ends with the last of them, and begins with the next.
+//! Broadcast of expirations to all [`Events`](super::Events) of this process. One task reads the streams of the shards
+//! and sends into a broadcast channel. It ends with the last subscription, and the next subscription starts another.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,40 +20,43 @@ use super::{
     },
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
+    shard_hints::{CHECK_EVERY, ShardHints},
     state::{BroadcastItem, CacheState, Ring},
     stats::Counters,
-    watch::{CHECK_EVERY, Watch},
 };
 use crate::engine::event::Lagged;
 
-/// How many events are read of a shard at once.
+/// Maximum number of events read from a shard at once. The server executes nothing else during a script.
 const BATCH: usize = 64;
 
-/// Up to where a shard's stream is read.
+/// Position in a shard's stream.
 #[derive(Clone, Default)]
 struct StreamPosition {
     last_id: String,
-    /// How many had been added to the stream by then: what the stream says more of, and has not, is missed.
+    /// Number of entries added to the stream up to this position. Entries added since then that the stream no longer
+    /// has were missed.
     added: u64,
 }
 
-/// What `read_stream.lua` answers: the server's time, entries, whether there are more, the note of the news, the
-/// position after them, and how many were missed.
+/// Reply of `read_stream.lua`: the server's time, entries, whether there are more, the stream's version, the position
+/// after the entries (two fields), and the number of missed events.
 type ReadStreamReply = (u64, Vec<StreamEntry>, bool, String, String, u64, u64);
 
 struct BroadcastTask<K, V> {
+    /// Name of the cache, for log messages.
+    name: String,
     decoder: EventDecoder<K, V>,
     counters: Arc<Counters>,
     ring: Arc<Mutex<Ring<K, V>>>,
     sender: Sender<BroadcastItem<K, V>>,
-    /// For each shard.
+    /// By shard.
     positions: Vec<StreamPosition>,
-    watch: Watch,
-    /// The server did not answer the last time. It is logged once, not at each poll.
+    hints: ShardHints,
+    /// True if the last poll failed. An outage is logged once, not at each poll.
     is_unreachable: bool,
 }
 
-/// What is told from now on, by the task that runs or by one that is started.
+/// Subscribes to expirations from now on, and starts the task if it is not running.
 pub(super) async fn subscribe<K, V>(
     state: &CacheState<K, V>,
 ) -> Result<Receiver<BroadcastItem<K, V>>, Error>
@@ -61,9 +64,9 @@ where
     K: DeserializeOwned + Send + Sync + 'static,
     V: DeserializeOwned + Send + Sync + 'static,
 {
-    // Also where a task runs: what is due by now has then been moved to the streams, so that a subscriber is not
-    // told what expired before it came.
-    let positions = ends_of_streams(&state.commands).await?;
+    // Needed even if the task is running: it moves all entries that have expired by now to the streams, so that the
+    // subscriber does not receive events from before its subscription.
+    let positions = stream_ends(&state.commands).await?;
     let mut ring = lock(&state.ring);
     if let Some(sender) = ring.as_ref().and_then(WeakSender::upgrade) {
         return Ok(sender.subscribe());
@@ -72,20 +75,21 @@ where
     *ring = Some(sender.downgrade());
     drop(ring);
     let task = BroadcastTask {
+        name: state.name.clone(),
         decoder: state.event_decoder(),
         counters: state.counters.clone(),
         ring: state.ring.clone(),
         sender,
         positions,
-        watch: Watch::new(),
+        hints: ShardHints::new(),
         is_unreachable: false,
     };
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
     Ok(receiver)
 }
 
-/// Where the streams end, once all that is due is on them.
-async fn ends_of_streams(commands: &Commands) -> Result<Vec<StreamPosition>, Error> {
+/// Returns the ends of the streams, after all expired entries have been moved to them.
+async fn stream_ends(commands: &Commands) -> Result<Vec<StreamPosition>, Error> {
     let ends = (0..SHARDS).map(async |shard| {
         loop {
             let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg(0);
@@ -107,44 +111,45 @@ where
     async fn run(mut self, poll_every: Duration, mut stop: watch::Receiver<bool>) {
         loop {
             tokio::select! {
-                _ = stop.wait_for(|is_stopped| *is_stopped) => return self.end(),
+                _ = stop.wait_for(|is_stopped| *is_stopped) => return self.remove_ring(),
                 more = self.poll() => if more { continue },
             }
-            if self.ends_alone() {
+            if self.stop_if_unused() {
                 return;
             }
             tokio::select! {
-                _ = stop.wait_for(|is_stopped| *is_stopped) => return self.end(),
+                _ = stop.wait_for(|is_stopped| *is_stopped) => return self.remove_ring(),
                 () = sleep(poll_every) => {}
             }
         }
     }
 
-    /// Whether nobody listens any more. Under the lock, since `subscribe` may be about to: either it comes first
-    /// and is counted here, or it finds no ring and starts another task.
-    fn ends_alone(&self) -> bool {
+    /// Returns true if there are no subscribers left, and removes the channel. Under the lock, since `subscribe` may
+    /// run concurrently: it either gets its receiver first, which is counted here, or finds no channel and starts a
+    /// task.
+    fn stop_if_unused(&self) -> bool {
         let mut ring = lock(&self.ring);
-        let is_alone = self.sender.receiver_count() == 0;
-        if is_alone {
+        let is_unused = self.sender.receiver_count() == 0;
+        if is_unused {
             *ring = None;
         }
-        is_alone
+        is_unused
     }
 
-    fn end(self) {
+    fn remove_ring(self) {
         *lock(&self.ring) = None;
     }
 
-    /// Reads the shards in which there is something; whether more may be had at once.
+    /// Reads the shards that may have events; returns whether more can be read immediately.
     async fn poll(&mut self) -> bool {
         let commands = &self.decoder.commands;
-        let (may_read, mut failure) = self.watch.look(commands).await;
-        let due = (0..SHARDS).filter(|shard| may_read && self.watch.is_due(*shard));
+        let (may_read, mut failure) = self.hints.refresh(commands).await;
+        let due = (0..SHARDS).filter(|shard| may_read && self.hints.needs_read(*shard));
         let polls = due.map(async |shard| {
             let StreamPosition { last_id, added } = &self.positions[usize::from(shard)];
             let call = commands.read_stream(shard).arg(BATCH).arg(last_id).arg(*added);
-            // It reads what all groups have acked, which is not free.
-            let call = call.arg(u8::from(self.watch.is_check(shard)));
+            // Trimming reads the state of all groups, which is expensive, so only the periodic check does it.
+            let call = call.arg(u8::from(self.hints.needs_check(shard)));
             let client = commands.client.for_batches();
             let answer = call.send_idempotent::<ReadStreamReply>(&client).await;
             (shard, answer, Instant::now())
@@ -154,32 +159,33 @@ where
         for (shard, answer, local) in answers {
             let answer = match answer {
                 Ok(answer) => answer,
-                // The position stays: the next poll reads what this one would have.
+                // The position is unchanged, so that the next poll reads the same events.
                 Err(error) => {
                     failure = Some(error);
                     continue;
                 }
             };
-            let (server, entries, has_more, news, last_id, added, missed) = answer;
+            let (server, entries, has_more, stream_version, last_id, added, missed) = answer;
             let now = ClockPair { server, local };
             self.positions[usize::from(shard)] = StreamPosition { last_id, added };
-            self.watch.looked(shard, now, news, has_more, CHECK_EVERY);
+            self.hints.record_read(shard, now, stream_version, has_more, CHECK_EVERY);
             more |= has_more;
-            self.miss(missed);
+            self.report_missed(missed);
             for entry in entries {
-                self.tell(&EventRecord::from(entry), now);
+                self.publish(&EventRecord::from(entry), now);
             }
         }
         if let Some(error) = &failure
             && !self.is_unreachable
         {
-            tracing::warn!(error = error as &dyn std::error::Error, "expirations can't be read");
+            let error = error as &dyn std::error::Error;
+            tracing::warn!(cache = self.name, error, "failed to read expirations");
         }
         self.is_unreachable = failure.is_some();
         more && !self.is_unreachable
     }
 
-    fn tell(&self, record: &EventRecord, now: ClockPair) {
+    fn publish(&self, record: &EventRecord, now: ClockPair) {
         match self.decoder.decode(record, now) {
             Ok(event) => {
                 self.counters.event();
@@ -187,13 +193,13 @@ where
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "an expiration can't be decoded");
-                self.miss(1);
+                tracing::warn!(cache = self.name, error, "failed to decode an expiration");
+                self.report_missed(1);
             }
         }
     }
 
-    fn miss(&self, missed: u64) {
+    fn report_missed(&self, missed: u64) {
         if missed > 0 {
             self.counters.missed(missed);
             self.send(Err(Lagged(missed)));
@@ -201,7 +207,7 @@ where
     }
 
     fn send(&self, item: BroadcastItem<K, V>) {
-        // Nobody may listen any more, which is seen after this poll.
+        // An error means that there is no subscriber left, which `stop_if_unused` handles after this poll.
         let _ = self.sender.send(item);
     }
 }

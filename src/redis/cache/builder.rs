@@ -1,4 +1,4 @@
-//! How a [`Cache`] is set up: the settings and their defaults.
+//! Builder of a [`Cache`]: its settings and their defaults.
 
 use std::{
     fmt,
@@ -13,17 +13,17 @@ use tokio::sync::watch;
 use super::{
     super::{
         Client, Error, Format,
-        client::{Feed, LONGEST},
+        client::{Invalidations, MAX_DURATION},
         keyspace::Kind,
     },
     Cache,
     commands::Commands,
-    near::{Make, NearCache, Settings},
+    near::{MakeNearCache, NearCache, NearSettings},
     state::CacheState,
-    stats::{Counters, Counts},
+    stats::{Counters, NearCounters},
 };
 
-/// Sets up a [`Cache`]. Made by [`Cache::builder`].
+/// Builder of a [`Cache`]. Returned by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct CacheBuilder<K, V> {
     client: Client,
@@ -35,22 +35,22 @@ pub struct CacheBuilder<K, V> {
     lease: Duration,
     poll_every: Duration,
     stale: Duration,
-    near: Option<(usize, Make<V>)>,
+    near: Option<(usize, MakeNearCache<V>)>,
     near_max_age: Duration,
     types: PhantomData<fn() -> (K, V)>,
 }
 
 impl<K, V> Cache<K, V> {
-    /// The cache of that name, without a default TTL and without events.
+    /// Returns the cache named `name`, without a default TTL and without events.
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] for a name that can't be part of a key.
+    /// [`Error::Name`] if the name cannot be part of a key.
     pub fn new(client: &Client, name: &str) -> Result<Self, Error> {
         Self::builder(client, name).build()
     }
 
-    /// Sets up a cache.
+    /// Returns a builder for the cache named `name`.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -84,123 +84,130 @@ impl<K, V> Cache<K, V> {
 }
 
 impl<K, V> CacheBuilder<K, V> {
-    /// The TTL that [`Cache::set`] gives. Defaults to none: what is set lives until it is removed.
+    /// Sets the TTL that [`Cache::set`] gives to a value. Defaults to none: values are persistent.
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.time_to_live = Some(ttl);
         self
     }
 
-    /// How values are written, the same in all processes that share the name. Defaults to [`Format::Json`].
+    /// Sets the format of the values. All processes that share the name must use the same. Defaults to
+    /// [`Format::Json`].
     pub fn format(mut self, format: Format) -> Self {
         self.format = format;
         self
     }
 
-    /// Tells what expires to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
+    /// Publishes expirations to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
     /// [`on_expired`](Cache::on_expired). Defaults to no events, and to plain commands.
     ///
-    /// An expiration waits for its subscribers at most `retention` long: an outage of all of them that is
-    /// longer loses events, and for so long what died and was not told of takes the server's memory. Then it
-    /// leaves by itself, an eighth of that later at the latest. What stays are the names of the groups.
+    /// An expiration is kept for its subscribers for `retention`. If all subscribers are away for longer, events are
+    /// lost. Until then, expired values that were not published yet take memory on the server. They are deleted at the
+    /// latest an eighth of `retention` after it has passed. Only the names of the groups remain.
     ///
-    /// Redis' own notifications are not used: they come minutes late or never, and without the value. Here
-    /// the deadlines of a shard are a sorted set beside its records, and the value of what has one is there a second time,
-    /// as the first leaves with the deadline. Subscribers look [again and again](CacheBuilder::poll_every) whether something
-    /// is due. It is moved to a stream, with its value, by whoever comes first: a subscriber, or who writes to the key.
+    /// Redis' own keyspace notifications are not used: they arrive minutes late or never, and without the value.
+    /// Instead, the deadlines of each shard are in a sorted set next to its values. A value with a deadline is stored
+    /// twice, because Redis deletes the first copy at the deadline. Subscribers
+    /// [poll](CacheBuilder::poll_every) for expired entries. The first subscriber, or the first writer to the key,
+    /// moves the entry and its value to a stream.
     ///
-    /// All processes that share a name must have events, or none: what those without them write is told of to nobody, and
-    /// what they remove may be told of as expired. So may be what other programs delete, or the server evicts: it should
-    /// not (`maxmemory-policy noeviction`).
+    /// Either all processes that share a name must enable events, or none. Values written by a process without events
+    /// expire without an event, and values that it removes may be reported as expired. The same applies to values that
+    /// other programs delete or that the server evicts, so the server should not evict (`maxmemory-policy noeviction`).
     pub fn events(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
     }
 
-    /// How many events a subscriber of [`Cache::events`] may fall behind in this process before it misses
-    /// some. Defaults to 1,024.
+    /// Sets the number of events that a subscriber of [`Cache::events`] may fall behind in this process before it
+    /// misses some. Defaults to 1,024.
     ///
     /// # Panics
     ///
-    /// Where `events` is 0.
+    /// If `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events;
         self
     }
 
-    /// How long after a process has died others take over from it: the events of a [group](Cache::events_lossless), and
-    /// what it was [loading](Cache::get_or_set_with). The same in all processes that share the name. Defaults to 10 s.
+    /// Sets the time after which others take over from a crashed process: its events of a
+    /// [group](Cache::events_lossless), and its [loads](Cache::get_or_set_with). All processes that share the name must
+    /// use the same. Defaults to 10 s.
     ///
-    /// Who lives renews it in time, so what takes longer keeps its lease.
+    /// A running process renews its leases in time, so that longer work keeps its lease.
     ///
     /// # Panics
     ///
-    /// Where `lease` is less than a millisecond.
+    /// If `lease` is less than a millisecond.
     pub fn lease(mut self, lease: Duration) -> Self {
         assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
-        self.lease = lease.min(LONGEST);
+        self.lease = lease.min(MAX_DURATION);
         self
     }
 
-    /// How often a subscriber looks for what is due: the bound of the lag while it keeps up, with two
-    /// round trips to the server. Each look is one `MGET` of 32 small keys (in a cluster, 16 of two), and a script for each of 16 shards in which
-    /// something is to be had; where nothing is, less than two scripts a second. Defaults to 100 ms.
+    /// Sets the pause between two polls of a subscriber. It bounds the lag of a subscriber that keeps up, together with
+    /// two round trips to the server. Defaults to 100 ms.
+    ///
+    /// A poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each of the 16 shards
+    /// that has something to read. An idle subscriber sends less than two scripts per second.
     ///
     /// # Panics
     ///
-    /// Where `pause` is zero.
+    /// If `pause` is zero.
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
-        self.poll_every = pause.min(LONGEST);
+        self.poll_every = pause.min(MAX_DURATION);
         self
     }
 
-    /// How long after the end of a loaded value [`get_or_set_with`](Cache::get_or_set_with) and its like may still return
-    /// it, while one process in the fleet loads it anew in the background. Defaults to zero: a dead value is never
-    /// returned.
+    /// Sets the time after expiry during which [`get_or_set_with`](Cache::get_or_set_with) and the other loader methods
+    /// may still return a loaded value, while one process loads it again in the background. Defaults to zero: an
+    /// expired value is never returned.
     ///
-    /// The server keeps such a value once more beside it, until then; each verb that writes is a script. All processes that
-    /// share a name must have this, or none. What [`set`](Cache::set) and its like have put is never stale: they, `update`,
-    /// a new TTL, `remove` and `clear` end the staleness of what was there. A refresh that fails is tried again no sooner
-    /// than a second later, by whatever process. With [events](CacheBuilder::events), a value is told of when it dies.
+    /// The server keeps a second copy of such a value until the window ends, and every method that writes becomes a
+    /// script. Either all processes that share a name must set this, or none. Only loaded values become stale, not
+    /// values written by [`set`](Cache::set) and its variants. All writes of a key (these methods, `update`, a new TTL,
+    /// `remove`, `clear`) end the staleness of its previous value. A failed refresh is retried after a second at the
+    /// earliest, by any process. With [events](CacheBuilder::events), the event is published when the value expires.
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
         self.stale = window;
         self
     }
 
-    /// For how long an answer that is kept [near](CacheBuilder::near) may be used, whatever happens: counted from before its
-    /// question was sent. Defaults to one second. Of zero nothing is kept, and callers still share a question.
+    /// Sets the maximum age of a [near](CacheBuilder::near) answer under all conditions, counted from before the
+    /// request was sent. Defaults to one second. With zero, nothing is cached in the process, but concurrent callers
+    /// still share a request.
     ///
-    /// In peace it matters little, as changes are told of. It is what bounds staleness where a network goes silent without
-    /// telling anybody (then the server is asked each second whether it is there, so that even with more than that
-    /// nothing older than about 1.5 s is answered), and where a cluster's slot is moved.
+    /// In normal operation this setting matters little, because the server reports changes. It bounds staleness if a
+    /// cluster moves a slot, or if a network drops packets without closing the connection. In the second case, the
+    /// connection is probed every second, so that even with a higher setting no answer is older than about 1.5 s.
     pub fn near_max_age(mut self, max_age: Duration) -> Self {
         self.near_max_age = max_age;
         self
     }
 
-    /// Makes the cache. Nothing is sent.
+    /// Builds the cache. Sends nothing to the server.
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] for a name that can't be part of a key.
+    /// [`Error::Name`] if the name cannot be part of a key.
     pub fn build(self) -> Result<Cache<K, V>, Error> {
         let client = match self.near {
             Some((max_entries, _)) => {
                 let keyspace = self.client.keyspace(Kind::Cache, &self.name)?;
-                self.client.telling(Arc::new(Feed::new(keyspace, max_entries)))
+                self.client.with_tracking(Arc::new(Invalidations::new(keyspace, max_entries)))
             }
             None => self.client,
         };
         let commands = Arc::new(Commands::new(&client, &self.name, self.retention, self.stale)?);
         let near = self.near.map(|(max_entries, make)| {
-            let settings = Settings { max_entries, max_age: self.near_max_age };
+            let settings = NearSettings { max_entries, max_age: self.near_max_age };
             make(settings, commands.clone(), self.format, self.name.clone())
         });
-        let counts = near.clone().map(|near| near as Arc<dyn Counts>);
+        let counts = near.clone().map(|near| near as Arc<dyn NearCounters>);
         let counters = Arc::new(Counters::new(counts));
         #[cfg(feature = "metrics")]
-        super::metrics::follow(&self.name, &counters);
+        super::metrics::register_cache(&self.name, &counters);
         let state = CacheState {
             name: self.name,
             commands,
@@ -220,45 +227,50 @@ impl<K, V> CacheBuilder<K, V> {
 }
 
 impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> {
-    /// Keeps up to `max_entries` answers in this process, for as long as the server promises to tell of changes. Defaults to
+    /// Caches up to `max_entries` answers in this process, while the server guarantees to report changes. Defaults to
     /// none.
     ///
-    /// `get`, `get_many`, `contains_key` and the verbs that load are answered here where the key is kept, which takes about as
-    /// long as a `get` of the embedded [`Cache`](crate::Cache), which keeps them. That there is no value is kept too. Who
-    /// misses the same key at the same time shares one question. All other verbs ask the server, as ever.
+    /// **No call returns a value that is older than what this process had read or written for that key before the call
+    /// of the embedded [`Cache`](crate::Cache), which stores the answers. A missing value (`None`) is cached too.
+    /// Callers that miss the same key concurrently share one request. All other methods still ask the server.
     ///
-    /// # What it promises
+    /// # Guarantees
     ///
-    /// **No call returns a value of a key that is older than what this process had seen or written of it before the call
-    /// began, `None` included**: over all clones of the handle and all tasks, also where an answer was lost, a call was
-    /// dropped, or a connection was cut. (Another cache that is built with the same name is another process in this.)
+    /// **No call returns a value that is older than what this process had read or written for that key before the call
+    /// began; `None` counts as a value.** This holds across all clones of the handle and all tasks, even if a reply was
+    /// lost, a call was dropped, or a connection was closed. (Another cache built with the same name counts as another
+    /// process.)
     ///
-    /// A change by another process, or by the server (what expires, or is evicted), is seen as soon as the server has told
-    /// of it: in peace within some milliseconds. Whatever happens, nothing older than
-    /// [`near_max_age`](CacheBuilder::near_max_age) is answered, and no value beyond the TTL that it had.
+    /// A change by another process or by the server (expiry, eviction) is visible as soon as the server has reported
+    /// it, in normal operation within a few milliseconds. Under all conditions, no answer is older than
+    /// [`near_max_age`](CacheBuilder::near_max_age), and no value is returned beyond its TTL.
     ///
-    /// What [`stale_while_revalidate`](CacheBuilder::stale_while_revalidate) lets a verb that loads return is as stale as it
-    /// says, and [`iter`](Cache::iter) as weakly consistent. What a failover loses is lost here too: a replica that takes its master's place without the last writes has older
-    /// values than were seen, and nobody can tell.
+    /// Three things are outside these guarantees. Values in their
+    /// [stale window](CacheBuilder::stale_while_revalidate) are as stale as documented there. [`iter`](Cache::iter) is
+    /// weakly consistent. And a failover to a replica that lacks the last writes brings back older values, which no
+    /// client can detect.
     ///
-    /// # How
+    /// # How it works
     ///
-    /// The cache has connections of its own, one to each master, by which all of its verbs go, in RESP3 with `CLIENT TRACKING
-    /// ON BCAST PREFIX fleeting:cache1:{name:`. A server answers and tells in one order: so whoever has an answer has
-    /// been told of all that was changed before it. Whatever is learnt of a key in another way, or was sent about it, ends what
-    /// is kept of it. A connection that ends, is silent, or is replaced, a slot that moves, `FLUSHALL`: nothing that was
-    /// kept before is used any more, and what the next connection answers is kept again.
+    /// The cache has its own connections, one to each master, which carry all its commands in RESP3 with
+    /// `CLIENT TRACKING ON BCAST PREFIX fleeting:cache1:{name:`. The server sends replies and invalidations in one
+    /// order, so that a client that has a reply has received all earlier invalidations. A key's cached answer is also
+    /// discarded if the process learns about the key in another way, or writes to it. All cached answers are discarded
+    /// if a connection ends, is silent or is replaced, if a slot moves, or after `FLUSHALL`. Replies on the next
+    /// connection are cached again.
     ///
-    /// # Costs
+    /// # Cost
     ///
-    /// A miss is a `GET` and a `PTTL` at once. What `get_many` does not find is asked for together: one script reads a
-    /// thousand keys, or a mebibyte of values; in a cluster, those of one of 16 shards, four of them at a time. A process is told of each key
-    /// of the cache that is changed, whether it keeps it or not: for what is written more often than it is read this is no
-    /// gain. Where nothing else is asked, the server is asked each second for a sign of life. A process takes the memory of
-    /// `max_entries` values, as the bounded cache chooses them, and 32 to 48 bytes for each.
+    /// A miss is a `GET` and a `PTTL` in one round trip. The misses of a `get_many` are read together: one script reads
+    /// up to a thousand keys or a mebibyte of values; in a cluster, one script per shard, four at a time.
     ///
-    /// Where the server does not tell, nothing is kept, each read is a question, and a warning is logged once: in RESP2, or
-    /// without the right to `CLIENT TRACKING`.
+    /// A process receives an invalidation for each changed key of the cache, even for keys that it does not cache. Keys
+    /// that are written more often than read therefore gain nothing. An idle connection is probed every second. The
+    /// near cache takes the memory of up to `max_entries` values, chosen by the bounded embedded cache, and 32 to 48
+    /// bytes for each.
+    ///
+    /// If the server cannot report changes (RESP2, or no permission for `CLIENT TRACKING`), nothing is cached, each
+    /// read is a request, and a warning is logged once.
     ///
     /// ```no_run
     /// use fleeting::redis::{Cache, Client};
@@ -266,14 +278,14 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
     /// let prices: Cache<String, u64> = Cache::builder(&client, "prices").near(10_000).build()?;
     /// prices.get("tea").await?; // asks the server
-    /// prices.get("tea").await?; // is answered here, until somebody writes to it
+    /// prices.get("tea").await?; // answered locally until the key is written
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Panics
     ///
-    /// Where `max_entries` is 0.
+    /// If `max_entries` is 0.
     pub fn near(mut self, max_entries: usize) -> Self {
         assert!(max_entries > 0, "near must be at least 1, got {max_entries}");
         self.near = Some((max_entries, NearCache::<V>::make));

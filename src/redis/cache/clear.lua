@@ -1,14 +1,14 @@
--- Takes out all that is under keys of one shard, with what was to tell of it. What another program put there stays.
+-- Removes all entries of keys of one shard. Values of another type stay, since another program wrote them.
 --
 -- KEYS      as in prelude.lua, of each key
--- ARGV[2]   and what follows: the keys
+-- ARGV[2]   and the following: the keys
 -- Returns nothing.
 
 for at = 2, #ARGV do
     local record, shadow, load = KEYS[3 * at - 5], KEYS[3 * at - 4], KEYS[3 * at - 3]
     if redis.call('TYPE', record).ok == 'string' then
-        settle(ARGV[at], shadow)
+        expire_if_due(ARGV[at], shadow)
         redis.call('UNLINK', record, load)
-        forget(ARGV[at], shadow)
+        unindex(ARGV[at], shadow)
     end
 end

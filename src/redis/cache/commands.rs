@@ -1,11 +1,12 @@
-//! What each verb of a [`Cache`](super::Cache) sends: one call, which is made here and sent there.
+//! Commands and scripts of the methods of a [`Cache`](super::Cache). Calls are built here and sent by the methods.
 //!
-//! 1. A record is a plain string with the server's own TTL, which it does not outlive: reads are plain commands. With
-//!    subscribers (`retention`) what changes is a script, which also keeps what is to be told: see prelude.lua.
-//! 2. A write to a key ends the load of it that is under way (seek.lua): in the same script, or where it lives on for long
-//!    by being there when that is to be put. So a plain `SET` is enough for most.
-//! 3. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
-//!    and lives no shorter than its TTL and less than a millisecond longer.
+//! 1. A record is a plain string with the server's own TTL, so that reads are plain commands. With events
+//!    (`retention`), writes are scripts, which also keep the values whose expiry is to be published: see `prelude.lua`.
+//! 2. A write to a key invalidates the load of that key (`lookup_lease.lua`), either in the same script, or implicitly:
+//!    a value with a long TTL is still there when the load publishes its result, which is then discarded. So a plain
+//!    `SET` is enough for most writes.
+//! 3. Deadlines are in the server's milliseconds. A value is expired from the millisecond of its deadline on, which is
+//!    never before its TTL has elapsed, and less than a millisecond after that.
 
 use std::{ops::Range, time::Duration};
 
@@ -17,7 +18,7 @@ use super::{
         keyspace::{Keyspace, Kind, SHARDS, shard},
         script::{Call, Script},
     },
-    expiry::{Expiry, LONGEST},
+    expiry::{Expiry, MAX_TTL_MILLIS},
 };
 use crate::engine::ttl::When;
 
@@ -25,7 +26,7 @@ const PRELUDE: &str = include_str!("prelude.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
 static WRITE: Script =
-    Script::new([include_str!("write_most.lua"), PRELUDE, include_str!("write.lua")]);
+    Script::new([include_str!("write_fast_path.lua"), PRELUDE, include_str!("write.lua")]);
 static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
 static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
@@ -34,12 +35,12 @@ static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
 static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
 static SET_MANY: Script =
     Script::new([PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
-static SEEK: Script = Script::new([include_str!("seek.lua")]);
-static HOLD: Script = Script::new([include_str!("hold.lua")]);
+static LOOKUP_LEASE: Script = Script::new([include_str!("lookup_lease.lua")]);
+static UPDATE_LEASE: Script = Script::new([include_str!("update_lease.lua")]);
 static PUBLISH: Script =
     Script::new([PRELUDE, include_str!("put.lua"), include_str!("publish.lua")]);
-/// A command that changes a value, which ends the load of its key where it did.
-static CHANGE: Script = Script::new(["\
+/// Runs a command that changes a value, and invalidates the load of its key if the value was changed.
+static CHANGE_AND_END_LOAD: Script = Script::new(["\
     local answer = redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))
     if answer ~= 0 then redis.call('UNLINK', KEYS[2]) end
     return answer"]);
@@ -50,35 +51,35 @@ static READ_GROUP: Script =
 static READ_STREAM: Script =
     Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_stream.lua")]);
 
-/// The keys of a cache, and what is sent about them.
+/// Keys of a cache, and the calls that use them.
 pub(super) struct Commands {
     pub(super) client: Client,
     pub(super) keyspace: Keyspace,
-    /// For how many milliseconds an expiration waits for its subscribers; `None` where there are none.
+    /// Retention of expirations for their subscribers, in milliseconds; `None` without events.
     retention: Option<u64>,
-    /// For how many milliseconds what was loaded may be used after its end.
+    /// Stale window of loaded values, in milliseconds.
     stale: u64,
     shards: Vec<ShardKeys>,
 }
 
-/// What a shard has beside its records, for subscribers. Its index is of the keyspace.
+/// Keys of a shard in addition to its records. The key of its index is made by the keyspace.
 struct ShardKeys {
-    /// What has expired and waits for subscribers.
+    /// Stream of expirations.
     stream: Vec<u8>,
     groups: Vec<u8>,
-    /// What changes whenever all is cleared, for loads that are under way then.
+    /// Set to a new random value by `clear`, which invalidates the loads in progress.
     cleared: Vec<u8>,
-    /// The two notes of prelude.lua.
-    soonest: Vec<u8>,
-    told: Vec<u8>,
+    /// The two hints of `prelude.lua`. `.soonest` and `.told` on the server, which must not change.
+    earliest_deadline: Vec<u8>,
+    stream_version: Vec<u8>,
 }
 
-/// A script reads so many keys at most, as all others wait meanwhile.
-pub(super) const MANY: usize = 1_000;
+/// Maximum number of keys that a script reads, because the server executes nothing else in the meantime.
+pub(super) const MAX_KEYS_PER_READ: usize = 1_000;
 
-/// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
-/// that a client gives it is none.
-const BATCH_BYTES: usize = 1 << 20;
+/// Number of value bytes after which a script stops reading. The server executes nothing else in the meantime, and a
+/// reply that takes longer than the client's timeout would be lost.
+const MAX_REPLY_BYTES: usize = 1 << 20;
 
 impl Commands {
     pub(super) fn new(
@@ -89,26 +90,26 @@ impl Commands {
     ) -> Result<Self, Error> {
         let keyspace = client.keyspace(Kind::Cache, name)?;
         let shards = (0..SHARDS).map(|shard| {
-            let beside = |what: &str| [keyspace.index(shard), what.as_bytes()].concat();
+            let with_suffix = |suffix: &str| [keyspace.index(shard), suffix.as_bytes()].concat();
             ShardKeys {
-                stream: beside(".expired"),
-                groups: beside(".groups"),
-                cleared: beside(".cleared"),
-                soonest: beside(".soonest"),
-                told: beside(".told"),
+                stream: with_suffix(".expired"),
+                groups: with_suffix(".groups"),
+                cleared: with_suffix(".cleared"),
+                earliest_deadline: with_suffix(".soonest"),
+                stream_version: with_suffix(".told"),
             }
         });
         let shards = shards.collect();
         let retention = retention.map(|time| match Expiry::of(time) {
             Expiry::Immediate => 1,
             Expiry::After(time) => time,
-            Expiry::Never => LONGEST as u64,
+            Expiry::Never => MAX_TTL_MILLIS as u64,
         });
-        let stale = Expiry::of(stale).milliseconds().unwrap_or(LONGEST as u64);
+        let stale = Expiry::of(stale).milliseconds().unwrap_or(MAX_TTL_MILLIS as u64);
         Ok(Self { client: client.clone(), shards, keyspace, retention, stale })
     }
 
-    /// Whether expirations are told to subscribers.
+    /// Returns whether expirations are published to subscribers.
     pub(super) fn has_events(&self) -> bool {
         self.retention.is_some()
     }
@@ -117,7 +118,7 @@ impl Commands {
         self.command("GET", key)
     }
 
-    /// As of `PTTL`.
+    /// Replies as `PTTL`.
     pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
         self.command("PTTL", key)
     }
@@ -125,46 +126,48 @@ impl Commands {
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
             (None, Expiry::Immediate) => self.remove(key),
-            (None, Expiry::After(ttl)) => self.change("GETEX", key, expiry).arg("PX").arg(ttl),
+            (None, Expiry::After(ttl)) => {
+                self.changing_command("GETEX", key, expiry).arg("PX").arg(ttl)
+            }
             (None, Expiry::Never) => self.command("GETEX", key).arg("PERSIST"),
             (Some(_), _) => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg("GETEX"),
         }
     }
 
     pub(super) fn set(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        let set = |key| self.change("SET", key, expiry).arg(value);
+        let set = |key| self.changing_command("SET", key, expiry).arg(value);
         match (self.retention, expiry) {
-            // What it replaces leaves all the same, and is returned.
+            // Redis rejects a TTL of 0. The new value is expired immediately; the old one is removed and returned.
             (None, Expiry::Immediate) => self.remove(key),
             (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl).arg("GET"),
             (None, Expiry::Never) => set(key).arg("GET"),
-            (Some(_), _) if self.is_seen(expiry) => self.write(key, value, expiry, "LONG"),
+            (Some(_), _) if self.outlives_loads(expiry) => self.write(key, value, expiry, "LONG"),
             (Some(_), _) => self.write(key, value, expiry, "SET"),
         }
     }
 
     pub(super) fn set_nx(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        let set = |key| self.change("SET", key, expiry).arg(value).arg("NX");
+        let set = |key| self.changing_command("SET", key, expiry).arg(value).arg("NX");
         match (self.retention, expiry) {
             (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl),
             (None, Expiry::Never) => set(key),
-            // Dead at once: the script answers whether it could have been set, and leaves nothing.
+            // Expires immediately: the script returns whether the key was free, and leaves no value.
             _ => self.write(key, value, expiry, "NX"),
         }
     }
 
-    /// `expiry` is for a value that replaces none.
+    /// `expiry` applies if there is no live value whose TTL could be kept.
     pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
-            // What replaces none gets no TTL by it, as it should. Any other TTL needs a look at what is there.
+            // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
             (None, Expiry::Never) => {
-                self.change("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
+                self.changing_command("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
             }
             _ => self.write(key, value, expiry, "KEEPTTL"),
         }
     }
 
-    /// Puts `new` where `old` is.
+    /// Writes `new` if the live value is `old`.
     pub(super) fn compare_and_swap(&self, key: &[u8], old: &[u8], new: &[u8]) -> Call<'_> {
         self.key_script(&COMPARE_AND_SWAP, key).arg(old).arg(new)
     }
@@ -177,8 +180,8 @@ impl Commands {
             When::Sooner => "LT",
         });
         match (self.retention, expiry.milliseconds()) {
-            // Without a TTL it is no `PEXPIRE`, and `PERSIST` knows no conditions.
-            (None, Some(ttl)) => self.change("PEXPIRE", key, expiry).arg(ttl).arg(how),
+            // No TTL is the job of `PERSIST`, which takes no conditions: the script handles it.
+            (None, Some(ttl)) => self.changing_command("PEXPIRE", key, expiry).arg(ttl).arg(how),
             _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
         }
     }
@@ -196,7 +199,7 @@ impl Commands {
 
     pub(super) fn remove(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.change("GETDEL", key, Expiry::Immediate),
+            None => self.changing_command("GETDEL", key, Expiry::Immediate),
             Some(_) => self.key_script(&REMOVE, key).arg(""),
         }
     }
@@ -208,59 +211,70 @@ impl Commands {
         }
     }
 
-    /// The live values of keys of one shard: of the first ones, as many as one answer holds.
+    /// Reads the live values of keys of one shard: of the first keys, as many as fit in a reply.
     pub(super) fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
-        GET_MANY.call(&self.plain_records_of(keys)).arg(BATCH_BYTES)
+        GET_MANY.call(&self.records_of(keys)).arg(MAX_REPLY_BYTES)
     }
 
-    /// The same with their TTLs.
+    /// Reads the same values with their TTLs.
     pub(super) fn read_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
-        READ_MANY.call(&self.plain_records_of(keys)).arg(BATCH_BYTES)
+        READ_MANY.call(&self.records_of(keys)).arg(MAX_REPLY_BYTES)
     }
 
-    /// For each shard a key that there can't be.
+    /// Returns, for each shard, a key that no record can have. It stands for the shard's slot.
     pub(super) fn absent(&self) -> Vec<Vec<u8>> {
         (0..SHARDS).map(|shard| [self.keyspace.index(shard), b".none"].concat()).collect()
     }
 
-    /// Takes keys of one shard out.
+    /// Removes keys of one shard.
     pub(super) fn clear<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
-        let call = self.shard_script(&CLEAR, shard, self.records_of(keys));
+        let call = self.shard_script(&CLEAR, shard, self.key_triples(keys));
         keys.iter().fold(call, |call, key| call.arg(key.as_ref()))
     }
 
-    /// Lets whoever loads put nothing, and forgets what is stale.
+    /// Invalidates all loads in progress and all stale values of a shard.
     pub(super) fn clear_loads(&self, shard: u16) -> Call<'_> {
-        /// Longer than any load, beside what is stale.
+        /// Longer than any load. The stale window is added.
         const DAY: u64 = 86_400_000;
         let cleared = &self.shards[usize::from(shard)].cleared;
         let unique: u64 = rand::make_rng::<SmallRng>().random();
         Call::command("SET", cleared).arg(unique).arg("PX").arg(self.stale.saturating_add(DAY))
     }
 
-    /// Puts values at keys of one shard.
+    /// Writes values at keys of one shard.
     pub(super) fn set_many(&self, entries: &[&(Vec<u8>, Vec<u8>)], expiry: Expiry) -> Call<'_> {
         let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| &key[..]).collect();
         let shard = keys.first().map_or(0, |key| shard(key));
-        let call = self.shard_script(&SET_MANY, shard, self.records_of(&keys));
+        let call = self.shard_script(&SET_MANY, shard, self.key_triples(&keys));
         let call = call.arg(expiry.arg());
         entries.iter().fold(call, |call, (key, value)| call.arg(&key[..]).arg(&value[..]))
     }
 
-    /// What who wants a value finds; with a lease, it gets that where there is none to find and nobody loads it.
-    pub(super) fn seek(&self, key: &[u8], lease: Option<(&str, Duration)>) -> Call<'_> {
+    /// Reads the live value, or the stale value while it is loaded. With `lease`, also takes the lease if there is no
+    /// live value and no other process holds the lease.
+    pub(super) fn lookup_lease(&self, key: &[u8], lease: Option<(&str, Duration)>) -> Call<'_> {
         let cleared = self.shards[usize::from(shard(key))].cleared.clone();
-        let (token, length) = lease.unwrap_or_default();
-        let call = SEEK.call(&[self.keyspace.record(key), self.load_of(key), cleared]);
-        call.arg(token).arg(Expiry::of(length).arg())
+        let (token, duration) = lease.unwrap_or_default();
+        let call = LOOKUP_LEASE.call(&[self.keyspace.record(key), self.load_key(key), cleared]);
+        call.arg(token).arg(Expiry::of(duration).arg())
     }
 
-    /// Renews a lease; for zero it is given back. It is `whose` from then on.
-    pub(super) fn hold(&self, key: &[u8], token: &str, length: Duration, whose: &str) -> Call<'_> {
-        HOLD.call(&[self.load_of(key)]).arg(token).arg(Expiry::of(length).arg()).arg(whose)
+    /// Renews a lease held with `token` and hands it to `holder`; a `duration` of zero releases it.
+    pub(super) fn update_lease(
+        &self,
+        key: &[u8],
+        token: &str,
+        duration: Duration,
+        holder: &str,
+    ) -> Call<'_> {
+        UPDATE_LEASE
+            .call(&[self.load_key(key)])
+            .arg(token)
+            .arg(Expiry::of(duration).arg())
+            .arg(holder)
     }
 
-    /// Puts what was loaded with a lease.
+    /// Writes a loaded value if the lease is still held.
     pub(super) fn publish(
         &self,
         key: &[u8],
@@ -268,13 +282,13 @@ impl Commands {
         value: &[u8],
         expiry: Expiry,
     ) -> Call<'_> {
-        let mut keys = self.records_of(&[key]);
+        let mut keys = self.key_triples(&[key]);
         keys.push(self.shards[usize::from(shard(key))].cleared.clone());
         let call = self.shard_script(&PUBLISH, shard(key), keys);
         call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale)
     }
 
-    /// Whether anything is used after its end.
+    /// Returns whether loaded values have a stale window.
     pub(super) fn keeps_stale(&self) -> bool {
         self.stale > 0
     }
@@ -287,21 +301,23 @@ impl Commands {
         Call::command("XACK", &self.shards[usize::from(shard)].stream).arg(group).arg(id)
     }
 
-    /// The caller adds the arguments.
+    /// The caller adds the arguments: see `read_group.lua`.
     pub(super) fn read_group(&self, shard: u16) -> Call<'_> {
         self.subscriber_script(&READ_GROUP, shard)
     }
 
-    /// The caller adds the arguments.
+    /// The caller adds the arguments: see `read_stream.lua`.
     pub(super) fn read_stream(&self, shard: u16) -> Call<'_> {
         self.subscriber_script(&READ_STREAM, shard)
     }
 
-    /// The two notes of each of some shards, in turns: its soonest deadline, and what changes with its news.
-    pub(super) fn notes(&self, shards: Range<u16>) -> Call<'_> {
+    /// Reads the two hints of each of these shards in turn: its earliest deadline and the version of its stream.
+    pub(super) fn shard_hints(&self, shards: Range<u16>) -> Call<'_> {
         let shards = &self.shards[usize::from(shards.start)..usize::from(shards.end)];
-        let notes = shards.iter().flat_map(|shard| [&shard.soonest, &shard.told]);
-        notes.skip(1).fold(Call::command("MGET", &shards[0].soonest), |call, key| call.arg(key))
+        let keys =
+            shards.iter().flat_map(|shard| [&shard.earliest_deadline, &shard.stream_version]);
+        keys.skip(1)
+            .fold(Call::command("MGET", &shards[0].earliest_deadline), |call, key| call.arg(key))
     }
 
     fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, how: &str) -> Call<'_> {
@@ -312,38 +328,39 @@ impl Commands {
         Call::command(command, &self.keyspace.record(key))
     }
 
-    /// A command after which a value lives for as long.
-    fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
-        if self.is_seen(expiry) {
+    /// Returns a command that leaves the value with this expiry, wrapped in a script if it must invalidate a load.
+    fn changing_command(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
+        if self.outlives_loads(expiry) {
             return self.command(command, key);
         }
-        CHANGE.call(&[self.keyspace.record(key), self.load_of(key)]).arg(command)
+        CHANGE_AND_END_LOAD.call(&[self.keyspace.record(key), self.load_key(key)]).arg(command)
     }
 
-    /// Whether what lives for as long is found by whoever loads the key, so that nobody has to end the load.
-    fn is_seen(&self, expiry: Expiry) -> bool {
+    /// Returns whether a value with this expiry is still there when a load in progress ends, so that the load notices
+    /// the write by itself. With a stale window this is not enough, because the write must also end the staleness.
+    fn outlives_loads(&self, expiry: Expiry) -> bool {
         expiry.is_long() && !self.keeps_stale()
     }
 
     fn key_script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
-        self.shard_script(script, shard(key), self.records_of(&[key])).arg(key)
+        self.shard_script(script, shard(key), self.key_triples(&[key])).arg(key)
     }
 
-    /// For each key its record, its shadow, and its load.
-    fn records_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
+    /// Returns the keys of the record, the shadow and the load of each key.
+    fn key_triples<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
         let records = keys.iter().flat_map(|key| {
             let key = key.as_ref();
             let shadow = [self.keyspace.index(shard(key)), b".value:", key].concat();
-            [self.keyspace.record(key), shadow, self.load_of(key)]
+            [self.keyspace.record(key), shadow, self.load_key(key)]
         });
         records.collect()
     }
 
-    fn plain_records_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
+    fn records_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
         keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect()
     }
 
-    fn load_of(&self, key: &[u8]) -> Vec<u8> {
+    fn load_key(&self, key: &[u8]) -> Vec<u8> {
         [self.keyspace.index(shard(key)), b".load:", key].concat()
     }
 
@@ -351,15 +368,19 @@ impl Commands {
         self.shard_script(script, shard, vec![self.shards[usize::from(shard)].groups.clone()])
     }
 
-    /// A script about a shard; `keys` come first of those that its prelude reads.
+    /// Returns a call of a script about one shard. `keys` precede the shard's own keys, as `prelude.lua` reads them.
     fn shard_script(
         &self,
         script: &'static Script,
         shard: u16,
         mut keys: Vec<Vec<u8>>,
     ) -> Call<'_> {
-        let ShardKeys { stream, soonest, told, .. } = &self.shards[usize::from(shard)];
-        keys.extend([self.keyspace.index(shard), stream, soonest, told].map(<[u8]>::to_vec));
+        let ShardKeys { stream, earliest_deadline, stream_version, .. } =
+            &self.shards[usize::from(shard)];
+        keys.extend(
+            [self.keyspace.index(shard), stream, earliest_deadline, stream_version]
+                .map(<[u8]>::to_vec),
+        );
         script.call(&keys).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
     }
 }

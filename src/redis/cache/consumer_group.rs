@@ -1,9 +1,9 @@
-//! What brings each expiration to one subscriber of a group, at least once: a task for each
-//! [`LosslessEvents`](super::LosslessEvents), which reads events off the streams (`XREADGROUP`), renews their
-//! leases while they are here, and acks them.
+//! Delivery of expirations to one subscriber of a group, at least once. Each [`LosslessEvents`](super::LosslessEvents)
+//! has a task that reads events from the streams (`XREADGROUP`), renews their leases while they are in this process,
+//! and acks them.
 //!
-//! On the server all subscribers of a group are one consumer. A lease is how long an entry has been pending
-//! there; whoever polls takes over what is pending longer (`XAUTOCLAIM`).
+//! On the server, all subscribers of a group are one consumer. The lease of an event is the time for which it has been
+//! pending: each poll takes over events that have been pending for longer (`XAUTOCLAIM`).
 
 use std::{
     collections::BTreeSet,
@@ -29,52 +29,52 @@ use super::{
         script::Call,
     },
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
+    shard_hints::{CHECK_EVERY, ShardHints},
     state::CacheState,
     stats::Counters,
-    watch::{CHECK_EVERY, Watch},
 };
 use crate::engine::event::Event;
 
-/// How many events wait in this process for their subscriber, at most.
-const CAPACITY: usize = 1_024;
+/// Maximum number of events that are buffered in this process for a subscriber.
+const BUFFER_CAPACITY: usize = 1_024;
 
-/// Of how many it asks at once of a shard: a script that is long keeps all others waiting.
+/// Maximum number of events read from a shard at once. The server executes nothing else during a script.
 const BATCH: usize = 64;
 
-/// After so many bytes of events that wait, none is read ahead.
-const MANY_BYTES: usize = 16 << 20;
+/// Bytes of buffered events at which no more are read ahead.
+const MAX_BUFFERED_BYTES: usize = 16 << 20;
 
-/// What comes to the subscriber.
+/// Item of the channel from the task to the subscriber.
 pub(super) enum Delivery<K, V> {
-    /// With its size.
+    /// An event and its size in bytes.
     Event(StreamId, Event<K, V>, usize),
     Undecodable(StreamId, Error, usize),
-    /// The server did not answer.
+    /// The server has become unreachable.
     Unreachable(Error),
 }
 
-/// Where an event is on the server.
+/// Location of an event on the server.
 #[derive(Clone, Debug)]
 pub(super) struct StreamId {
     pub(super) shard: u16,
     pub(super) entry: String,
 }
 
-/// What the subscriber answers to an event.
+/// Reply of the subscriber to an event.
 pub(super) enum Acknowledgement {
-    /// It is done with.
+    /// The event was processed.
     Ack(StreamId),
-    /// It was never looked at: another subscriber shall have it at once.
+    /// The event was never received: another subscriber should get it immediately.
     Nack(StreamId),
 }
 
-/// What a subscriber has of its task.
+/// The subscriber's ends of the channels to its task.
 pub(super) struct Subscription<K, V> {
     pub(super) deliveries: mpsc::Receiver<Delivery<K, V>>,
-    /// Without a bound, since a subscriber is dropped without awaiting.
+    /// Unbounded, because the `Drop` of a subscription cannot wait.
     pub(super) acknowledgements: mpsc::UnboundedSender<Acknowledgement>,
-    /// The sizes of the deliveries that wait, together.
-    pub(super) waiting_bytes: Arc<AtomicUsize>,
+    /// Total size of the buffered deliveries.
+    pub(super) buffered_bytes: Arc<AtomicUsize>,
 }
 
 struct ConsumerTask<K, V> {
@@ -82,33 +82,33 @@ struct ConsumerTask<K, V> {
     counters: Arc<Counters>,
     group: Arc<str>,
     lease: Duration,
-    /// `None` once the subscription is to end: nothing new is taken then.
+    /// `None` once the subscription is ending: no further events are read.
     deliveries: Option<mpsc::Sender<Delivery<K, V>>>,
     acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
-    waiting_bytes: Arc<AtomicUsize>,
+    buffered_bytes: Arc<AtomicUsize>,
     shards: Vec<ShardConsumer>,
-    watch: Watch,
+    hints: ShardHints,
     leases_renewed: Instant,
-    /// The server did not answer the last time. The subscriber is told once, not at each poll.
+    /// True if the last poll failed. An outage is reported to the subscriber once, not at each poll.
     is_unreachable: bool,
 }
 
-/// What this subscriber has of a shard, and what the server has not heard of it yet.
+/// Events of a shard that this subscriber has leased, and acknowledgements that were not sent yet.
 #[derive(Default)]
 struct ShardConsumer {
-    /// Ids of what is in this process and not acknowledged.
+    /// Ids of events in this process that are not acknowledged.
     leased: BTreeSet<String>,
-    /// Ids that the next poll tells the server. They stay until it has answered, as it may not have heard them;
-    /// to tell it twice changes nothing.
+    /// Ids that the next poll sends. They are kept until the server has replied, because a request may be lost; to send
+    /// them twice changes nothing.
     acked: Vec<String>,
     nacked: Vec<String>,
 }
 
-/// What `read_group.lua` answers: the server's time, entries, whether there are more, the note of the news, and how many
-/// events the group had before them.
+/// Reply of `read_group.lua`: the server's time, entries, whether there are more, the stream's version, and the number
+/// of events that the group had leased before this poll.
 type ReadGroupReply = (u64, Vec<StreamEntry>, bool, String, usize);
 
-/// Joins a group, which is made where it is new.
+/// Joins a group, and creates it if it is new.
 pub(super) async fn join<K, V>(
     state: &CacheState<K, V>,
     group: &str,
@@ -121,9 +121,9 @@ where
     let creations = (0..SHARDS)
         .map(|shard| commands.create_group(shard, group).send_idempotent::<bool>(&commands.client));
     try_join_all(creations).await?;
-    let (deliveries, delivered) = mpsc::channel(CAPACITY);
+    let (deliveries, delivered) = mpsc::channel(BUFFER_CAPACITY);
     let (acknowledge, acknowledgements) = mpsc::unbounded_channel();
-    let waiting_bytes = Arc::<AtomicUsize>::default();
+    let buffered_bytes = Arc::<AtomicUsize>::default();
     let task = ConsumerTask {
         decoder: state.event_decoder(),
         counters: state.counters.clone(),
@@ -131,14 +131,14 @@ where
         lease: state.lease,
         deliveries: Some(deliveries),
         acknowledgements,
-        waiting_bytes: waiting_bytes.clone(),
+        buffered_bytes: buffered_bytes.clone(),
         shards: (0..SHARDS).map(|_| ShardConsumer::default()).collect(),
-        watch: Watch::new(),
+        hints: ShardHints::new(),
         leases_renewed: Instant::now(),
         is_unreachable: false,
     };
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
-    Ok(Subscription { deliveries: delivered, acknowledgements: acknowledge, waiting_bytes })
+    Ok(Subscription { deliveries: delivered, acknowledgements: acknowledge, buffered_bytes })
 }
 
 impl<K, V> ConsumerTask<K, V>
@@ -148,34 +148,35 @@ where
 {
     async fn run(mut self, poll_every: Duration, mut stop: watch::Receiver<bool>) {
         while let Some(deliveries) = self.deliveries.clone() {
-            // The sender of `stop` leaves with the last handle of the cache.
+            // `has_changed` fails once the last handle of the cache has dropped the sender.
             let is_stopped =
                 *stop.borrow() || stop.has_changed().is_err() || deliveries.is_closed();
             if is_stopped {
-                // What is in the channel still comes to the subscriber, which sees the end after it.
+                // The subscriber still receives the buffered deliveries, and then the end of the stream.
                 self.deliveries = None;
                 break;
             }
-            self.settle_all();
-            // No more than the channel has room for, whatever the shards have: what is read is delivered, or its
-            // lease would be renewed here while nobody can have it.
-            let room = self.room(&deliveries);
-            if self.poll(room).await && self.room(&deliveries) > 0 {
+            self.drain_acknowledgements();
+            // At most the free capacity of the channel: an event that could not be delivered would be leased, and
+            // renewed here, while no subscriber can get it.
+            let capacity = self.capacity(&deliveries);
+            if self.poll(capacity).await && self.capacity(&deliveries) > 0 {
                 continue;
             }
-            let look_at = Instant::now() + poll_every;
-            // Who looks seldom renews leases all the same.
+            let poll_at = Instant::now() + poll_every;
+            // With a long `poll_every`, leases are renewed in between.
             while tokio::select! {
                 _ = stop.wait_for(|is_stopped| *is_stopped) => false,
                 () = deliveries.closed() => false,
-                () = sleep_until(look_at) => false,
-                () = sleep_until(self.renews_at()), if self.holds_any() => true,
+                () = sleep_until(poll_at) => false,
+                () = sleep_until(self.renewal_due_at()), if self.has_leased_events() => true,
             } {
-                self.settle_all();
+                self.drain_acknowledgements();
                 self.poll(0).await;
             }
         }
-        // Leases are renewed and acks are sent for as long as somebody holds what came, however fast the acks come.
+        // Keeps renewing leases and sending acks until the subscription is dropped. The timer comes first, so that a
+        // stream of acks cannot delay the renewals.
         let (mut poll_at, pause) = (Instant::now(), poll_every.min(self.lease / 3));
         loop {
             tokio::select! {
@@ -185,7 +186,7 @@ where
                     poll_at = Instant::now() + pause;
                 }
                 acknowledgement = self.acknowledgements.recv() => match acknowledgement {
-                    Some(acknowledgement) => self.settle(acknowledgement),
+                    Some(acknowledgement) => self.record_acknowledgement(acknowledgement),
                     None => break,
                 },
             }
@@ -193,23 +194,23 @@ where
         self.poll(0).await;
     }
 
-    /// How many events of each shard may come.
-    fn room(&self, deliveries: &mpsc::Sender<Delivery<K, V>>) -> usize {
-        match self.waiting_bytes.load(Relaxed) {
-            MANY_BYTES.. => 0,
+    /// Returns how many events of each shard may be read.
+    fn capacity(&self, deliveries: &mpsc::Sender<Delivery<K, V>>) -> usize {
+        match self.buffered_bytes.load(Relaxed) {
+            MAX_BUFFERED_BYTES.. => 0,
             _ => (deliveries.capacity() / self.shards.len()).min(BATCH),
         }
     }
 
-    /// What the subscriber has answered by now.
-    fn settle_all(&mut self) {
+    /// Receives the acknowledgements that the subscriber has sent so far.
+    fn drain_acknowledgements(&mut self) {
         while let Ok(acknowledgement) = self.acknowledgements.try_recv() {
-            self.settle(acknowledgement);
+            self.record_acknowledgement(acknowledgement);
         }
     }
 
-    /// Nothing is sent: the next poll tells the server of all of them.
-    fn settle(&mut self, acknowledgement: Acknowledgement) {
+    /// Records an acknowledgement, which the next poll sends.
+    fn record_acknowledgement(&mut self, acknowledgement: Acknowledgement) {
         let (id, is_ack) = match acknowledgement {
             Acknowledgement::Ack(id) => (id, true),
             Acknowledgement::Nack(id) => (id, false),
@@ -221,26 +222,27 @@ where
         }
     }
 
-    /// Asks the shards in which there is something, or of which there is something to say, and takes up to `room` events
-    /// from each; whether more may be had at once.
-    async fn poll(&mut self, room: usize) -> bool {
-        let renews = Instant::now() >= self.renews_at();
-        if renews {
+    /// Polls the shards that may have events or for which there is something to send, and reads up to `capacity` events
+    /// from each. Returns whether more can be read immediately.
+    async fn poll(&mut self, capacity: usize) -> bool {
+        let must_renew = Instant::now() >= self.renewal_due_at();
+        if must_renew {
             self.leases_renewed = Instant::now();
         }
-        let (may_take, mut failure) = match room {
+        let (may_take, mut failure) = match capacity {
             0 => (false, None),
-            _ => self.watch.look(&self.decoder.commands).await,
+            _ => self.hints.refresh(&self.decoder.commands).await,
         };
         let polls = self.shards.iter().zip(0..).filter(|(shard, number)| {
-            may_take && self.watch.is_due(*number)
-                || !shard.is_in_step()
-                || renews && !shard.leased.is_empty()
+            may_take && self.hints.needs_read(*number)
+                || !shard.is_synced()
+                || must_renew && !shard.leased.is_empty()
         });
         let client = self.decoder.commands.client.for_batches();
         let polls = polls.map(async |(shard, number)| {
-            let call = self.call(shard, number, room, renews);
-            // Never again without a new poll: what the lost answer held comes when its lease is over.
+            let call = self.read_call(shard, number, capacity, must_renew);
+            // Sent once: a retry would lease further events. Those of a lost reply are delivered when their lease
+            // expires.
             let answer = call.send_once::<ReadGroupReply>(&client).await;
             (number, answer, Instant::now())
         });
@@ -248,16 +250,22 @@ where
         let mut more = false;
         for (number, answer, local) in answers {
             match answer {
-                Ok((server, entries, has_more, news, lent)) => {
+                Ok((server, entries, has_more, stream_version, leased_in_group)) => {
                     let now = ClockPair { server, local };
                     let shard = &mut self.shards[usize::from(number)];
-                    shard.heard();
+                    shard.clear_reported();
                     more |= has_more;
-                    if room > 0 {
-                        // What others hold comes here when they die, and nothing tells when.
-                        let is_shared = lent > shard.leased.len();
-                        let again = if is_shared { self.lease / 2 } else { CHECK_EVERY };
-                        self.watch.looked(number, now, news, has_more, again.min(CHECK_EVERY));
+                    if capacity > 0 {
+                        // Events leased by other subscribers become available when those crash, without any hint.
+                        let is_shared = leased_in_group > shard.leased.len();
+                        let next_check = if is_shared { self.lease / 2 } else { CHECK_EVERY };
+                        self.hints.record_read(
+                            number,
+                            now,
+                            stream_version,
+                            has_more,
+                            next_check.min(CHECK_EVERY),
+                        );
                     }
                     for entry in entries {
                         self.deliver(number, entry.into(), now);
@@ -269,33 +277,39 @@ where
         let was_unreachable = mem::replace(&mut self.is_unreachable, failure.is_some());
         if let (Some(error), Some(deliveries), false) = (failure, &self.deliveries, was_unreachable)
         {
-            // Without room it is left out: who is so far behind has seen none for long.
+            // Skipped if the channel is full: the subscriber has events to read, and does not notice the outage.
             let _ = deliveries.try_send(Delivery::Unreachable(error));
         }
         more && !self.is_unreachable
     }
 
-    /// Two polls may fail before a lease is over.
-    fn renews_at(&self) -> Instant {
+    /// A third of the lease after the last renewal, so that the lease survives two failed polls.
+    fn renewal_due_at(&self) -> Instant {
         self.leases_renewed + self.lease / 3
     }
 
-    fn holds_any(&self) -> bool {
+    fn has_leased_events(&self) -> bool {
         self.shards.iter().any(|shard| !shard.leased.is_empty())
     }
 
-    /// In the order in which `read_group.lua` reads its arguments.
-    fn call(&self, shard: &ShardConsumer, number: u16, room: usize, renews: bool) -> Call<'_> {
-        let renewed = if renews { shard.leased.len() } else { 0 };
+    /// Arguments in the order of `read_group.lua`.
+    fn read_call(
+        &self,
+        shard: &ShardConsumer,
+        number: u16,
+        capacity: usize,
+        must_renew: bool,
+    ) -> Call<'_> {
+        let renewed = if must_renew { shard.leased.len() } else { 0 };
         let call = self
             .decoder
             .commands
             .read_group(number)
             .arg(&*self.group)
             .arg(self.lease.as_millis().to_string())
-            .arg(room)
-            // It reads what all groups have acked, which is not free.
-            .arg(u8::from(self.watch.is_check(number)))
+            .arg(capacity)
+            // Trimming reads the state of all groups, which is expensive, so only the periodic check does it.
+            .arg(u8::from(self.hints.needs_check(number)))
             .arg(shard.acked.len())
             .arg(shard.nacked.len())
             .arg(renewed)
@@ -312,16 +326,16 @@ where
             Err(error) => Delivery::Undecodable(id, error, size),
         };
         let shard = &mut self.shards[usize::from(shard)];
-        // Where our own lease was over, it is here already.
+        // Our own lease had expired, and we took the event over from ourselves: it was delivered already.
         if !shard.leased.insert(record.id.clone()) {
             return;
         }
-        self.waiting_bytes.fetch_add(size, Relaxed);
+        self.buffered_bytes.fetch_add(size, Relaxed);
         let deliveries = self.deliveries.as_ref();
         if deliveries.is_some_and(|deliveries| deliveries.try_send(delivery).is_ok()) {
             self.counters.event();
         } else {
-            // The subscription has just ended.
+            // The subscription has just been dropped.
             shard.leased.remove(&record.id);
             shard.nacked.push(record.id);
         }
@@ -329,14 +343,14 @@ where
 }
 
 impl ShardConsumer {
-    /// The server has answered, so it knows all that it was told.
-    fn heard(&mut self) {
+    /// Forgets the acknowledgements that the server has received.
+    fn clear_reported(&mut self) {
         self.acked.clear();
         self.nacked.clear();
     }
 
-    /// Whether the server knows all.
-    fn is_in_step(&self) -> bool {
+    /// Returns whether there are no acknowledgements to send.
+    fn is_synced(&self) -> bool {
         self.acked.is_empty() && self.nacked.is_empty()
     }
 }

@@ -1,17 +1,17 @@
--- Makes a group, where it is new: it is told what is put on the stream from now on.
+-- Creates a group if it is new. A new group gets the events that are added to the stream from now on.
 --
--- KEYS      as of subscriber_prelude.lua
+-- KEYS      as in subscriber_prelude.lua
 -- ARGV[2]   the group
--- Returns 1 where it was new, else 0.
+-- Returns 1 if it was new, else 0.
 --
--- A stream leaves after a silence, with its groups. So they are also in `groups`, which stays: one that is known and not
--- on the stream has missed all that is there.
+-- Redis deletes an idle stream with its groups when it expires. So the names of the groups are also kept in the set
+-- `groups`, which does not expire. A group that is in the set but not on the stream starts at the first entry.
 
-local is_known = redis.call('SADD', groups, ARGV[2]) == 0
-local made = redis.pcall('XGROUP', 'CREATE', stream, ARGV[2], is_known and '0' or '$', 'MKSTREAM')
+local was_known = redis.call('SADD', groups, ARGV[2]) == 0
+local made = redis.pcall('XGROUP', 'CREATE', stream, ARGV[2], was_known and '0' or '$', 'MKSTREAM')
 if made.err then
     return string.find(made.err, 'BUSYGROUP', 1, true) and 0 or made
 end
--- As with each entry: a stream that nothing is put on would stay for ever.
-redis.call('PEXPIRE', stream, whole(retention))
+-- As in `bump_stream_version`: without an expiry, a stream without events would stay forever.
+redis.call('PEXPIRE', stream, integer(retention))
 return 1

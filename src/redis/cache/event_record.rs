@@ -1,4 +1,4 @@
-//! An expiration as the server's streams hold it, and how an [`Event`] is made of it.
+//! Record of an expiration in a server's stream, and its conversion to an [`Event`].
 
 use std::{
     marker::PhantomData,
@@ -16,37 +16,37 @@ use super::{
 };
 use crate::engine::event::{Cause, Event};
 
-/// An entry of a stream as the server answers it: its id, then names and values in turns.
+/// Entry of a stream as the server returns it: its id, and names and values in turn.
 pub(super) type StreamEntry = (String, Vec<Vec<u8>>);
 
-/// An expiration, as `tell` of `prelude.lua` has written it.
+/// Expiration as written by `append_event` of `prelude.lua`.
 pub(super) struct EventRecord {
-    /// The milliseconds at which it was put on the stream, and a number.
+    /// Server time in milliseconds when it was added to the stream, a hyphen, and a sequence number.
     pub(super) id: String,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// In the server's milliseconds.
+    /// Server time in milliseconds.
     deadline: u64,
 }
 
-/// Makes events of records.
+/// Decoder of the records of one cache.
 pub(super) struct EventDecoder<K, V> {
     pub(super) commands: Arc<Commands>,
     pub(super) format: Format,
     pub(super) types: PhantomData<fn() -> (K, V)>,
 }
 
-/// One moment, on the server's clock and on this process's own. What the server says of other moments is
-/// counted from it, as the two clocks need not agree.
+/// One instant on the server's clock and on this process's clock. Other times of the server are converted relative to
+/// it, because the two clocks may differ.
 #[derive(Clone, Copy)]
 pub(super) struct ClockPair {
-    /// In milliseconds.
+    /// Milliseconds since the Unix epoch.
     pub(super) server: u64,
     pub(super) local: Instant,
 }
 
 impl EventRecord {
-    /// How much of memory it takes, about.
+    /// Returns the approximate memory usage in bytes.
     pub(super) fn size(&self) -> usize {
         self.key.len() + self.value.len()
     }
@@ -60,8 +60,8 @@ impl From<StreamEntry> for EventRecord {
             match &name[..] {
                 b"key" => record.key = field,
                 b"value" => record.value = field,
-                b"deadline" => record.deadline = number(&field),
-                // A later release may say more.
+                b"deadline" => record.deadline = parse_millis(&field),
+                // A later release may add fields.
                 _ => {}
             }
         }
@@ -75,22 +75,23 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
         record: &EventRecord,
         now: ClockPair,
     ) -> Result<Event<K, V>, Error> {
-        if let Some(feed) = self.commands.client.feed() {
-            // Whoever hears of it finds nothing from before.
-            feed.fall(&record.key);
+        if let Some(invalidations) = self.commands.client.invalidations() {
+            // A subscriber that has received the event must not read the expired value from the near cache.
+            invalidations.invalidate(&record.key);
         }
         let (key, value) = self.key_and_value(record)?;
-        let told_at = record.id.split('-').next().and_then(|at| at.parse().ok());
+        let published_at = record.id.split('-').next().and_then(|at| at.parse().ok());
         Ok(Event {
             key,
             value,
             cause: Cause::Expired,
             deadline: now.instant(record.deadline),
-            at: told_at.and_then(|at| now.instant(at)).unwrap_or(now.local),
+            at: published_at.and_then(|at| now.instant(at)).unwrap_or(now.local),
         })
     }
 
-    /// What decodes them is of users. A panic would end the task, and come again for ever to all who take over.
+    /// Decodes key and value. Deserializers are user code: a panic would end the task, and the event would be delivered
+    /// again to every subscriber that takes over.
     fn key_and_value(&self, record: &EventRecord) -> Result<(K, V), Error> {
         let name = || self.commands.keyspace.record(&record.key);
         let decoded = catch_unwind(AssertUnwindSafe(|| {
@@ -98,27 +99,27 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
         }));
         decoded.unwrap_or_else(|_| {
             let key = String::from_utf8_lossy(&name()).into_owned();
-            Err(Error::Decode { key, source: "what decodes it has panicked".into() })
+            Err(Error::Decode { key, source: "the deserializer panicked".into() })
         })
     }
 }
 
 impl ClockPair {
-    /// What the server's clock says by now, in milliseconds.
+    /// Returns the server's current time in milliseconds, extrapolated by this process's clock.
     pub(super) fn now_on_server(self) -> u64 {
-        let since = u64::try_from(self.local.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.server.saturating_add(since)
+        let elapsed = u64::try_from(self.local.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.server.saturating_add(elapsed)
     }
 
     fn instant(self, milliseconds: u64) -> Option<Instant> {
-        let since = |from: u64, to: u64| Duration::from_millis(from.saturating_sub(to));
-        // One of the two is zero.
+        let distance = |from: u64, to: u64| Duration::from_millis(from.saturating_sub(to));
+        // One of the two distances is zero.
         self.local
-            .checked_sub(since(self.server, milliseconds))?
-            .checked_add(since(milliseconds, self.server))
+            .checked_sub(distance(self.server, milliseconds))?
+            .checked_add(distance(milliseconds, self.server))
     }
 }
 
-fn number(digits: &[u8]) -> u64 {
+fn parse_millis(digits: &[u8]) -> u64 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! What users get of the streams of expirations: [`Events`] for all who listen, [`LosslessEvents`] for one of a
-//! group, a callback, and the end of all of them.
+//! Subscriptions to expirations: [`Events`] for all subscribers, [`LosslessEvents`] for one subscriber of a group, and
+//! callbacks. Also the shutdown, which ends all of them.
 
 use std::{
     fmt,
@@ -27,35 +27,37 @@ use super::{
 };
 use crate::engine::event::{Event, Lagged};
 
-/// What expires, told to all who listen. Made by [`Cache::events`].
+/// A stream of expirations that is broadcast to all subscribers. Returned by [`Cache::events`].
 ///
-/// Who reads too slowly misses the oldest, and is told how many by [`Lagged`]; so is who could not reach the
-/// server while expirations came and went there. What can't be decoded counts as missed.
+/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. The same applies if the
+/// server could not be reached until it had trimmed events from its stream. An event that cannot be decoded counts as
+/// missed.
 ///
-/// The stream ends, after what it still holds, when the last [`Cache`] handle is dropped or the cache is
-/// [shut down](Cache::shutdown). It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+/// The stream ends when the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), after the
+/// events that it still holds. It does not keep the cache alive.
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>);
 
-/// What expires, told to one of the subscribers of a group, at least once. Made by
-/// [`Cache::events_lossless`].
+/// A stream of expirations in which each event is delivered to one of the subscribers of a group, at least once.
+/// Returned by [`Cache::events_lossless`].
 ///
-/// An event is acknowledged when the next one is asked for, or by [`ack`](LosslessEvents::ack). Until then it
-/// is lent to this subscriber, who renews its lease for as long as it lives, however long an event takes. Where
-/// the process dies, or can't reach the server, its events come to others of the group once their
-/// [lease](super::CacheBuilder::lease) is over; so does the last one, where the subscription is dropped before
-/// it was acknowledged. Up to 1,024 events are read ahead, 16 MiB or
-/// so; those that wait when the subscription is dropped are
-/// given back at once.
+/// An event is acknowledged by [`ack`](LosslessEvents::ack) or when the next one is requested. Until then, this
+/// subscriber holds a lease on the event and renews it, no matter how long the event takes. If the process crashes or
+/// cannot reach the server, its events are delivered to other subscribers of the group when their
+/// [lease](super::CacheBuilder::lease) has expired. The same applies to the last event if the subscription is dropped
+/// before it was acknowledged.
 ///
-/// The stream ends, after what it still holds, when the last [`Cache`] handle is dropped or the cache is
-/// [shut down](Cache::shutdown). It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+/// Up to 1,024 events, or about 16 MiB, are read ahead. If the subscription is dropped, unread events are given back
+/// immediately.
+///
+/// The stream ends when the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), after the
+/// events that it still holds. It does not keep the cache alive.
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct LosslessEvents<K, V> {
     commands: Arc<Commands>,
     group: String,
     subscription: Subscription<K, V>,
-    /// The event that came last, until it is acknowledged.
+    /// The latest event, until it is acknowledged.
     last: Option<StreamId>,
 }
 
@@ -64,10 +66,10 @@ where
     K: DeserializeOwned + Send + Sync + 'static,
     V: DeserializeOwned + Send + Sync + 'static,
 {
-    /// A stream of what expires from now on, in all processes, told to each who listens.
+    /// Subscribes to all expirations from now on, by all processes.
     ///
-    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip. All streams of a cache in
-    /// one process are filled by one task.
+    /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
+    /// subscriber keeps up. One task feeds all subscriptions of a cache in one process.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -79,7 +81,7 @@ where
     /// let mut events = sessions.events().await?;
     /// while let Some(event) = events.recv().await {
     ///     match event {
-    ///         Ok(event) => println!("{} has left", event.key),
+    ///         Ok(event) => println!("{} has expired", event.key),
     ///         Err(lagged) => println!("{lagged}"),
     ///     }
     /// }
@@ -89,23 +91,24 @@ where
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`] where the cache was built without [events](super::CacheBuilder::events), and those of
-    /// every verb.
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and as for all
+    /// methods.
     pub async fn events(&self) -> Result<Events<K, V>, Error> {
         self.require_events()?;
         let receiver = broadcast::subscribe(&self.state).await?;
-        Ok(Events(Box::pin(unfold(receiver, next))))
+        Ok(Events(Box::pin(unfold(receiver, recv_item))))
     }
 
-    /// A stream of what expires, told to one of all subscribers of `group`, at least once.
+    /// Subscribes to expirations as one subscriber of `group`: each event is delivered to one subscriber of the group,
+    /// at least once.
     ///
-    /// A group that is new is told what expires from now on. It stays on the server for ever: what expires while it
-    /// has no subscriber waits for the next one, within the [retention](super::CacheBuilder::events), also where nothing
-    /// expired for longer than that before.
+    /// A new group starts at the present, and remains on the server forever. Events that occur while it has no
+    /// subscriber wait for the next one, within the [retention](super::CacheBuilder::events). This holds even after a
+    /// silence that was longer than the retention.
     ///
-    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip, as long as its subscribers
-    /// are fast enough. Events of one key come in the order in which they happened, but those of several
-    /// subscribers are handled side by side.
+    /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
+    /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
+    /// subscribers process theirs concurrently.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -117,7 +120,7 @@ where
     /// let mut events = sessions.events_lossless("mailers").await?;
     /// while let Some(event) = events.recv().await {
     ///     let event = event?;
-    ///     println!("good-bye to {}", event.key);
+    ///     println!("{} has expired", event.key);
     ///     events.ack().await?; // or the next `recv` does
     /// }
     /// # Ok(())
@@ -126,8 +129,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`] where the cache was built without [events](super::CacheBuilder::events), and those of
-    /// every verb.
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and as for all
+    /// methods.
     pub async fn events_lossless(&self, group: &str) -> Result<LosslessEvents<K, V>, Error> {
         self.require_events()?;
         let subscription = consumer_group::join(&self.state, group).await?;
@@ -135,18 +138,17 @@ where
         Ok(LosslessEvents { commands, group, subscription, last: None })
     }
 
-    /// Calls and awaits `callback` for each value that comes to this subscriber of `group`, one after the
-    /// other, in a task of its own; acknowledges it afterwards.
+    /// Spawns a task that subscribes to `group` and awaits `callback` for each event, one after the other.
     ///
-    /// As from [`events_lossless`](Cache::events_lossless), each comes to one subscriber of the group, at
-    /// least once. What can't be read is logged. A panic in the callback is logged and harms nothing. As a
-    /// handler of axum, the closure is cloned for each call: share what it changes in an `Arc`.
-    /// [`JoinHandle::abort`] ends it; so does the end of the cache.
+    /// As with [`events_lossless`](Cache::events_lossless), each event is delivered to one subscriber of the group, at
+    /// least once. It is acknowledged after the callback. Errors of the subscription are logged. A panic in the
+    /// callback is logged and has no other effect. The closure is cloned for each call, as axum does with handlers:
+    /// share mutable state in an `Arc`. The task ends with the cache, or by [`JoinHandle::abort`].
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`] where the cache was built without [events](super::CacheBuilder::events), and those of
-    /// every verb.
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and as for all
+    /// methods.
     pub async fn on_expired<F, Fut>(
         &self,
         group: &str,
@@ -158,32 +160,32 @@ where
     {
         let mut events = self.events_lossless(group).await?;
         let name = self.state.name.clone();
-        // The task holds no cache, so that it ends with the last handle.
+        // The task holds no cache handle, or the cache would never end.
         Ok(tokio::spawn(async move {
             while let Some(event) = events.recv().await {
                 let event = match event {
                     Ok(event) => event,
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
-                        tracing::warn!(cache = name, error, "an expiration can't be read");
+                        tracing::warn!(cache = name, error, "failed to read an expiration");
                         continue;
                     }
                 };
                 let callback = callback.clone();
-                // Nothing of the callback is used after a panic: each call has a clone of its own.
+                // Unwind safe: each call has its own clone of the callback, which is dropped with the panic.
                 let call = AssertUnwindSafe(async move { callback(event).await });
                 if call.catch_unwind().await.is_err() {
                     tracing::error!(cache = name, "the callback of on_expired panicked");
                 }
-                // Also after a panic: it would panic again with the same event, for ever.
+                // After a panic, too: otherwise the same event would be delivered, and panic, forever.
                 events.acknowledge();
             }
         }))
     }
 
-    /// Ends the streams of this cache in this process, after what they hold. Reads and writes still work.
+    /// Ends all subscriptions of this cache in this process, after the events that they still hold.
     ///
-    /// It waits for no subscriber, and for no server.
+    /// Reads and writes continue to work. The method waits for neither the subscribers nor the server.
     pub async fn shutdown(&self) {
         self.state.stop.send_replace(true);
     }
@@ -194,47 +196,47 @@ where
 }
 
 impl<K, V> Events<K, V> {
-    /// The next event, or how many were missed before it; `None` when the stream has ended.
+    /// Returns the next event, or the number of events missed before it; `None` when the stream has ended.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call that is dropped before it is done has taken nothing.
+    /// Cancel safe: if the future is dropped before it completes, no event is lost.
     pub async fn recv(&mut self) -> Option<Result<Arc<Event<K, V>>, Lagged>> {
         poll_fn(|cx| self.0.as_mut().poll_next(cx)).await
     }
 }
 
 impl<K, V> LosslessEvents<K, V> {
-    /// The next event; `None` when the stream has ended. Acknowledges the one before.
+    /// Acknowledges the previous event and returns the next one; `None` when the stream has ended.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] for an event that can't be read, which then won't come again; and what a verb says,
-    /// once, when the server can't be reached. No error ends the stream: the next call goes on, and waits.
+    /// [`Error::Decode`] for an event that cannot be decoded; it is not delivered again. If the server becomes
+    /// unreachable, its error is returned once. Errors do not end the stream: the next call waits for the next event.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has taken nothing, but has acknowledged the event before.
+    /// If the future is dropped before it completes, no event is lost, but the previous one is acknowledged.
     pub async fn recv(&mut self) -> Option<Result<Event<K, V>, Error>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// Acknowledges the event that was told last: it won't come again. Nothing where that is done.
+    /// Acknowledges the latest event, so that it is not delivered again. Does nothing if that was done.
     ///
     /// # Errors
     ///
-    /// Those of a verb. The event may then come again, and can be acknowledged again.
+    /// As for all methods. The event may then be delivered again, and the call can be repeated.
     pub async fn ack(&mut self) -> Result<(), Error> {
         if let Some(id) = &self.last {
             let call = self.commands.ack(id.shard, &self.group, &id.entry);
             call.send_idempotent::<usize>(&self.commands.client).await?;
-            // The task tells the server again, which changes nothing, and renews its lease no more.
+            // The task stops renewing the lease. It also acks the event again, which changes nothing.
             self.acknowledge();
         }
         Ok(())
     }
 
-    /// With the task's next poll.
+    /// Hands the acknowledgement to the task, which sends it with its next poll.
     fn acknowledge(&mut self) {
         if let Some(id) = self.last.take() {
             self.send(Acknowledgement::Ack(id));
@@ -246,12 +248,12 @@ impl<K, V> LosslessEvents<K, V> {
         self.subscription.deliveries.poll_recv(cx).map(|delivery| match delivery? {
             Delivery::Event(id, event, size) => {
                 self.last = Some(id);
-                self.no_longer_waits(size);
+                self.release_bytes(size);
                 Some(Ok(event))
             }
             Delivery::Undecodable(id, error, size) => {
-                self.no_longer_waits(size);
-                // Nobody of the group will read it better: it would come again for ever.
+                self.release_bytes(size);
+                // Acked: no subscriber of the group can decode it, so it would be delivered forever.
                 self.send(Acknowledgement::Ack(id));
                 Some(Err(error))
             }
@@ -260,18 +262,18 @@ impl<K, V> LosslessEvents<K, V> {
     }
 
     fn send(&self, acknowledgement: Acknowledgement) {
-        // The task hears until this is dropped, or its runtime is gone and with it all leases.
+        // The task receives until this is dropped. If its runtime was shut down, the leases expire by themselves.
         let _ = self.subscription.acknowledgements.send(acknowledgement);
     }
 
-    fn no_longer_waits(&self, size: usize) {
-        self.subscription.waiting_bytes.fetch_sub(size, Relaxed);
+    fn release_bytes(&self, size: usize) {
+        self.subscription.buffered_bytes.fetch_sub(size, Relaxed);
     }
 }
 
 impl<K, V> Drop for LosslessEvents<K, V> {
     fn drop(&mut self) {
-        // First, so that the task sends nothing into it that would be missed here.
+        // Closed before it is drained, so that the task cannot add a delivery that would be missed here.
         self.subscription.deliveries.close();
         while let Ok(delivery) = self.subscription.deliveries.try_recv() {
             if let Delivery::Event(id, ..) | Delivery::Undecodable(id, ..) = delivery {
@@ -314,7 +316,7 @@ impl<K, V> fmt::Debug for LosslessEvents<K, V> {
     }
 }
 
-async fn next<K, V>(
+async fn recv_item<K, V>(
     mut receiver: Receiver<BroadcastItem<K, V>>,
 ) -> Option<(BroadcastItem<K, V>, Receiver<BroadcastItem<K, V>>)> {
     let item = match receiver.recv().await {

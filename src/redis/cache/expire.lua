@@ -1,22 +1,22 @@
--- Gives the live value of a key another TTL, where a condition holds. One of zero lets it die, which is told.
+-- Gives the live value of a key another TTL if a condition holds. With a TTL of zero it expires, with an event.
 --
 -- KEYS      as in prelude.lua, of one key
 -- ARGV[2]   the key
 -- ARGV[3]   the TTL in milliseconds; empty for none
--- ARGV[4]   ALWAYS; NX, XX, GT or LT as of EXPIRE; EXTEND (adds to the TTL that it has); or GETEX
--- Returns 1 where it did, of GETEX the value; else nothing.
+-- ARGV[4]   ALWAYS; NX, XX, GT or LT as in EXPIRE; EXTEND (adds to the remaining TTL); or GETEX
+-- Returns 1 (for GETEX, the value) if it did, else false.
 
 local key, ttl, how = ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local at, was_dead = settle(key, shadow)
-local value = not was_dead and redis.call('GET', record)
+local at, had_expired = expire_if_due(key, shadow)
+local value = not had_expired and redis.call('GET', record)
 if not value then return false end
 local old = at
 if not old then
     local last = redis.call('PEXPIRETIME', record)
     old = last >= 0 and last + 1 or nil
 end
-local new = after(ttl)
--- To have no deadline is to have an infinite one.
+local new = deadline_in(ttl)
+-- No deadline compares as an infinite one.
 if how == 'EXTEND' then
     if not old then return false end
     new = ttl and old + ttl
@@ -28,15 +28,15 @@ elseif how == 'LT' and not (new and (not old or new < old)) then
     return false
 end
 redis.call('UNLINK', load)
-if new and is_dead(new) then
-    tell(key, value, new)
+if new and has_expired(new) then
+    publish_event(key, value, new)
     redis.call('UNLINK', record)
-    forget(key, shadow)
+    unindex(key, shadow)
 elseif new then
-    redis.call('PEXPIREAT', record, whole(new - 1))
-    shelve(key, shadow, not at and value, new)
+    redis.call('PEXPIREAT', record, integer(new - 1))
+    index_value(key, shadow, not at and value, new)
 else
     redis.call('PERSIST', record)
-    if at then forget(key, shadow) end
+    if at then unindex(key, shadow) end
 end
 return how == 'GETEX' and value or 1

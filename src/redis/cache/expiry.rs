@@ -1,36 +1,37 @@
-//! A TTL as the server takes it: in milliseconds.
+//! Conversion of a TTL to the server's milliseconds.
 
 use std::time::Duration;
 
-/// Beyond it a TTL is for ever: the server's scripts count exactly up to twice as much.
-pub(super) const LONGEST: u128 = 1 << 52;
+/// A TTL from here on means persistent. Lua numbers are doubles, exact up to 2^53, so that a deadline (now plus the
+/// TTL) stays exact.
+pub(super) const MAX_TTL_MILLIS: u128 = 1 << 52;
 
-/// In milliseconds. Who loads for longer may miss that something was written meanwhile that lived for at least so long, and
-/// has died since. For this alone a plain `SET` needs no script.
-const LONG_LIFE: u64 = 60_000;
+/// Minimum TTL of values that invalidate a load by being present at its end, in milliseconds. A load that takes longer
+/// may miss a value that was written and expired in the meantime. In return, a plain `SET` needs no script.
+const LONG_TTL_MILLIS: u64 = 60_000;
 
-/// A TTL as the server takes it.
+/// Expiry of a value that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
-    /// The value is dead at once, for which Redis has no option: it is not written, or removed.
+    /// The value is expired immediately. Redis has no such option, so it is removed or not written.
     Immediate,
-    /// In milliseconds, at least one.
+    /// TTL in milliseconds, at least one.
     After(u64),
-    /// The value has no deadline.
+    /// The value is persistent.
     Never,
 }
 
 impl Expiry {
     pub(super) fn of(ttl: Duration) -> Self {
-        // Rounded up, so that it is never shorter.
+        // Rounded up, so that no value expires early.
         match ttl.as_nanos().div_ceil(1_000_000) {
             0 => Self::Immediate,
-            ttl if ttl < LONGEST => Self::After(ttl as u64),
+            ttl if ttl < MAX_TTL_MILLIS => Self::After(ttl as u64),
             _ => Self::Never,
         }
     }
 
-    /// `None` for an expiry that is for ever.
+    /// Returns the TTL, or `None` for a persistent value.
     pub(super) fn milliseconds(self) -> Option<u64> {
         match self {
             Self::Immediate => Some(0),
@@ -39,12 +40,13 @@ impl Expiry {
         }
     }
 
-    /// Whether what lives for as long is still there for whoever began to load its key before.
+    /// Returns whether a value with this expiry is present at the end of every load that began before it was written,
+    /// except of very long ones: see [`LONG_TTL_MILLIS`].
     pub(super) fn is_long(self) -> bool {
-        self.milliseconds().is_none_or(|ttl| ttl >= LONG_LIFE)
+        self.milliseconds().is_none_or(|ttl| ttl >= LONG_TTL_MILLIS)
     }
 
-    /// As scripts read it.
+    /// Returns the argument for a script: empty for a persistent value.
     pub(super) fn arg(self) -> String {
         self.milliseconds().map_or_else(String::new, |ttl| ttl.to_string())
     }

@@ -1,7 +1,7 @@
-//! Who loads which key in this process: one of those who want the same asks the server, for all of them.
+//! Single flight of loads within a process: the leader asks the server for all callers that wait for the key.
 //!
-//! What the server has said is for those who were there before it was asked, and for nobody else: who comes later may have
-//! seen a write that the answer is older than.
+//! A reply counts only for callers that joined before the request was sent. A later caller may already have seen a
+//! write that is newer than the reply.
 
 use std::{
     hash::BuildHasher,
@@ -17,138 +17,143 @@ use crate::{
     },
 };
 
-/// By key, as it is on the server; what is loaded is as it is there, too, so that values need not be cloned.
+/// Flights by encoded key. Results are encoded values, so that values need not be `Clone`.
 pub(super) struct Flights {
     hasher: DefaultHasher,
-    of_keys: Mutex<WaitMap<Vec<u8>, Flight<Vec<u8>>>>,
+    by_key: Mutex<WaitMap<Vec<u8>, Flight<Vec<u8>>>>,
 }
 
-/// A place among those who wait for one load, until it is dropped.
-pub(super) struct Seat {
+/// Membership in a flight, as its leader or a follower, until it is dropped.
+pub(super) struct LoadGuard {
     flights: Arc<Flights>,
     hash: u64,
     flight: Arc<Flight<Vec<u8>>>,
-    leads: bool,
-    /// How often the server had been asked when this one came, or of who leads, before it was asked last.
-    asks: u32,
+    is_leader: bool,
+    /// Requests of the flight's leader before this caller joined; for the leader, before its latest request.
+    reads_begun: u32,
 }
 
-/// What those get who waited for another.
-pub(super) enum Told {
-    /// That other has gone: who waited leads from now on.
-    Leads,
+/// Outcome of a flight for a follower.
+pub(super) enum FlightOutcome {
+    /// The leader gave up, and this caller is the leader now.
+    Leader,
     Loaded(Vec<u8>),
-    /// Of the loader, of whichever type.
-    Failed(Failure),
-    Refused(Error),
-    /// What was loaded is for nobody else: a write may have come before it.
-    Again,
+    /// Error of the loader, of any type.
+    LoaderFailed(Failure),
+    Error(Error),
+    /// The result is not for this caller, since a write may have come before it: ask again.
+    Retry,
 }
 
-/// How a flight lands that has nothing for those who waited; none of these is a type that a loader may return.
-enum Nothing {
-    Refused(Error),
-    Again,
+/// End of a flight without a value or a loader error. Private, so that a loader cannot return this type.
+enum NoValue {
+    Error(Error),
+    Retry,
 }
 
 impl Flights {
-    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> Seat {
+    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> LoadGuard {
         let hash = self.hasher.hash_one(key);
-        let mut of_keys = self.lock();
+        let mut by_key = self.lock();
         let Joined { shared, is_first } =
-            of_keys.join(hash, key, || key.to_vec(), Flight::is_finished, Flight::new);
-        let asks = shared.write_version();
-        drop(of_keys);
-        Seat { flights: self.clone(), hash, flight: shared, leads: is_first, asks }
+            by_key.join(hash, key, || key.to_vec(), Flight::is_finished, Flight::new);
+        let reads_begun = shared.write_version();
+        drop(by_key);
+        LoadGuard { flights: self.clone(), hash, flight: shared, is_leader: is_first, reads_begun }
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitMap<Vec<u8>, Flight<Vec<u8>>>> {
-        self.of_keys.lock().expect("nothing panics under this lock")
+        self.by_key.lock().expect("nothing panics under this lock")
     }
 }
 
 impl Default for Flights {
     fn default() -> Self {
-        Self { hasher: DefaultHasher::default(), of_keys: Mutex::new(WaitMap::new()) }
+        Self { hasher: DefaultHasher::default(), by_key: Mutex::new(WaitMap::new()) }
     }
 }
 
-impl Seat {
-    pub(super) fn leads(&self) -> bool {
-        self.leads
+impl LoadGuard {
+    pub(super) fn is_leader(&self) -> bool {
+        self.is_leader
     }
 
-    /// Whether what is polled is a part of this load, and would wait for itself.
-    pub(super) fn is_within(&self) -> bool {
+    /// Returns whether the current task is running this load, so that it would wait for itself.
+    pub(super) fn is_reentrant(&self) -> bool {
         ReentrancyScope::is(&self.flight)
     }
 
-    /// Awaits `load` as a part of this load.
+    /// Awaits `load` and marks the task as running this load.
     pub(super) async fn run<F: Future>(&self, load: F) -> F::Output {
         ReentrancyScope::run(&self.flight, load).await
     }
 
-    /// The server is about to be asked: who comes from now on does not get the answer.
-    pub(super) fn ask(&mut self) {
-        let of_keys = self.flights.lock();
-        self.asks = self.flight.write_version();
+    /// Notes that the leader is about to send a request: callers that join from now on do not get its reply.
+    pub(super) fn begin_read(&mut self) {
+        // Under the lock: a caller joins either before this request and gets its reply, or after it and does not.
+        let by_key = self.flights.lock();
+        self.reads_begun = self.flight.write_version();
         self.flight.bump_write_version();
-        drop(of_keys);
+        drop(by_key);
     }
 
-    /// Waits for who leads. Cancel safe.
-    pub(super) async fn wait(&mut self) -> Told {
-        let landing = match self.flight.wait().await {
+    /// Waits for the leader's result. Cancel safe.
+    pub(super) async fn wait(&mut self) -> FlightOutcome {
+        let result = match self.flight.wait().await {
             WaitOutcome::Leader => {
-                self.leads = true;
-                return Told::Leads;
+                self.is_leader = true;
+                return FlightOutcome::Leader;
             }
-            WaitOutcome::Finished(landing) => landing,
+            WaitOutcome::Finished(result) => result,
         };
-        match &landing.outcome {
-            Ok(value) if landing.started_at_version >= self.asks => Told::Loaded(value.clone()),
-            Ok(_) => Told::Again,
+        match &result.outcome {
+            Ok(value) if result.started_at_version >= self.reads_begun => {
+                FlightOutcome::Loaded(value.clone())
+            }
+            Ok(_) => FlightOutcome::Retry,
             Err(failure) => match failure.downcast_ref() {
-                None => Told::Failed(failure.clone()),
-                Some(Nothing::Refused(error)) => Told::Refused(same(error)),
-                Some(Nothing::Again) => Told::Again,
+                None => FlightOutcome::LoaderFailed(failure.clone()),
+                Some(NoValue::Error(error)) => FlightOutcome::Error(clone_error(error)),
+                Some(NoValue::Retry) => FlightOutcome::Retry,
             },
         }
     }
 
-    /// All who wait get this, but for those who came after the server was asked.
-    pub(super) fn land(self, outcome: Result<Vec<u8>, Failure>) {
-        self.end(outcome);
+    /// Ends the flight with a result for all followers that joined before the leader's last request.
+    pub(super) fn finish(self, outcome: Result<Vec<u8>, Failure>) {
+        self.finish_flight(outcome);
     }
 
-    /// All who wait get this error.
-    pub(super) fn refuse(self, error: &Error) {
-        self.end(Err(Arc::new(Nothing::Refused(same(error)))));
+    /// Ends the flight with an error for all followers.
+    pub(super) fn finish_with_error(self, error: &Error) {
+        self.finish_flight(Err(Arc::new(NoValue::Error(clone_error(error)))));
     }
 
-    /// All who wait ask again.
-    pub(super) fn ask_again(self) {
-        self.end(Err(Arc::new(Nothing::Again)));
+    /// Ends the flight; all followers ask again.
+    pub(super) fn finish_with_retry(self) {
+        self.finish_flight(Err(Arc::new(NoValue::Retry)));
     }
 
-    fn end(mut self, outcome: Result<Vec<u8>, Failure>) {
-        self.flight.finish(LoadResult { started_at_version: self.asks, outcome });
-        self.leads = false;
+    fn finish_flight(mut self, outcome: Result<Vec<u8>, Failure>) {
+        self.flight.finish(LoadResult { started_at_version: self.reads_begun, outcome });
+        self.is_leader = false;
     }
 }
 
-impl Drop for Seat {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
-        if self.leads {
+        if self.is_leader {
+            // Before leaving the flight, so that a follower that is still in it becomes the leader.
             self.flight.abandon();
         }
         let key = self.flights.lock().leave(self.hash, &self.flight);
+        // The key is freed after unlock.
         drop(key);
     }
 }
 
-/// The same once more, for another who asked.
-pub(super) fn same(error: &Error) -> Error {
+/// Clones an error for another waiter. A boxed source is not `Clone`, so that its text replaces it.
+pub(super) fn clone_error(error: &Error) -> Error {
     match error {
         Error::Address(error) => Error::Address(error.clone()),
         Error::Name(name) => Error::Name(name.clone()),
@@ -176,38 +181,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_after_the_server_was_asked_does_not_get_the_answer() {
+    fn caller_that_joins_after_the_request_does_not_get_its_reply() {
         let flights = Arc::new(Flights::default());
         let mut leader = flights.join(b"ada");
         let mut early = flights.join(b"ada");
-        leader.ask();
+        leader.begin_read();
         let mut late = flights.join(b"ada");
-        assert!(leader.leads() && !early.leads() && !late.leads());
-        leader.land(Ok(b"1".to_vec()));
-        assert!(matches!(early.wait().now_or_never(), Some(Told::Loaded(value)) if value == b"1"));
-        assert!(matches!(late.wait().now_or_never(), Some(Told::Again)));
+        assert!(leader.is_leader() && !early.is_leader() && !late.is_leader());
+        leader.finish(Ok(b"1".to_vec()));
+        assert!(
+            matches!(early.wait().now_or_never(), Some(FlightOutcome::Loaded(value)) if value == b"1")
+        );
+        assert!(matches!(late.wait().now_or_never(), Some(FlightOutcome::Retry)));
         let mut next = flights.join(b"ada");
-        assert!(next.leads());
-        // An error is no older than anything.
-        next.ask();
+        assert!(next.is_leader());
+        // Errors are for all followers, also for late ones.
+        next.begin_read();
         let mut late = flights.join(b"ada");
-        next.refuse(&Error::Contended);
-        assert!(matches!(late.wait().now_or_never(), Some(Told::Refused(Error::Contended))));
+        next.finish_with_error(&Error::Contended);
+        assert!(matches!(late.wait().now_or_never(), Some(FlightOutcome::Error(Error::Contended))));
     }
 
     #[test]
-    fn nothing_is_left_of_those_who_go_whichever_way() {
+    fn flight_is_removed_with_its_last_member() {
         let flights = Arc::new(Flights::default());
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for n in 0..20_000_u32 {
-                        let mut seat = flights.join(&(n % 7).to_le_bytes());
-                        if !seat.leads() {
-                            // As one who is dropped while it waits; it may have come to lead by then.
-                            let _ = seat.wait().now_or_never();
+                        let mut guard = flights.join(&(n % 7).to_le_bytes());
+                        if !guard.is_leader() {
+                            // A follower that is dropped while it waits. It may have become the leader by then.
+                            let _ = guard.wait().now_or_never();
                         } else if n % 3 == 0 {
-                            seat.ask_again();
+                            guard.finish_with_retry();
                         }
                     }
                 });

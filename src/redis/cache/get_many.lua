@@ -1,9 +1,9 @@
--- Reads the live values of keys of one shard, until they are enough for one answer. Changes nothing. What another
--- program put there is passed over.
+-- Reads the live values of keys of one shard, until the reply reaches its maximum size. Changes nothing. Keys of
+-- another type count as missing.
 --
 -- KEYS      their records
--- ARGV[1]   after how many bytes no more
--- Returns for each key its live value or false, for as many as it has read.
+-- ARGV[1]   number of value bytes after which to stop
+-- Returns the live value or false for each key that was read.
 
 local values, bytes = {}, 0
 for at = 1, #KEYS do

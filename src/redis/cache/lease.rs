@@ -1,8 +1,8 @@
-//! The right to load a key, of one in the whole fleet (as leases of Facebook's memcache: Nishtala et al., NSDI 2013).
+//! Lease on the load of a key: one in all processes, as in Facebook's memcache (Nishtala et al., NSDI 2013).
 //!
-//! 1. Who has it renews it while it loads, and gives it back on its way out, however it leaves; the server ends it where
-//!    its holder is dead or cut off.
-//! 2. A write to the key takes it away. Then, and when it is over, what is loaded is put nowhere.
+//! 1. The holder renews the lease during the load, and releases it when it is dropped. The server expires the lease of
+//!    a holder that crashed or lost its connection.
+//! 2. A write to the key revokes the lease. The value loaded with a revoked or expired lease is not written.
 
 use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 
@@ -11,69 +11,73 @@ use tokio::{runtime::Handle, select, time::sleep};
 
 use super::{super::Error, commands::Commands, expiry::Expiry};
 
-/// How long nobody tries again what is stale and could not be loaded.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a failed refresh of a stale value, during which no process tries again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Lease {
     commands: Arc<Commands>,
     key: Vec<u8>,
     token: String,
-    length: Duration,
-    /// On which it is given back, wherever it is dropped.
+    duration: Duration,
+    /// Runtime on which the lease is released, since it may be dropped on a thread without one.
     runtime: Handle,
-    /// Whether the server may think that we have it.
+    /// True if the server may regard this lease as held, so that `Drop` must release it.
     may_be_held: bool,
-    /// For how long nobody else is to have it, once it is given back.
-    rests: Duration,
+    /// Time after the release of the lease during which no other process may take it.
+    retry_pause: Duration,
 }
 
-/// What is there for who asked for a lease.
-pub(super) enum Sought {
+/// Result of a request for a lease.
+pub(super) enum LeaseLookup {
     Live(Vec<u8>),
-    /// The lease is ours; there may be a value to be used meanwhile.
-    Leads(Option<Vec<u8>>),
-    /// Somebody else has the lease, for so long if nobody renews it.
-    Waits(Option<Vec<u8>>, Duration),
+    /// The lease was acquired. A stale value may be used during the load.
+    Acquired(Option<Vec<u8>>),
+    /// Another process holds the lease. Its stale value, if any, and the time until it expires unless renewed.
+    HeldElsewhere(Option<Vec<u8>>, Duration),
 }
 
-/// What `seek.lua` answers.
-type SeekReply = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
+/// Reply of `lookup_lease.lua`.
+type LookupReply = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
 
 impl Lease {
-    /// Asks for nothing yet.
-    pub(super) fn new(commands: Arc<Commands>, key: Vec<u8>, length: Duration) -> Self {
+    /// Creates a lease that is not held yet. Sends nothing.
+    pub(super) fn new(commands: Arc<Commands>, key: Vec<u8>, duration: Duration) -> Self {
         let token: u128 = rand::make_rng::<SmallRng>().random();
         Self {
             commands,
             key,
             token: format!("{token:032x}"),
-            length,
+            duration,
             runtime: Handle::current(),
             may_be_held: false,
-            rests: Duration::ZERO,
+            retry_pause: Duration::ZERO,
         }
     }
 
-    pub(super) async fn seek(&mut self) -> Result<Sought, Error> {
-        // Who drops this future may have got it.
+    pub(super) async fn lookup(&mut self) -> Result<LeaseLookup, Error> {
+        // Before the request: if this future is dropped, the server may still grant the lease.
         self.may_be_held = true;
-        let call = self.commands.seek(&self.key, Some((&self.token, self.length)));
-        let (live, stale, left): SeekReply = call.send_idempotent(&self.commands.client).await?;
-        self.may_be_held = left == 0;
-        Ok(match (live, u64::try_from(left)) {
-            (Some(value), _) => Sought::Live(value),
+        let call = self.commands.lookup_lease(&self.key, Some((&self.token, self.duration)));
+        let (live, stale, remaining): LookupReply =
+            call.send_idempotent(&self.commands.client).await?;
+        self.may_be_held = remaining == 0;
+        Ok(match (live, u64::try_from(remaining)) {
+            (Some(value), _) => LeaseLookup::Live(value),
             (None, Ok(0)) => {
                 if stale.is_some() {
-                    self.rests = PAUSE;
+                    self.retry_pause = RETRY_PAUSE;
                 }
-                Sought::Leads(stale)
+                LeaseLookup::Acquired(stale)
             }
-            (None, left) => Sought::Waits(stale, Duration::from_millis(left.unwrap_or_default())),
+            (None, remaining) => LeaseLookup::HeldElsewhere(
+                stale,
+                Duration::from_millis(remaining.unwrap_or_default()),
+            ),
         })
     }
 
-    /// Awaits `load`, and renews the lease meanwhile.
-    pub(super) async fn hold<F: Future>(&self, load: F) -> F::Output {
+    /// Awaits `load` and renews the lease until it completes.
+    pub(super) async fn renew_during<F: Future>(&self, load: F) -> F::Output {
         select! {
             biased;
             loaded = load => loaded,
@@ -81,10 +85,10 @@ impl Lease {
         }
     }
 
-    /// Puts what was loaded; whether it did, and nothing was written meanwhile.
+    /// Writes the loaded value; returns false if the lease was lost or revoked by a write.
     pub(super) async fn publish(mut self, value: &[u8], expiry: Expiry) -> Result<bool, Error> {
         let call = self.commands.publish(&self.key, &self.token, value, expiry);
-        // Sent again after a lost answer, it does nothing, and says so: then it is as if a write had come.
+        // Idempotent enough: a retry after a lost reply finds no lease and returns false, as if a write had revoked it.
         let is_put = call.send_idempotent(&self.commands.client).await?;
         self.may_be_held = false;
         Ok(is_put)
@@ -92,12 +96,13 @@ impl Lease {
 
     async fn renew(&self) -> Infallible {
         loop {
-            // So that one that fails, for as long as a call may take, is not the end of it.
-            sleep(self.length / 4).await;
-            let call = self.commands.hold(&self.key, &self.token, self.length, &self.token);
+            // A quarter of the lease, so that the lease survives a renewal that fails only after the client's timeout.
+            sleep(self.duration / 4).await;
+            let call =
+                self.commands.update_lease(&self.key, &self.token, self.duration, &self.token);
             let is_ours = call.send_idempotent::<bool>(&self.commands.client).await;
             if let Ok(false) = is_ours {
-                // The load goes on, for those who wait for it here.
+                // The load continues without the lease, for the waiters in this process.
                 return std::future::pending().await;
             }
         }
@@ -109,19 +114,19 @@ impl Drop for Lease {
         if !self.may_be_held {
             return;
         }
-        let (commands, rests) = (self.commands.clone(), self.rests);
+        let (commands, retry_pause) = (self.commands.clone(), self.retry_pause);
         let (key, token) = (mem::take(&mut self.key), mem::take(&mut self.token));
         self.runtime.spawn(async move {
-            let call = commands.hold(&key, &token, rests, "nobody");
-            // Where it can't be said, the lease ends by itself.
+            let call = commands.update_lease(&key, &token, retry_pause, "released");
+            // Errors are ignored, because the lease expires by itself.
             let _ = call.send_idempotent::<bool>(&commands.client).await;
         });
     }
 }
 
-/// What may be used of a value that somebody else in this process loads, or the live one.
+/// Returns the live value, or the stale value of a key that this process is loading.
 pub(super) async fn peek(commands: &Commands, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    let (live, stale, _): SeekReply =
-        commands.seek(key, None).send_idempotent(&commands.client).await?;
+    let (live, stale, _): LookupReply =
+        commands.lookup_lease(key, None).send_idempotent(&commands.client).await?;
     Ok(live.or(stale))
 }

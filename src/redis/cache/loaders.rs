@@ -1,5 +1,5 @@
-//! Values that are loaded where they are missing, once in the whole fleet: within a process by [`flights`](super::flights),
-//! between processes by a [`lease`](super::lease).
+//! Loader methods. One load runs per key: within a process by [`flights`](super::flights), between processes by a
+//! [`lease`](super::lease).
 
 use std::{borrow::Borrow, convert::Infallible, sync::Arc, time::Duration};
 
@@ -10,19 +10,21 @@ use super::{
     super::{Error, Format, codec::encode_key},
     Cache,
     expiry::Expiry,
-    flights::{Seat, Told},
-    lease::{Lease, Sought, peek},
+    flights::{FlightOutcome, LoadGuard},
+    lease::{Lease, LeaseLookup, peek},
     stats::Counters,
 };
 use crate::cache::TimeToLive;
 
-/// Between two looks at a key that another process loads: the first pause, and the longest. It is a quarter of what was
-/// waited for so far.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// Shortest and longest pause between two polls of a key that another process is loading. In between, the pause is a
+/// quarter of the time waited so far.
+const POLL_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
-/// A load that is about to begin. It keeps no cache alive.
+/// A load that is about to begin. It holds no cache state, so that a refresh does not keep the cache's streams open.
 struct Load {
-    seat: Seat,
+    /// Name of the cache, for log messages.
+    name: String,
+    guard: LoadGuard,
     lease: Lease,
     format: Format,
     counters: Arc<Counters>,
@@ -33,46 +35,46 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    /// The live value of `key`; where there is none, what `loader` returns, which is put there to live for `ttl` from
-    /// then on.
+    /// Returns the live value of `key`, or else loads it with `loader` and writes the result with the TTL `ttl`, which
+    /// starts when the load ends.
     ///
-    /// One loader runs for a key, in all processes that share the cache, however many wait for it. The process whose loader
-    /// runs has a lease on the key, which it renews. Where the call is dropped, or panics, it gives the lease back; where
-    /// the process dies, the runtime of the call is shut down, or the server can't be reached, the lease ends after
-    /// [`lease`](super::CacheBuilder::lease).
-    /// Then another who waits goes on with its own loader.
+    /// One loader runs per key across all processes that share the cache, no matter how many callers wait. The loading
+    /// process holds a lease on the key and renews it. If the call is dropped or panics, it releases the lease. If the
+    /// process crashes, the runtime of the call shuts down, or the server cannot be reached, the lease expires after
+    /// [`lease`](super::CacheBuilder::lease). Then another waiter continues with its own loader.
     ///
-    /// A hit costs what [`get`](Cache::get) does, a miss two round trips more. In each process one of those who wait for
-    /// another process asks the server again and again: after 2 ms at first, then after a quarter of what it has waited so
-    /// far, up to 100 ms.
+    /// A hit costs as much as [`get`](Cache::get), a miss two more round trips. While another process loads, one
+    /// waiter in each process polls the server: first after 2 ms, then after a quarter of the time waited so far, with
+    /// pauses of at most 100 ms.
     ///
-    /// The `loader` is an `async move` closure that owns what it needs: with
-    /// [`stale_while_revalidate`](super::CacheBuilder::stale_while_revalidate) it may go on after the call has returned, on
-    /// the runtime of the call. `ttl` is a [`Duration`], or a closure that takes the value: see [`TimeToLive`].
+    /// The `loader` is an `async move` closure that owns its data: with
+    /// [`stale_while_revalidate`](super::CacheBuilder::stale_while_revalidate), it may continue on the runtime of the
+    /// call after the call has returned. `ttl` is a [`Duration`], or a closure that takes the value: see
+    /// [`TimeToLive`].
     ///
-    /// What is written to the key while it is being loaded (`set`, `remove`, `clear` and their like) wins over what is
-    /// loaded: who has loaded it gets that, it is not put into the cache, and those who waited ask again. (One thing is
-    /// missed: what was written with a TTL of a minute or more, and has died before the load is over.) So it is when the
-    /// lease is lost, as by a server that was restarted without its data.
+    /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value.
+    /// The caller whose loader ran still gets that value, but it is not cached, and the waiters ask the server again.
+    /// There is one exception: a value is missed if it was written with a TTL of a minute or more and has expired
+    /// before the load ends. A lost lease has the same effect as a write, for example if the server restarts without
+    /// its data.
     ///
-    /// A loader may call the cache, for other keys too. One that asks for its own key, in the same task, loads by
-    /// itself, and nothing is put there; through another task, or a cache of the same name that is no clone of this one, it
-    /// would wait for itself for ever. So do two loaders that wait for each other.
+    /// A loader may call the cache for other keys. If it requests its own key in the same task, that call runs its own
+    /// loader and caches nothing. A loader that requests its own key through another task, or through a cache of the
+    /// same name that is not a clone of this one, deadlocks. So do two loaders that wait for each other.
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime.
+    /// If called outside a Tokio runtime.
     ///
     /// # Errors
     ///
-    /// Those of every verb, and no loader runs: where the server is away, this is the caller's to see. All who wait in this
-    /// process get the same. Where the server goes away while the loader runs, its caller gets what was loaded,
-    /// which is not kept, is logged and counted as a [failed load](super::CacheStats::failed_loads); those who waited
-    /// ask again, and get the error.
+    /// As for all methods; then no loader runs, and all waiters in this process get the same error. If the server
+    /// becomes unreachable while the loader runs, the caller gets the loaded value. It is not cached, and is logged and
+    /// counted as a [failed load](super::CacheStats::failed_loads). The waiters ask the server again and get the error.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. A load that nobody waits for any more ends where it is.
+    /// Cancel safe. A load without waiters is dropped where it is.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -109,19 +111,19 @@ where
         }
     }
 
-    /// As [`get_or_set_with`](Cache::get_or_set_with), with a loader that may fail: the outer `Result` is the server's, the
+    /// As [`get_or_set_with`](Cache::get_or_set_with), with a fallible loader. The outer `Result` is the server's, the
     /// inner one the loader's.
     ///
-    /// All who wait in this process get the loader's error; other processes, and who waits for a loader whose error is of
-    /// another type, go on with their own. It is not kept.
+    /// All waiters in this process get the loader's error. Waiters in other processes, and waiters whose loader has
+    /// another error type, continue with their own loader. The error is not cached.
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime.
+    /// If called outside a Tokio runtime.
     ///
     /// # Errors
     ///
-    /// As of [`get_or_set_with`](Cache::get_or_set_with), and within that what the loader returned.
+    /// As for [`get_or_set_with`](Cache::get_or_set_with); the inner error is the loader's.
     ///
     /// # Cancel safety
     ///
@@ -178,7 +180,7 @@ where
         };
         match found {
             Some(value) => Ok(Ok(value)),
-            // Boxed, so that a hit does not pay for it.
+            // Boxed: the future of a load is large, and a hit would pay for moving it.
             None => Box::pin(self.load(&key, ttl, loader)).await,
         }
     }
@@ -195,13 +197,13 @@ where
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
         loop {
-            let mut seat = self.state.flights.join(key);
-            if seat.leads() {
-                return self.lead(seat, key, ttl, loader).await;
+            let mut guard = self.state.flights.join(key);
+            if guard.is_leader() {
+                return self.lead(guard, key, ttl, loader).await;
             }
-            if seat.is_within() {
-                // It would wait for itself.
-                drop(seat);
+            if guard.is_reentrant() {
+                // The loader of this key requests it in its own task: to wait for itself would deadlock.
+                drop(guard);
                 return Ok(loader().await.map_err(Arc::new));
             }
             if self.commands().keeps_stale()
@@ -209,24 +211,24 @@ where
             {
                 return Ok(Ok(self.state.decode(key, &value)?));
             }
-            match seat.wait().await {
-                Told::Leads => return self.lead(seat, key, ttl, loader).await,
-                Told::Loaded(value) => return Ok(Ok(self.state.decode(key, &value)?)),
-                Told::Refused(error) => return Err(error),
-                Told::Failed(error) => {
+            match guard.wait().await {
+                FlightOutcome::Leader => return self.lead(guard, key, ttl, loader).await,
+                FlightOutcome::Loaded(value) => return Ok(Ok(self.state.decode(key, &value)?)),
+                FlightOutcome::Error(error) => return Err(error),
+                FlightOutcome::LoaderFailed(error) => {
                     if let Ok(error) = error.downcast() {
                         return Ok(Err(error));
                     }
                 }
-                Told::Again => {}
+                FlightOutcome::Retry => {}
             }
         }
     }
 
-    /// Asks the server until there is a value, or the lease is ours.
+    /// Polls the server until there is a value or this call holds the lease, and then loads.
     async fn lead<E, F, Fut>(
         &self,
-        mut seat: Seat,
+        mut guard: LoadGuard,
         key: &[u8],
         ttl: impl TimeToLive<V> + Send + 'static,
         loader: F,
@@ -237,37 +239,39 @@ where
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
         let mut lease = Lease::new(self.state.commands.clone(), key.to_vec(), self.state.lease);
-        let begin = Instant::now();
+        let started = Instant::now();
         let stale = loop {
-            seat.ask();
-            match lease.seek().await {
+            guard.begin_read();
+            match lease.lookup().await {
                 Err(error) => {
-                    seat.refuse(&error);
+                    guard.finish_with_error(&error);
                     return Err(error);
                 }
-                Ok(Sought::Live(value)) => {
+                Ok(LeaseLookup::Live(value)) => {
                     let decoded = self.state.decode(key, &value);
-                    seat.land(Ok(value));
+                    guard.finish(Ok(value));
                     return Ok(Ok(decoded?));
                 }
-                Ok(Sought::Leads(stale)) => break stale,
-                Ok(Sought::Waits(Some(stale), _)) => {
+                Ok(LeaseLookup::Acquired(stale)) => break stale,
+                Ok(LeaseLookup::HeldElsewhere(Some(stale), _)) => {
                     return Ok(Ok(self.state.decode(key, &stale)?));
                 }
-                Ok(Sought::Waits(None, left)) => {
-                    let (first, longest) = PAUSES;
-                    sleep((begin.elapsed() / 4).clamp(first, longest).min(left)).await;
+                Ok(LeaseLookup::HeldElsewhere(None, remaining)) => {
+                    let (first, longest) = POLL_PAUSE;
+                    sleep((started.elapsed() / 4).clamp(first, longest).min(remaining)).await;
                 }
             }
         };
         let (format, counters) = (self.state.format, self.state.counters.clone());
-        let load = Load { seat, lease, format, counters };
+        let name = self.state.name.clone();
+        let load = Load { name, guard, lease, format, counters };
         match stale {
             Some(value) => {
                 let value = self.state.decode(key, &value);
+                let name = load.name.clone();
                 tokio::spawn(async move {
                     if let Ok(Err(_)) | Err(_) = load.run(ttl, loader).await {
-                        tracing::warn!("a refresh has failed");
+                        tracing::warn!(cache = name, "background refresh failed");
                     }
                 });
                 Ok(Ok(value?))
@@ -278,7 +282,7 @@ where
 }
 
 impl Load {
-    /// Runs the loader and puts what it returns.
+    /// Calls the loader and writes the value that it returns.
     async fn run<V, E, F, Fut>(
         self,
         ttl: impl TimeToLive<V>,
@@ -290,16 +294,16 @@ impl Load {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
-        let Self { mut seat, lease, format, counters } = self;
+        let Self { name, mut guard, lease, format, counters } = self;
         counters.load();
-        // Within it as a whole: a closure may do its work before it returns its future.
-        let loaded = lease.hold(seat.run(async move { loader().await })).await;
+        // The call of the closure is inside `run`, too: the loader may do its work before it returns its future.
+        let loaded = lease.renew_during(guard.run(async move { loader().await })).await;
         let value = match loaded {
             Ok(value) => value,
             Err(error) => {
                 counters.failed_load();
                 let error = Arc::new(error);
-                seat.land(Err(error.clone()));
+                guard.finish(Err(error.clone()));
                 return Ok(Err(error));
             }
         };
@@ -307,19 +311,19 @@ impl Load {
             Ok(bytes) => bytes,
             Err(error) => {
                 counters.failed_load();
-                seat.refuse(&error);
+                guard.finish_with_error(&error);
                 return Err(error);
             }
         };
-        seat.ask();
+        guard.begin_read();
         match lease.publish(&bytes, Expiry::of(ttl.of(&value))).await {
-            Ok(true) => seat.land(Ok(bytes)),
-            Ok(false) => seat.ask_again(),
+            Ok(true) => guard.finish(Ok(bytes)),
+            Ok(false) => guard.finish_with_retry(),
             Err(error) => {
                 counters.failed_load();
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "what was loaded can't be put");
-                seat.ask_again();
+                tracing::warn!(cache = name, error, "failed to write a loaded value");
+                guard.finish_with_retry();
             }
         }
         Ok(Ok(value))

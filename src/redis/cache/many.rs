@@ -1,4 +1,4 @@
-//! Many keys in one call: those of a shard in one round trip, as they are in one slot.
+//! Methods on many keys. The keys of a shard share a hash slot, so that they take one round trip.
 
 use std::{borrow::Borrow, time::Duration};
 
@@ -10,30 +10,33 @@ use super::{
     super::{
         Error,
         codec::encode_key,
-        error::is_divided,
+        error::is_try_again,
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
-    commands::{Commands, MANY},
+    commands::{Commands, MAX_KEYS_PER_READ},
     expiry::Expiry,
 };
 
-/// So much is put by one script, as all others wait meanwhile: in bytes of values, and keys.
-const BATCH: (usize, usize) = (1 << 20, 500);
+/// Maximum bytes of keys and values, and maximum number of keys, that one script writes. The server executes nothing
+/// else in the meantime.
+const MAX_BATCH: (usize, usize) = (1 << 20, 500);
 
-/// So many keys are read one by one at a time, where their slot is being moved and some of them are elsewhere.
-const DIVIDED: usize = 16;
+/// Number of keys that are read one by one if their slot is being moved, which splits the keys between two nodes.
+const MAX_SINGLE_READS: usize = 16;
 
 impl<K, V> Cache<K, V>
 where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// The live values of `keys`, in their order (Redis: `MGET`).
+    /// Returns the live values of `keys`, in the order of the keys (Redis: `MGET`).
     ///
-    /// One round trip for the keys of each of 16 shards, four of them at a time, and one more for each mebibyte of values,
-    /// or a thousand keys; with [`near`](super::CacheBuilder::near) as it says there. It is not atomic: each value is as of when its shard is looked at. Where another program has put something of
-    /// another type, there is none, as of `MGET`.
+    /// Takes one round trip per shard (of 16, four at a time), and another for each further mebibyte of values or
+    /// thousand keys of a shard. Keys that are cached [near](super::CacheBuilder::near) need no round trip.
+    ///
+    /// The call is not atomic: each shard is read at its own time. A key that holds another type is `None`, as in
+    /// `MGET`.
     ///
     /// ```no_run
     /// use fleeting::redis::Cache;
@@ -53,20 +56,21 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized + 'a,
     {
-        // Before the first await, so that the future keeps none of the caller's iterator.
+        // Collected before the first await, so that the future holds neither the iterator nor its borrows.
         let keys: Result<Vec<_>, _> = keys.into_iter().map(encode_key).collect();
         async move {
             let keys = keys?;
             if let Some(near) = &self.state.near {
                 return self.get_many_near(near, keys).await;
             }
-            let reads = by_shard(&keys, |key| key).into_iter().map(async |places| {
-                let mut values = Vec::with_capacity(places.len());
-                while let Some(rest) = places.get(values.len()..).filter(|rest| !rest.is_empty()) {
+            let reads = by_shard(&keys, |key| key).into_iter().map(async |positions| {
+                let mut values = Vec::with_capacity(positions.len());
+                while let Some(rest) = positions.get(values.len()..).filter(|rest| !rest.is_empty())
+                {
                     let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
                     values.extend(read_page(self.commands(), &rest).await?);
                 }
-                Ok::<_, Error>(places.into_iter().zip(values))
+                Ok::<_, Error>(positions.into_iter().zip(values))
             });
             let mut all = Vec::new();
             all.resize_with(keys.len(), || None);
@@ -80,19 +84,20 @@ where
         }
     }
 
-    /// Puts each value at its key, to live for `ttl`, or for the default TTL where that is `None` (Redis: `MSET`).
+    /// Writes each value at its key with the TTL `ttl`, or with the default TTL if `ttl` is `None` (Redis: `MSET`).
     ///
-    /// Of a key that comes twice, the last value stays. One round trip for the keys of each of 16 shards, four of them at a
-    /// time, and one more for each mebibyte of values, or 500 keys; each is one script, and all of them together are not
-    /// atomic.
+    /// If a key occurs twice, the last value wins. Takes one round trip per shard (of 16, four at a time), and another
+    /// for each further mebibyte of values or 500 keys of a shard. Each round trip is one script; the call as a whole
+    /// is not atomic.
     ///
     /// # Errors
     ///
-    /// Those of every verb. Some of the values may have been put then. A value that can't be encoded is found before any is.
+    /// As for all methods. After an error of the server, some of the values may have been written. If a key or a value
+    /// cannot be encoded, nothing is written.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has put some of them.
+    /// If the future is dropped before it completes, some of the values may have been written.
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,
@@ -106,8 +111,8 @@ where
         let expiry = ttl.map_or_else(|| self.default_expiry(), Expiry::of);
         async move {
             let entries = entries?;
-            let writes = by_shard(&entries, |(key, _)| key).into_iter().map(async |places| {
-                let of_shard: Vec<_> = places.into_iter().map(|at| &entries[at]).collect();
+            let writes = by_shard(&entries, |(key, _)| key).into_iter().map(async |positions| {
+                let of_shard: Vec<_> = positions.into_iter().map(|at| &entries[at]).collect();
                 for batch in batches(&of_shard) {
                     let call = self.commands().set_many(batch, expiry);
                     call.send_once::<Value>(&self.client().for_batches()).await?;
@@ -119,21 +124,22 @@ where
     }
 }
 
-/// The live values of keys of one shard: of the first ones, as many as one script reads and one answer holds.
+/// Reads the live values of the first of `keys`, which are of one shard: as many as one script reads and one reply
+/// holds.
 pub(super) async fn read_page<K: AsRef<[u8]>>(
     commands: &Commands,
     keys: &[K],
 ) -> Result<Vec<Option<Vec<u8>>>, Error> {
     let client = commands.client.for_batches();
-    let keys = &keys[..keys.len().min(MANY)];
-    let page = commands.get_many(keys).divisible().send_idempotent(&client).await;
+    let keys = &keys[..keys.len().min(MAX_KEYS_PER_READ)];
+    let page = commands.get_many(keys).multi_key().send_idempotent(&client).await;
     let Err(Error::Unavailable(cause)) = &page else { return page };
-    if !is_divided(cause) {
+    if !is_try_again(cause) {
         return page;
     }
-    let reads = keys.iter().take(DIVIDED).map(async |key| {
+    let reads = keys.iter().take(MAX_SINGLE_READS).map(async |key| {
         match commands.get(key.as_ref()).send_idempotent(&client).await {
-            // As of the script.
+            // As in `get_many.lua`.
             Err(Error::WrongType { .. }) => Ok(None),
             value => value,
         }
@@ -141,23 +147,23 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
     try_join_all(reads).await
 }
 
-/// For each shard that has any of them, where its keys are, in their order.
+/// Groups the positions of the keys by shard, in their order; shards without a key are left out.
 fn by_shard<T>(all: &[T], key: impl Fn(&T) -> &Vec<u8>) -> Vec<Vec<usize>> {
     let mut shards = vec![Vec::new(); usize::from(SHARDS)];
     for (at, one) in all.iter().enumerate() {
         shards[usize::from(shard(key(one)))].push(at);
     }
-    shards.retain(|places| !places.is_empty());
+    shards.retain(|positions| !positions.is_empty());
     shards
 }
 
-/// In parts that are enough for one script each.
+/// Splits the entries of a shard into batches of at most [`MAX_BATCH`], for one script each.
 fn batches<'a>(mut rest: &'a [&'a Entry]) -> impl Iterator<Item = &'a [&'a Entry]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fit = rest.iter().take(BATCH.1).take_while(|(key, value)| {
-            // At least one, or it would not end.
-            let is_more = bytes < BATCH.0;
+        let fit = rest.iter().take(MAX_BATCH.1).take_while(|(key, value)| {
+            // At least one entry, even if it is larger than a batch: otherwise the iterator would not advance.
+            let is_more = bytes < MAX_BATCH.0;
             bytes += key.len() + value.len();
             is_more
         });
@@ -167,5 +173,5 @@ fn batches<'a>(mut rest: &'a [&'a Entry]) -> impl Iterator<Item = &'a [&'a Entry
     })
 }
 
-/// A key and its value, as they are on the server.
+/// A key and its value, encoded.
 type Entry = (Vec<u8>, Vec<u8>);

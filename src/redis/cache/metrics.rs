@@ -1,4 +1,4 @@
-//! What a cache on a server tells of itself to the `metrics` facade: what this process has seen of it.
+//! Export of a cache's counters in this process to the `metrics` facade.
 
 use std::sync::{Arc, Weak};
 
@@ -7,19 +7,19 @@ use crate::engine::metrics::{MetricValues, Series, Source, counter, register};
 
 static SERIES: [Series; 7] = [
     counter("fleeting_redis_cache_hits_total", "Reads that found a live value."),
-    counter("fleeting_redis_cache_misses_total", "Reads that found none."),
-    counter("fleeting_redis_cache_events_total", "Expirations that came to this process."),
+    counter("fleeting_redis_cache_misses_total", "Reads that found no live value."),
+    counter("fleeting_redis_cache_events_total", "Expirations received by this process."),
     counter(
         "fleeting_redis_cache_events_missed_total",
         "Expirations that were missed on the server.",
     ),
     counter("fleeting_redis_cache_near_hits_total", "Reads that were answered in this process."),
-    counter("fleeting_redis_cache_invalidations_total", "Changes that servers told of."),
-    counter("fleeting_redis_cache_bypassed_total", "Answers that could not be kept near."),
+    counter("fleeting_redis_cache_invalidations_total", "Changes of keys reported by servers."),
+    counter("fleeting_redis_cache_bypassed_total", "Answers that could not be cached near."),
 ];
 
-/// Has a cache tell of itself.
-pub(super) fn follow(name: &str, counters: &Arc<Counters>) {
+/// Registers a cache for the export.
+pub(super) fn register_cache(name: &str, counters: &Arc<Counters>) {
     let source: Weak<Counters> = Arc::downgrade(counters);
     register(&SERIES, name, source, &counters.registration);
 }

@@ -1,7 +1,7 @@
-//! What is kept of a cache in this process, while the server tells of changes: a bounded embedded cache.
+//! Near cache: answers cached in this process, in a bounded embedded cache, while the server reports changes.
 //!
-//! An answer is kept with the mark (`client/marks`) that was taken before the question, and is used while that stands. So
-//! nothing has to be taken out: what has changed is not found any more, and leaves by its age.
+//! Each answer is cached with the version that its key had before the request (`client/key_versions`), and is used while that
+//! version is current. So a changed key need not be removed: its outdated answer is ignored until it expires.
 
 use std::{
     collections::HashMap,
@@ -21,223 +21,238 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     super::{
         Error, Format,
-        client::{Feed, Mark},
+        client::{Invalidations, KeyVersion},
         codec::with_key,
-        error::is_divided,
+        error::is_try_again,
         keyspace::{few_at_once, shard},
     },
-    commands::{Commands, MANY},
-    flights::same,
-    questions::{Answer, Asker, Key, Questions},
-    stats::{Counts, NearStats},
+    commands::{Commands, MAX_KEYS_PER_READ},
+    flights::clone_error,
+    in_flight_reads::{Answer, InFlightReads, Key, ReadLeader},
+    stats::{NearCounters, NearStats},
 };
 use crate::{cache::Cache, engine::panics::caught};
 
-/// Longer than a question takes by the client's timeout, as its task may be late.
-const LATE: Duration = Duration::from_millis(500);
+/// Time that a follower waits beyond the client's timeout, since the leader's task may be scheduled late.
+const READ_GRACE: Duration = Duration::from_millis(500);
 
-/// What the handles ask. As a trait, since only who builds a near cache says what values have to be for that.
-pub(super) trait Near<V>: Counts {
-    /// Whether anything is kept of the key that may be used. Then it is in `found`.
-    fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>, found: &mut Found<V>) -> Poll<bool>;
+/// Object-safe interface of [`NearCache`]. A trait object, because only the builder of a near cache requires the bounds
+/// on values (`Clone` and so on), not every [`Cache`](super::Cache).
+pub(super) trait DynNearCache<V>: NearCounters {
+    /// Looks up a cached answer. Returns true, with the answer in `found`, if there is one that may be used.
+    fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool>;
 
-    /// The live value of a key, as the server says; kept if it may be.
+    /// Reads the live value of a key from the server, and caches it if possible.
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>>;
 
-    /// The same of several keys, in their order.
+    /// Reads several keys, in their order.
     fn read_many(
         self: Arc<Self>,
         keys: Vec<Vec<u8>>,
     ) -> BoxFuture<'static, Vec<Result<Option<V>, Error>>>;
 }
 
-/// The settings of a near cache.
+/// Settings of a near cache.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct NearSettings {
     pub(super) max_entries: usize,
     pub(super) max_age: Duration,
 }
 
-/// Makes one for values of a type.
-pub(super) type Make<V> = fn(Settings, Arc<Commands>, Format, String) -> Arc<dyn Near<V>>;
+/// Constructor of a near cache for values of a type.
+pub(super) type MakeNearCache<V> =
+    fn(NearSettings, Arc<Commands>, Format, String) -> Arc<dyn DynNearCache<V>>;
 
-/// What is kept: a value, or that there is none. It is no error, but what `get` returns, so that it is written where that
-/// is to be: each move on the way would copy it.
-pub(super) type Found<V> = Poll<Result<Option<V>, Error>>;
+/// Output of `get`: the live value or `None`. Look-ups write into it through a reference, because each return by value
+/// would move the value once more.
+pub(super) type PollGet<V> = Poll<Result<Option<V>, Error>>;
 
 pub(super) struct NearCache<V> {
-    settings: Settings,
+    settings: NearSettings,
     commands: Arc<Commands>,
-    /// That of the client of `commands`: a look-up would have to follow three pointers to it.
-    feed: Arc<Feed>,
+    /// That of the client of `commands`. A clone, because a look-up would have to follow three pointers to it.
+    invalidations: Arc<Invalidations>,
     format: Format,
     name: String,
-    /// Made with the first question: a cache needs a runtime, and nobody has to have one who builds this.
-    kept: OnceLock<Cache<Key, Kept<V>>>,
-    questions: Arc<Questions<V>>,
-    /// Of what was found in `kept`, what might not be used, and that there was no value.
-    fallen: AtomicU64,
+    /// Created by the first read: an embedded cache needs a runtime, but the builder of this cache does not.
+    cached: OnceLock<Cache<Key, CachedAnswer<V>>>,
+    in_flight: Arc<InFlightReads<V>>,
+    /// Cached answers that were found but outdated. They count as hits of `cached`, and are subtracted from them.
+    outdated: AtomicU64,
     misses: AtomicU64,
-    not_kept: AtomicU64,
+    bypassed: AtomicU64,
 }
 
 #[derive(Clone)]
-struct Kept<V> {
+struct CachedAnswer<V> {
     value: Option<V>,
-    mark: Mark,
+    version: KeyVersion,
 }
 
-/// What came of a question: the value as bytes, its TTL as of `PTTL`, and whether changes are told of since.
-type Came = (Option<Vec<u8>>, i64, bool);
+/// Reply to a read: the encoded value, its TTL as of `PTTL`, and whether the server reports changes since then.
+type ReadReply = (Option<Vec<u8>>, i64, bool);
 
 impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
     pub(super) fn make(
-        settings: Settings,
+        settings: NearSettings,
         commands: Arc<Commands>,
         format: Format,
         name: String,
-    ) -> Arc<dyn Near<V>> {
-        let feed = commands.client.feed().expect("its client was made with one").clone();
+    ) -> Arc<dyn DynNearCache<V>> {
+        let invalidations =
+            commands.client.invalidations().expect("the builder enabled tracking").clone();
         Arc::new(Self {
             settings,
             commands,
-            feed,
+            invalidations,
             format,
             name: format!("{name} near"),
-            kept: OnceLock::new(),
-            questions: Questions::new(),
-            fallen: AtomicU64::new(0),
+            cached: OnceLock::new(),
+            in_flight: InFlightReads::new(),
+            outdated: AtomicU64::new(0),
             misses: AtomicU64::new(0),
-            not_kept: AtomicU64::new(0),
+            bypassed: AtomicU64::new(0),
         })
     }
 
-    fn kept(&self) -> &Cache<Key, Kept<V>> {
-        self.kept.get_or_init(|| {
+    fn cached(&self) -> &Cache<Key, CachedAnswer<V>> {
+        self.cached.get_or_init(|| {
             let builder = Cache::builder().max_entries(self.settings.max_entries);
             builder.publish([]).name(&*self.name).build()
         })
     }
 
-    /// What one script can be about each.
-    fn batches(&self, askers: Vec<Asker<V>>) -> Vec<Vec<Asker<V>>> {
+    /// Groups keys by what one script can read.
+    fn batches(&self, leaders: Vec<ReadLeader<V>>) -> Vec<Vec<ReadLeader<V>>> {
         let is_cluster = self.commands.client.is_cluster();
-        let mut batches: HashMap<u16, Vec<Vec<Asker<V>>>> = HashMap::new();
-        for asker in askers {
-            // In a cluster each shard is in a slot of its own.
-            let of_shard = batches.entry(if is_cluster { shard(asker.key()) } else { 0 });
+        let mut batches: HashMap<u16, Vec<Vec<ReadLeader<V>>>> = HashMap::new();
+        for leader in leaders {
+            // In a cluster, each shard has its own slot, and the keys of a script must share one.
+            let of_shard = batches.entry(if is_cluster { shard(leader.key()) } else { 0 });
             let of_shard = of_shard.or_default();
-            match of_shard.last_mut().filter(|batch| batch.len() < MANY) {
-                Some(batch) => batch.push(asker),
-                None => of_shard.push(vec![asker]),
+            match of_shard.last_mut().filter(|batch| batch.len() < MAX_KEYS_PER_READ) {
+                Some(batch) => batch.push(leader),
+                None => of_shard.push(vec![leader]),
             }
         }
         batches.into_values().flatten().collect()
     }
 
-    /// Asks about one key.
-    async fn answer(&self, asker: Asker<V>) {
-        // What is kept dies no later than on the server, and is no older than it may be: so both count from here.
-        let begin = Instant::now();
-        let (get, ttl) = (self.commands.get(asker.key()), self.commands.ttl(asker.key()));
-        let came = get.send_both(ttl, &self.commands.client).await;
-        self.settle(asker, begin, came).await;
+    /// Reads one key.
+    async fn read_one(&self, leader: ReadLeader<V>) {
+        // Before the request: the cached answer then expires no later than on the server, and its age is not
+        // underestimated.
+        let started = Instant::now();
+        let (get, ttl) = (self.commands.get(leader.key()), self.commands.ttl(leader.key()));
+        let reply = get.send_both_tracked(ttl, &self.commands.client).await;
+        self.finish_read(leader, started, reply).await;
     }
 
-    /// Asks about several keys, which are in one slot if that matters.
-    async fn answer_many(&self, mut askers: Vec<Asker<V>>) {
-        while !askers.is_empty() {
-            let begin = Instant::now();
-            let call = self.commands.read_many(&askers);
-            let page = call.send_told::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
-            let ((values, ttls), is_told) = match page.await {
-                Ok(page) => page,
-                Err(Error::Unavailable(cause)) if is_divided(&cause) => {
-                    join_all(askers.into_iter().map(|asker| self.answer(asker))).await;
-                    return;
-                }
-                Err(error) => {
-                    let all = askers.into_iter();
-                    join_all(all.map(|asker| self.settle(asker, begin, Err(same(&error))))).await;
-                    return;
-                }
-            };
-            // At least one, or it would not end.
-            let rest = askers.split_off(values.len().max(1).min(askers.len()));
-            let came = values.into_iter().zip(ttls);
-            for (asker, (value, ttl)) in std::mem::replace(&mut askers, rest).into_iter().zip(came)
+    /// Reads several keys, which share a slot in a cluster.
+    async fn read_batch(&self, mut leaders: Vec<ReadLeader<V>>) {
+        while !leaders.is_empty() {
+            let started = Instant::now();
+            let call = self.commands.read_many(&leaders);
+            let page = call.send_tracked::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
+            let ((values, ttls), is_tracked) =
+                match page.await {
+                    Ok(page) => page,
+                    Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
+                        join_all(leaders.into_iter().map(|leader| self.read_one(leader))).await;
+                        return;
+                    }
+                    Err(error) => {
+                        let all = leaders.into_iter();
+                        join_all(all.map(|leader| {
+                            self.finish_read(leader, started, Err(clone_error(&error)))
+                        }))
+                        .await;
+                        return;
+                    }
+                };
+            // At least one key, or the loop would not end.
+            let rest = leaders.split_off(values.len().max(1).min(leaders.len()));
+            let reply = values.into_iter().zip(ttls);
+            for (leader, (value, ttl)) in
+                std::mem::replace(&mut leaders, rest).into_iter().zip(reply)
             {
-                let came = match ttl {
+                let reply = match ttl {
                     -3 => {
-                        let key = self.commands.keyspace.record(asker.key());
+                        let key = self.commands.keyspace.record(leader.key());
                         let key = String::from_utf8_lossy(&key).into_owned();
                         Err(Error::WrongType { key })
                     }
-                    _ => Ok((value, ttl, is_told)),
+                    _ => Ok((value, ttl, is_tracked)),
                 };
-                // Values are of users. Who waits for one that panics asks by itself, and has the panic in its own place.
-                let _ = caught(self.settle(asker, begin, came)).await;
+                // Decoding runs user code. If it panics, the waiters get no answer and decode the value themselves, so
+                // that the panic is raised in the caller's task.
+                let _ = caught(self.finish_read(leader, started, reply)).await;
             }
         }
     }
 
-    /// Keeps what came of a question that was sent after `begin`, if it may be kept, and tells it to those who wait.
-    async fn settle(&self, asker: Asker<V>, begin: Instant, came: Result<Came, Error>) {
-        let (key, mark) = (asker.key(), asker.mark());
-        let came = came.and_then(|(value, ttl, is_told)| {
+    /// Caches the reply to a request that was sent after `started`, if possible, and answers the waiters.
+    async fn finish_read(
+        &self,
+        leader: ReadLeader<V>,
+        started: Instant,
+        reply: Result<ReadReply, Error>,
+    ) {
+        let (key, version) = (leader.key(), leader.version());
+        let reply = reply.and_then(|(value, ttl, is_tracked)| {
             let record = || self.commands.keyspace.record(key);
             let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
-            Ok((value, ttl, is_told))
+            Ok((value, ttl, is_tracked))
         });
-        let (value, ttl, is_told) = match came {
-            Ok(came) => came,
+        let (value, ttl, is_tracked) = match reply {
+            Ok(reply) => reply,
             Err(error) => {
-                self.feed.fall(key);
-                return asker.tell(Err(error));
+                self.invalidations.invalidate(key);
+                return leader.send(Err(error));
             }
         };
         let max_age = self.settings.max_age;
-        let lives_for = match (&value, ttl) {
+        let ttl_here = match (&value, ttl) {
             (None, _) | (Some(_), -1) => max_age,
-            // It has died between the two.
+            // The value expired between `GET` and `PTTL`.
             (Some(_), ..-1) => Duration::ZERO,
             (Some(_), ttl) => max_age.min(Duration::from_millis(ttl.unsigned_abs())),
         };
-        if is_told && !lives_for.is_zero() && self.feed.stands(mark) {
-            let kept = Kept { value: value.clone(), mark };
-            match begin.checked_add(lives_for) {
-                Some(until) => self.kept().set_until(key.into(), kept, until).await,
-                None => self.kept().set(key.into(), kept).await,
+        if is_tracked && !ttl_here.is_zero() && self.invalidations.is_current(version) {
+            let cached = CachedAnswer { value: value.clone(), version };
+            match started.checked_add(ttl_here) {
+                Some(until) => self.cached().set_until(key.into(), cached, until).await,
+                None => self.cached().set(key.into(), cached).await,
             };
         } else {
-            // It may be newer than another that is kept.
-            self.feed.fall(key);
-            self.not_kept.fetch_add(1, Relaxed);
+            // This reply may be newer than a cached answer, which must not be returned after it.
+            self.invalidations.invalidate(key);
+            self.bypassed.fetch_add(1, Relaxed);
         }
-        asker.tell(Ok(value));
+        leader.send(Ok(value));
     }
 
-    /// What a question has come to, which is our own or another's.
-    async fn outcome(
+    /// Waits for the answer of a read, which this caller or another one leads.
+    async fn wait_for_answer(
         &self,
         key: &[u8],
         answer: Answer<V>,
-        is_own: bool,
+        is_leader: bool,
     ) -> Result<Option<V>, Error> {
-        let answer = match is_own {
+        let answer = match is_leader {
             true => answer.await.ok(),
-            // Another's may be on a runtime that nobody drives.
+            // The leader's runtime may be stopped, in which case the answer never comes.
             false => {
-                let until = self.commands.client.deadline(None) + LATE;
+                let until = self.commands.client.deadline(None) + READ_GRACE;
                 timeout_at(until, answer).await.ok().and_then(Result::ok)
             }
         };
         match answer {
             Some(answer) => match &*answer {
                 Ok(value) => Ok(value.clone()),
-                Err(error) => Err(same(error)),
+                Err(error) => Err(clone_error(error)),
             },
-            // What decodes the value has panicked, or a runtime is gone: here it may do so in its caller's place.
+            // Decoding panicked or the leader's runtime is gone: read again in the caller's task.
             None => {
                 let call = self.commands.get(key);
                 let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
@@ -248,15 +263,17 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
     }
 }
 
-impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<V> {
-    fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>, found: &mut Found<V>) -> Poll<bool> {
-        let Some(kept) = self.kept.get() else { return Poll::Ready(false) };
-        let Some(Kept { value, mark }) = ready!(std::pin::pin!(kept.get(key)).poll(cx)) else {
+impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for NearCache<V> {
+    fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool> {
+        let Some(cached) = self.cached.get() else { return Poll::Ready(false) };
+        let Some(CachedAnswer { value, version }) =
+            ready!(std::pin::pin!(cached.get(key)).poll(cx))
+        else {
             return Poll::Ready(false);
         };
-        // After it was found: who has seen a change before this call has moved the mark by now.
-        if !self.feed.stands(mark) {
-            self.fallen.fetch_add(1, Relaxed);
+        // Checked after the look-up: a change that the process saw before this call has bumped the version by now.
+        if !self.invalidations.is_current(version) {
+            self.outdated.fetch_add(1, Relaxed);
             return Poll::Ready(false);
         }
         if value.is_none() {
@@ -268,14 +285,14 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
 
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>> {
         async move {
-            let (answer, asker) = self.questions.join(&key, &self.feed);
-            let is_own = asker.is_some();
-            if let Some(asker) = asker {
-                // By a task of its own: nobody's drop ends it.
+            let (answer, leader) = self.in_flight.join(&key, &self.invalidations);
+            let is_leader = leader.is_some();
+            if let Some(leader) = leader {
+                // In its own task, so that the read completes even if this caller is dropped.
                 let near = self.clone();
-                tokio::spawn(async move { near.answer(asker).await });
+                tokio::spawn(async move { near.read_one(leader).await });
             }
-            self.outcome(&key, answer, is_own).await
+            self.wait_for_answer(&key, answer, is_leader).await
         }
         .boxed()
     }
@@ -285,22 +302,22 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
         keys: Vec<Vec<u8>>,
     ) -> BoxFuture<'static, Vec<Result<Option<V>, Error>>> {
         async move {
-            let (mut answers, mut askers) = (Vec::with_capacity(keys.len()), Vec::new());
+            let (mut answers, mut leaders) = (Vec::with_capacity(keys.len()), Vec::new());
             for key in &keys {
-                let (answer, asker) = self.questions.join(key, &self.feed);
-                answers.push((answer, asker.is_some()));
-                askers.extend(asker);
+                let (answer, leader) = self.in_flight.join(key, &self.invalidations);
+                answers.push((answer, leader.is_some()));
+                leaders.extend(leader);
             }
-            if !askers.is_empty() {
+            if !leaders.is_empty() {
                 let near = self.clone();
                 tokio::spawn(async move {
-                    let batches = near.batches(askers).into_iter();
-                    few_at_once(batches.map(|askers| near.answer_many(askers))).await;
+                    let batches = near.batches(leaders).into_iter();
+                    few_at_once(batches.map(|leaders| near.read_batch(leaders))).await;
                 });
             }
             let mut values = Vec::with_capacity(keys.len());
-            for (key, (answer, is_own)) in keys.iter().zip(answers) {
-                values.push(self.outcome(key, answer, is_own).await);
+            for (key, (answer, is_leader)) in keys.iter().zip(answers) {
+                values.push(self.wait_for_answer(key, answer, is_leader).await);
             }
             values
         }
@@ -308,41 +325,41 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
     }
 }
 
-impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Counts for NearCache<V> {
+impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCounters for NearCache<V> {
     fn stats(&self) -> NearStats {
-        let found = self.kept.get().map_or(0, |kept| kept.stats().hits);
+        let found = self.cached.get().map_or(0, |cached| cached.stats().hits);
         let misses = self.misses.load(Relaxed);
-        let values = found.saturating_sub(self.fallen.load(Relaxed) + misses);
-        let not_kept = self.not_kept.load(Relaxed);
-        NearStats { values, misses, told_of: self.feed.told_of(), not_kept }
+        let values = found.saturating_sub(self.outdated.load(Relaxed) + misses);
+        let bypassed = self.bypassed.load(Relaxed);
+        NearStats { values, misses, invalidations: self.invalidations.changes_received(), bypassed }
     }
 }
 
-/// As of [`Near`], of a key of a user: one that can't be a key is found to be none.
+/// As [`DynNearCache::poll_cached`], for a user's key. A key that cannot be encoded is answered with the error.
 #[inline]
-pub(super) fn poll_kept<Q, V>(
-    near: &Arc<dyn Near<V>>,
+pub(super) fn poll_cached<Q, V>(
+    near: &Arc<dyn DynNearCache<V>>,
     key: &Q,
     cx: &mut Context<'_>,
-    found: &mut Found<V>,
+    found: &mut PollGet<V>,
 ) -> Poll<bool>
 where
     Q: Serialize + ?Sized,
 {
-    let mut is_kept = Poll::Pending;
-    if let Err(error) = with_key(key, |key| is_kept = near.poll_kept(key, cx, found)) {
-        (*found, is_kept) = (Poll::Ready(Err(error)), Poll::Ready(true));
+    let mut is_cached = Poll::Pending;
+    if let Err(error) = with_key(key, |key| is_cached = near.poll_cached(key, cx, found)) {
+        (*found, is_cached) = (Poll::Ready(Err(error)), Poll::Ready(true));
     }
-    is_kept
+    is_cached
 }
 
-/// What is kept, if that may be used.
-pub(super) async fn kept<V>(
-    mut poll_kept: impl FnMut(&mut Context<'_>, &mut Found<V>) -> Poll<bool>,
+/// Returns the cached answer, if there is one that may be used.
+pub(super) async fn cached<V>(
+    mut poll_cached: impl FnMut(&mut Context<'_>, &mut PollGet<V>) -> Poll<bool>,
 ) -> Result<Option<Option<V>>, Error> {
     poll_fn(|cx| {
         let mut found = Poll::Pending;
-        match ready!(poll_kept(cx, &mut found)) {
+        match ready!(poll_cached(cx, &mut found)) {
             true => found.map_ok(Some),
             false => Poll::Ready(Ok(None)),
         }

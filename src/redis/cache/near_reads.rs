@@ -1,4 +1,4 @@
-//! Verbs that a near cache answers: what is kept, or else what the server says.
+//! Reads through a near cache: the cached answer, or else the server's.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     super::Error,
     Cache,
-    near::{Near, kept},
+    near::{DynNearCache, cached},
 };
 
 impl<K, V> Cache<K, V>
@@ -15,13 +15,13 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// As [`get`](Cache::get), of a key as it is on the server.
+    /// As [`get`](Cache::get), for an encoded key.
     pub(super) async fn get_near_encoded(
         &self,
-        near: &Arc<dyn Near<V>>,
+        near: &Arc<dyn DynNearCache<V>>,
         key: &[u8],
     ) -> Result<Option<V>, Error> {
-        match kept(|cx, found| near.poll_kept(key, cx, found)).await? {
+        match cached(|cx, found| near.poll_cached(key, cx, found)).await? {
             Some(value) => Ok(value),
             None => self.read_near(near, key.to_vec()).await,
         }
@@ -29,27 +29,27 @@ where
 
     pub(super) async fn get_many_near(
         &self,
-        near: &Arc<dyn Near<V>>,
+        near: &Arc<dyn DynNearCache<V>>,
         keys: Vec<Vec<u8>>,
     ) -> Result<Vec<Option<V>>, Error> {
-        let (mut values, mut places, mut not_kept) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut values, mut positions, mut uncached) = (Vec::new(), Vec::new(), Vec::new());
         for (at, key) in keys.into_iter().enumerate() {
-            values.push(match kept(|cx, found| near.poll_kept(&key, cx, found)).await? {
+            values.push(match cached(|cx, found| near.poll_cached(&key, cx, found)).await? {
                 Some(value) => value,
                 None => {
-                    places.push(at);
-                    not_kept.push(key);
+                    positions.push(at);
+                    uncached.push(key);
                     None
                 }
             });
         }
-        if not_kept.is_empty() {
+        if uncached.is_empty() {
             return Ok(values);
         }
-        let answers = near.clone().read_many(not_kept).await;
-        for (at, answer) in places.into_iter().zip(answers) {
+        let answers = near.clone().read_many(uncached).await;
+        for (at, answer) in positions.into_iter().zip(answers) {
             values[at] = match answer {
-                // As of `MGET`.
+                // As in `MGET`.
                 Err(Error::WrongType { .. }) => None,
                 answer => answer?,
             };
@@ -58,10 +58,10 @@ where
         Ok(values)
     }
 
-    /// Of one that is not kept.
+    /// Reads an uncached key.
     pub(super) async fn read_near(
         &self,
-        near: &Arc<dyn Near<V>>,
+        near: &Arc<dyn DynNearCache<V>>,
         key: Vec<u8>,
     ) -> Result<Option<V>, Error> {
         let value = near.clone().read(key).await?;

@@ -1,106 +1,108 @@
--- What every script of a cache begins with: the time, and the few ways to change a value and what tells of its end.
+-- First part of all writing scripts of a cache: the time, and functions that change a value and publish its expiry.
 -- Changes nothing by itself.
 --
--- KEYS      for each key that the script is about its record, its shadow and its load (seek.lua), which a write to the
---           key ends; then the index and the stream of their shard, and two notes: the soonest deadline of the index with
---           the time at which the index leaves, and what changes whenever the stream has news
--- ARGV[1]   for how many milliseconds an expiration waits for its subscribers; empty where there are none
+-- KEYS      for each key of the script, its record, its shadow and its load (lookup_lease.lua), which a write removes;
+--           then the index and the stream of the shard; then two hints: the earliest deadline of the index with the
+--           expiry of the index, and the version of the stream, which changes whenever events are added
+-- ARGV[1]   for how many milliseconds an event is kept for its subscribers; empty without events
 --
--- A record is the value of a key, a string, which the server lets expire. Without subscribers there is nothing else.
--- With them, what has a deadline is also in the index, a sorted set of keys by deadline in milliseconds, and its value
--- once more in its shadow, until its end is told of or the retention is over: then both leave by themselves, as do the
--- stream, which has what was told, and the notes. A note may say less than is so, and never more: it is read often, so
--- that scripts need not be.
+-- A record is the value of a key, a string that Redis expires. Without events there is nothing else. With events, a
+-- value with a deadline is also in the index (a sorted set of keys by deadline in milliseconds), and a copy of the
+-- value is in its shadow, because Redis deletes the record at the deadline. Both remain until the event is published.
+-- If it is not published within the retention, they expire, as do the stream and the hints. Hints are read often to
+-- save scripts. A hint may be missing, or announce something too early, but never too late.
 
 local record, shadow, load = KEYS[1], KEYS[2], KEYS[3]
-local index, stream, soonest, told = KEYS[#KEYS - 3], KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+local index, stream = KEYS[#KEYS - 3], KEYS[#KEYS - 2]
+local earliest_deadline, stream_version = KEYS[#KEYS - 1], KEYS[#KEYS]
 local retention = tonumber(ARGV[1])
 
--- In milliseconds, with a fraction: rounded, a value would die up to a millisecond too soon or too late.
+-- Milliseconds with a fraction: a rounded time would make values expire up to a millisecond too early or too late.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 
--- As a whole number, however large: Lua would write one of more than 14 digits with an exponent.
-local function whole(number)
+-- Formats an integer. Lua's own conversion uses an exponent above 14 digits.
+local function integer(number)
     return string.format('%d', number)
 end
 
-local function is_dead(deadline)
+local function has_expired(deadline)
     return deadline ~= nil and now >= deadline
 end
 
--- When what is put now dies; nil without a TTL. The server lets a key live in the millisecond that it names: so
--- does this, whether there are subscribers or not.
-local function after(ttl)
+-- Returns the deadline of a value written now; nil without a TTL. Redis keeps a key during the millisecond of its
+-- expiry time, so the deadline is the next one; this is the same with and without events.
+local function deadline_in(ttl)
     if not ttl then return nil end
     return math.floor(now) + (ttl == 0 and 0 or ttl + 1)
 end
 
--- Lets who waits for the stream know that there is news.
-local function ring()
-    redis.call('PEXPIRE', stream, whole(retention))
-    redis.call('SET', told, time[1] .. '.' .. time[2], 'PX', whole(retention))
+-- Announces new events to the subscribers, which poll the version of the stream. Renews the expiry of the stream.
+local function bump_stream_version()
+    redis.call('PEXPIRE', stream, integer(retention))
+    redis.call('SET', stream_version, time[1] .. '.' .. time[2], 'PX', integer(retention))
 end
 
--- Puts an expiration on the stream, for which somebody has to ring. What no subscriber came for within the retention
--- leaves it on the way, and the stream itself where nothing comes for as long.
-local function add(key, value, deadline)
+-- Adds an event to the stream; the caller must call `bump_stream_version`. Trims events that are older than the
+-- retention. An idle stream expires as a whole.
+local function append_event(key, value, deadline)
     local oldest = math.max(0, now - retention)
-    redis.call('XADD', stream, 'MINID', '~', whole(oldest), '*',
-        'key', key, 'value', value, 'deadline', whole(deadline))
+    redis.call('XADD', stream, 'MINID', '~', integer(oldest), '*',
+        'key', key, 'value', value, 'deadline', integer(deadline))
 end
 
-local function tell(key, value, deadline)
+local function publish_event(key, value, deadline)
     if not retention then return end
-    add(key, value, deadline)
-    ring()
+    append_event(key, value, deadline)
+    bump_stream_version()
 end
 
-local function forget(key, shadow)
+local function unindex(key, shadow)
     if not retention then return end
     redis.call('ZREM', index, key)
     redis.call('UNLINK', shadow)
-    -- An index that comes again has no time to leave yet.
-    if redis.call('EXISTS', index) == 0 then redis.call('DEL', soonest) end
+    -- A later index starts without an expiry time, which the hint must not claim to have.
+    if redis.call('EXISTS', index) == 0 then redis.call('DEL', earliest_deadline) end
 end
 
--- The deadline that a shadow was put there for.
+-- Returns the deadline for which a shadow was written.
 local function deadline_of(shadow)
     return redis.call('PEXPIRETIME', shadow) + 1 - retention
 end
 
--- Lets the index live for as long as anything in it may be told of, and the note say no later deadline than this.
-local function note(deadline)
+-- Extends the expiry of the index to the retention of this deadline, and moves the hint to this deadline if it is
+-- earlier.
+local function update_hint(deadline)
     local last = deadline - 1 + retention
-    local first, till = string.match(redis.call('GET', soonest) or '', '^(%d+) (%d+)$')
-    if first and deadline >= tonumber(first) and last <= tonumber(till) then return end
-    -- An eighth more, so that most of the next need not move it.
-    till = whole(math.max(redis.call('PEXPIRETIME', index), last + math.floor(retention / 8)))
-    redis.call('PEXPIREAT', index, till)
+    local first, last_ms = string.match(redis.call('GET', earliest_deadline) or '', '^(%d+) (%d+)$')
+    if first and deadline >= tonumber(first) and last <= tonumber(last_ms) then return end
+    -- An eighth more than needed, so that most later writes need not extend it.
+    last_ms = integer(math.max(redis.call('PEXPIRETIME', index), last + math.floor(retention / 8)))
+    redis.call('PEXPIREAT', index, last_ms)
     first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
-    redis.call('SET', soonest, whole(first) .. ' ' .. till, 'PXAT', till)
+    redis.call('SET', earliest_deadline, integer(first) .. ' ' .. last_ms, 'PXAT', last_ms)
 end
 
--- The deadline of the live value of a key, as far as it is to be told of; and whether there was a dead one, of which
--- it has told then.
-local function settle(key, shadow)
+-- Publishes the expiry of the value of a key if it has expired but was not published. Returns the deadline of a live
+-- value, nil if it is not in the index; and whether there was an expired value.
+local function expire_if_due(key, shadow)
     local deadline = retention and tonumber(redis.call('ZSCORE', index, key) or nil)
     if not deadline or now < deadline then return deadline or nil, false end
-    -- Before anything of a new value.
+    -- The event of the old value precedes all events of a new one.
     local value = redis.call('GET', shadow)
-    if value then tell(key, value, deadline) end
-    forget(key, shadow)
+    if value then publish_event(key, value, deadline) end
+    unindex(key, shadow)
     return nil, true
 end
 
--- Lets it be told when the value of a key dies.
-local function shelve(key, shadow, value, deadline)
+-- Adds the value of a key to the index, so that its expiry is published.
+local function index_value(key, shadow, value, deadline)
     if not retention then return end
-    local last = whole(deadline - 1 + retention)
-    -- Where only the deadline is another, the value is there.
+    local last = integer(deadline - 1 + retention)
+    -- If only the deadline changes (`value` is false), the shadow already has the value.
     if value or redis.call('PEXPIREAT', shadow, last) == 0 then
         redis.call('SET', shadow, value or redis.call('GET', record), 'PXAT', last)
     end
-    redis.call('ZADD', index, whole(deadline), key)
-    note(deadline)
+    redis.call('ZADD', index, integer(deadline), key)
+    update_hint(deadline)
 end

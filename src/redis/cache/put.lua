@@ -1,20 +1,20 @@
--- How a value is put, after prelude.lua: one of several keys, and whatever was there before.
+-- Write of a value of one of several keys, used after prelude.lua.
 
--- Where a dead value was there that nobody was told of, it is told first. What is dead at once is told, and put nowhere.
+-- Replaces the value. Publishes the expiry of an expired one first. A value with a TTL of zero expires immediately.
 local function put(record, shadow, load, key, value, ttl)
-    local at = settle(key, shadow)
-    local deadline = after(ttl)
+    local at = expire_if_due(key, shadow)
+    local deadline = deadline_in(ttl)
     redis.call('UNLINK', load)
-    if is_dead(deadline) then
-        tell(key, value, deadline)
+    if has_expired(deadline) then
+        publish_event(key, value, deadline)
         redis.call('UNLINK', record)
-        forget(key, shadow)
+        unindex(key, shadow)
     elseif deadline then
-        redis.call('SET', record, value, 'PXAT', whole(deadline - 1))
-        shelve(key, shadow, value, deadline)
+        redis.call('SET', record, value, 'PXAT', integer(deadline - 1))
+        index_value(key, shadow, value, deadline)
     else
         redis.call('SET', record, value)
-        if at then forget(key, shadow) end
+        if at then unindex(key, shadow) end
     end
     return deadline
 end

@@ -1,9 +1,9 @@
--- Reads the live values of keys, and for how long they live, until they are enough for one answer. Changes nothing.
+-- Reads the live values of keys and their TTLs, until the reply reaches its maximum size. Changes nothing.
 --
 -- KEYS      their records
--- ARGV[1]   after how many bytes no more
--- Returns for each key its live value or false; and for each its TTL as of PTTL, or -3 where another program put
--- something else there; both for as many as it has read.
+-- ARGV[1]   number of value bytes after which to stop
+-- Returns for each key that was read its live value or false; and for each its TTL as PTTL returns it, or -3 for a key
+-- of another type.
 
 local values, ttls, bytes = {}, {}, 0
 for at = 1, #KEYS do

@@ -1,16 +1,16 @@
--- Takes the value of a key out. What was dead already, and not told of, is told.
+-- Removes the value of a key. Publishes the expiry of an expired value.
 --
 -- KEYS      as in prelude.lua, of one key
 -- ARGV[2]   the key
--- ARGV[3]   EXPIRE where a live value dies now, which is told; else empty
+-- ARGV[3]   EXPIRE to publish the live value as expired; else empty
 -- Returns the live value, or false.
 
 local key = ARGV[2]
-local at, was_dead = settle(key, shadow)
+local at, had_expired = expire_if_due(key, shadow)
 local value = redis.call('GET', record)
 redis.call('UNLINK', load)
-if was_dead or not value then return false end
-if ARGV[3] == 'EXPIRE' then tell(key, value, math.floor(now)) end
+if had_expired or not value then return false end
+if ARGV[3] == 'EXPIRE' then publish_event(key, value, math.floor(now)) end
 redis.call('UNLINK', record)
-if at then forget(key, shadow) end
+if at then unindex(key, shadow) end
 return value

@@ -1,4 +1,4 @@
-//! What walks all entries of a cache (`SCAN`): iteration, counting, and [`clear`](Cache::clear).
+//! Methods that scan all entries of a cache (`SCAN`): iteration, counting, and [`clear`](Cache::clear).
 
 use std::collections::{HashSet, VecDeque};
 
@@ -23,35 +23,35 @@ use super::{
     many::read_page,
 };
 
-/// How many keys a server looks at in one call.
-const PAGE: usize = 1_000;
+/// Number of keys that a server examines per call.
+const SCAN_COUNT: usize = 1_000;
 
-/// A live entry as bytes, its key and its value, and the cache that decodes them.
+/// Encoded key and value of a live entry, and the cache that decodes them.
 type RawEntry<K, V> = (Cache<K, V>, Vec<u8>, Vec<u8>);
 
-/// Of one page of `SCAN`.
+/// Entries of one page of `SCAN`.
 #[derive(Default)]
-struct Found {
+struct ScannedPage {
     entries: VecDeque<(Vec<u8>, Vec<u8>)>,
-    /// For each shard the keys whose values are still to be read.
+    /// Keys by shard whose values have not been read yet.
     unread: Vec<(u16, Vec<Vec<u8>>)>,
 }
 
-/// How far `SCAN` has come, on one server after the other.
+/// Progress of a `SCAN` over all servers, one after the other.
 ///
-/// A key whose slot is moved goes from one server to another, and may do so behind the cursor's back. So in a cluster all
-/// servers are gone through again where a slot of the cache has gone to another while they were. Where slots are being moved
-/// all the time but to the same ones, twice is enough: a key that moves once is on its new server before this is gone
-/// through for the second time, or was on the old one all the first time.
+/// When a cluster moves a slot, its keys change servers, possibly from one that is still to be scanned to one that was
+/// scanned already. So all servers are scanned again if a slot of the cache has a new master at the end of a pass. If
+/// slots are being moved during the passes, but none has arrived, two passes in a row are enough. A key that moves once
+/// was on the old server for the whole first pass, or is on the new one before the second.
 struct ScanCursor {
-    /// Those that are still to be asked; `None` before the first call, and between two passes.
+    /// Servers that are still to be scanned; `None` before the first call, and between two passes.
     nodes: Option<Vec<Node>>,
     cursor: u64,
-    /// Where the slots were before this pass.
+    /// Locations of the slots before this pass.
     places: Vec<SlotPlace>,
-    /// How many passes in a row ended with each slot with the master that it began with.
-    calm: u32,
-    /// A server may find a key twice, when its table grows or shrinks meanwhile.
+    /// Number of passes in a row during which no slot changed its master.
+    stable_passes: u32,
+    /// Keys found so far. A server may return a key twice if its table is resized during the scan.
     seen: HashSet<Vec<u8>>,
 }
 
@@ -60,15 +60,16 @@ where
     K: Serialize + DeserializeOwned + Send + Sync + 'static,
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
 {
-    /// The live entries, in no order (Redis: `SCAN`, `MGET`).
+    /// Returns a stream of the live entries, in no particular order (Redis: `SCAN`, `MGET`).
     ///
-    /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
-    /// meanwhile may or may not; so it is where a slot of a cluster is moved meanwhile, for which all servers look once
-    /// more. The server looks at **all its keys**, a thousand a round trip, gives the values of each
-    /// shard by the mebibyte, and in a
-    /// cluster all servers do, one after the other; the keys that came are kept here, so that none comes
-    /// twice. It is for maintenance, not for requests. What another program put under a key and is no string is
-    /// passed over.
+    /// The iteration is weakly consistent. An entry that is present throughout is returned exactly once. An entry that
+    /// is added or removed during the iteration may or may not be returned. This holds even if a cluster moves slots in
+    /// the meantime, in which case all servers are scanned again.
+    ///
+    /// The server examines **all its keys**, a thousand per round trip, and returns the values of each shard in replies
+    /// of about a mebibyte. In a cluster, the servers are scanned one after the other. The keys returned so far are
+    /// kept in this process, so that none is returned twice. So use it for maintenance, not in request handlers. Keys
+    /// at which another program stored something other than a string are skipped.
     ///
     /// ```no_run
     /// use fleeting::redis::Cache;
@@ -86,8 +87,8 @@ where
     ///
     /// # Errors
     ///
-    /// An item is an error where an entry can't be decoded, or the server can't be asked, which is the last
-    /// item then.
+    /// An item is an error if an entry cannot be decoded, or if the server cannot be reached. In the second case, it is
+    /// the last item.
     #[doc(alias = "SCAN")]
     pub fn iter(&self) -> impl Stream<Item = Result<(K, V), Error>> + Send + Unpin + use<K, V> {
         self.raw_entries().map(|entry| {
@@ -96,26 +97,26 @@ where
         })
     }
 
-    /// The keys of [`iter`](Cache::iter), for as much.
+    /// Returns a stream of the keys of [`iter`](Cache::iter), at the same cost without the values.
     pub fn keys(&self) -> impl Stream<Item = Result<K, Error>> + Send + Unpin + use<K, V> {
         self.raw_entries().map(|entry| decode_key(&entry?.1))
     }
 
-    /// The values of [`iter`](Cache::iter).
+    /// Returns a stream of the values of [`iter`](Cache::iter).
     pub fn values(&self) -> impl Stream<Item = Result<V, Error>> + Send + Unpin + use<K, V> {
         self.iter().map(|entry| entry.map(|(_, value)| value))
     }
 
-    /// The number of live entries (Redis: `SCAN`).
+    /// Returns the number of live entries (Redis: `SCAN`).
     ///
-    /// The server looks at all its keys, as for [`iter`](Cache::iter).
+    /// The server examines all its keys, as for [`iter`](Cache::iter).
     pub async fn len(&self) -> Result<usize, Error> {
         let mut scan = ScanCursor::new();
         while scan.next_page(self.commands()).await?.is_some() {}
         Ok(scan.seen.len())
     }
 
-    /// Whether nothing lives. The server looks at its keys until it finds one.
+    /// Returns whether there is no live entry. The server examines its keys until it finds one.
     pub async fn is_empty(&self) -> Result<bool, Error> {
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
@@ -126,17 +127,18 @@ where
         Ok(true)
     }
 
-    /// Takes everything out that is there from begin to end of the call (Redis: `SCAN`, `UNLINK`).
+    /// Removes all entries that are present during the whole call (Redis: `SCAN`, `UNLINK`).
     ///
-    /// The server looks at all its keys, as for [`iter`](Cache::iter): one round trip a thousand keys, and one
-    /// more for those that are of this cache. What is dead and was not told of is still told of. What is being
-    /// [loaded](Cache::get_or_set_with) is put nowhere, by whatever process; to say so takes 16 small keys for a day.
+    /// The server examines all its keys, as for [`iter`](Cache::iter), a thousand per round trip. Pages with keys of
+    /// this cache take another round trip. Entries that have already expired are still reported as events. Values that
+    /// are being [loaded](Cache::get_or_set_with) by any process are not cached. To achieve this, 16 small keys are
+    /// written, which expire after a day.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has taken some of the entries out.
+    /// If the future is dropped before it completes, some of the entries may have been removed.
     pub async fn clear(&self) -> Result<(), Error> {
-        // First, or what is put while the server looks at its keys could be passed over.
+        // Before the scan: a load that published its value during the scan could be skipped by it.
         let loads = (0..SHARDS).map(async |shard| {
             self.commands().clear_loads(shard).send_idempotent::<Value>(self.client()).await
         });
@@ -152,35 +154,35 @@ where
         Ok(())
     }
 
-    /// The live entries as bytes.
+    /// Returns a stream of the encoded live entries.
     fn raw_entries(&self) -> BoxStream<'static, Result<RawEntry<K, V>, Error>> {
-        let begin = (self.clone(), ScanCursor::new(), Found::default());
-        try_unfold(begin, async |(cache, mut scan, mut found)| {
+        let begin = (self.clone(), ScanCursor::new(), ScannedPage::default());
+        try_unfold(begin, async |(cache, mut scan, mut page)| {
             loop {
-                if let Some((key, value)) = found.entries.pop_front() {
-                    return Ok(Some(((cache.clone(), key, value), (cache, scan, found))));
+                if let Some((key, value)) = page.entries.pop_front() {
+                    return Ok(Some(((cache.clone(), key, value), (cache, scan, page))));
                 }
-                if !found.unread.is_empty() {
-                    cache.read_more(&mut found).await?;
+                if !page.unread.is_empty() {
+                    cache.read_more(&mut page).await?;
                     continue;
                 }
                 let Some(keys) = scan.next_page(cache.commands()).await? else { return Ok(None) };
-                found.unread = by_shard(keys);
+                page.unread = by_shard(keys);
             }
         })
         .boxed()
     }
 
-    /// Reads of what was found as much as an answer of each shard holds.
-    async fn read_more(&self, found: &mut Found) -> Result<(), Error> {
-        let pages = found.unread.iter().map(|(_, keys)| read_page(self.commands(), keys));
+    /// Reads the values of a scanned page: from each shard, as many as fit in a reply.
+    async fn read_more(&self, page: &mut ScannedPage) -> Result<(), Error> {
+        let pages = page.unread.iter().map(|(_, keys)| read_page(self.commands(), keys));
         let pages = few_at_once(pages).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        for ((_, keys), values) in found.unread.iter_mut().zip(pages) {
-            // At least one, or it would not end.
+        for ((_, keys), values) in page.unread.iter_mut().zip(pages) {
+            // At least one key, or the loop of the caller would not end.
             let read = keys.drain(..values.len().max(1).min(keys.len()));
-            found.entries.extend(read.zip(values).filter_map(|(key, value)| Some((key, value?))));
+            page.entries.extend(read.zip(values).filter_map(|(key, value)| Some((key, value?))));
         }
-        found.unread.retain(|(_, keys)| !keys.is_empty());
+        page.unread.retain(|(_, keys)| !keys.is_empty());
         Ok(())
     }
 }
@@ -188,10 +190,10 @@ where
 impl ScanCursor {
     fn new() -> Self {
         let (places, seen) = (Vec::new(), HashSet::new());
-        Self { nodes: None, cursor: 0, places, calm: 0, seen }
+        Self { nodes: None, cursor: 0, places, stable_passes: 0, seen }
     }
 
-    /// The keys of the next records, none of which came before; `None` after the last.
+    /// Returns the keys of the next page that were not returned before; `None` at the end of the scan.
     async fn next_page(&mut self, commands: &Commands) -> Result<Option<Vec<Vec<u8>>>, Error> {
         let client = &commands.client;
         let nodes = match &mut self.nodes {
@@ -204,13 +206,14 @@ impl ScanCursor {
             }
         };
         let Some(node) = nodes.last().cloned() else {
-            if client.is_cluster() && !self.is_over(client.places(&commands.absent()).await?) {
+            if client.is_cluster() && !self.is_complete(client.places(&commands.absent()).await?) {
                 self.nodes = None;
                 return Ok(Some(Vec::new()));
             }
-            if let Some(feed) = client.feed() {
-                // What was not found is not there.
-                feed.fall_all();
+            if let Some(invalidations) = client.invalidations() {
+                // Cached answers for keys that the scan did not find are outdated: the process has seen that they are
+                // missing.
+                invalidations.invalidate_all();
             }
             return Ok(None);
         };
@@ -219,18 +222,19 @@ impl ScanCursor {
             .arg("MATCH")
             .arg(commands.keyspace.scan_pattern())
             .arg("COUNT")
-            .arg(PAGE);
+            .arg(SCAN_COUNT);
         let answer = commands.client.for_batches().send_to(&node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
             .map_err(|error| Error::Server(error.into()))?;
-        // So says a server that its keys are through.
+        // Redis signals the end of a scan by a cursor of zero.
         if cursor == 0 {
             nodes.pop();
         }
         self.cursor = cursor;
         let mut keys = Vec::new();
         for record in records {
-            // The pattern also finds what only looks like a record: of a shard that the key is not in, say.
+            // The pattern also matches keys that are not records, for example with a shard number that is not the
+            // key's.
             let key = commands
                 .keyspace
                 .key_of(&record)
@@ -238,8 +242,8 @@ impl ScanCursor {
             if let Some(key) = key
                 && self.seen.insert(key.to_vec())
             {
-                if let Some(feed) = commands.client.feed() {
-                    feed.fall(key);
+                if let Some(invalidations) = commands.client.invalidations() {
+                    invalidations.invalidate(key);
                 }
                 keys.push(key.to_vec());
             }
@@ -247,20 +251,20 @@ impl ScanCursor {
         Ok(Some(keys))
     }
 
-    /// Whether another pass would find nothing more, by where the slots are after this one.
-    fn is_over(&mut self, places: Vec<SlotPlace>) -> bool {
+    /// Returns whether the scan is complete, given the locations of the slots after this pass.
+    fn is_complete(&mut self, places: Vec<SlotPlace>) -> bool {
         let before = std::mem::replace(&mut self.places, places);
         let masters = |places: &[SlotPlace]| -> Vec<_> {
             places.iter().map(|place| place.master.clone()).collect()
         };
-        let is_calm = masters(&before) == masters(&self.places);
-        self.calm = if is_calm { self.calm + 1 } else { 0 };
+        let is_stable = masters(&before) == masters(&self.places);
+        self.stable_passes = if is_stable { self.stable_passes + 1 } else { 0 };
         let is_moving = before.iter().chain(&self.places).any(|place| place.is_moving);
-        self.calm > u32::from(is_moving)
+        self.stable_passes > u32::from(is_moving)
     }
 }
 
-/// Together, what one script can be about: the keys of a script must be in one slot.
+/// Groups the keys by shard, because the keys of a script must share a slot.
 fn by_shard(keys: Vec<Vec<u8>>) -> Vec<(u16, Vec<Vec<u8>>)> {
     let mut shards: Vec<_> = (0..SHARDS).map(|shard| (shard, Vec::new())).collect();
     for key in keys {

@@ -1,8 +1,8 @@
--- Puts values at keys of one shard, with one TTL. Of a key that comes twice, the last value stays.
+-- Writes values at keys of one shard, with one TTL. If a key occurs twice, the last value wins.
 --
 -- KEYS      as in prelude.lua, of each key
 -- ARGV[2]   the TTL in milliseconds; empty for none
--- ARGV[3]   and what follows: each key, and its value
+-- ARGV[3]   and the following: keys and values in turn
 -- Returns nothing.
 
 for at = 1, (#ARGV - 2) / 2 do

@@ -1,4 +1,4 @@
-//! What the handles of a cache in one process share: how it was built, its counters, and its streams.
+//! State shared by all handles of a cache in one process: its settings, counters and subscriptions.
 
 use std::{
     marker::PhantomData,
@@ -14,37 +14,37 @@ use super::{
     commands::Commands,
     event_record::EventDecoder,
     flights::Flights,
-    near::Near,
+    near::DynNearCache,
     stats::Counters,
 };
 use crate::engine::event::{Event, Lagged};
 
 pub(super) struct CacheState<K, V> {
     pub(super) name: String,
-    /// Tasks of streams hold this and not the state, so that they end with the last handle.
+    /// Subscription tasks hold the commands but not the state, so that the streams end with the last handle.
     pub(super) commands: Arc<Commands>,
     pub(super) format: Format,
     pub(super) time_to_live: Option<Duration>,
     pub(super) event_capacity: usize,
     pub(super) lease: Duration,
-    /// Between two looks of a subscriber at the server.
+    /// Pause between two polls of a subscriber.
     pub(super) poll_every: Duration,
-    /// Of handles and tasks together.
+    /// Counters of all handles and tasks.
     pub(super) counters: Arc<Counters>,
-    /// What is being loaded for somebody in this process.
+    /// Loads of callers in this process.
     pub(super) flights: Arc<Flights>,
-    /// What is kept in this process, if anything.
-    pub(super) near: Option<Arc<dyn Near<V>>>,
-    /// Into which the one task of all [`Events`](super::Events) writes, while there is such a task.
+    /// Near cache, if enabled.
+    pub(super) near: Option<Arc<dyn DynNearCache<V>>>,
+    /// Channel of the task that serves all [`Events`](super::Events), while such a task runs.
     pub(super) ring: Arc<Mutex<Ring<K, V>>>,
-    /// Whether the streams are to end. They also do when this is dropped.
+    /// True once the streams are to end. They also end when this sender is dropped with the last handle.
     pub(super) stop: watch::Sender<bool>,
 }
 
-/// Weak, so that the channel is closed when its task ends.
+/// Weak, so that the channel closes when its task ends.
 pub(super) type Ring<K, V> = Option<broadcast::WeakSender<BroadcastItem<K, V>>>;
 
-/// An event, or how many were missed before they came here.
+/// An event, or the number of events that were missed before it.
 pub(super) type BroadcastItem<K, V> = Result<Arc<Event<K, V>>, Lagged>;
 
 impl<K, V> CacheState<K, V> {

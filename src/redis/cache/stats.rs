@@ -1,53 +1,53 @@
-//! What the handles of a cache in this process have seen: hits and misses, and the events that came.
+//! Counters of a cache in this process: hits and misses, loads, and events.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What the handles of a cache in this process have seen. Made by [`Cache::stats`](super::Cache::stats).
+/// Counters of all handles of a cache in this process. Returned by [`Cache::stats`](super::Cache::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Calls of `get`, `get_ex` and of verbs that load that found a live value; of `get_many` each key counts. Of
-    /// `contains_key` those that are answered [near](super::CacheBuilder::near).
+    /// Reads that found a live value: by `get`, `get_ex`, the loader methods, and for each key of `get_many`. A
+    /// `contains_key` counts if it is answered [near](super::CacheBuilder::near).
     pub hits: u64,
-    /// Those that found none.
+    /// Such reads that found no live value.
     pub misses: u64,
-    /// Loaders that ran in this process.
+    /// Loaders that were called in this process.
     pub loads: u64,
-    /// Those that returned an error, or whose value could not be put.
+    /// Loads that returned an error, or whose value could not be written.
     pub failed_loads: u64,
-    /// Expirations that came to this process, whether to [`Events`](super::Events), once for all of them, or
-    /// to [`LosslessEvents`](super::LosslessEvents).
+    /// Expirations received by this process: once for all [`Events`](super::Events), and by each
+    /// [`LosslessEvents`](super::LosslessEvents).
     pub events: u64,
-    /// Expirations that [`Events`](super::Events) missed on the server.
+    /// Expirations that [`Events`](super::Events) missed: the server no longer had them, or they could not be decoded.
     pub missed: u64,
-    /// Of hits and misses, those that were answered [near](super::CacheBuilder::near), without the server.
+    /// Hits and misses that were answered [near](super::CacheBuilder::near), without the server.
     pub near_hits: u64,
-    /// Changes of keys that servers told of, the own ones too.
+    /// Changed keys that servers have reported, including changes by this process.
     pub invalidations: u64,
-    /// Answers of servers that could not be kept near: the key was changed meanwhile, or the server did not promise to tell
-    /// of changes.
+    /// Answers that could not be cached near, because the key changed during the read or the server did not guarantee
+    /// to report changes.
     pub bypassed: u64,
 }
 
-/// What counts by itself what is answered near.
-pub(super) trait Counts: Send + Sync {
+/// Counters that a near cache keeps itself.
+pub(super) trait NearCounters: Send + Sync {
     fn stats(&self) -> NearStats;
 }
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct NearStats {
-    /// Answers that were given here.
+    /// Live values that were answered locally.
     pub(super) values: u64,
     pub(super) misses: u64,
-    pub(super) told_of: u64,
-    pub(super) not_kept: u64,
+    pub(super) invalidations: u64,
+    pub(super) bypassed: u64,
 }
 
-/// Counted one by one, without an order between them: a snapshot may have an event whose hit it misses.
+/// Incremented independently with `Relaxed`: a snapshot is not consistent across counters.
 #[derive(Default)]
 pub(super) struct Counters {
     hits: AtomicU64,
@@ -56,13 +56,13 @@ pub(super) struct Counters {
     failed_loads: AtomicU64,
     events: AtomicU64,
     missed: AtomicU64,
-    near: Option<Arc<dyn Counts>>,
+    near: Option<Arc<dyn NearCounters>>,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl Counters {
-    pub(super) fn new(near: Option<Arc<dyn Counts>>) -> Self {
+    pub(super) fn new(near: Option<Arc<dyn NearCounters>>) -> Self {
         Self { near, ..Self::default() }
     }
 
@@ -98,8 +98,8 @@ impl Counters {
             events: self.events.load(Relaxed),
             missed: self.missed.load(Relaxed),
             near_hits: near.values + near.misses,
-            invalidations: near.told_of,
-            bypassed: near.not_kept,
+            invalidations: near.invalidations,
+            bypassed: near.bypassed,
         }
     }
 }

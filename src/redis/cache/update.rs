@@ -1,4 +1,4 @@
-//! What reads a value, changes it here, and puts it where it still is the same.
+//! Optimistic updates: read a value, change it in the client, and write it if it has not changed since.
 
 use std::borrow::Borrow;
 
@@ -15,17 +15,17 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// Changes the live value of `key`, atomically; its TTL stays. Returns what `change` does, or `None`
-    /// where no live value is.
+    /// Changes the live value of `key` atomically and keeps its TTL. Returns the result of `change`, or `None` if there
+    /// is no live value.
     ///
-    /// The value is read, changed here, and put where it still is the same: two round trips. Where another
-    /// changed it meanwhile, `change` is called again with what is there then, for which each time costs one
-    /// more. So it should do nothing but change the value.
+    /// The value is read, changed in this process, and written if it is still the same: two round trips. If another
+    /// client changed it in the meantime, `change` is called again with the new value, at the cost of one more round
+    /// trip. So `change` should have no effect other than on the value.
     ///
     /// # Errors
     ///
-    /// Those of every verb, and [`Error::Contended`] where others were faster for as long as the client's
-    /// timeout.
+    /// As for all methods, and [`Error::Contended`] if other clients changed the value first until the client's timeout
+    /// had passed.
     pub async fn update<Q, R>(
         &self,
         key: &Q,
@@ -36,21 +36,21 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        // Not for ever: each round gives the others as much time to be faster.
+        // Bounded: under contention, each round can lose again.
         let deadline = self.client().deadline(None);
-        let mut there: Option<Vec<u8>> =
+        let mut current: Option<Vec<u8>> =
             self.commands().get(&key).send_idempotent(self.client()).await?;
-        while let Some(old) = there {
+        while let Some(old) = current {
             let mut value = self.state.decode(&key, &old)?;
             let result = change(&mut value);
             let new = self.encode(&value)?;
             let call = self.commands().compare_and_swap(&key, &old, &new);
-            // The script answers what is there instead, which saves a read for the next round.
+            // The script returns the current value if it differs, which saves a read in the next round.
             let (is_swapped, now): (bool, _) = call.send_once(self.client()).await?;
             if is_swapped {
                 return Ok(Some(result));
             }
-            there = now;
+            current = now;
             if Instant::now() >= deadline {
                 return Err(Error::Contended);
             }

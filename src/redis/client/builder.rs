@@ -1,4 +1,4 @@
-//! How a [`Client`] connects: the settings and their defaults.
+//! Builder of a [`Client`]: its settings and their defaults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,20 +7,20 @@ use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult
 use super::{
     Client, Inner,
     cluster::Cluster,
-    connection::Connection,
-    dial::Dial,
-    link::{Destination, Route},
+    connect::Connector,
     node::{Lane, Node},
+    router::Router,
     servers::Servers,
+    shared_connection::{Destination, Route},
     urls::Urls,
 };
 use crate::redis::{Error, keyspace};
 
-/// How a [`Client`] connects.
+/// Builder of a [`Client`], created by [`Client::builder`].
 #[derive(Clone)]
 #[must_use]
 pub struct ClientBuilder {
-    /// An error waits for `connect`, which returns errors: setters don't.
+    /// Kept as a result, since setters do not return errors: `connect` and `lazy` do.
     servers: RedisResult<Servers>,
     cluster: bool,
     prefix: String,
@@ -30,30 +30,31 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// Connects with the defaults of [`builder`](Client::builder): to one server by its URL, or to the
-    /// cluster to which the servers of several URLs belong.
+    /// Connects with default settings: to the server of one URL, or to the cluster of several.
+    ///
+    /// For other settings, see [`builder`](Client::builder).
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] for what is no URL of a server, [`Error::Connect`] where none can be reached.
+    /// [`Error::Address`] if a URL is invalid, [`Error::Connect`] if no server can be reached.
     pub async fn connect(urls: impl Urls) -> Result<Self, Error> {
         Self::builder(urls).connect().await
     }
 
-    /// A client with the defaults of [`builder`](Client::builder), which connects when it is first asked.
+    /// Creates a client with default settings that connects on first use.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] for what is no URL of a server.
+    /// [`Error::Address`] if a URL is invalid.
     pub fn lazy(urls: impl Urls) -> Result<Self, Error> {
         Self::builder(urls).lazy()
     }
 
-    /// Begins a client with other than the default settings.
+    /// Creates a builder for a client with other than the default settings.
     pub fn builder(urls: impl Urls) -> ClientBuilder {
         let (urls, cluster) = urls.into_urls();
         ClientBuilder {
-            servers: Servers::of(&urls),
+            servers: Servers::parse(&urls),
             cluster,
             prefix: "fleeting".into(),
             timeout: Duration::from_secs(1),
@@ -64,36 +65,40 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// What all keys on the server begin with, so that programs don't meet under a name by chance. Defaults
-    /// to `fleeting`.
+    /// Sets the prefix of all keys on the server, which separates programs that share a server. Defaults to `fleeting`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a verb waits for its answer, and for a server that can't do it now. A rate limiter has a
-    /// shorter one of its own. Defaults to one second.
+    /// Sets the timeout of a call, including the retries while the server is unavailable.
+    ///
+    /// A rate limiter has a shorter [timeout](super::super::RateLimiterBuilder::timeout) of its own. Defaults to one
+    /// second.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long an attempt to connect may take, with all that belongs to it: names, encryption, login, and
-    /// sentinels. So long it may take, too, until a server that is back is found. Defaults to one second.
+    /// Sets the timeout of one attempt to connect, including name resolution, TLS handshake, login, and the queries to
+    /// sentinels.
+    ///
+    /// It also bounds the time until a server that is back is found. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Whether the servers belong to a cluster. Defaults to true where several URLs were given; it says nothing about
-    /// sentinels.
+    /// Sets whether the servers belong to a cluster. Ignored for sentinel URLs. Defaults to true if several URLs are
+    /// given.
     pub fn cluster(mut self, cluster: bool) -> Self {
         self.cluster = cluster;
         self
     }
 
-    /// The authority (its certificate, in PEM) that must have signed the certificates of `rediss://` servers.
-    /// Defaults to those that the system trusts.
+    /// Sets the certificate authority (in PEM) that must have signed the certificates of `rediss://` servers.
+    ///
+    /// Defaults to the authorities that the system trusts.
     pub fn authority(mut self, certificate: impl Into<Vec<u8>>) -> Self {
         self.authority = Some(certificate.into());
         self
@@ -101,66 +106,68 @@ impl ClientBuilder {
 
     /// Connects.
     ///
-    /// For `rediss://` something must encrypt: where the process has no default `CryptoProvider` of rustls,
-    /// that of `ring` becomes it.
+    /// `rediss://` URLs need a default `CryptoProvider` of rustls. If the process has none, that of `ring` is
+    /// installed.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] for what is no URL of a server, [`Error::Name`] for a prefix that can't be part of
-    /// a key, [`Error::Connect`] where no server can be reached.
+    /// [`Error::Address`] if a URL is invalid, [`Error::Name`] if the prefix cannot be part of a key, and
+    /// [`Error::Connect`] if no server can be reached.
     pub async fn connect(self) -> Result<Client, Error> {
         let client = self.lazy()?;
-        client.inner.connection.connect().await?;
+        client.inner.router.connect().await?;
         Ok(client)
     }
 
-    /// Makes a client that connects when it is first asked, and waits for the server then as long as each call does.
+    /// Creates a client that connects on first use.
+    ///
+    /// A call that needs a connection waits for it within its own timeout.
     ///
     /// # Errors
     ///
-    /// As those of [`connect`](ClientBuilder::connect), but for [`Error::Connect`].
+    /// The same as those of [`connect`](ClientBuilder::connect), except [`Error::Connect`].
     pub fn lazy(self) -> Result<Client, Error> {
         keyspace::check_name(&self.prefix)?;
         let servers = self.servers.map_err(Error::Address)?;
         let is_encrypted =
             |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
         let needs_provider = match &servers {
-            Servers::Plain(servers) => servers.iter().any(is_encrypted),
-            Servers::Watched(sentinels) => is_encrypted(&sentinels.master),
+            Servers::Direct(servers) => servers.iter().any(is_encrypted),
+            Servers::Sentinels(sentinels) => is_encrypted(&sentinels.master),
         };
         if needs_provider {
-            // Who else installed one was first, and keeps it.
+            // Fails if a provider was installed concurrently, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let dial = Arc::new(Dial::new(self.connect_timeout, self.authority));
-        let to = match servers {
-            Servers::Plain(servers) if self.cluster => {
+        let connector = Arc::new(Connector::new(self.connect_timeout, self.authority));
+        let destination = match servers {
+            Servers::Direct(servers) if self.cluster => {
                 if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::Unix(_))) {
-                    return Err(Error::Address(no_cluster()));
+                    return Err(Error::Address(unix_cluster()));
                 }
-                let connection = Connection::Cluster(Cluster::new(dial.clone(), servers));
-                return Ok(Client::new(connection, dial, self.prefix, self.timeout));
+                let router = Router::Cluster(Cluster::new(connector.clone(), servers));
+                return Ok(Client::new(router, connector, self.prefix, self.timeout));
             }
-            Servers::Plain(servers) => Destination::Server(Arc::new(
-                servers.into_iter().next().expect("there is one, or it is an error"),
+            Servers::Direct(servers) => Destination::Server(Arc::new(
+                servers.into_iter().next().expect("`Servers::parse` returns at least one"),
             )),
-            Servers::Watched(sentinels) => Destination::Master(sentinels),
+            Servers::Sentinels(sentinels) => Destination::Master(sentinels),
         };
-        let node = Node::new(&Route { dial: dial.clone(), to });
-        Ok(Client::new(Connection::Server(node), dial, self.prefix, self.timeout))
+        let node = Node::new(&Route { connector: connector.clone(), destination });
+        Ok(Client::new(Router::Server(node), connector, self.prefix, self.timeout))
     }
 }
 
 impl Client {
-    fn new(connection: Connection, dial: Arc<Dial>, prefix: String, timeout: Duration) -> Self {
+    fn new(router: Router, connector: Arc<Connector>, prefix: String, timeout: Duration) -> Self {
         let counters = Arc::default();
         #[cfg(feature = "metrics")]
         super::metrics::follow(&prefix, &counters);
-        let inner = Inner { connection, dial, prefix, timeout, counters };
+        let inner = Inner { router, connector, prefix, timeout, counters };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
     }
 }
 
-fn no_cluster() -> RedisError {
-    (ErrorKind::InvalidClientConfig, "the nodes of a cluster have no paths").into()
+fn unix_cluster() -> RedisError {
+    (ErrorKind::InvalidClientConfig, "a cluster cannot be reached by a Unix socket path").into()
 }

@@ -1,8 +1,8 @@
-//! The nodes of a cluster, and which of them has which slots.
+//! The nodes of a cluster and the slot map, which assigns slots to masters.
 //!
-//! The map is asked for when there is none, and again when it turned out wrong: once for all who noticed. Calls go by
-//! the old one meanwhile, and to where nodes point (`MOVED`, `ASK`). A node that is away or silent keeps nobody from
-//! the others.
+//! The map is fetched on first use, and again when it turns out to be outdated, once for all callers that noticed. In
+//! the meantime calls use the old map and follow redirections (`MOVED`, `ASK`). A node that is down or silent does not
+//! delay calls to other nodes.
 
 use std::{
     collections::HashMap,
@@ -20,12 +20,12 @@ use futures_util::future::try_join_all;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    any::any_answer,
-    dial::Dial,
-    joint::{Joint, Outcome},
-    link::{Asked, Destination, Request, Route},
+    connect::Connector,
+    first_ok::first_ok,
     node::{Lane, Node},
-    sentinel::at,
+    sentinel::with_address,
+    shared_connection::{CommandBatch, Destination, Request, Route},
+    single_flight::{Outcome, SingleFlight},
 };
 use crate::redis::{
     Error,
@@ -33,37 +33,38 @@ use crate::redis::{
     keyspace::slot,
 };
 
-/// How often the map is asked for, at most, because it was wrong.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Minimum time between two fetches of the map because it was outdated.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Cluster(Arc<State>);
 
 struct State {
-    dial: Arc<Dial>,
-    /// Where the cluster was found; all else that there is to know of a node than its address is as of the first.
+    connector: Arc<Connector>,
+    /// Servers of the URLs. Nodes are connected to with the login and settings of the first.
     seeds: Vec<ConnectionInfo>,
-    map: RwLock<Arc<[Range]>>,
-    /// Those that are known, so that they keep their connections when the map changes.
+    map: RwLock<Arc<[SlotRange]>>,
+    /// Known nodes by address, so that they keep their connections when the map changes.
     nodes: Mutex<HashMap<Address, Node>>,
-    look: Joint<RedisResult<()>>,
-    looked: Mutex<Option<Instant>>,
-    /// Who is asked first the next time: not always the one that is wrong.
+    refresh: SingleFlight<RedisResult<()>>,
+    /// Time of the last refresh because of an outdated map.
+    refreshed_at: Mutex<Option<Instant>>,
+    /// Index of the node to ask first for the map. It rotates, so that one outdated node does not answer every time.
     next: AtomicUsize,
 }
 
 /// Host and port.
 pub(in crate::redis) type Address = (String, u16);
 
-/// Where a slot is.
+/// Current place of a slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::redis) struct SlotPlace {
     pub(in crate::redis) master: Address,
-    /// Some of its keys may be on another master.
+    /// True if the slot is being migrated, so that some of its keys may be on another master.
     pub(in crate::redis) is_moving: bool,
 }
 
-/// Slots that one master has.
-struct Range {
+/// Range of slots that one master serves.
+struct SlotRange {
     first: u16,
     last: u16,
     address: Address,
@@ -71,43 +72,43 @@ struct Range {
 }
 
 impl Cluster {
-    pub(super) fn new(dial: Arc<Dial>, seeds: Vec<ConnectionInfo>) -> Self {
-        // Nodes that are silent are asked one soon after the other.
-        let look = Joint::new(dial.timeout.saturating_mul(2));
+    pub(super) fn new(connector: Arc<Connector>, seeds: Vec<ConnectionInfo>) -> Self {
+        // Twice the timeout of one node: if nodes are silent, `first_ok` soon starts with the next.
+        let refresh = SingleFlight::new(connector.timeout.saturating_mul(2));
         Self(Arc::new(State {
-            dial,
+            connector,
             seeds,
             map: RwLock::new([].into()),
             nodes: Mutex::default(),
-            look,
-            looked: Mutex::default(),
+            refresh,
+            refreshed_at: Mutex::default(),
             next: AtomicUsize::new(0),
         }))
     }
 
     pub(super) async fn connect(&self) -> Result<(), Error> {
-        let gone = |_| Err((ErrorKind::Io, "the runtime that connected is gone").into());
-        self.look().await.unwrap_or_else(gone).map_err(Error::Connect)
+        let gone = |_| Err((ErrorKind::Io, "the runtime that connected was shut down").into());
+        self.refresh().await.unwrap_or_else(gone).map_err(Error::Connect)
     }
 
-    /// To the node that has the key of what is asked.
+    /// Sends `request` to the node that serves its first key, and follows one redirection.
     pub(super) async fn send(&self, lane: Lane, request: Request<'_>) -> Result<Value, Error> {
-        let slot = slot(key_bytes(request.asked.first()));
+        let slot = slot(key_bytes(request.batch.first()));
         let map = self.map(request.deadline).await?;
         let Some(range) = range_of(&map, slot) else {
-            self.look_again();
+            self.request_refresh();
             return Err(no_node());
         };
         let answer = range.node.on(lane).send(request, false).await;
         let Err(error) = &answer else { return answer };
-        let (kind, points_to) = match error {
+        let (kind, redirect) = match error {
             Error::Unavailable(cause) => {
                 (server_kind(cause), cause.redirect_node().map(|(node, _)| node))
             }
             _ => (None, None),
         };
         match (error, kind) {
-            // The slot is being moved, and the map is as right as it can be.
+            // The slot is being migrated: the map stays right until the migration ends.
             (_, Some(ServerErrorKind::Ask)) => {}
             (Error::Connect(_) | Error::Unanswered(_), _)
             | (
@@ -118,54 +119,56 @@ impl Cluster {
                     | ServerErrorKind::ClusterDown
                     | ServerErrorKind::MasterDown,
                 ),
-            ) => self.look_again(),
+            ) => self.request_refresh(),
             _ => {}
         }
-        let Some(address) = points_to.and_then(|node| address_of(node, &range.address.0)) else {
+        let Some(address) = redirect.and_then(|node| redirect_address(node, &range.address.0))
+        else {
             return answer;
         };
         let node = self.0.node(address);
         node.on(lane).send(request, kind == Some(ServerErrorKind::Ask)).await
     }
 
-    /// The same with other connections.
-    pub(super) fn by(&self, dial: Arc<Dial>) -> Self {
-        Self::new(dial, self.0.seeds.clone())
+    /// Returns the same cluster over new connections of `connector`.
+    pub(super) fn with_connector(&self, connector: Arc<Connector>) -> Self {
+        Self::new(connector, self.0.seeds.clone())
     }
 
-    /// All masters.
+    /// Returns all masters.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Node>, Error> {
-        // As it is now; as it was, where nobody can be asked.
-        let _ = timeout_at(deadline, self.look()).await;
+        // With a new map if possible; if no node answers, the last one is used.
+        let _ = timeout_at(deadline, self.refresh()).await;
         let map = self.map(deadline).await?;
-        // A master that has several ranges is one node: asked twice, it would be scanned twice.
+        // By address: a master with several ranges must not be scanned twice.
         let masters: HashMap<_, _> =
             map.iter().map(|range| (&range.address, &range.node)).collect();
         Ok(masters.into_values().cloned().collect())
     }
 
-    /// Where the slots of these keys are now; of keys that there can't be. A master that gives a slot away points to where
-    /// it goes for each key that it has not.
+    /// Returns the current places of the slots of `absent_keys`, which are keys that cannot exist.
+    ///
+    /// Absent, because a master whose slot is being migrated redirects only for keys that it does not hold.
     pub(super) async fn places(
         &self,
-        absent: &[Vec<u8>],
+        absent_keys: &[Vec<u8>],
         deadline: Instant,
     ) -> Result<Vec<SlotPlace>, Error> {
-        // As it is now; as it was, where nobody can be asked.
-        let _ = timeout_at(deadline, self.look()).await;
+        // With a new map if possible; if no node answers, the last one is used.
+        let _ = timeout_at(deadline, self.refresh()).await;
         let map = self.map(deadline).await?;
-        let places = absent.iter().map(async |key| {
+        let places = absent_keys.iter().map(async |key| {
             let range = range_of(&map, slot(key)).ok_or_else(no_node)?;
             let get = ::redis::cmd("GET").arg(key).to_owned();
-            let request = Request { asked: Asked::One(&get), deadline, may_repeat: true };
+            let request = Request { batch: CommandBatch::One(&get), deadline, may_repeat: true };
             let answer = range.node.on(Lane::Verbs).send(request, false).await;
             Ok(SlotPlace { master: range.address.clone(), is_moving: answer.is_err() })
         });
         try_join_all(places).await
     }
 
-    /// The map that there is; the first one is waited for.
-    async fn map(&self, deadline: Instant) -> Result<Arc<[Range]>, Error> {
+    /// Returns the last map that was fetched. Waits for the first one.
+    async fn map(&self, deadline: Instant) -> Result<Arc<[SlotRange]>, Error> {
         let map = self.0.map();
         if !map.is_empty() {
             return Ok(map);
@@ -173,37 +176,38 @@ impl Cluster {
         match timeout_at(deadline, self.connect()).await {
             Ok(found) => found?,
             Err(_) => {
-                let cause = "no node of the cluster in time";
+                let cause = "no node of the cluster answered within the timeout";
                 return Err(Error::Connect((ErrorKind::Io, cause).into()));
             }
         }
         Ok(self.0.map())
     }
 
-    fn look_again(&self) {
-        let mut looked = self.0.looked.lock().unwrap_or_else(PoisonError::into_inner);
+    fn request_refresh(&self) {
+        let mut refreshed_at = self.0.refreshed_at.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if looked.is_some_and(|last| now < last + LOOK_EVERY) {
+        if refreshed_at.is_some_and(|last| now < last + REFRESH_INTERVAL) {
             return;
         }
-        *looked = Some(now);
-        drop(looked);
-        drop(self.look());
+        *refreshed_at = Some(now);
+        drop(refreshed_at);
+        // It runs in a task of its own.
+        drop(self.refresh());
     }
 
-    fn look(&self) -> Outcome<RedisResult<()>> {
+    fn refresh(&self) -> Outcome<RedisResult<()>> {
         let state = self.0.clone();
-        self.0.look.join(|| async move {
-            let map = state.ask_all().await?;
-            state.put(map);
+        self.0.refresh.join(|| async move {
+            let map = state.fetch_map().await?;
+            state.replace_map(map);
             Ok(())
         })
     }
 }
 
 impl State {
-    /// Asks the masters, and the seeds, until one of them tells which slots there are.
-    async fn ask_all(&self) -> RedisResult<Vec<Range>> {
+    /// Fetches the map from the known masters or the seeds, whichever answers first.
+    async fn fetch_map(&self) -> RedisResult<Vec<SlotRange>> {
         let map = self.map();
         let mut all: Vec<Address> = map.iter().map(|range| range.address.clone()).collect();
         all.sort_unstable();
@@ -214,19 +218,20 @@ impl State {
             }
             _ => None,
         });
-        // The seeds come last: their names may lead to nodes that are in the map already.
+        // The seeds come last: their host names may resolve to nodes that are in the map already.
         let first = self.next.fetch_add(1, Relaxed) % all.len().max(1);
         all.rotate_left(first);
         let all: Vec<Address> = all.into_iter().chain(seeds).collect();
-        let nobody = (ErrorKind::InvalidClientConfig, "no node of a cluster is known").into();
-        any_answer(all.into_iter().map(|address| self.ask(address)), nobody).await
+        let if_empty =
+            (ErrorKind::InvalidClientConfig, "no address of a cluster node given").into();
+        first_ok(all.into_iter().map(|address| self.fetch_map_from(address)), if_empty).await
     }
 
-    async fn ask(&self, address: Address) -> RedisResult<Vec<Range>> {
+    async fn fetch_map_from(&self, address: Address) -> RedisResult<Vec<SlotRange>> {
         let mut slots = ::redis::cmd("CLUSTER");
         slots.arg("SLOTS");
-        let deadline = Instant::now() + self.dial.timeout;
-        let request = Request { asked: Asked::One(&slots), deadline, may_repeat: true };
+        let deadline = Instant::now() + self.connector.timeout;
+        let request = Request { batch: CommandBatch::One(&slots), deadline, may_repeat: true };
         let node = self.node(address.clone());
         let answer = node.on(Lane::Verbs).send(request, false).await;
         let answer = answer.map_err(|error| match error {
@@ -234,57 +239,59 @@ impl State {
             | Error::Unanswered(cause)
             | Error::Unavailable(cause)
             | Error::Server(cause) => cause,
-            _ => (ErrorKind::Client, "a node does not know the cluster").into(),
+            _ => (ErrorKind::Client, "a node did not return the slots of its cluster").into(),
         })?;
-        // A range is its first and last slot, its master, and the replicas.
+        // Each range is an array: first slot, last slot, master, replicas.
         let ranges: Vec<Vec<Value>> = FromRedisValue::from_redis_value(answer)?;
-        let mut map: Vec<Range> =
-            ranges.iter().filter_map(|range| self.range(range, &address.0)).collect();
+        let mut map: Vec<SlotRange> =
+            ranges.iter().filter_map(|range| self.parse_range(range, &address.0)).collect();
         if map.is_empty() {
-            return Err((ErrorKind::Client, "a node of the cluster knows no slots").into());
+            return Err((ErrorKind::Client, "a node of the cluster returned no slots").into());
         }
+        // For the binary search in `range_of`.
         map.sort_unstable_by_key(|range| range.last);
         Ok(map)
     }
 
-    fn range(&self, range: &[Value], asked: &str) -> Option<Range> {
+    fn parse_range(&self, range: &[Value], asked_host: &str) -> Option<SlotRange> {
         let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = range else {
             return None;
         };
         let [host, Value::Int(port), ..] = &master[..] else { return None };
         let host = match host {
             Value::BulkString(host) if !host.is_empty() => str::from_utf8(host).ok()?,
-            // It knows no address of its own: the one at which it was asked.
-            _ => asked,
+            // A node that does not know its own address has the one at which it was reached.
+            _ => asked_host,
         };
-        // It has no name, and is to be known by it.
+        // The node prefers host names (`cluster-preferred-endpoint-type`), but has none configured.
         if host == "?" {
             return None;
         }
         let address = (host.to_owned(), u16::try_from(*port).ok()?);
         let node = self.node(address.clone());
         let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
-        Some(Range { first, last, address, node })
+        Some(SlotRange { first, last, address, node })
     }
 
-    fn put(&self, map: Vec<Range>) {
+    fn replace_map(&self, map: Vec<SlotRange>) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_gone = |address: &Address| map.iter().all(|range| range.address != *address);
-        let gone: Vec<Node> =
-            nodes.extract_if(|address, _| is_gone(address)).map(|(_, node)| node).collect();
+        let is_unused = |address: &Address| map.iter().all(|range| range.address != *address);
+        let unused: Vec<Node> =
+            nodes.extract_if(|address, _| is_unused(address)).map(|(_, node)| node).collect();
         drop(nodes);
         let old = {
-            let mut present = self.map.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *present, map.into())
+            let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *current, map.into())
         };
-        let slots = |map: &[Range]| -> Vec<_> {
+        let slots = |map: &[SlotRange]| -> Vec<_> {
             map.iter().map(|range| (range.first, range.last, range.address.clone())).collect()
         };
-        if !gone.is_empty() || slots(&old) != slots(&self.map()) {
-            self.dial.is_left();
+        // Another node serves some slots: invalidations of its keys may have been missed.
+        if !unused.is_empty() || slots(&old) != slots(&self.map()) {
+            self.connector.on_connection_retired();
         }
-        // Their connections end here, where nobody waits on them: not under a lock.
-        drop((old, gone));
+        // After unlock: without waiters, this closes their connections.
+        drop((old, unused));
     }
 
     fn node(&self, address: Address) -> Node {
@@ -292,31 +299,32 @@ impl State {
         nodes
             .entry(address)
             .or_insert_with_key(|(host, port)| {
-                let server = at(&self.seeds[0], host.clone(), *port);
-                let to = Destination::Server(Arc::new(server));
-                Node::new(&Route { dial: self.dial.clone(), to })
+                let server = with_address(&self.seeds[0], host.clone(), *port);
+                let destination = Destination::Server(Arc::new(server));
+                Node::new(&Route { connector: self.connector.clone(), destination })
             })
             .clone()
     }
 
-    fn map(&self) -> Arc<[Range]> {
+    fn map(&self) -> Arc<[SlotRange]> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn range_of(map: &[Range], slot: u16) -> Option<&Range> {
+/// Returns the range that contains `slot`, in a map sorted by last slot.
+fn range_of(map: &[SlotRange], slot: u16) -> Option<&SlotRange> {
     let at = map.partition_point(|range| range.last < slot);
     map.get(at).filter(|range| range.first <= slot)
 }
 
 fn no_node() -> Error {
     let kind = ErrorKind::Server(ServerErrorKind::ClusterDown);
-    Error::Unavailable((kind, "no node has the slot").into())
+    Error::Unavailable((kind, "the slot map of the cluster has no node for the slot").into())
 }
 
-/// Where a node points to; without a host it is that of the node.
-fn address_of(points_to: &str, host: &str) -> Option<Address> {
-    let (named, port) = points_to.rsplit_once(':')?;
+/// Returns the address of a redirection. If it has no host, it has that of the node that redirected.
+fn redirect_address(redirect: &str, host: &str) -> Option<Address> {
+    let (named, port) = redirect.rsplit_once(':')?;
     let host = if named.is_empty() { host } else { named };
     Some((host.to_owned(), port.parse().ok()?))
 }
@@ -326,11 +334,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_without_a_name_is_where_it_was_asked() {
+    fn redirection_without_a_host_keeps_the_host() {
         let address = |host: &str, port| Some((host.to_owned(), port));
-        assert_eq!(address_of("10.0.0.2:6380", "10.0.0.1"), address("10.0.0.2", 6380));
-        assert_eq!(address_of("::1:6380", "10.0.0.1"), address("::1", 6380));
-        assert_eq!(address_of(":6380", "10.0.0.1"), address("10.0.0.1", 6380));
-        assert_eq!(address_of("nobody", "10.0.0.1"), None);
+        assert_eq!(redirect_address("10.0.0.2:6380", "10.0.0.1"), address("10.0.0.2", 6380));
+        assert_eq!(redirect_address("::1:6380", "10.0.0.1"), address("::1", 6380));
+        assert_eq!(redirect_address(":6380", "10.0.0.1"), address("10.0.0.1", 6380));
+        assert_eq!(redirect_address("no-port", "10.0.0.1"), None);
     }
 }

@@ -1,87 +1,144 @@
-//! To where all callers send: one server, or the nodes of a cluster.
+//! One connection to a server, and the state that shows whether the server still replies on it.
 
-use std::sync::Arc;
-
-use ::redis::{ServerErrorKind, Value};
-use tokio::time::Instant;
-
-use super::{
-    cluster::{Cluster, SlotPlace},
-    dial::Dial,
-    link::Request,
-    node::{Lane, Node},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    time::Duration,
 };
-use crate::redis::{Error, error::server_kind};
 
-pub(super) enum Connection {
-    Server(Node),
-    Cluster(Cluster),
+use ::redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
+use tokio::{sync::Notify, time::Instant};
+
+use super::connect::NewConnection;
+
+pub(super) struct Connection {
+    connection: MultiplexedConnection,
+    /// True if the server reports changed keys on this connection, in order with its replies.
+    is_tracking: bool,
+    /// Version of the credentials that this connection was made with.
+    pub(super) credentials_version: u64,
+    /// Number of replies received. A server replies in the order of requests, so the connection is not silent if
+    /// another reply came since a request was sent.
+    replies: AtomicU64,
+    /// Set when the connection has ended, so that no further command can be sent.
+    has_ended: Arc<AtomicBool>,
+    /// Start of the probe in progress.
+    probing_since: Mutex<Option<Instant>>,
+    /// Set when the connection was found silent: no command is sent on it any more.
+    is_retired: AtomicBool,
+    retired: Notify,
 }
 
 impl Connection {
-    /// The same with other connections.
-    pub(super) fn by(&self, dial: Arc<Dial>) -> Self {
-        match self {
-            Self::Server(node) => Self::Server(node.by(dial)),
-            Self::Cluster(cluster) => Self::Cluster(cluster.by(dial)),
+    pub(super) fn new(
+        NewConnection { connection, is_tracking, .. }: NewConnection,
+        credentials_version: u64,
+        has_ended: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            connection,
+            is_tracking,
+            credentials_version,
+            replies: AtomicU64::new(0),
+            has_ended,
+            probing_since: Mutex::new(None),
+            is_retired: AtomicBool::new(false),
+            retired: Notify::new(),
         }
     }
 
-    /// Connects to a server, or finds the nodes of the cluster.
-    pub(super) async fn connect(&self) -> Result<(), Error> {
-        match self {
-            Self::Server(node) => node.on(Lane::Verbs).connect().await,
-            Self::Cluster(cluster) => cluster.connect().await,
-        }
-    }
-
-    /// To the server that has the command's key; or to this `node`.
-    pub(super) async fn send(
-        &self,
-        node: Option<&Node>,
-        lane: Lane,
-        request: Request<'_>,
-    ) -> Result<Value, Error> {
-        let server = match (self, node) {
-            (Self::Cluster(_), Some(node)) => return node.on(lane).send(request, false).await,
-            (Self::Cluster(cluster), None) => return cluster.send(lane, request).await,
-            (Self::Server(server), _) => server,
-        };
-        let answer = server.on(lane).send(request, false).await;
-        let Err(Error::Unavailable(error)) = answer else { return answer };
-        match server_kind(&error) {
-            // It belongs to a cluster, of which nobody told us: it stays so.
-            Some(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
-                return Err(Error::Server(error));
+    /// Sends `cmd` and returns the reply. If `is_asking`, the command follows `ASKING`, as its slot is being migrated
+    /// to this node.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the call has no effect on the connection.
+    pub(super) async fn send(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
+        let reply = match is_asking {
+            true => {
+                self.send_all(&[cmd], true).await.map(|mut all| all.pop().unwrap_or(Value::Nil))
             }
-            // It is a replica. Its address, or its sentinels, may lead to the master by now.
-            Some(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => server.renew(),
-            _ => {}
+            false => self.connection.clone().send_packed_command(cmd).await,
+        };
+        if reply.is_ok() {
+            self.replies.fetch_add(1, Relaxed);
         }
-        Err(Error::Unavailable(error))
+        reply
     }
 
-    /// All servers that hold keys.
-    pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Node>, Error> {
-        match self {
-            Self::Server(node) => Ok(vec![node.clone()]),
-            Self::Cluster(cluster) => cluster.nodes(deadline).await,
+    /// Sends `cmds` and returns an array of all replies, followed by whether later changes of their keys will be
+    /// reported.
+    pub(super) async fn send_tracked(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Value> {
+        let mut replies = self.send_all(cmds, is_asking).await?;
+        self.replies.fetch_add(1, Relaxed);
+        replies.push(Value::Boolean(self.is_tracking));
+        Ok(Value::Array(replies))
+    }
+
+    async fn send_all(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
+        let mut pipeline = ::redis::pipe();
+        for &cmd in cmds {
+            // `ASKING` holds for the next command only, so both go into one pipeline.
+            if is_asking {
+                pipeline.cmd("ASKING");
+            }
+            pipeline.add_command(cmd.clone());
+        }
+        let each = 1 + usize::from(is_asking);
+        let count = each * cmds.len();
+        let replies = self.connection.clone().send_packed_commands(&pipeline, 0, count).await?;
+        Ok(replies.into_iter().skip(each - 1).step_by(each).collect())
+    }
+
+    pub(super) fn is_tracking(&self) -> bool {
+        self.is_tracking
+    }
+
+    pub(super) fn replies(&self) -> u64 {
+        self.replies.load(Relaxed)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        // `Acquire` pairs with the `Release` store in the callback of the end.
+        !self.has_ended.load(Acquire)
+    }
+
+    /// Returns whether `has_ended` is the flag of this connection.
+    pub(super) fn has_end_flag(&self, has_ended: &Arc<AtomicBool>) -> bool {
+        Arc::ptr_eq(&self.has_ended, has_ended)
+    }
+
+    pub(super) fn retire(&self) {
+        // Stored before the notification: `until_retired` checks the flag after it has registered.
+        self.is_retired.store(true, Release);
+        self.retired.notify_waiters();
+    }
+
+    pub(super) async fn until_retired(&self) {
+        let mut retired = std::pin::pin!(self.retired.notified());
+        // Registered before the check, so that a notification in between is not missed.
+        retired.as_mut().enable();
+        if !self.is_retired.load(Acquire) {
+            retired.await;
         }
     }
 
-    /// Where the slots of keys are, of a cluster.
-    pub(super) async fn places(
-        &self,
-        absent: &[Vec<u8>],
-        deadline: Instant,
-    ) -> Result<Vec<SlotPlace>, Error> {
-        match self {
-            Self::Server(_) => Ok(Vec::new()),
-            Self::Cluster(cluster) => cluster.places(absent, deadline).await,
+    /// Returns whether the caller may probe the connection: no other probe began within the last `max_duration`.
+    pub(super) fn begin_probe(&self, max_duration: Duration) -> bool {
+        let mut probing_since = self.probing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = probing_since.is_none_or(|since| since.elapsed() >= max_duration);
+        if is_first {
+            *probing_since = Some(Instant::now());
         }
+        is_first
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
-        matches!(self, Self::Cluster(_))
+    pub(super) fn end_probe(&self) {
+        *self.probing_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

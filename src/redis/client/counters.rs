@@ -1,4 +1,4 @@
-//! How often a client has sent something, and how that went.
+//! Counters of a client: attempts to send a command, failures and recoveries.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -12,7 +12,7 @@ pub(super) struct ClientCounters {
     commands: AtomicU64,
     failures: AtomicU64,
     reconnects: AtomicU64,
-    /// The last try came to no server, or to no answer.
+    /// True if the last attempt reached no server or got no reply.
     is_down: AtomicBool,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
@@ -20,27 +20,29 @@ pub(super) struct ClientCounters {
 
 impl ClientCounters {
     #[cfg(feature = "metrics")]
-    /// Commands, failures, and how often a failure was over.
+    /// Returns the numbers of commands, failures and recoveries.
     pub(super) fn get(&self) -> [u64; 3] {
         [&self.commands, &self.failures, &self.reconnects].map(|count| count.load(Relaxed))
     }
 
-    /// How a try to send something went.
-    pub(super) fn note<T>(&self, answer: &Result<T, Error>) {
+    /// Counts one attempt to send a command by its outcome.
+    pub(super) fn record<T>(&self, answer: &Result<T, Error>) {
         match answer {
-            Err(Error::Connect(_) | Error::Unanswered(_)) => self.failed(),
-            _ => self.answered(),
+            Err(Error::Connect(_) | Error::Unanswered(_)) => self.record_failure(),
+            _ => self.record_reply(),
         }
     }
 
-    fn answered(&self) {
+    fn record_reply(&self) {
         self.commands.fetch_add(1, Relaxed);
+        // The swap lets exactly one of several concurrent replies count the recovery. `AcqRel` is stronger than the
+        // counters need, as no other data depends on the flag; it costs nothing, since the swap runs once per recovery.
         if self.is_down.load(Relaxed) && self.is_down.swap(false, AcqRel) {
             self.reconnects.fetch_add(1, Relaxed);
         }
     }
 
-    fn failed(&self) {
+    fn record_failure(&self) {
         self.commands.fetch_add(1, Relaxed);
         self.failures.fetch_add(1, Relaxed);
         self.is_down.store(true, Relaxed);

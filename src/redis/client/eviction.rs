@@ -1,32 +1,33 @@
-//! Whether a server may evict what has to stay.
+//! Warning about servers that may evict keys which a type cannot afford to lose.
 
 use std::time::Duration;
 
 use ::redis::FromRedisValue;
 
-use super::{Asked, Client, Resend};
+use super::{Client, CommandBatch, Resend};
 
-/// Nobody waits for longer to be warned.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of `INFO`. It delays only the warning, so it is longer than the timeouts of calls.
+const INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Client {
-    /// Writes to the log where a server's settings let it evict keys of `name`; `loss` says what is lost with one.
+    /// Logs a warning if a server's settings let it evict the keys of the limiter `name`.
     ///
-    /// Who may not ask (`INFO` is a right) is told nothing.
-    pub(in crate::redis) async fn warn_of_eviction(&self, name: &str, loss: &str) {
+    /// Without the right to `INFO`, nothing is logged.
+    pub(in crate::redis) async fn warn_of_eviction(&self, name: &str) {
         let mut info = ::redis::cmd("INFO");
         info.arg("memory");
         for node in self.nodes().await.unwrap_or_default() {
-            let deadline = self.deadline(Some(PATIENCE));
-            let answer =
-                self.send_until(Some(&node), Asked::One(&info), Resend::Once, deadline).await;
+            let deadline = self.deadline(Some(INFO_TIMEOUT));
+            let batch = CommandBatch::One(&info);
+            let answer = self.send_until(Some(&node), batch, Resend::Once, deadline).await;
             let Ok(answer) = answer else { continue };
             let text = String::from_redis_value(answer).unwrap_or_default();
-            if let Some(policy) = evicts(&text) {
+            if let Some(policy) = evicting_policy(&text) {
                 tracing::warn!(
-                    name,
+                    limiter = name,
                     policy,
-                    "the server evicts keys when its memory is full, and {loss}; maxmemory-policy should be noeviction"
+                    "the server evicts keys when its memory is full, and an evicted key gets its whole quota again; \
+                     set maxmemory-policy to noeviction"
                 );
                 return;
             }
@@ -34,8 +35,8 @@ impl Client {
     }
 }
 
-/// The policy by which keys with a TTL can be evicted, as the section `memory` of `INFO` tells.
-fn evicts(info: &str) -> Option<&str> {
+/// Returns the policy by which keys with a TTL can be evicted, from the section `memory` of `INFO`.
+fn evicting_policy(info: &str) -> Option<&str> {
     let field = |name: &str| {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     };

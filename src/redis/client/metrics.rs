@@ -1,4 +1,4 @@
-//! What a client tells of itself to the `metrics` facade.
+//! Metrics of a client, exported through the `metrics` facade.
 
 use std::sync::{Arc, Weak};
 
@@ -6,18 +6,21 @@ use super::counters::ClientCounters;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, register};
 
 static SERIES: [Series; 3] = [
-    counter("fleeting_redis_client_commands_total", "Commands that were sent, each try counted."),
+    counter(
+        "fleeting_redis_client_commands_total",
+        "Attempts to send a command, including retries.",
+    ),
     counter(
         "fleeting_redis_client_failures_total",
-        "Of these, those that came to no server, or to no answer.",
+        "Attempts that reached no server or got no reply.",
     ),
     counter(
         "fleeting_redis_client_reconnects_total",
-        "Times that a server answered again after it had not.",
+        "Recoveries: replies after a failed attempt.",
     ),
 ];
 
-/// Has a client tell of itself: by the prefix of its keys, as it has no name.
+/// Registers the metrics of a client, labelled with the prefix of its keys, as a client has no name.
 pub(super) fn follow(prefix: &str, counters: &Arc<ClientCounters>) {
     let source: Weak<ClientCounters> = Arc::downgrade(counters);
     register(&SERIES, prefix, source, &counters.registration);

@@ -1,43 +1,43 @@
-//! One server, with a connection for each lane.
+//! One server, with one shared connection per lane.
 
 use std::sync::Arc;
 
 use super::{
-    dial::Dial,
-    link::{Link, Route},
+    connect::Connector,
+    shared_connection::{Route, SharedConnection},
 };
 
-/// Each has a connection of its own, which is made when it is first used: so that nobody waits behind the answers
+/// Lane of a command. Each lane has its own connection, made on first use, so that no command waits behind the replies
 /// of another lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// What is about one key.
+    /// Commands on single keys.
     Verbs,
-    /// What waits for milliseconds at most.
+    /// Rate limit checks, whose callers wait for milliseconds at most.
     Limits,
-    /// What may be large.
+    /// Commands with replies that may be large.
     Batches,
 }
 
 /// One of the servers that hold keys. A cheap clone.
 #[derive(Clone)]
-pub(in crate::redis) struct Node([Link; 3]);
+pub(in crate::redis) struct Node([SharedConnection; 3]);
 
 impl Node {
     pub(super) fn new(route: &Route) -> Self {
-        Self([(); 3].map(|()| Link::new(route.clone())))
+        Self([(); 3].map(|()| SharedConnection::new(route.clone())))
     }
 
-    pub(super) fn on(&self, lane: Lane) -> &Link {
+    pub(super) fn on(&self, lane: Lane) -> &SharedConnection {
         &self.0[lane as usize]
     }
 
-    /// The same with other connections.
-    pub(super) fn by(&self, dial: Arc<Dial>) -> Self {
-        Self::new(&Route { dial, to: self.0[0].to().clone() })
+    /// Returns a node for the same server over new connections of `connector`.
+    pub(super) fn with_connector(&self, connector: Arc<Connector>) -> Self {
+        Self::new(&Route { connector, destination: self.0[0].destination().clone() })
     }
 
     pub(super) fn renew(&self) {
-        self.0.iter().for_each(Link::renew);
+        self.0.iter().for_each(SharedConnection::renew);
     }
 }

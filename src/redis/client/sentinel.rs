@@ -1,63 +1,69 @@
-//! Who is the master, by those who watch over it: `redis+sentinel://`.
+//! Discovery of the master through Redis Sentinel: `redis+sentinel://`.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value, cmd};
 
 use super::{
-    any::any_answer,
-    dial::{Dial, Dialled},
+    connect::{Connector, NewConnection},
+    first_ok::first_ok,
 };
 
-/// Sentinels, and the service that they are asked for.
+/// Sentinels, and the name of the service that they monitor.
 pub(super) struct Sentinels {
     pub(super) addresses: Vec<ConnectionInfo>,
     pub(super) service: String,
-    /// How to log in to the master; the address is told.
+    /// Login and settings for the master; the sentinels supply its address.
     pub(super) master: ConnectionInfo,
-    /// Who is asked first the next time: not always the one that knows nothing.
+    /// Index of the sentinel to ask first. It rotates, so that one outdated sentinel does not answer every time.
     pub(super) next: AtomicUsize,
 }
 
 impl Sentinels {
-    /// Connects to the master that they name.
+    /// Connects to the master that the sentinels report.
     pub(super) async fn connect(
         &self,
-        dial: &Dial,
+        connector: &Connector,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<Dialled> {
+    ) -> RedisResult<NewConnection> {
         let first = self.next.fetch_add(1, Relaxed) % self.addresses.len();
         let mut all = self.addresses.clone();
         all.rotate_left(first);
-        let nobody = (ErrorKind::EmptySentinelList, "no sentinel was given").into();
-        let asked = all.into_iter().map(|sentinel| self.ask(dial, sentinel));
-        let (host, port) = any_answer(asked, nobody).await?;
-        let mut dialled = dial.server(&at(&self.master, host, port), on_end).await?;
-        // They may be behind: the one that they name may know that it is none any more.
-        let role = cmd("ROLE").query_async::<Vec<Value>>(&mut dialled.connection).await;
+        let if_empty = (ErrorKind::EmptySentinelList, "no sentinel address given").into();
+        let queries = all.into_iter().map(|sentinel| self.master_address(connector, sentinel));
+        let (host, port) = first_ok(queries, if_empty).await?;
+        let address = with_address(&self.master, host, port);
+        let mut connection = connector.connect_to_server(&address, on_end).await?;
+        // Sentinels may lag behind a failover: the server that they report may already be a replica.
+        let role = cmd("ROLE").query_async::<Vec<Value>>(&mut connection.connection).await;
         match role.as_deref() {
             Ok([Value::BulkString(role), ..]) if role != b"master" => {
-                Err((ErrorKind::Client, "the master that the sentinels name is none").into())
+                Err((ErrorKind::Client, "the server that the sentinels report is not a master")
+                    .into())
             }
-            // Who may not ask has to believe it.
-            _ => Ok(dialled),
+            // A user without the right to `ROLE` has to trust the sentinels.
+            _ => Ok(connection),
         }
     }
 
-    async fn ask(&self, dial: &Dial, sentinel: ConnectionInfo) -> RedisResult<(String, u16)> {
-        let mut connection = dial.connect(sentinel, || ()).await?.connection;
-        let mut ask = cmd("SENTINEL");
-        ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
-        let master: Option<(String, u16)> = ask.query_async(&mut connection).await?;
+    async fn master_address(
+        &self,
+        connector: &Connector,
+        sentinel: ConnectionInfo,
+    ) -> RedisResult<(String, u16)> {
+        let mut connection = connector.connect(sentinel, || ()).await?.connection;
+        let mut query = cmd("SENTINEL");
+        query.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        let master: Option<(String, u16)> = query.query_async(&mut connection).await?;
         master.ok_or_else(|| {
-            let cause = "the sentinels know no such service";
+            let cause = "the sentinels do not monitor a service of this name";
             RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, cause))
         })
     }
 }
 
-/// The same at another address.
-pub(super) fn at(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+/// Returns the connection settings of `like` with another host and port.
+pub(super) fn with_address(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     like.clone().set_addr(match like.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
             host,

@@ -1,4 +1,4 @@
-//! What URLs lead to: servers, or the sentinels that know one.
+//! Parsing of URLs into servers, or into the sentinels of a master.
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
@@ -11,37 +11,38 @@ use super::sentinel::Sentinels;
 #[derive(Clone)]
 pub(super) enum Servers {
     /// One server, or nodes of a cluster.
-    Plain(Vec<ConnectionInfo>),
-    Watched(Arc<Sentinels>),
+    Direct(Vec<ConnectionInfo>),
+    Sentinels(Arc<Sentinels>),
 }
 
 impl Servers {
-    pub(super) fn of(urls: &[String]) -> RedisResult<Self> {
-        let mut plain = Vec::new();
-        let mut watched: Option<Sentinels> = None;
+    pub(super) fn parse(urls: &[String]) -> RedisResult<Self> {
+        let mut direct = Vec::new();
+        let mut all_sentinels: Option<Sentinels> = None;
         for url in urls {
-            match sentinels_of(url)? {
-                None => plain.push(server_of(url)?),
-                Some(sentinels) => match &mut watched {
-                    None => watched = Some(sentinels),
+            match parse_sentinels(url)? {
+                None => direct.push(parse_server(url)?),
+                Some(sentinels) => match &mut all_sentinels {
+                    None => all_sentinels = Some(sentinels),
                     Some(known) if known.service == sentinels.service => {
                         known.addresses.extend(sentinels.addresses);
                     }
-                    Some(_) => return Err(wrong("the sentinels are asked for several services")),
+                    Some(_) => return Err(invalid("all sentinel URLs must name the same service")),
                 },
             }
         }
-        match watched {
-            None if plain.is_empty() => Err(wrong("no URL was given")),
-            None => Ok(Self::Plain(plain)),
-            Some(sentinels) if plain.is_empty() => Ok(Self::Watched(sentinels.into())),
-            Some(_) => Err(wrong("some of the URLs are those of sentinels, and some are not")),
+        match all_sentinels {
+            None if direct.is_empty() => Err(invalid("no URL given")),
+            None => Ok(Self::Direct(direct)),
+            Some(sentinels) if direct.is_empty() => Ok(Self::Sentinels(sentinels.into())),
+            Some(_) => Err(invalid("URLs of sentinels and of servers cannot be mixed")),
         }
     }
 }
 
-/// `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?...]`; `None` for another scheme.
-fn sentinels_of(url: &str) -> RedisResult<Option<Sentinels>> {
+/// Parses `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?...]`. Returns `None` for
+/// another scheme.
+fn parse_sentinels(url: &str) -> RedisResult<Option<Sentinels>> {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let scheme = match scheme {
         "redis+sentinel" => "redis",
@@ -57,18 +58,20 @@ fn sentinels_of(url: &str) -> RedisResult<Option<Sentinels>> {
     let (service, database) = path.trim_end_matches('/').split_once('/').unwrap_or((path, ""));
     let service = service.trim_end_matches('/');
     if service.is_empty() {
-        return Err(wrong("the URL of a sentinel names no service"));
+        return Err(invalid(
+            "a sentinel URL needs a service name, as in redis+sentinel://host/service",
+        ));
     }
-    // What is said of the sentinels themselves; the rest is said of the server.
-    let (mut own, mut others) = ([None, None], Vec::new());
+    // The login of the sentinels; all other parameters apply to the master.
+    let (mut sentinel_login, mut others) = ([None, None], Vec::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
-            Some(("sentinel_username", name)) => own[0] = Some(name),
-            Some(("sentinel_password", password)) => own[1] = Some(password),
+            Some(("sentinel_username", name)) => sentinel_login[0] = Some(name),
+            Some(("sentinel_password", password)) => sentinel_login[1] = Some(password),
             _ => others.push(pair),
         }
     }
-    let login_of_sentinel = match own {
+    let sentinel_login = match sentinel_login {
         [name, Some(password)] => format!("{}:{password}@", name.unwrap_or_default()),
         _ => String::new(),
     };
@@ -77,31 +80,33 @@ fn sentinels_of(url: &str) -> RedisResult<Option<Sentinels>> {
         others => format!("?{}", others.join("&")),
     };
     let addresses = hosts.split(',').map(|host| {
-        // The port of sentinels, where none is named: the last colon may be one of an IPv6 address.
+        // The default port of sentinels is 26379. The last colon may be part of an IPv6 address.
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
         let port = if has_port { "" } else { ":26379" };
-        server_of(&format!("{scheme}://{login_of_sentinel}{host}{port}{query}"))
+        parse_server(&format!("{scheme}://{sentinel_login}{host}{port}{query}"))
     });
     Ok(Some(Sentinels {
         addresses: addresses.collect::<RedisResult<_>>()?,
         service: service.to_owned(),
-        // The host is told by the sentinels.
-        master: server_of(&format!("{scheme}://{login}localhost/{database}{query}"))?,
+        // A placeholder: the sentinels supply host and port.
+        master: parse_server(&format!("{scheme}://{login}localhost/{database}{query}"))?,
         next: AtomicUsize::new(0),
     }))
 }
 
-fn server_of(url: &str) -> RedisResult<ConnectionInfo> {
+/// Parses the URL of a server. RESP3 is the default, because only with it the client library reports disconnections and
+/// invalidations.
+fn parse_server(url: &str) -> RedisResult<ConnectionInfo> {
     let info = url.into_connection_info()?;
-    let is_chosen = url.split_once('?').is_some_and(|(_, query)| query.contains("protocol="));
-    if is_chosen {
+    let names_protocol = url.split_once('?').is_some_and(|(_, query)| query.contains("protocol="));
+    if names_protocol {
         return Ok(info);
     }
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     Ok(info.set_redis_settings(settings))
 }
 
-fn wrong(cause: &'static str) -> RedisError {
+fn invalid(cause: &'static str) -> RedisError {
     (ErrorKind::InvalidClientConfig, cause).into()
 }
 
@@ -110,11 +115,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentinel_url_has_hosts_a_service_and_two_logins() {
+    fn sentinel_url_has_hosts_a_service_and_two_logins() {
         let url = "redis+sentinel://ada:se%40cret@10.0.0.1,[::1]:26380/main/3\
                    ?sentinel_password=other&protocol=2";
-        let Ok(Servers::Watched(sentinels)) = Servers::of(&[url.to_owned()]) else {
-            panic!("it is a URL")
+        let Ok(Servers::Sentinels(sentinels)) = Servers::parse(&[url.to_owned()]) else {
+            panic!("the URL is valid")
         };
         let hosts: Vec<_> =
             sentinels.addresses.iter().map(|info| info.addr().to_string()).collect();
@@ -128,11 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
-        let of = |urls: &[&str]| {
-            Servers::of(&urls.iter().map(|&url| url.to_owned()).collect::<Vec<_>>()).is_ok()
+    fn invalid_urls_are_refused() {
+        let is_valid = |urls: &[&str]| {
+            Servers::parse(&urls.iter().map(|&url| url.to_owned()).collect::<Vec<_>>()).is_ok()
         };
-        assert!(of(&["redis+sentinel://a/s", "redis+sentinel://b:1/s/"]));
+        assert!(is_valid(&["redis+sentinel://a/s", "redis+sentinel://b:1/s/"]));
         for urls in [
             &[][..],
             &["redis+sentinel://a"],
@@ -144,7 +149,7 @@ mod tests {
             &["postgres://a"],
             &["nothing"],
         ] {
-            assert!(!of(urls), "{urls:?}");
+            assert!(!is_valid(urls), "{urls:?}");
         }
     }
 }

@@ -1,11 +1,19 @@
-//! What [`Client`](super::Client) takes as addresses: one URL is a server, several are the nodes of a cluster.
+//! Addresses of a [`Client`](super::Client): one URL for a server, several for the nodes of a cluster.
 
-/// One URL, or several: those of a cluster's nodes. `redis://`, and `rediss://` for TLS; a path, `unix:///run/redis.sock`;
-/// or `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db]`, with `rediss+sentinel://` for TLS, for
-/// the master that these sentinels know by the name `service`. The login is that of the master; the sentinels' own is
-/// `?sentinel_password=...`, with `sentinel_username=...`.
+/// One URL of a server, or several URLs of the nodes of a cluster.
+///
+/// | URL | connects to |
+/// | --- | --- |
+/// | `redis://[user:password@]host[:port][/db]` | a server |
+/// | `rediss://...` | the same over TLS |
+/// | `unix:///run/redis.sock` | a server on a Unix socket |
+/// | `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db]` | the master that the sentinels monitor as `service` |
+/// | `rediss+sentinel://...` | the same over TLS |
+///
+/// The login in a sentinel URL is that of the master. The login of the sentinels is given by the parameters
+/// `?sentinel_password=...` and `sentinel_username=...`.
 pub trait Urls {
-    /// The URLs, and whether they are those of a cluster.
+    /// Returns the URLs, and whether they belong to a cluster.
     #[doc(hidden)]
     fn into_urls(self) -> (Vec<String>, bool);
 }

@@ -1,5 +1,5 @@
-//! What JSON has no way to write: numbers that are not finite. `serde_json` writes `null` for them, which nobody reads as
-//! the number that it was.
+//! Detection of numbers that are not finite, which JSON cannot represent: `serde_json` writes `null` for them, so the
+//! number would be lost.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use serde::{
     },
 };
 
-/// Whether all numbers in a value that can be written are finite.
+/// Returns whether all numbers in a serializable value are finite.
 pub(super) fn is_finite<T: Serialize + ?Sized>(value: &T) -> bool {
     value.serialize(Finite).is_ok()
 }
 
-/// Looks at each number, and writes nothing.
+/// Serializer that inspects numbers and writes nothing.
 struct Finite;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct NotFinite;
 
 impl fmt::Display for NotFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON has no NaN and no infinity")
+        f.write_str("JSON cannot represent NaN and infinity; use another format")
     }
 }
 

@@ -1,7 +1,7 @@
-//! [`Format::Raw`](super::Format::Raw): bytes and strings, written as they are.
+//! [`Format::Raw`](super::Format::Raw): bytes and strings, written verbatim.
 //!
-//! serde gives a `Vec<u8>` byte by byte, as it gives every sequence. So a byte is a value here, but one that
-//! only an element of a sequence may be: elsewhere it is refused, as a number is.
+//! serde serializes a `Vec<u8>` byte by byte, like every sequence. So a single byte is accepted here, but only as an
+//! element of a sequence; elsewhere it is refused like any other number.
 
 use serde::{
     Deserializer, Serialize, Serializer,
@@ -28,17 +28,17 @@ struct RawSerializer;
 
 enum Serialized {
     Bytes(Vec<u8>),
-    /// One of those that come one by one, as those of a `Vec<u8>` do.
+    /// An element of a sequence, such as a `Vec<u8>`.
     Byte(u8),
 }
 
-/// Bytes that come one by one.
+/// Sequence of bytes, collected one by one.
 struct ByteSeq(Vec<u8>);
 
 struct RawDeserializer<'a>(&'a [u8]);
 
 fn refused() -> Error {
-    Error::custom("the raw format is for bytes and strings")
+    Error::custom("the raw format supports only bytes and strings")
 }
 
 macro_rules! refuse {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_strings_are_written_as_they_are() {
+    fn raw_format_writes_bytes_and_strings_verbatim() {
         assert_eq!(encode("a\0é").expect("a string"), "a\0é".as_bytes());
         assert_eq!(encode(&vec![0_u8, 255]).expect("bytes"), [0, 255]);
         assert_eq!(encode(&[1_u8, 2]).expect("bytes"), [1, 2]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_refused() {
+    fn raw_format_refuses_other_types() {
         assert!(encode(&1_u8).is_err());
         assert!(encode(&1.5).is_err());
         assert!(encode(&vec!["a"]).is_err());

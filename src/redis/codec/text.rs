@@ -1,5 +1,5 @@
-//! A key as [`encode_key`](super::encode_key) writes it, without memory of its own: for keys that are strings or whole
-//! numbers, as most are.
+//! Encoding of keys like [`encode_key`](super::encode_key), but without an allocation: for strings and integers, which
+//! most keys are.
 
 use std::fmt;
 
@@ -9,7 +9,9 @@ use serde::{
     ser::{Error, Impossible},
 };
 
-/// What `f` returns for the key as bytes; nothing where they can't be had without memory, and `f` was not called.
+/// Calls `f` with the encoded key.
+///
+/// Returns `None`, without a call, unless the key is an integer or a string that is not valid JSON.
 #[inline]
 pub(super) fn with_text<K: Serialize + ?Sized, R>(
     key: &K,
@@ -18,39 +20,40 @@ pub(super) fn with_text<K: Serialize + ?Sized, R>(
     key.serialize(Text(f)).ok()
 }
 
-/// Whether a text is JSON: a number, a word such as `null`, or something in quotes, brackets or braces.
+/// Returns whether a text is valid JSON: a number, `null`, `true`, `false`, a string in quotes, an array or an object.
 pub(super) fn reads_as_json(text: &str) -> bool {
-    // Most keys are none by their first letter.
+    // Rules out most keys by their first character.
     let may_be = text.trim_ascii_start().starts_with(|first: char| {
         matches!(first, '"' | '[' | '{' | '-' | '0'..='9' | 't' | 'f' | 'n')
     });
     may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
+/// Serializer for strings and integers.
 struct Text<F>(F);
 
-/// That a key is of another kind.
+/// Error for a key of another type.
 #[derive(Debug)]
-struct Other;
+struct NotText;
 
-impl fmt::Display for Other {
+impl fmt::Display for NotText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("neither a string nor a number")
+        f.write_str("neither a string nor an integer")
     }
 }
 
-impl std::error::Error for Other {}
+impl std::error::Error for NotText {}
 
-impl Error for Other {
+impl Error for NotText {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self
     }
 }
 
-macro_rules! whole_numbers {
+macro_rules! integers {
     ($($method:ident($number:ty);)*) => {$(
         #[inline]
-        fn $method(self, number: $number) -> Result<R, Other> {
+        fn $method(self, number: $number) -> Result<R, NotText> {
             Ok(with_digits(number.into(), self.0))
         }
     )*};
@@ -58,25 +61,25 @@ macro_rules! whole_numbers {
 
 macro_rules! others {
     ($($method:ident($($argument:ty),*) -> $result:ty;)*) => {$(
-        fn $method(self $(, _: $argument)*) -> Result<$result, Other> {
-            Err(Other)
+        fn $method(self $(, _: $argument)*) -> Result<$result, NotText> {
+            Err(NotText)
         }
     )*};
 }
 
 macro_rules! generic_others {
     ($($method:ident($($argument:ty),*);)*) => {$(
-        fn $method<T: Serialize + ?Sized>(self $(, _: $argument)*, _: &T) -> Result<R, Other> {
-            Err(Other)
+        fn $method<T: Serialize + ?Sized>(self $(, _: $argument)*, _: &T) -> Result<R, NotText> {
+            Err(NotText)
         }
     )*};
 }
 
-type Never<R> = Impossible<R, Other>;
+type Never<R> = Impossible<R, NotText>;
 
 impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
     type Ok = R;
-    type Error = Other;
+    type Error = NotText;
     type SerializeSeq = Never<R>;
     type SerializeTuple = Never<R>;
     type SerializeTupleStruct = Never<R>;
@@ -86,9 +89,10 @@ impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
     type SerializeStructVariant = Never<R>;
 
     #[inline]
-    fn serialize_str(self, text: &str) -> Result<R, Other> {
+    fn serialize_str(self, text: &str) -> Result<R, NotText> {
+        // `encode_key` writes such a string as JSON.
         if reads_as_json(text) {
-            return Err(Other);
+            return Err(NotText);
         }
         Ok((self.0)(text.as_bytes()))
     }
@@ -98,11 +102,11 @@ impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
         self,
         _: &'static str,
         value: &T,
-    ) -> Result<R, Other> {
+    ) -> Result<R, NotText> {
         value.serialize(self)
     }
 
-    whole_numbers! {
+    integers! {
         serialize_i8(i8);
         serialize_i16(i16);
         serialize_i32(i32);
@@ -113,11 +117,11 @@ impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
         serialize_u64(u64);
     }
 
-    fn serialize_i128(self, number: i128) -> Result<R, Other> {
+    fn serialize_i128(self, number: i128) -> Result<R, NotText> {
         Ok((self.0)(number.to_string().as_bytes()))
     }
 
-    fn serialize_u128(self, number: u128) -> Result<R, Other> {
+    fn serialize_u128(self, number: u128) -> Result<R, NotText> {
         Ok((self.0)(number.to_string().as_bytes()))
     }
 
@@ -148,9 +152,9 @@ impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
 
 #[inline]
 fn with_digits<R>(number: i128, f: impl FnOnce(&[u8]) -> R) -> R {
-    // Enough for the longest, with its sign.
+    // Sufficient for 64 bits with a sign.
     let mut digits = [0; 20];
-    // As narrow as it can be: wider ones are divided slowly.
+    // Narrowed from 128 bits, whose division is slow.
     let (mut at, mut rest) = (digits.len(), number.unsigned_abs() as u64);
     loop {
         at -= 1;

@@ -1,11 +1,11 @@
-//! How an [`ExpiringSet`] is made: the settings and their defaults, and the set of other programs.
+//! Constructors and builder of an [`ExpiringSet`], including `compat` for sets shared with other programs.
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use super::{ExpiringSet, SetState, scores::ScoreUnit};
 use crate::redis::{Client, Error, Format, keyspace::Kind};
 
-/// Sets up an [`ExpiringSet`]. Made by [`ExpiringSet::builder`].
+/// Builder of an [`ExpiringSet`]. Returned by [`ExpiringSet::builder`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ExpiringSetBuilder<T> {
@@ -17,18 +17,19 @@ pub struct ExpiringSetBuilder<T> {
 }
 
 impl<T> ExpiringSet<T> {
-    /// The set of this name, whose members die when their scores are `ttl` old. Nothing is sent for it.
+    /// Returns the set named `name`, whose members expire when their scores are `ttl` old. Sends nothing to the server.
     ///
-    /// With a `ttl` of zero only the future is not dead at once; with one of 285 years or more nothing dies.
+    /// With a `ttl` of zero, only members with a score in the future are live. With 285 years or more, no member
+    /// expires.
     ///
     /// # Errors
     ///
-    /// [`Error::Name`].
+    /// [`Error::Name`] if the name cannot be part of a key.
     pub fn new(client: &Client, name: impl Into<String>, ttl: Duration) -> Result<Self, Error> {
         Self::builder(client, name, ttl).build()
     }
 
-    /// Sets up a set.
+    /// Returns a builder for the set named `name`.
     pub fn builder(
         client: &Client,
         name: impl Into<String>,
@@ -43,22 +44,22 @@ impl<T> ExpiringSet<T> {
         }
     }
 
-    /// The set of programs that use the article's functions or `ExpiringPriorityQueue`, with JSON, on the same
-    /// server: the sorted set at the very key `key`, whose scores are Unix seconds. There is no prefix.
+    /// Returns a set shared with programs that use the article's functions or `ExpiringPriorityQueue` with JSON: the
+    /// sorted set at exactly `key`, without a prefix, whose scores are Unix seconds.
     ///
-    /// * Scores are what those programs wrote, not whole milliseconds. Ours are as fine as the doubles of
-    ///   these years, a quarter of a microsecond. Equal scores come in the order of their bytes, as there.
-    /// * [`extend`](Self::extend) gives each member a microsecond more than the one before.
-    /// * The key gets no expiry: the others' members would go with it.
-    /// * A member is one by its bytes. Other writers of JSON may put blanks after `:` and `,` and escape what
-    ///   is not ASCII, so the same value may be in the set twice; strings and numbers of plain ASCII are not.
+    /// * Scores are not rounded to milliseconds. A score is a double, with a resolution of a quarter of a microsecond
+    ///   at present. Members with equal scores are ordered by their bytes, as in those programs.
+    /// * [`extend`](Self::extend) gives each member a score one microsecond after the previous member's.
+    /// * The key gets no expiry, because it would also delete the members of the other programs.
+    /// * Members are compared by their bytes. Other JSON encoders may write blanks after `:` and `,` and escape
+    ///   non-ASCII characters, so that a value may be in the set twice. ASCII strings and numbers are not affected.
     pub fn compat(client: &Client, key: impl Into<String>, ttl: Duration) -> Self {
         let key = key.into().into_bytes();
         Self::with(client.clone(), key, ttl, Format::Json, ScoreUnit::Seconds)
     }
 
     fn with(client: Client, key: Vec<u8>, ttl: Duration, format: Format, unit: ScoreUnit) -> Self {
-        // Rounded up, so that nothing dies too soon.
+        // Rounded up, so that no member expires early. Microseconds up to 2^53 are exact as a Lua number.
         let ttl = u64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(1 << 53);
         let state = SetState { client, key, ttl, format, unit };
         Self { state: Arc::new(state), types: PhantomData }
@@ -66,17 +67,17 @@ impl<T> ExpiringSet<T> {
 }
 
 impl<T> ExpiringSetBuilder<T> {
-    /// How members are written. All who use the name must agree. Defaults to [`Format::Json`].
+    /// Sets the format of the members. All users of the name must use the same. Defaults to [`Format::Json`].
     pub fn format(mut self, format: Format) -> Self {
         self.format = format;
         self
     }
 
-    /// The set. Nothing is sent for it.
+    /// Builds the set. Sends nothing to the server.
     ///
     /// # Errors
     ///
-    /// [`Error::Name`].
+    /// [`Error::Name`] if the name cannot be part of a key.
     pub fn build(self) -> Result<ExpiringSet<T>, Error> {
         let key = self.client.keyspace(Kind::ExpiringSet, &self.name)?.single();
         Ok(ExpiringSet::with(self.client, key, self.ttl, self.format, ScoreUnit::Millis))

@@ -1,30 +1,30 @@
--- Moves members in, all with one time as their score, in their order. What is dead at once does not come in, and
--- leaves where it was.
+-- Adds or moves members, in their order, with one time as their score. If that score has expired, they are removed
+-- instead.
 --
 -- KEYS[1], ARGV[1]   as in prelude.lua
--- ARGV[2]            the score; empty for the present
--- ARGV[3]            1 where they take the place of all that have this score
--- ARGV[4]            and what follows: the members
+-- ARGV[2]            the score; empty for the current time
+-- ARGV[3]            1 to replace all members with this score
+-- ARGV[4]            and the following: the members
 -- Returns nothing.
 
 local score = tonumber(ARGV[2]) or now
-local is_dead = score <= now - ttl
-if ARGV[3] == '1' and not is_dead then
+local is_expired = score <= now - ttl
+if ARGV[3] == '1' and not is_expired then
   redis.call('ZREMRANGEBYSCORE', key, first_of(score), last_of(score))
 end
-local place = not is_dead and place(score)
--- In parts, since so many fit on Lua's stack.
+local first_score = not is_expired and next_score(score)
+-- In batches, because `unpack` is limited by the size of Lua's stack.
 for from = 4, #ARGV, 1000 do
-  local till = math.min(from + 999, #ARGV)
-  if is_dead then
-    redis.call('ZREM', key, unpack(ARGV, from, till))
+  local to = math.min(from + 999, #ARGV)
+  if is_expired then
+    redis.call('ZREM', key, unpack(ARGV, from, to))
   else
     local members = {}
-    for i = from, till do
-      members[#members + 1] = text(place + (i - 4) / PARTS)
+    for i = from, to do
+      members[#members + 1] = text(first_score + (i - 4) / PARTS)
       members[#members + 1] = ARGV[i]
     end
     redis.call('ZADD', key, unpack(members))
   end
 end
-keep()
+update_key_expiry()

@@ -1,4 +1,4 @@
--- Puts back what was popped and could not be read, unless somebody pushed it again meanwhile.
+-- Puts back a popped member that could not be decoded, unless it was pushed again in the meantime.
 --
 -- KEYS[1], ARGV[1]   as in prelude.lua
 -- ARGV[2]            the member
@@ -6,4 +6,4 @@
 -- Returns nothing.
 
 redis.call('ZADD', key, 'NX', ARGV[3], ARGV[2])
-keep()
+update_key_expiry()

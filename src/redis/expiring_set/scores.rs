@@ -1,17 +1,17 @@
-//! Times as scores, and ranges of times as what `ZRANGEBYSCORE` takes: an end is a number, `(` before it where
-//! it is not in the range itself, or an infinity.
+//! Conversion of times to scores, and of time ranges to the bounds of `ZRANGEBYSCORE`: a number, a number after `(` for
+//! an exclusive bound, or an infinity.
 
 use std::{
     ops::{Bound, RangeBounds},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// What a score counts, since the Unix epoch.
+/// Unit of the scores, which count from the Unix epoch.
 #[derive(Clone, Copy)]
 pub(super) enum ScoreUnit {
-    /// With a fraction that orders the members of one millisecond: see `millis.lua`.
+    /// Milliseconds, with a fraction that orders the members of the same millisecond: see `millis.lua`.
     Millis,
-    /// As fine as a double is, by the programs of [`compat`](super::ExpiringSet::compat).
+    /// Seconds as a double, as written by the programs that share a [`compat`](super::ExpiringSet::compat) set.
     Seconds,
 }
 
@@ -25,12 +25,12 @@ impl ScoreUnit {
 
     pub(super) fn time(self, score: f64) -> Option<SystemTime> {
         let (since, is_later) = match self {
-            // `as` is exact here, or comes to the nearest end.
+            // `as` saturates, and is exact for all scores that this crate writes.
             Self::Millis => {
                 let millis = score.floor() as i64;
                 (Duration::from_millis(millis.unsigned_abs()), millis >= 0)
             }
-            // `compat` reads what other programs wrote, which may be no time at all.
+            // Another program may have written a score that is not a valid time.
             Self::Seconds => (Duration::try_from_secs_f64(score.abs()).ok()?, score >= 0.0),
         };
         match is_later {
@@ -56,7 +56,7 @@ impl ScoreUnit {
     fn end(self, bound: Bound<&SystemTime>) -> String {
         match (self, bound) {
             (_, Bound::Unbounded) => "+inf".into(),
-            // All of a millisecond are equal.
+            // Inclusive bounds include the fractions of their millisecond.
             (Self::Millis, Bound::Included(time)) => format!("({}", millis(*time) + 1),
             (Self::Millis, Bound::Excluded(time)) => format!("({}", millis(*time)),
             (_, bound) => self.start(bound),
@@ -64,11 +64,11 @@ impl ScoreUnit {
     }
 }
 
-/// Rounded down.
+/// Converts to milliseconds since the Unix epoch, rounded down.
 fn millis(time: SystemTime) -> i64 {
-    /// No double beyond tells one from the next.
-    const MOST: u64 = 1 << 53;
-    let millis = |millis: u128| u64::try_from(millis).unwrap_or(MOST).min(MOST) as i64;
+    /// Doubles above it are no longer exact integers.
+    const MAX_MILLIS: u64 = 1 << 53;
+    let millis = |millis: u128| u64::try_from(millis).unwrap_or(MAX_MILLIS).min(MAX_MILLIS) as i64;
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => millis(since.as_millis()),
         Err(error) => -millis(error.duration().as_nanos().div_ceil(1_000_000)),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_whole_milliseconds() {
+    fn scores_are_times_rounded_down_to_milliseconds() {
         let noon = UNIX_EPOCH + Duration::from_nanos(1_999_999);
         assert_eq!(ScoreUnit::Millis.score(noon), "1");
         assert_eq!(ScoreUnit::Millis.time(1.9), Some(UNIX_EPOCH + Duration::from_millis(1)));
@@ -101,9 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn seconds_come_back_as_they_were() {
+    fn seconds_scores_round_trip() {
         for score in [1_700_000_000.123_456_7_f64, -1.5, 0.0, 1_700_000_000.0] {
-            let time = ScoreUnit::Seconds.time(score).expect("it is a time");
+            let time = ScoreUnit::Seconds.time(score).expect("the score is a valid time");
             assert_eq!(ScoreUnit::Seconds.score(time).parse(), Ok(score));
         }
         let noon = UNIX_EPOCH + Duration::from_millis(1_500);

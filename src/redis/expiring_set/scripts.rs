@@ -1,25 +1,26 @@
-//! The scripts of a set, one a verb. Each begins with the layout of the scores, and `prelude.lua`, by which the
-//! dead leave before anything else is done.
+//! Scripts of an expiring set, one per method. Each begins with the layout of the scores and with `prelude.lua`, which
+//! removes expired members.
 
 use super::scores::ScoreUnit;
 use crate::redis::script::Script;
 
-/// So many members a script takes out at most: all others wait meanwhile.
-pub(super) const ROUND: usize = 1_000;
+/// Maximum number of members that a script removes, because the server executes nothing else in the meantime. Also
+/// `MAX_REMOVED` of `prelude.lua`.
+pub(super) const MAX_REMOVED: usize = 1_000;
 
-/// `KEYS` and `ARGV[1]` are those of `prelude.lua`.
+/// Scripts for one layout. `KEYS` and `ARGV[1]` are described in `prelude.lua`.
 pub(super) struct Scripts {
-    /// `ARGV`: a score, `1` to take the place of all that have it, and members.
+    /// `ARGV`: a score, `1` to replace all members with that score, and the members.
     pub(super) push: Script,
-    /// `ARGV`: the ends of a range of scores, and how many members at most, -1 for all.
+    /// `ARGV`: the bounds of a range of scores, and the maximum number of members, -1 for all.
     pub(super) range: Script,
-    /// The member with the lowest score, and that; nothing where the set is empty.
+    /// Returns the member with the lowest score and the score; nothing if the set is empty.
     pub(super) pop: Script,
-    /// `ARGV`: a member, and its score.
+    /// `ARGV`: a member and its score.
     pub(super) put_back: Script,
-    /// `ARGV`: a member. Whether it was there.
+    /// `ARGV`: a member. Returns whether it was in the set.
     pub(super) remove: Script,
-    /// `ARGV`: the ends of a range of scores. How many members had such, up to [`ROUND`].
+    /// `ARGV`: the bounds of a range of scores. Returns the number of removed members, up to [`MAX_REMOVED`].
     pub(super) remove_range: Script,
     pub(super) clear: Script,
     /// `ARGV`: a member.
@@ -44,15 +45,15 @@ impl Scripts {
             range: Script::new([
                 layout,
                 prelude,
-                "return redis.call('ZRANGEBYSCORE', key, from_alive(ARGV[2]), ARGV[3], 'LIMIT', 0, ARGV[4])",
+                "return redis.call('ZRANGEBYSCORE', key, clamp_start(ARGV[2]), ARGV[3], 'LIMIT', 0, ARGV[4])",
             ]),
             pop: Script::new([layout, prelude, include_str!("pop.lua")]),
             put_back: Script::new([layout, prelude, include_str!("put_back.lua")]),
             remove: Script::new([
                 layout,
                 prelude,
-                "local was_alive = is_alive(redis.call('ZSCORE', key, ARGV[2]))
-                return redis.call('ZREM', key, ARGV[2]) == 1 and was_alive and 1 or 0",
+                "local was_live = is_live(redis.call('ZSCORE', key, ARGV[2]))
+                return redis.call('ZREM', key, ARGV[2]) == 1 and was_live and 1 or 0",
             ]),
             remove_range: Script::new([layout, prelude, include_str!("remove_range.lua")]),
             clear: Script::new([layout, prelude, "return redis.call('UNLINK', key)"]),
@@ -60,9 +61,13 @@ impl Scripts {
                 layout,
                 prelude,
                 "local score = redis.call('ZSCORE', key, ARGV[2])
-                return is_alive(score) and score",
+                return is_live(score) and score",
             ]),
-            len: Script::new([layout, prelude, "return redis.call('ZCOUNT', key, alive, '+inf')"]),
+            len: Script::new([
+                layout,
+                prelude,
+                "return redis.call('ZCOUNT', key, live_from, '+inf')",
+            ]),
         }
     }
 }

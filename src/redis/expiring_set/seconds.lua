@@ -1,23 +1,23 @@
--- The layout of sets that other programs write too (`compat`); millis.lua is the other. Changes nothing by
+-- Score layout of sets that are shared with other programs (`compat`); millis.lua is the other. Changes nothing by
 -- itself; prelude.lua follows.
 --
--- A score is seconds since the Unix epoch, as the original's programs write them. A microsecond is the least
--- that tells doubles of these years apart.
+-- A score is seconds since the Unix epoch, as in the original programs. Doubles near the current time differ by a
+-- quarter of a microsecond, so members are spaced by a microsecond.
 
 local UNIT, PARTS = 1000000, 1000000
--- What prelude.lua defines, and the functions here use.
+-- Defined by prelude.lua.
 local text, key
 
 local function first_of(score)
   return text(score)
 end
 
--- Equal scores are one time here: a range of one is all that have it.
+-- Equal scores are one time in this layout.
 local last_of = first_of
 
-local function place(score)
+local function next_score(score)
   return score
 end
 
--- Members of programs that set no expiry would go with the key.
-local function keep_until() end
+-- No expiry: it would also delete the members of programs that set none.
+local function expire_key_at() end

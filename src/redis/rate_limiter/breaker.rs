@@ -1,4 +1,4 @@
-//! Keeps calls from a server that does not answer, so that nobody waits for a timeout each time.
+//! Circuit breaker: stops calls to a server that does not answer, so that they do not each wait for a timeout.
 
 use std::{
     sync::atomic::{
@@ -10,32 +10,33 @@ use std::{
 
 use tokio::time::Instant;
 
-/// So many failures in a row open it.
-pub(super) const FAILURES: u64 = 3;
+/// Number of consecutive failures that open the breaker.
+pub(super) const MAX_FAILURES: u64 = 3;
 
-/// How long the server is left alone, before one call tries it again.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
+/// Time from the last failure until one call tests the server.
+pub(super) const OPEN_FOR: Duration = Duration::from_millis(500);
 
-/// Whether a [`RateLimiter`](super::RateLimiter) asks its server.
+/// State of the circuit breaker between a [`RateLimiter`](super::RateLimiter) and its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Breaker {
-    /// Each call does.
+    /// Every call is sent.
     #[default]
     Closed,
-    /// None does, as the server has failed three times in a row, for half a second from the last failure on.
+    /// No call is sent, because the server has failed three times in a row. Lasts half a second from the last failure
+    /// on.
     Open,
-    /// That time is over: one call does, for all.
+    /// The half second has passed: one call is sent to test the server.
     HalfOpen,
 }
 
-/// Closed with fewer than [`FAILURES`] in a row. Otherwise open until `retry_at`, and half open from then on.
+/// Closed with fewer than [`MAX_FAILURES`] consecutive failures. Otherwise open until `retry_at`, and then half open.
 pub(super) struct CircuitBreaker {
     epoch: Instant,
-    /// In a row.
+    /// Number of consecutive failures.
     failures: AtomicU64,
-    /// When a call may try again, in nanoseconds since the epoch.
+    /// Time from which a call may test the server, in nanoseconds since the epoch.
     retry_at: AtomicU64,
 }
 
@@ -44,35 +45,39 @@ impl CircuitBreaker {
         Self { epoch: Instant::now(), failures: AtomicU64::new(0), retry_at: AtomicU64::new(0) }
     }
 
-    /// Whether this call may ask the server. Who is let through while it is open is the only one for the
-    /// next pause; so nobody is missed who gives up in the middle of it.
+    /// Returns whether this call may be sent.
+    ///
+    /// A half-open breaker admits one call and is open again for the same time. So it needs no notice of how that call
+    /// ends: if it is cancelled, another one follows.
     pub(super) fn admits(&self) -> bool {
-        if self.failures.load(Acquire) < FAILURES {
+        // `Acquire` pairs with the `Release` in `record_failure`: with the last failure, its `retry_at` is visible.
+        if self.failures.load(Acquire) < MAX_FAILURES {
             return true;
         }
         let now = self.now();
         let retry_at = self.retry_at.load(Relaxed);
-        let next = now.saturating_add(PAUSE.as_nanos() as u64);
-        // Of all who come when the pause is over, one exchanges it.
+        let next = now.saturating_add(OPEN_FOR.as_nanos() as u64);
+        // Exactly one of several concurrent calls wins the exchange.
         now >= retry_at && self.retry_at.compare_exchange(retry_at, next, Relaxed, Relaxed).is_ok()
     }
 
-    /// The server has answered; tells whether that closes it.
-    pub(super) fn succeeded(&self) -> bool {
-        // Mostly there are none: a load leaves the cache line to all processors, a swap takes it from them.
-        self.failures.load(Relaxed) > 0 && self.failures.swap(0, Relaxed) >= FAILURES
+    /// Records an answer of the server; returns whether it closes the breaker.
+    pub(super) fn record_success(&self) -> bool {
+        // A load first: there are rarely failures, and a swap would take the cache line from other processors at each
+        // call.
+        self.failures.load(Relaxed) > 0 && self.failures.swap(0, Relaxed) >= MAX_FAILURES
     }
 
-    /// The server has not answered; tells whether that opens it.
-    pub(super) fn failed(&self) -> bool {
-        let retry_at = self.now().saturating_add(PAUSE.as_nanos() as u64);
-        // First, so that who sees the last failure sees this too.
+    /// Records a failure of the server; returns whether it opens the breaker.
+    pub(super) fn record_failure(&self) -> bool {
+        let retry_at = self.now().saturating_add(OPEN_FOR.as_nanos() as u64);
+        // Before the count, so that a call which sees the last failure also sees this time.
         self.retry_at.fetch_max(retry_at, Relaxed);
-        self.failures.fetch_add(1, Release) + 1 == FAILURES
+        self.failures.fetch_add(1, Release) + 1 == MAX_FAILURES
     }
 
     pub(super) fn state(&self) -> Breaker {
-        if self.failures.load(Acquire) < FAILURES {
+        if self.failures.load(Acquire) < MAX_FAILURES {
             Breaker::Closed
         } else if self.now() < self.retry_at.load(Relaxed) {
             Breaker::Open

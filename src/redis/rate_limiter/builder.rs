@@ -1,4 +1,4 @@
-//! How a [`RateLimiter`] is set up: the settings and their defaults.
+//! Builder of a [`RateLimiter`]: its settings and their defaults.
 
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -7,8 +7,8 @@ use super::{
     RateLimiter,
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
+    limit_set::CurrentLimits,
     on_error::{Fallback, OnError},
-    plan::OwnPlan,
     state::LimiterState,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     rate_limit::{Limit, WaitSettings, Waiting, Window},
 };
 
-/// Sets up a [`RateLimiter`]. Made by [`RateLimiter::builder`].
+/// Builder of a [`RateLimiter`], created by [`RateLimiter::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct RateLimiterBuilder<K> {
     client: Client,
@@ -25,7 +25,7 @@ pub struct RateLimiterBuilder<K> {
     window: Window,
     on_error: OnError,
     timeout: Duration,
-    /// Of how many keys.
+    /// Capacity in keys; 0 disables the cache.
     deny_cache: usize,
     wait: WaitSettings,
     #[cfg(feature = "dashboard")]
@@ -34,9 +34,11 @@ pub struct RateLimiterBuilder<K> {
 }
 
 impl<K> RateLimiter<K> {
-    /// Sets up the limiter `name`. All processes that use a name share what is counted under it, and should
-    /// have the same limits and the same window. Limits that were [set](RateLimiter::set_limits) hold in the place of
-    /// those of the builder, also for processes that start later.
+    /// Creates a builder for the limiter `name`.
+    ///
+    /// All processes that use the same name share its charges, and should use the same limits and the same window.
+    /// Limits set by [`set_limits`](RateLimiter::set_limits) replace those of the builder, including in processes that
+    /// start later.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
             client: client.for_limits(),
@@ -55,71 +57,75 @@ impl<K> RateLimiter<K> {
 }
 
 impl<K> RateLimiterBuilder<K> {
-    /// One more limit: all of them hold at once. Defaults to none, with which nothing can be built.
+    /// Adds a limit; all limits apply together. Defaults to none, but at least one is required.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
     }
 
-    /// How what has passed is counted. Defaults to [`Window::Log`], which is exact.
+    /// Sets the algorithm that counts calls. Defaults to [`Window::Log`], which is exact.
     ///
-    /// All processes that share a name must have the same: what one kind has written, the others refuse with
+    /// All processes that share a name must use the same kind: keys written by another kind are refused with
     /// [`Error::WrongType`].
     ///
     /// # Panics
     ///
-    /// Where the number of [`Window::Buckets`] is 0 or above 10,000.
+    /// If the number of [`Window::Buckets`] is 0 or above 10,000.
     pub fn window(mut self, window: Window) -> Self {
         self.window = window.checked();
         self
     }
 
-    /// What is decided while the server fails. Defaults to [`OnError::Local`].
+    /// Sets the policy that decides checks while the server fails. Defaults to [`OnError::Local`].
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// How long a call waits for the server, all in all. Defaults to 50 ms.
+    /// Sets the total time that a call waits for the server, including retries. Defaults to 50 ms.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Of how many keys the last denials are remembered, so that who is denied and asks again at once costs
-    /// the server nothing. 0 remembers none. Defaults to 10,000.
+    /// Sets the number of keys whose last denials are cached, so that a denied key that is checked again too early
+    /// costs no round trip. 0 disables the cache. Defaults to 10,000.
     ///
-    /// A denial is repeated only for the same cost and limits, and only until the call would pass. What this
-    /// process takes back by [`reset`](RateLimiter::reset) or [`refund`](super::Permit::refund) ends it at
-    /// once; what another process takes back is seen when it ends by itself.
+    /// A denial is repeated only for the same cost and limits, and only until the call would pass. A
+    /// [`reset`](RateLimiter::reset) or [`refund`](super::Permit::refund) in this process ends it immediately; one in
+    /// another process has no effect on a cached denial.
     pub fn deny_cache(mut self, keys: usize) -> Self {
         self.deny_cache = keys;
         self
     }
 
-    /// How many may wait for a key at a time in this process, by
-    /// [`until_ready_within`](RateLimiter::until_ready_within) or in a layer: who comes then is denied at once, by one
-    /// round trip. Who waits without an end is never sent away, but counts. Defaults to no bound.
+    /// Sets the maximum number of callers per key that wait in this process, by
+    /// [`until_ready_within`](RateLimiter::until_ready_within) or in a layer.
+    ///
+    /// Further callers are denied after one round trip. Callers that wait without a time limit are never denied, but
+    /// count. Defaults to no bound.
     ///
     /// # Panics
     ///
-    /// Where `waiting` is 0.
+    /// If `waiting` is 0.
     pub fn max_waiting(mut self, waiting: usize) -> Self {
         assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
         self.wait.most = waiting;
         self
     }
 
-    /// Up to how much longer one waits that has to wait, so that not all processes ask the server at the same moment:
-    /// a random part of it, anew each time that it is told to wait. Those behind it wait along. Who may pass at
-    /// once does, and no wait goes beyond its end. Defaults to zero.
+    /// Sets the maximum random delay added to each wait, so that not all processes check at the same moment. Defaults
+    /// to zero.
+    ///
+    /// The delay is chosen again for each denial, and also delays the waiters behind. A call that may pass immediately
+    /// is not delayed, and no wait exceeds its time limit.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.wait.jitter = jitter;
         self
     }
 
-    /// Lets the [dashboard](crate::dashboard()) show the keys that this process denies most often (feature `dashboard`),
-    /// as the server has them. Defaults to hashes, which tell that two are the same and nothing else.
+    /// Makes the [dashboard](crate::dashboard()) show the keys that this process denies most often (feature
+    /// `dashboard`), as they are written on the server. Defaults to hashes of the keys.
     #[cfg(feature = "dashboard")]
     #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
     pub fn show_keys(mut self) -> Self {
@@ -127,23 +133,23 @@ impl<K> RateLimiterBuilder<K> {
         self
     }
 
-    /// Makes the limiter, and starts the task on the current Tokio runtime that looks for [limits which were
-    /// set](RateLimiter::set_limits), twice a second, with one `GET`.
+    /// Builds the limiter, and starts a task on the current Tokio runtime that polls for [changed
+    /// limits](RateLimiter::set_limits), about twice per second, with one `GET`.
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] for a name that can't be part of a key.
+    /// [`Error::Name`] if the name cannot be part of a key.
     ///
     /// # Panics
     ///
-    /// Without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on one without a
-    /// time driver (`enable_time`).
+    /// Without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on a runtime without a time
+    /// driver (`enable_time`).
     pub fn build(self) -> Result<RateLimiter<K>, Error> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
         let Self { client, name, limits, window, .. } = self;
         let state = LimiterState {
             keyspace: client.keyspace(Kind::RateLimiter, &name)?,
-            plan: OwnPlan::new(limits.clone(), window),
+            current_limits: CurrentLimits::new(limits.clone(), window),
             timeout: self.timeout,
             fallback: Fallback::new(self.on_error, &limits, window, &name),
             breaker: CircuitBreaker::new(),
@@ -153,7 +159,7 @@ impl<K> RateLimiterBuilder<K> {
             counters: Default::default(),
             quiet_until: Default::default(),
             #[cfg(feature = "dashboard")]
-            hot: super::hot::TopDenied::new(self.are_keys_shown),
+            top_denied: super::top_denied::TopDenied::new(self.are_keys_shown),
             #[cfg(feature = "metrics")]
             registration: Default::default(),
             client,

@@ -1,5 +1,5 @@
-//! How a check is decided: by itself where the cost says it all, by a denial that still holds, by the server,
-//! or, where that fails, by [`OnError`](super::OnError).
+//! Decision of a check: from the cost alone if possible, by a cached denial, by the server, or by
+//! [`OnError`](super::OnError) if the server fails.
 
 use std::sync::Arc;
 
@@ -18,92 +18,101 @@ use crate::{
     rate_limit::{Limit, Limited, PerLimit, Several},
 };
 
-/// What was decided of a call.
+/// Decision about a call.
 pub(super) struct Decision {
     pub(super) outcome: Result<Permit, Limited>,
-    /// Of each limit; nothing where nobody knows.
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "the layer tells of it"))]
+    /// Remaining quota of each limit; empty if unknown.
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "reported by the layer"))]
     pub(super) remaining: PerLimit<Remaining>,
 }
 
 impl LimiterState {
-    /// Charges `cost`, by the limiter's own limits where there is no plan, or tells when to come again.
+    /// Charges `cost` under `limits_override` or else the limiter's own limits, or returns when to retry.
     pub(super) async fn decide(
         self: &Arc<Self>,
         subject: Vec<u8>,
         cost: u32,
-        plan: Option<&[Limit]>,
+        limits_override: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
-        self.decide_or_wait(subject, cost, plan, false).await
+        self.decide_or_wait(subject, cost, limits_override, false).await
     }
 
-    /// The same. Of who `waits` no denial is counted, as it may only be told to wait for longer.
+    /// Decides like [`decide`](Self::decide). If `is_waiter`, a denial is not counted, since the caller may continue to
+    /// wait.
     pub(super) async fn decide_or_wait(
         self: &Arc<Self>,
         subject: Vec<u8>,
         cost: u32,
-        plan: Option<&[Limit]>,
-        waits: bool,
+        limits_override: Option<&[Limit]>,
+        is_waiter: bool,
     ) -> Result<Decision, Error> {
         coop::proceed().await;
-        let own = self.plan.present();
-        let limits = plan.unwrap_or(&own.limits);
-        if let Some(decision) = never(limits, cost) {
+        let current = self.current_limits.get();
+        let limits = limits_override.unwrap_or(&current.limits);
+        if let Some(decision) = deny_above_quota(limits, cost) {
             return Ok(decision);
         }
         if limits.is_empty() {
             return Ok(uncounted());
         }
         if cost == 0 {
-            // What it settles is charged then.
+            // Nothing is charged before the permit is settled.
             let charges = PerLimit::Many([].into());
-            let plan = plan.map(|_| self.limit_args_of(plan, &own));
+            let limit_args = limits_override.map(|_| self.limit_args_of(limits_override, &current));
             let limiter = Arc::clone(self);
-            let charged = Charged::OnServer { limiter, subject, born: 0, charges, plan };
+            let created_at = 0;
+            let charged = Charged::OnServer { limiter, subject, created_at, charges, limit_args };
             let permit = Permit { charged, remaining: u32::MAX, cost };
             return Ok(Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) });
         }
-        // Before the server is asked: what is kept of its answer counts from here, and is not kept where the
-        // subject changed meanwhile.
+        // Taken before the call: a cached denial counts from here, and is not cached if the subject changed during the
+        // call.
         let asked_at = Instant::now();
         let lookup = self.deny_cache.as_ref().map(|cache| (cache, cache.look_up(&subject)));
-        let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, plan, asked_at));
+        let found =
+            lookup.map(|(cache, at)| cache.find(at, &subject, cost, limits_override, asked_at));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
-            if !waits {
-                self.count_denial(&subject, place_of(&denial.limited, limits));
+            if !is_waiter {
+                self.count_denial(&subject, limit_index(&denial.limited, limits));
                 self.counters.denied_locally.add(1);
             }
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
-        let args = self.limit_args_of(plan, &own);
-        let call = protocol::ask(Verb::Check, self.window, &subject, cost, &args);
-        // Once: a second check would charge a second time.
+        let args = self.limit_args_of(limits_override, &current);
+        let call = protocol::call_with_limits(Verb::Check, self.window, &subject, cost, &args);
+        // Sent once: a second check could charge twice.
         let answer = call.within(self.timeout).send_once(&self.client);
-        let Reply { outcome, remaining } = match self.ask_limits(answer, cost, &args).await {
+        let Reply { outcome, remaining } = match self.call_for_reply(answer, cost, &args).await {
             Ok(reply) => reply,
             Err(error) => {
-                return self.decide_without_server(error, &subject, cost, limits, waits).await;
+                return self.decide_without_server(error, &subject, cost, limits, is_waiter).await;
             }
         };
         let outcome = match outcome {
-            Outcome::Charged { born, charges } => {
+            Outcome::Charged { created_at, charges } => {
                 self.counters.admitted.add(1);
-                // What other costs were denied until has moved.
+                // The charge postpones the times at which other costs would pass.
                 if is_known {
                     self.forget_denials(&subject);
                 }
                 let least = remaining.iter().map(|quota| quota.remaining).min();
                 let limiter = Arc::clone(self);
-                let plan = plan.map(|_| args);
+                let limit_args = limits_override.map(|_| args);
                 Ok(Permit {
-                    charged: Charged::OnServer { limiter, subject, born, charges, plan },
+                    charged: Charged::OnServer {
+                        limiter,
+                        subject,
+                        created_at,
+                        charges,
+                        limit_args,
+                    },
                     remaining: least.unwrap_or(u32::MAX),
                     cost,
                 })
             }
             Outcome::Denied { limit, wait } => {
-                if !waits {
+                if !is_waiter {
                     self.count_denial(&subject, limit);
                 }
                 let ready = Instant::now().checked_add(wait).map(Into::into);
@@ -113,10 +122,10 @@ impl LimiterState {
                     && let Some(until) = asked_at.checked_add(wait)
                 {
                     let (limited, remaining) = (limited.clone(), remaining.clone());
-                    let plan = plan.map(Into::into);
+                    let limits_override = limits_override.map(Into::into);
                     let generation = at.generation;
-                    let denial = Denial { limited, remaining, plan, generation, until };
-                    cache.keep(at, &subject, denial);
+                    let denial = Denial { limited, remaining, limits_override, generation, until };
+                    cache.insert(at, &subject, denial);
                 }
                 Err(limited)
             }
@@ -130,7 +139,7 @@ impl LimiterState {
         subject: &[u8],
         cost: u32,
         limits: &[Limit],
-        waits: bool,
+        is_waiter: bool,
     ) -> Result<Decision, Error> {
         if !Fallback::is_for(&error) {
             return Err(error);
@@ -141,22 +150,22 @@ impl LimiterState {
             FallbackDecision::Local(outcome, remaining) => {
                 let outcome = outcome.map(|permit| {
                     let remaining = permit.remaining();
-                    Permit { charged: Charged::Here(permit), remaining, cost }
+                    Permit { charged: Charged::Local(permit), remaining, cost }
                 });
                 Decision { outcome, remaining }
             }
         };
         match &decision.outcome {
             Ok(_) => self.counters.admitted.add(1),
-            Err(limited) if !waits => self.count_denial(subject, place_of(limited, limits)),
+            Err(limited) if !is_waiter => self.count_denial(subject, limit_index(limited, limits)),
             Err(_) => {}
         }
         Ok(decision)
     }
 }
 
-/// What costs more than a quota: the server is not asked about it.
-fn never(limits: &[Limit], cost: u32) -> Option<Decision> {
+/// Denies a cost above a quota, which can never pass, without a round trip.
+fn deny_above_quota(limits: &[Limit], cost: u32) -> Option<Decision> {
     let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
     let limit = exceeded.clone().next()?;
     let several = Several::of(exceeded.clone());
@@ -164,7 +173,7 @@ fn never(limits: &[Limit], cost: u32) -> Option<Decision> {
     Some(Decision { outcome, remaining: PerLimit::Many([].into()) })
 }
 
-/// Those that have no room, where they are several.
+/// Returns the exhausted limits if there are several.
 pub(super) fn exceeded(
     limits: &[Limit],
     remaining: &[Remaining],
@@ -174,13 +183,13 @@ pub(super) fn exceeded(
     Several::of(each.filter(|(_, left)| left.remaining < cost).map(|(limit, _)| limit))
 }
 
-/// At which place among `limits` the one is that denied.
-pub(super) fn place_of(limited: &Limited, limits: &[Limit]) -> usize {
+/// Returns the index in `limits` of the limit that denied.
+pub(super) fn limit_index(limited: &Limited, limits: &[Limit]) -> usize {
     limits.iter().position(|limit| limit == limited.limit()).unwrap_or(0)
 }
 
-/// It passes, and nobody counts it.
+/// Admits a call without counting it.
 pub(super) fn uncounted() -> Decision {
-    let permit = Permit { charged: Charged::Nowhere, remaining: u32::MAX, cost: 0 };
+    let permit = Permit { charged: Charged::Uncounted, remaining: u32::MAX, cost: 0 };
     Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) }
 }

@@ -1,9 +1,9 @@
-//! What the server has denied, until it would pass: who is denied and asks again at once costs no round trip.
+//! Cache of denials by the server: a denied key that is checked again too early costs no round trip.
 //!
-//! 1. A denial holds until its time comes: meanwhile others can only be charged. So it may be repeated here,
-//!    for the same cost by the same limits; what another cost has to wait only the server knows.
-//! 2. It ends when this process charges its subject, since it has to wait longer then, or takes something
-//!    back. A denial that was on its way while something was taken back is not kept.
+//! 1. A denial holds until the call would pass, as until then other calls can only be charged in addition. So it is
+//!    repeated for the same cost and limits. The wait for another cost is known only to the server.
+//! 2. A denial ends when this process charges its subject, which extends the wait, or refunds or resets it. A denial
+//!    that was in flight during such a change is not cached.
 
 use std::sync::{
     Arc,
@@ -24,39 +24,40 @@ use crate::{
     rate_limit::{Limit, Limited, PerLimit},
 };
 
-/// Denials of so many costs and plans are kept for one subject.
-const COSTS: usize = 4;
+/// Maximum number of cached denials per subject, each for another cost or other limits.
+const MAX_DENIALS: usize = 4;
 
-/// Subjects share a version; more of them make it rarer that one loses a denial by another's change.
+/// Number of versions, which subjects share. The more there are, the rarer a change of one subject prevents the caching
+/// of another's denial.
 const STRIPES: usize = 64;
 
-/// By subject. A store like that of a [`Cache`](crate::Cache), whose sweeper forgets denials that are over.
+/// Denials by subject, in a store like that of a [`Cache`](crate::Cache), whose sweeper removes expired ones.
 pub(super) struct DenyCache {
     cache: Arc<SharedState<Vec<u8>, Denials, DefaultHasher>>,
-    /// How often something ended, for all subjects of a stripe.
+    /// Numbers of changes to the subjects of each stripe.
     versions: [AtomicU64; STRIPES],
-    /// How often all ended.
+    /// Number of times that all denials were invalidated.
     generation: AtomicU64,
 }
 
-/// Of one subject, the oldest first; of each cost by each plan one at most.
+/// Denials of one subject, oldest first; at most one per cost and limits.
 type Denials = Vec<Denial>;
 
-/// What the server has denied once.
+/// A denial by the server.
 #[derive(Clone, Debug)]
 pub(super) struct Denial {
     pub(super) limited: Limited,
     pub(super) remaining: PerLimit<Remaining>,
-    /// By the limits of a call; `None` for the limiter's own.
-    pub(super) plan: Option<Box<[Limit]>>,
-    /// When this is another, it has ended.
+    /// Limits of the call; `None` for the limiter's own.
+    pub(super) limits_override: Option<Box<[Limit]>>,
+    /// Generation of the cache at that time: the denial is invalid in any other.
     pub(super) generation: u64,
-    /// Until when it is certain: counted from before the server was asked. Who asks is told a time that is
-    /// counted from the answer, so that the server agrees.
+    /// Time until which the denial is certain, counted from before the call. The time in `limited` is counted from the
+    /// reply, so that the server admits a retry at that time.
     pub(super) until: Instant,
 }
 
-/// Where a subject's denials are, as of before the server was asked.
+/// Location and version of a subject's denials, taken before the call to the server.
 #[derive(Clone, Copy)]
 pub(super) struct Lookup {
     location: Location,
@@ -65,7 +66,7 @@ pub(super) struct Lookup {
 }
 
 impl DenyCache {
-    /// Of so many subjects.
+    /// Creates a cache for at most `subjects` subjects.
     ///
     /// # Panics
     ///
@@ -85,44 +86,47 @@ impl DenyCache {
         Lookup { location, version: self.version_at(location).load(Relaxed), generation }
     }
 
-    /// What is certain at `now` of a call, and whether anything is known of its subject: then a charge must
-    /// [`forget`](DenyCache::forget) it.
+    /// Returns the denial that holds at `now` for a call, and whether the subject has any denials: if so, a charge must
+    /// [`forget`](DenyCache::forget) them.
     pub(super) fn find(
         &self,
         at: Lookup,
         subject: &[u8],
         cost: u32,
-        plan: Option<&[Limit]>,
+        limits_override: Option<&[Limit]>,
         now: Instant,
     ) -> (Option<Denial>, bool) {
         self.cache.store.inspect(at.location, subject, |entry| {
             let Some(entry) = entry else { return (None, false) };
             let holds = |denial: &&Denial| {
-                denial.is_of(cost, plan) && denial.generation == at.generation && now < denial.until
+                denial.is_for(cost, limits_override)
+                    && denial.generation == at.generation
+                    && now < denial.until
             };
             (entry.value.iter().find(holds).cloned(), true)
         })
     }
 
-    /// Keeps a denial, where there is room.
-    pub(super) fn keep(&self, at: Lookup, subject: &[u8], denial: Denial) {
+    /// Inserts a denial, unless its subject has changed since the look-up.
+    pub(super) fn insert(&self, at: Lookup, subject: &[u8], denial: Denial) {
         let Lookup { location, version, .. } = at;
         let is_current = || self.version_at(location).load(Relaxed) == version;
         let clock = &self.cache.clock;
         let deadline = clock.deadline_of(denial.until);
         let mut denial = Some(denial);
-        // Under the shard's lock, which `forget` takes after it has changed the version: either its change is
-        // seen here, or what is kept here is removed there.
+        // Checked under the shard lock, which `forget` takes after it has incremented the version: either the increment
+        // is visible here, or the denial inserted here is removed there.
         let changed =
             self.cache.store.change_any(location, subject, |entry: &mut Entry<Denials>| {
                 if let Some(denial) = denial.take().filter(|_| is_current()) {
                     let now = Instant::now();
                     let denials = &mut entry.value;
                     denials.retain(|old| {
-                        now < old.until && !old.is_of(denial.limited.cost(), denial.plan.as_deref())
+                        now < old.until
+                            && !old.is_for(denial.limited.cost(), denial.limits_override.as_deref())
                     });
-                    // Who asks with ever other costs must not fill the memory.
-                    if denials.len() == COSTS {
+                    // Bounds the memory used by callers that vary their costs.
+                    if denials.len() == MAX_DENIALS {
                         denials.remove(0);
                     }
                     denials.push(denial);
@@ -131,7 +135,7 @@ impl DenyCache {
                     }
                 }
             });
-        // The shard is still locked, by `vacant`: the version is as good as above.
+        // `vacant` still holds the shard lock, so the check is as valid as the one above.
         if let Err(vacant) = changed
             && is_current()
             && let Some(denial) = denial
@@ -141,15 +145,15 @@ impl DenyCache {
         }
     }
 
-    /// Forgets a subject, of which something has changed.
+    /// Removes the denials of a subject whose state has changed.
     pub(super) fn forget(&self, subject: &[u8]) {
         let location = self.cache.store.place(subject);
-        // Before the shard is locked: who keeps a denial after this sees it, before this is removed.
+        // Before the lock, see `insert`. `Relaxed` suffices: the shard lock orders it.
         self.version_at(location).fetch_add(1, Relaxed);
         self.cache.store.remove(subject, &self.cache.clock, Cause::Removed);
     }
 
-    /// Ends all: the limits have changed.
+    /// Invalidates all denials, because the limits have changed.
     pub(super) fn forget_all(&self) {
         self.generation.fetch_add(1, Relaxed);
     }
@@ -160,7 +164,7 @@ impl DenyCache {
 }
 
 impl Denial {
-    fn is_of(&self, cost: u32, plan: Option<&[Limit]>) -> bool {
-        self.limited.cost() == cost && self.plan.as_deref() == plan
+    fn is_for(&self, cost: u32, limits_override: Option<&[Limit]>) -> bool {
+        self.limited.cost() == cost && self.limits_override.as_deref() == limits_override
     }
 }

@@ -1,4 +1,4 @@
-//! What the layer of feature `axum` asks beside the public verbs: all that its header fields tell.
+//! Methods for the layer of feature `axum`, which return all that its header fields report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +8,13 @@ use super::{super::Error, RateLimiter, permit::Permit, protocol::Remaining};
 use crate::rate_limit::{Limit, Limited, PerLimit};
 
 impl<K> RateLimiter<K> {
-    /// The key on the server.
+    /// Returns the key on the server.
     pub(crate) fn subject<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>, Error> {
         self.state.subject(key)
     }
 
-    /// [`check_n_with`](RateLimiter::check_n_with), or a wait for it, and what it left of each limit; nothing where
-    /// nobody knows. And whether it had to wait.
+    /// Checks like [`check_n_with`](RateLimiter::check_n_with), or waits for at most `max_wait`. Returns the outcome,
+    /// the remaining quota of each limit (empty if unknown), and whether the call waited.
     pub(crate) async fn decide(
         &self,
         subject: Vec<u8>,
@@ -29,17 +29,17 @@ impl<K> RateLimiter<K> {
         Ok((decision.outcome, decision.remaining, has_waited))
     }
 
-    /// Of those denied, one was let pass.
+    /// Counts a denial that the layer admitted as a dry run.
     pub(crate) fn count_shadowed(&self) {
         self.state.counters.shadowed.add(1);
     }
 
-    /// The limits that were set in place of the first ones.
+    /// Returns the limits if they replaced those of the builder.
     pub(crate) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
-        self.state.plan.changed()
+        self.state.current_limits.changed()
     }
 
-    /// What is left of each limit.
+    /// Returns the remaining quota of each limit.
     pub(crate) async fn left(
         &self,
         subject: &[u8],

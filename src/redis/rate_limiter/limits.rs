@@ -1,5 +1,4 @@
-//! The limits of a name, which hold for all processes: on the server there is one key for them, which each looks at twice
-//! a second.
+//! Limits set for all processes of a name. They are stored under one key on the server, which each process polls.
 
 use std::{
     sync::{Arc, Weak},
@@ -15,13 +14,14 @@ use super::{
 };
 use crate::rate_limit::Limit;
 
-/// How often the key is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// Polling interval of the key. `set_limits` promises other processes the new limits within a second, and a poll may
+/// take its time too.
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// A limit as it is written: quota, nanoseconds, name, and the unit where it is not a request.
+/// A limit as stored: quota, nanoseconds, name, and the unit unless it is requests.
 #[derive(Deserialize, Serialize)]
 #[serde(untagged)]
-enum Written {
+enum StoredLimit {
     OfRequests(u32, u64, Option<String>),
     Of(u32, u64, Option<String>, Unit),
 }
@@ -35,88 +35,92 @@ enum Unit {
 impl LimiterState {
     /// Sets the limits for all processes.
     pub(super) async fn set_limits(&self, limits: Vec<Limit>) -> Result<(), Error> {
-        let call = Call::command("SET", &self.limits_key()).arg(written(&limits));
-        // The same, however often it is sent.
+        let call = Call::command("SET", &self.limits_key()).arg(encode(&limits));
+        // Idempotent: it sets the same value.
         call.within(self.timeout).send_idempotent::<()>(&self.client).await?;
         self.change_limits(limits);
         Ok(())
     }
 
-    /// Sees until the last handle is gone what other processes set.
+    /// Polls for limits that other processes set, until the last handle is dropped.
     pub(super) async fn watch_limits(state: Weak<Self>) {
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut polls = interval(POLL_INTERVAL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_warned = false;
         loop {
-            looks.tick().await;
+            polls.tick().await;
             let Some(limiter) = state.upgrade() else { return };
             let call = Call::command("GET", &limiter.limits_key()).within(limiter.timeout);
-            let (client, before) = (limiter.client.clone(), limiter.plan.present());
+            let (client, before) = (limiter.client.clone(), limiter.current_limits.get());
             let to_warn = (!is_warned).then(|| limiter.name.clone());
-            // The task must not be what keeps it alive.
+            // The task must not keep the limiter alive during the call.
             drop(limiter);
-            // Where the server fails, those who check say so.
+            // Failures of the server are logged by checks.
             let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
             if let Some(name) = to_warn {
                 is_warned = true;
-                client.warn_of_eviction(&name, "a limit begins anew for each key that is").await;
+                client.warn_of_eviction(&name).await;
             }
             let Some(text) = text else { continue };
             let Some(limiter) = state.upgrade() else { return };
-            match read(&text) {
-                // Else it was read before what this process has set since.
-                Some(_) if !Arc::ptr_eq(&limiter.plan.present(), &before) => {}
+            match decode(&text) {
+                // This process has set limits since: the value may have been read before that.
+                Some(_) if !Arc::ptr_eq(&limiter.current_limits.get(), &before) => {}
                 Some(limits) => limiter.change_limits(limits),
-                None => tracing::warn!(limiter = limiter.name, "no limits of ours are set"),
+                None => tracing::warn!(
+                    limiter = limiter.name,
+                    "limits stored on the server cannot be decoded, keeping the current ones"
+                ),
             }
         }
     }
 
     fn change_limits(&self, limits: Vec<Limit>) {
-        if self.plan.replace(limits, self.window) {
-            // Before those who wait ask again.
+        if self.current_limits.replace(limits, self.window) {
+            // Before waiters are woken, which check again at once.
             if let Some(denials) = &self.deny_cache {
                 denials.forget_all();
             }
-            self.plan.tell();
+            self.current_limits.notify_change();
         }
     }
 
-    /// No subject has it for a key, as those end in a brace.
+    /// Returns the key of the stored limits. It differs from every subject, as those end with a brace.
     fn limits_key(&self) -> Vec<u8> {
         [self.keyspace.tagged(b"").as_slice(), b":limits"].concat()
     }
 }
 
-fn written(limits: &[Limit]) -> Vec<u8> {
+fn encode(limits: &[Limit]) -> Vec<u8> {
     let each = limits.iter().map(|limit| {
-        let nanoseconds = u64::try_from(limit.per().as_nanos()).expect("a century fits");
+        let nanoseconds =
+            u64::try_from(limit.per().as_nanos()).expect("a limit is at most a century");
         let (quota, name) = (limit.quota(), limit.name().map(str::to_owned));
         if limit.is_of_bytes() {
-            Written::Of(quota, nanoseconds, name, Unit::Bytes)
+            StoredLimit::Of(quota, nanoseconds, name, Unit::Bytes)
         } else {
-            Written::OfRequests(quota, nanoseconds, name)
+            StoredLimit::OfRequests(quota, nanoseconds, name)
         }
     });
-    serde_json::to_vec(&each.collect::<Vec<_>>()).expect("numbers and texts can be written")
+    serde_json::to_vec(&each.collect::<Vec<_>>()).expect("numbers and strings can be serialized")
 }
 
-/// `None` where they are not what [`written`] writes.
-fn read(text: &[u8]) -> Option<Vec<Limit>> {
-    let written: Vec<Written> = serde_json::from_slice(text).ok()?;
-    let limits: Option<Vec<Limit>> = written.into_iter().map(limit).collect();
+/// Decodes the output of [`encode`]. Returns `None` if `text` is anything else.
+fn decode(text: &[u8]) -> Option<Vec<Limit>> {
+    let stored: Vec<StoredLimit> = serde_json::from_slice(text).ok()?;
+    let limits: Option<Vec<Limit>> = stored.into_iter().map(restore).collect();
     limits.filter(|limits| !limits.is_empty())
 }
 
-fn limit(written: Written) -> Option<Limit> {
-    /// A century.
-    const LONGEST: u64 = 100 * 365 * 86_400 * 1_000_000_000;
+fn restore(stored: StoredLimit) -> Option<Limit> {
+    /// A century, the longest window of a limit.
+    const MAX_PER: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
-    let (quota, per, name, unit) = match written {
-        Written::OfRequests(quota, per, name) => (quota, per, name, None),
-        Written::Of(quota, per, name, unit) => (quota, per, name, Some(unit)),
+    let (quota, per, name, unit) = match stored {
+        StoredLimit::OfRequests(quota, per, name) => (quota, per, name, None),
+        StoredLimit::Of(quota, per, name, unit) => (quota, per, name, Some(unit)),
     };
-    if quota == 0 || !(1..=LONGEST).contains(&per) {
+    if quota == 0 || !(1..=MAX_PER).contains(&per) {
         return None;
     }
     let mut limit = Limit::new(quota, Duration::from_nanos(per));

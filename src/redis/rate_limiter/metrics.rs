@@ -1,4 +1,4 @@
-//! What a limiter on a server tells of itself to the `metrics` facade: what this process has seen of it.
+//! Metrics of a limiter on Redis, exported through the `metrics` facade. They cover the calls of this process.
 
 use std::sync::{Arc, Weak};
 
@@ -9,39 +9,36 @@ use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, regis
 
 const BREAKER: Series = gauge(
     "fleeting_redis_limiter_breaker",
-    "Whether the server is asked: 1 for the state that it is in.",
+    "State of the circuit breaker: 1 for the current state.",
 );
 
 static SERIES: [Series; 11] = [
     counter("fleeting_redis_limiter_allowed_total", "Checks that passed."),
     counter(
         "fleeting_redis_limiter_denied_total",
-        "Checks that did not, and waits that were in vain.",
+        "Checks that were denied, and waits that ended without admission.",
     ),
     counter(
         "fleeting_redis_limiter_denied_locally_total",
-        "Of these, those for which no server was asked.",
+        "Denied checks that were answered without a round trip.",
     ),
-    counter("fleeting_redis_limiter_waited_total", "Of those that passed, how many had to wait."),
+    counter("fleeting_redis_limiter_waited_total", "Checks that passed after waiting."),
     counter(
         "fleeting_redis_limiter_shadowed_total",
-        "Of those denied, how many a shadow let pass.",
+        "Denied checks that a dry run (shadow) admitted.",
     ),
-    counter("fleeting_redis_limiter_refunded_total", "Permits that were given back."),
-    counter(
-        "fleeting_redis_limiter_errors_total",
-        "Calls to which the server gave no answer, or a failure.",
-    ),
+    counter("fleeting_redis_limiter_refunded_total", "Permits that were refunded."),
+    counter("fleeting_redis_limiter_errors_total", "Calls that failed or got no reply."),
     counter(
         "fleeting_redis_limiter_by_policy_total",
-        "Checks that were decided without the server, as it failed.",
+        "Checks that were decided by the error policy, as the server failed.",
     ),
     BREAKER.of("state", "closed"),
     BREAKER.of("state", "open"),
     BREAKER.of("state", "half_open"),
 ];
 
-/// Has a limiter tell of itself.
+/// Registers the metrics of a limiter.
 pub(super) fn follow(limiter: &Arc<LimiterState>) {
     let source: Weak<LimiterState> = Arc::downgrade(limiter);
     register(&SERIES, &limiter.name, source, &limiter.registration);
@@ -65,6 +62,6 @@ impl Source for LimiterState {
 
     #[cfg(feature = "dashboard")]
     fn denied_keys(&self) -> Vec<DeniedKey> {
-        self.hot.read()
+        self.top_denied.read()
     }
 }

@@ -1,34 +1,34 @@
-//! What a check says while the server fails: the policy, and where it decides.
+//! Error policy: the decision of checks while the server fails.
 
 use super::{super::Error, protocol::Remaining};
 use crate::rate_limit::{self, Limit, Limited, PerLimit, Window};
 
-/// What a [`RateLimiter`](super::RateLimiter) decides while its server fails: it is away, does not answer in
-/// time, or refuses.
+/// Decision of a [`RateLimiter`](super::RateLimiter) while its server fails: it cannot be reached, does not answer in
+/// time, or refuses the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
-    /// All calls pass, and nobody counts them.
+    /// All calls pass without being counted.
     Allow,
-    /// None does: the error is returned.
+    /// No call passes: the error is returned.
     Deny,
-    /// An embedded [`RateLimiter`](crate::RateLimiter) with the same limits decides, which begins empty. Each
-    /// process has its own, so that several let as many quotas pass.
+    /// An embedded [`RateLimiter`](crate::RateLimiter) with the same limits decides, which begins empty. Each process
+    /// has its own, so `n` processes together admit up to `n` quotas.
     #[default]
     Local,
 }
 
-/// An [`OnError`] with what it needs to decide.
+/// An [`OnError`] with the state that it needs.
 pub(super) enum Fallback {
     Allow,
     Deny,
-    /// By subject. It counts nothing while the server answers: what that counts can't be had without it.
+    /// Limiter by subject. It counts nothing while the server answers, so it knows nothing of earlier charges.
     Local(rate_limit::RateLimiter<Vec<u8>>),
 }
 
-/// What was decided without the server.
+/// Decision made without the server.
 pub(super) enum FallbackDecision {
-    /// It passes, and nobody counts it.
+    /// The call passes without being counted.
     Uncounted,
     Local(Result<rate_limit::Permit, Limited>, PerLimit<Remaining>),
 }
@@ -46,13 +46,13 @@ impl Fallback {
         }
     }
 
-    /// Whether `error` is a failure of the server, which the policy decides about. Else it is one of the key
-    /// that is asked for, and returned: to let it pass would let it pass for ever.
+    /// Returns whether `error` is a failure of the server, which the policy handles. Other errors concern the key and
+    /// are returned: they are permanent, so admitting the call would disable the limit for that key.
     pub(super) fn is_for(error: &Error) -> bool {
         !matches!(error, Error::WrongType { .. } | Error::Encode(_) | Error::Decode { .. })
     }
 
-    /// Decides about a call for which the server gave `error`.
+    /// Decides about a call for which the server returned `error`.
     pub(super) async fn decide(
         &self,
         error: Error,
@@ -65,14 +65,14 @@ impl Fallback {
             Self::Allow => Ok(FallbackDecision::Uncounted),
             Self::Local(limiter) => {
                 let outcome = limiter.check_n_with(subject, cost, limits).await;
-                let remaining = Self::left(limiter, subject, limits).await;
+                let remaining = Self::remaining(limiter, subject, limits).await;
                 Ok(FallbackDecision::Local(outcome, remaining))
             }
         }
     }
 
-    /// When a call passes at the soonest by what was decided without the server, which gave `error`, and what is left
-    /// of each limit; `None` where nobody counts.
+    /// Returns when a call would pass at the earliest according to the local limiter, and the remaining quota of each
+    /// limit; `None` if calls are not counted. `error` is the failure of the server.
     pub(super) async fn soonest(
         &self,
         error: Error,
@@ -86,19 +86,19 @@ impl Fallback {
             Self::Allow => Ok(None),
             Self::Local(limiter) => {
                 let limited = limiter.soonest(subject, cost, limits);
-                Ok(Some((limited, Self::left(limiter, subject, limits).await)))
+                Ok(Some((limited, Self::remaining(limiter, subject, limits).await)))
             }
         }
     }
 
-    /// Forgets what was counted here.
+    /// Removes the charges of the local limiter.
     pub(super) async fn reset(&self, subject: &[u8]) {
         if let Self::Local(limiter) = self {
             limiter.reset(subject).await;
         }
     }
 
-    async fn left(
+    async fn remaining(
         limiter: &rate_limit::RateLimiter<Vec<u8>>,
         subject: &[u8],
         limits: &[Limit],

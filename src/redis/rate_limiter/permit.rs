@@ -1,4 +1,4 @@
-//! Leave to go on, and what it takes to take it back.
+//! Permits of admitted calls, and their refunds.
 
 use std::{fmt, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::rate_limit::{self, PerLimit};
 
-/// Leave to go on, charged to a key. Dropping it changes nothing: it was used.
+/// An admitted call, charged to a key. Dropping it has no effect: the charge stays.
 #[derive(Debug)]
 pub struct Permit {
     pub(super) charged: Charged,
@@ -17,84 +17,88 @@ pub struct Permit {
     pub(super) cost: u32,
 }
 
-/// Where a permit was charged.
+/// Place where a permit was charged.
 pub(super) enum Charged {
-    /// Nobody counts it.
-    Nowhere,
-    /// In this process, while the server was away.
-    Here(rate_limit::Permit),
+    /// Not counted at all.
+    Uncounted,
+    /// In this process, while the server failed.
+    Local(rate_limit::Permit),
     OnServer {
         limiter: Arc<LimiterState>,
         subject: Vec<u8>,
-        /// Of the state that was charged.
-        born: u64,
-        /// None where the call cost nothing.
+        /// Creation time of the state that was charged.
+        created_at: u64,
+        /// Empty if the call cost nothing.
         charges: PerLimit<Charge>,
-        /// `None` for the limiter's own, whichever they are by the time that it is settled.
-        plan: Option<PerLimit<LimitArgs>>,
+        /// Limits of the call; `None` for the limiter's own, as they are when the permit is settled.
+        limit_args: Option<PerLimit<LimitArgs>>,
     },
 }
 
 impl Permit {
-    /// How many units of one call more would pass now: the least that any limit has left. `u32::MAX` where
-    /// nobody counts, as by [`OnError::Allow`](super::OnError::Allow) while the server is away.
+    /// Returns the number of units that would still pass now: the minimum over all limits.
+    ///
+    /// `u32::MAX` if calls are not counted, as by [`OnError::Allow`](super::OnError::Allow) while the server fails.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }
 
-    /// Takes back exactly what was charged for this permit, of all limits; nothing of what has left the
-    /// window meanwhile, or was [`reset`](super::RateLimiter::reset). One round trip; one script.
+    /// Refunds the charges of this permit to all limits.
     ///
-    /// What was charged in this process, as by [`OnError::Local`](super::OnError::Local), comes back there.
+    /// Charges that have left their window in the meantime, or were [`reset`](super::RateLimiter::reset), are not
+    /// refunded. One round trip with one script. A permit that was charged in this process, as by
+    /// [`OnError::Local`](super::OnError::Local), is refunded there.
     ///
     /// # Errors
     ///
-    /// Those of the server. After [`Error::Unanswered`] nobody knows whether it was taken back; it is not
-    /// tried again, since it is not known whose units it would take then.
+    /// Those of the server. After [`Error::Unanswered`] it is unknown whether the refund happened. It is not retried,
+    /// since a second refund could take back the units of another call.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before its end may still be carried out.
+    /// A call that is dropped before it returns may still be executed.
     pub async fn refund(self) -> Result<(), Error> {
         match self.charged {
-            Charged::Nowhere => Ok(()),
-            Charged::Here(permit) => {
+            Charged::Uncounted => Ok(()),
+            Charged::Local(permit) => {
                 permit.refund().await;
                 Ok(())
             }
             Charged::OnServer { charges, .. } if charges.is_empty() => Ok(()),
-            Charged::OnServer { limiter, subject, born, charges, .. } => {
-                let refunded = limiter.refund(&subject, born, &charges).await?;
+            Charged::OnServer { limiter, subject, created_at, charges, .. } => {
+                let refunded = limiter.refund(&subject, created_at, &charges).await?;
                 limiter.counters.refunded.add(refunded);
                 Ok(())
             }
         }
     }
 
-    /// Says what the call has cost, now that it is known, as [`Permit::settle`](crate::Permit::settle) does: the
-    /// difference is charged, whether there is room or not, or given back. One round trip, where there is one.
+    /// Sets the actual cost of the call, as [`Permit::settle`](crate::Permit::settle) does.
+    ///
+    /// The difference is charged, even beyond the quota, or refunded. One round trip, or none if there is no
+    /// difference.
     ///
     /// # Errors
     ///
-    /// Those of the server. After [`Error::Unanswered`] nobody knows whether it was settled; it is not tried again,
-    /// since it would be charged twice then.
+    /// Those of the server. After [`Error::Unanswered`] it is unknown whether the permit was settled. It is not
+    /// retried, since the difference could be charged twice.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before its end may still be carried out.
+    /// A call that is dropped before it returns may still be executed.
     pub async fn settle(self, actual: u32) -> Result<(), Error> {
         let cost = self.cost;
         match self.charged {
-            Charged::Here(permit) => permit.settle(actual).await,
-            Charged::OnServer { limiter, subject, plan, .. } if actual > cost => {
-                limiter.owe(&subject, actual - cost, plan.as_deref()).await?;
+            Charged::Local(permit) => permit.settle(actual).await,
+            Charged::OnServer { limiter, subject, limit_args, .. } if actual > cost => {
+                limiter.add_debt(&subject, actual - cost, limit_args.as_deref()).await?;
             }
-            Charged::OnServer { limiter, subject, born, charges, .. } if actual < cost => {
+            Charged::OnServer { limiter, subject, created_at, charges, .. } if actual < cost => {
                 let part = |charge: &Charge| charge.part(cost - actual, cost);
                 let charges: PerLimit<Charge> = charges.iter().map(part).collect();
-                limiter.refund(&subject, born, &charges).await?;
+                limiter.refund(&subject, created_at, &charges).await?;
             }
-            Charged::Nowhere | Charged::OnServer { .. } => {}
+            Charged::Uncounted | Charged::OnServer { .. } => {}
         }
         Ok(())
     }
@@ -103,8 +107,8 @@ impl Permit {
 impl fmt::Debug for Charged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nowhere => f.write_str("Nowhere"),
-            Self::Here(permit) => permit.fmt(f),
+            Self::Uncounted => f.write_str("Uncounted"),
+            Self::Local(permit) => permit.fmt(f),
             Self::OnServer { subject, .. } => {
                 f.debug_tuple("OnServer").field(&String::from_utf8_lossy(subject)).finish()
             }

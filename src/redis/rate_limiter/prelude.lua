@@ -1,23 +1,26 @@
--- What the three windows begin with; the file of one of them follows, and has all three verbs. Changes nothing
--- by itself.
+-- Common beginning of the scripts of the three windows; the file of a window follows, and implements all operations.
+-- It changes nothing itself.
 --
--- KEYS[1]   all that one subject has in use, of all its limits
--- ARGV[1]   one string: 'c' for a check, 'p' for a peek or 'd' for a debt, the cost, then for each limit its quota, per
---           and step; or 'r' for a refund, the birth of what was charged, then for each limit the mark and the amount of the charge
--- Returns, of a check, 0 and the birth of the state or, where it is denied, which limit it has to wait for and how
--- long; then for each limit the mark of its charge, what is left, and in how long more is (-1 where all is), or
--- what that can be told from. All limits are charged, or none, and a denial writes nothing. A peek is a check that
--- does not charge; a debt is one that is charged whether there is room or not, and tells nothing. A refund returns 1 or 0.
+-- KEYS[1]   the state of one subject: its charges to all limits
+-- ARGV[1]   one string. 'c' for a check, 'p' for a peek or 'd' for a debt; the cost; then for each limit its quota, per
+--           and step. Or 'r' for a refund; the creation time of the charged state; then for each limit the position and
+--           the amount of the charge
+-- Returns, of a check, 0 and the creation time of the state; or, if denied, the index of the limit with the longest
+-- wait, counted from 1, and that wait. Then for each limit the position of its charge, the remaining units, and the
+-- time until more remain (-1 if all do), or numbers to compute these from. All limits are charged, or none; a denial
+-- writes nothing. A peek is a check that does not charge. A debt is charged even beyond a quota, and its reply has no
+-- meaning. A refund returns 1, or 0 if there was nothing to refund.
 --
--- This runs with each check: it makes no more tables, strings and functions than it needs. Numbers go in and
--- out, and are kept, as doubles of eight bytes in one string: that is what Lua has, and reading many of them is
--- one call. What a command is given is a string, since to write a number takes the server as long as a command.
--- A key's time to leave is kept beside it, and said anew only where it has to be later.
+-- This runs at every check, so it creates as few tables, strings and functions as possible. Numbers are passed,
+-- returned and stored as doubles of eight bytes in one string: Lua has no other numbers, and many of them are read by
+-- one call. Arguments of commands are strings, since the server takes as long to format a number as to execute a
+-- command. The time of expiry of a key is stored in its state too, and set again only if it has to be later.
 --
--- All times are the server's microseconds, of 51 bits: as numbers they are exact. They never go back for one
--- subject: `now` is at least the time of its last charge. Where the clock is behind that (a failover to a server whose
--- clock is, or a correction), all times of the state go back with it, and it has a new birth: so nobody waits for longer
--- than a window because of it, and what was charged before can't be refunded to what is charged since.
+-- All times are microseconds of the server, with 51 bits, so they are exact as numbers. They never go back for one
+-- subject: `now` is at least the time of its last charge. If the clock is behind that (after a failover to a server
+-- with another clock, or a correction), all times of the state are moved back with it, and it gets a new creation time.
+-- So no caller waits longer than a window because of it, and earlier charges cannot be refunded at the expense of later
+-- ones.
 
 local key, args = KEYS[1], ARGV[1]
 local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
@@ -25,5 +28,5 @@ local time = call('TIME')
 local clock = time[1] * 1000000 + time[2]
 local verb, cost = unpack('<c1d', args)
 local limits = (#args - 9) / 24
-local foreign = 'WRONGTYPE not what a rate limiter of this window has written'
+local foreign = 'WRONGTYPE the key was not written by a rate limiter with this window'
 

@@ -1,7 +1,6 @@
-//! What is said with the limiter's scripts: the calls, and what they answer. `prelude.lua` has the other side
-//! of it.
+//! Protocol of the limiter's scripts: calls and replies. `prelude.lua` documents the other side.
 //!
-//! Numbers are doubles in one string, in both directions: all of them are below 2<sup>53</sup>, so exact.
+//! Numbers are doubles in one string, in both directions. All of them are below 2<sup>53</sup>, so they are exact.
 
 use std::{iter, time::Duration};
 
@@ -16,16 +15,16 @@ static LOG: Script = Script::new([PRELUDE, include_str!("sliding_log.lua")]);
 static BUCKETS: Script = Script::new([PRELUDE, include_str!("buckets.lua")]);
 static GCRA: Script = Script::new([PRELUDE, include_str!("gcra.lua")]);
 
-/// A limit in the numbers that a script counts with: times in microseconds.
+/// A limit as arguments of a script, with times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitArgs {
     quota: u32,
     per: u64,
-    /// The length of a bucket, or how long a unit takes to leak.
+    /// Length of a bucket, or for GCRA the time in which one unit leaks.
     step: u64,
 }
 
-/// What a script says of a check.
+/// Reply of a script to a check.
 pub(super) struct Reply {
     pub(super) outcome: Outcome,
     pub(super) remaining: PerLimit<Remaining>,
@@ -33,41 +32,41 @@ pub(super) struct Reply {
 
 pub(super) enum Outcome {
     Charged {
-        /// When the state on the server began. It tells the state that was charged from a later one of the same
-        /// subject, of which a refund must take nothing.
-        born: u64,
+        /// Creation time of the state on the server. It identifies the state that was charged: a refund must not apply
+        /// to a later state of the same subject.
+        created_at: u64,
         charges: PerLimit<Charge>,
     },
     Denied {
-        /// Which limit it takes longest to wait for.
+        /// Index of the limit with the longest wait.
         limit: usize,
         wait: Duration,
     },
 }
 
-/// What was charged to one limit: enough to take it back.
+/// Charge to one limit, with all that a refund needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
-    /// Where it is in the state: by the window, a call's number, a bucket's time, or the time when it has
+    /// Position in the state: by window, the number of the call, the time of the bucket, or the time at which it has
     /// leaked.
-    mark: u64,
-    /// In units; for GCRA, in microseconds.
+    position: u64,
+    /// Amount in units; for GCRA, in microseconds.
     amount: u64,
 }
 
 impl Charge {
-    /// Of so many of the `cost` units that were charged.
+    /// Returns the charge of `units` of the `cost` units that were charged.
     pub(super) fn part(&self, units: u32, cost: u32) -> Self {
         let amount = self.amount / u64::from(cost.max(1)) * u64::from(units);
         Self { amount, ..*self }
     }
 }
 
-/// What is left of one limit.
+/// Remaining quota of one limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remaining {
     pub(crate) remaining: u32,
-    /// From when on more is; `None` where nothing is in use.
+    /// Time from which more units remain; `None` if nothing is in use.
     pub(crate) more_at: Option<Instant>,
 }
 
@@ -78,7 +77,7 @@ impl Remaining {
 }
 
 impl LimitArgs {
-    /// Rounded up, so that nothing passes too soon.
+    /// Converts a limit. Times are rounded up, so that no call passes too soon.
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, nanoseconds) = (limit.quota(), limit.per().as_nanos());
         let microseconds = |nanoseconds: u128| {
@@ -89,7 +88,7 @@ impl LimitArgs {
             Window::Log => (per, 0),
             Window::Buckets(n) => {
                 let step = per.div_ceil(n as u64);
-                // Whole buckets: with a part of one the oldest would leave too soon.
+                // A multiple of the step: otherwise the oldest bucket would leave the window too soon.
                 (n as u64 * step, step)
             }
             Window::Gcra => (per, microseconds(nanoseconds.div_ceil(u128::from(quota)))),
@@ -104,10 +103,10 @@ impl LimitArgs {
         }
     }
 
-    /// What is left, and in how long more is, where `in_use` has still to leak; -1 where nothing has. The
-    /// server's clock is `behind` the time that it counts by. All in microseconds.
+    /// Returns the remaining units and the time until more remain, or -1 if nothing is in use.
     ///
-    /// Done here and not by the script: the server is one thread for all its clients.
+    /// `in_use` is the time until everything has leaked, and `behind` the lag of the server's clock behind the time of
+    /// the state, all in microseconds. Computed here rather than by the script, because the server is single-threaded.
     fn remaining_by_gcra(&self, in_use: i64, behind: i64) -> (i64, i64) {
         let (quota, step) = (i64::from(self.quota), self.step.cast_signed());
         if in_use <= 0 {
@@ -118,19 +117,19 @@ impl LimitArgs {
     }
 }
 
-/// What is asked with a cost and limits.
+/// Operation of a call with a cost and limits.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Verb {
-    /// Charges the cost, where there is room.
+    /// Charges the cost if all limits permit it.
     Check = b'c',
-    /// Charges it, whether there is room or not. What it answers tells nothing.
+    /// Charges the cost regardless of the limits. Its reply has no meaning.
     Debt = b'd',
-    /// What a check would find, of a cost that is above no quota.
+    /// Returns the reply of a check without charging. The cost must not be above a quota.
     Peek = b'p',
 }
 
-pub(super) fn ask<'a>(
+pub(super) fn call_with_limits<'a>(
     verb: Verb,
     window: Window,
     subject: &[u8],
@@ -141,15 +140,15 @@ pub(super) fn ask<'a>(
     call(window, verb as u8, subject, cost.into(), limits)
 }
 
-/// Takes back what was charged. It answers how many charges it took back: one, or none.
+/// Refunds a charge. The reply is the number of charges refunded: one or zero.
 pub(super) fn refund<'a>(
     window: Window,
     subject: &[u8],
-    born: u64,
+    created_at: u64,
     charges: &[Charge],
 ) -> Call<'a> {
-    let charges = charges.iter().flat_map(|charge| [charge.mark, charge.amount]);
-    call(window, b'r', subject, born, charges)
+    let charges = charges.iter().flat_map(|charge| [charge.position, charge.amount]);
+    call(window, b'r', subject, created_at, charges)
 }
 
 fn call<'a>(
@@ -159,7 +158,7 @@ fn call<'a>(
     first: u64,
     numbers: impl Iterator<Item = u64>,
 ) -> Call<'a> {
-    // All in one argument: the server makes an object of each.
+    // All numbers in one argument: the server allocates an object per argument.
     let mut arg = Vec::with_capacity(1 + 4 * 8);
     arg.push(verb);
     for number in iter::once(first).chain(numbers) {
@@ -168,7 +167,7 @@ fn call<'a>(
     script(window).call(&[subject]).arg(arg)
 }
 
-/// What `answer`, received at `now`, says; `None` where no script says such.
+/// Decodes `answer`, received at `now`. Returns `None` if it is not a reply of these scripts.
 pub(super) fn decode(
     answer: &[u8],
     window: Window,
@@ -177,16 +176,16 @@ pub(super) fn decode(
     now: Instant,
 ) -> Option<Reply> {
     let (numbers, []) = answer.as_chunks() else { return None };
-    // A limit that GCRA has never charged has no time, which is as good as one long ago.
+    // GCRA returns no time for a limit that it has never charged; 0 is equivalent, as a time long ago.
     let number = |at: usize| numbers.get(at).map_or(0, |number| f64::from_le_bytes(*number) as i64);
     let is_gcra = window == Window::Gcra;
     if numbers.len() < 4 || !is_gcra && numbers.len() != 2 + 3 * limits.len() {
         return None;
     }
-    let (limit, born_or_wait) = (number(0), number(1).unsigned_abs());
+    let (limit, created_at_or_wait) = (number(0), number(1).unsigned_abs());
     let each = || limits.iter().enumerate();
     let leaked = |i| number(4 + 2 * i);
-    let mark = |i| if is_gcra { leaked(i) + number(5 + 2 * i) } else { number(2 + 3 * i) };
+    let position = |i| if is_gcra { leaked(i) + number(5 + 2 * i) } else { number(2 + 3 * i) };
     let remaining = each().map(|(i, limit)| {
         let (remaining, more) = match window {
             Window::Gcra => limit.remaining_by_gcra(leaked(i) - number(2), number(2) - number(3)),
@@ -199,20 +198,20 @@ pub(super) fn decode(
     });
     let outcome = if limit == 0 {
         let charge = |(i, limit): (usize, &LimitArgs)| Charge {
-            mark: mark(i).unsigned_abs(),
+            position: position(i).unsigned_abs(),
             amount: limit.amount(cost, window),
         };
-        Outcome::Charged { born: born_or_wait, charges: each().map(charge).collect() }
+        Outcome::Charged { created_at: created_at_or_wait, charges: each().map(charge).collect() }
     } else {
         let limit = usize::try_from(limit - 1).ok().filter(|&at| at < limits.len())?;
-        Outcome::Denied { limit, wait: Duration::from_micros(born_or_wait) }
+        Outcome::Denied { limit, wait: Duration::from_micros(created_at_or_wait) }
     };
     Some(Reply { outcome, remaining: remaining.collect() })
 }
 
 fn after(now: Instant, microseconds: u64) -> Instant {
     let wait = Duration::from_micros(microseconds);
-    // Limits are of a century at most.
+    // It does not overflow: limits are at most a century.
     now.checked_add(wait).unwrap_or(now)
 }
 

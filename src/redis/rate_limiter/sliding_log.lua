@@ -1,26 +1,27 @@
--- Window::Log: the times of the calls that passed. One counts for `per` from its time on, so the window is
--- (now - per, now]. All limits count the same calls, each from its own head on. The step has no meaning here.
+-- Window::Log: the times of the calls that passed. A call counts for `per` from its time on, so the window is
+-- (now - per, now]. All limits count the same calls, each from its own head on. The step is not used.
 --
--- KEYS, ARGV and what is returned are those of prelude.lua. A mark is a call's number since the birth of the state.
+-- KEYS, ARGV and the reply are documented in prelude.lua. The position of a charge is the number of the call since the
+-- creation of the state.
 --
--- The state: '\1L'; its birth, the time of the last charge, when the key may leave, how many calls were cut off
--- at the front, and how many there were in all; how many limits there are (two bytes). Then for each limit its
--- per, its head, that call's time, and the units in use (four); then for each call its time and its units
--- (four). What leaves is passed by a head, and cut off when it is as much as stays.
+-- State: '\1L'; its creation time, the time of the last charge, its time of expiry, the number of calls cut off at the
+-- front, and the number of all calls; the number of limits (two bytes). Then for each limit its per, its head, the time
+-- of that call, and the units in use (four); then for each call its time and its units (four). A call that has left the
+-- window is skipped by the head, and cut off once there are as many of these as of the others.
 --
--- A head is never a call that was taken back; where nothing is in use, it is past the last.
+-- A head is never a refunded call. If nothing is in use, it is past the last call.
 
--- A state up to this byte is read and written as a whole. A longer one grows at its end.
+-- Index of the last byte of a state that is read and written as a whole. A longer state is appended to.
 local SMALL = '511'
--- So many calls are read at a time.
+-- Number of calls read at a time.
 local MANY = 64
 
 local state = call('GETRANGE', key, '0', SMALL)
 local length = #state
-local kind, born, last, dies, dropped, tail, counted = 0x4c01, clock, 0, 0, 0, 0, 0
+local kind, created, last, expires_at, dropped, tail, counted = 0x4c01, clock, 0, 0, 0, 0, 0
 if length > 0 then
   if length < 44 then return redis.error_reply(foreign) end
-  kind, born, last, dies, dropped, tail, counted = unpack('<HdddddH', state)
+  kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
   if kind ~= 0x4c01 then return redis.error_reply(foreign) end
 end
 local size = 44 + 28 * counted
@@ -38,31 +39,31 @@ if last > clock then
   for at = size + 1, #state, 12 do
     parts[#parts + 1] = pack('<d', unpack('<d', state, at) - ahead) .. sub(state, at + 8, at + 11)
   end
-  born, last, dies = clock, clock, dies - ahead
-  state = pack('<HdddddH', kind, born, last, dies, dropped, tail, counted) .. table.concat(parts)
+  created, last, expires_at = clock, clock, expires_at - ahead
+  state = pack('<HdddddH', kind, created, last, expires_at, dropped, tail, counted) .. table.concat(parts)
   length = #state
   call('SET', key, state, 'KEEPTTL')
 end
 local now = clock
 local is_whole = length == 0 or length == size + 12 * (tail - dropped)
 
--- What most calls are: a check of the one limit that there is, which has room, while nothing leaves and the state is long.
--- It comes to the same as what follows, with half of the work.
+-- Fast path for most calls: a check of a single limit that admits it, while no call leaves the window and the state is
+-- long. It is equivalent to the general path below, with half of the work.
 if verb == 'c' and #args == 33 and counted == 1 and not is_whole then
   local quota, per = unpack('<dd', args, 10)
   local known, head, since, used = unpack('<dddI4', state, 45)
   local gone = head - dropped
   if known == per and head < tail and since > now - per and used + cost <= quota
-    and now + per <= dies and (gone < MANY or gone < tail - head) then
+    and now + per <= expires_at and (gone < MANY or gone < tail - head) then
     used = used + cost
     call('APPEND', key, pack('<dI4', now, cost))
     call('SETRANGE', key, '0',
-      pack('<HdddddHdddI4', kind, born, now, dies, dropped, tail + 1, 1, per, head, since, used))
-    return pack('<ddddd', 0, born, tail, quota - used, since + per - now)
+      pack('<HdddddHdddI4', kind, created, now, expires_at, dropped, tail + 1, 1, per, head, since, used))
+    return pack('<ddddd', 0, created, tail, quota - used, since + per - now)
   end
 end
 
--- For each limit: its head, that call's time, and the units in use.
+-- For each limit: its head, the time of that call, and the units in use.
 local found = {}
 local longest, is_settled = 0, verb ~= 'r'
 for i = 1, is_settled and limits or 0 do
@@ -71,7 +72,7 @@ for i = 1, is_settled and limits or 0 do
   if i <= counted then known, head, since, used = unpack('<dddI4', state, 17 + 28 * i) end
   found[i] = {head, since, used}
   if per > longest then longest = per end
-  -- Whether all that counts is known, nothing has left, and there is room.
+  -- Settled if the stored numbers are of this window, no call has left it, and the cost fits.
   is_settled = is_settled and known == per and (head == tail or since > now - per)
     and used + cost <= quota
 end
@@ -79,7 +80,7 @@ end
 local entry, seek
 if not is_settled then
   local buffer, first, place = state, dropped, size
-  -- The time and the units of a call.
+  -- Returns the time and the units of a call.
   entry = function(index)
     local at = place + 12 * (index - first) + 1
     if index < first or at + 11 > #buffer then
@@ -91,7 +92,7 @@ if not is_settled then
     return unpack('<dI4', buffer, at)
   end
 
-  -- The first call from `head` on of which something is left, and its time.
+  -- Returns the first call from `head` on that was not refunded, and its time.
   seek = function(head)
     while head < tail do
       local at, units = entry(head)
@@ -104,7 +105,7 @@ end
 
 if verb == 'r' then
   local index, amount = unpack('<dd', args, 10)
-  if length == 0 or cost ~= born or index < dropped then return 0 end
+  if length == 0 or cost ~= created or index < dropped then return 0 end
   local at, units = entry(index)
   local back = math.min(units, amount)
   local slots = {sub(state, 1, 44)}
@@ -127,7 +128,7 @@ for i = 1, is_settled and 0 or limits do
   local limit = found[i]
   local head, since, used = limit[1], limit[2], limit[3]
   if i > counted or unpack('<d', state, 17 + 28 * i) ~= per then
-    -- Another plan: all is counted anew.
+    -- Other limits: count all calls again.
     head, since = seek(dropped)
     used = 0
     for index = head, tail - 1 do
@@ -151,10 +152,10 @@ end
 
 local charged = which == 0 and verb ~= 'p'
 if verb == 'd' then
-  -- Four bytes hold no more: whatever it is, it is above every quota.
+  -- The maximum of four bytes, which is above every quota.
   for i = 1, limits do cost = math.min(cost, 4294967295 - found[i][3]) end
 end
-local reply, slots, start = pack('<dd', which, which == 0 and born or ready - clock), '', tail
+local reply, slots, start = pack('<dd', which, which == 0 and created or ready - clock), '', tail
 for i = 1, limits do
   local quota, per = unpack('<dd', args, 24 * i - 14)
   local limit = found[i]
@@ -167,7 +168,7 @@ for i = 1, limits do
   end
   local more = -1
   if used > quota and verb ~= 'd' then
-    -- A plan of a smaller quota finds more in use than it has.
+    -- More is in use than the quota, which was larger before or for other calls.
     local excess, index = used + 1 - quota, head
     repeat
       local at, units = entry(index)
@@ -181,12 +182,12 @@ end
 
 if charged then
   local gone, stay = start - dropped, tail - start
-  local expires = now + longest > dies
-  -- An eighth of the window later than it has to be, so that it is seldom said anew.
-  if expires then dies = now + longest * 1.125 end
+  local extends = now + longest > expires_at
+  -- An eighth of the window later than necessary, so that the expiry is seldom set again.
+  if extends then expires_at = now + longest * 1.125 end
   local rewrites = is_whole or limits ~= counted or (gone >= MANY and gone >= stay)
   if rewrites then dropped = start end
-  local head = pack('<HdddddH', kind, born, now, dies, dropped, tail + 1, limits) .. slots
+  local head = pack('<HdddddH', kind, created, now, expires_at, dropped, tail + 1, limits) .. slots
   local new = pack('<dI4', now, cost)
   if rewrites then
     local rest = ''
@@ -195,15 +196,15 @@ if charged then
     elseif stay > 0 then
       rest = call('GETRANGE', key, size + 12 * gone, -1)
     end
-    if expires then
-      call('SET', key, head .. rest .. new, 'PXAT', string.format('%d', dies / 1000 + 1))
+    if extends then
+      call('SET', key, head .. rest .. new, 'PXAT', string.format('%d', expires_at / 1000 + 1))
     else
       call('SET', key, head .. rest .. new, 'KEEPTTL')
     end
   else
     call('APPEND', key, new)
     call('SETRANGE', key, '0', head)
-    if expires then call('PEXPIREAT', key, string.format('%d', dies / 1000 + 1)) end
+    if extends then call('PEXPIREAT', key, string.format('%d', expires_at / 1000 + 1)) end
   end
 end
 return reply

@@ -1,5 +1,5 @@
-//! What all handles of a limiter share, and the one way on which the server is asked: within a timeout, through
-//! the breaker, with failures counted and logged.
+//! State shared by all handles of a limiter, and its calls to the server: each has a timeout, passes the circuit
+//! breaker, and has its failures counted and logged.
 
 use std::{fmt, sync::Mutex, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::{
     super::{Client, Error, codec::encode_key, keyspace::Keyspace, script::Call},
-    breaker::CircuitBreaker,
+    breaker::{CircuitBreaker, OPEN_FOR},
     deny_cache::DenyCache,
+    limit_set::{CurrentLimits, LimitSet},
     on_error::Fallback,
-    plan::{OwnPlan, Plan},
     protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply, Verb},
     stats::{Counters, LimiterStats},
 };
@@ -21,39 +21,39 @@ use crate::{
     rate_limit::{Limit, PerLimit, Standing, State, WaitSettings, Waiting, Window},
 };
 
-/// A longer key is named by its beginning and a hash.
+/// Maximum length of a key; a longer one is shortened to its beginning and a hash.
 const MAX_KEY_BYTES: usize = 256;
 
-/// How often it is logged at most that the server fails.
-const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Minimum time between two log messages about a failing server: every call may fail.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct LimiterState {
     pub(super) client: Client,
     pub(super) keyspace: Keyspace,
     pub(super) name: String,
     pub(super) window: Window,
-    pub(super) plan: OwnPlan,
+    pub(super) current_limits: CurrentLimits,
     pub(super) timeout: Duration,
     pub(super) fallback: Fallback,
     pub(super) breaker: CircuitBreaker,
     pub(super) deny_cache: Option<DenyCache>,
-    /// By subject.
+    /// Wait queues by subject.
     pub(super) waiting: Waiting<Vec<u8>, DefaultHasher>,
     pub(super) wait: WaitSettings,
     pub(super) counters: Counters,
-    /// No failure is logged before this.
+    /// Time before which no further failure is logged.
     pub(super) quiet_until: Mutex<Option<Instant>>,
     #[cfg(feature = "dashboard")]
-    pub(super) hot: super::hot::TopDenied,
+    pub(super) top_denied: super::top_denied::TopDenied,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl LimiterState {
-    /// The key on the server.
+    /// Returns the key on the server of a rate-limit key.
     ///
-    /// A long one is shortened, by a hash for which nobody finds a second text (SHA-1), and which all
-    /// processes have. It is longer than every other then, so that none can be made to look like it.
+    /// A long key is shortened with a hash that is the same in all processes: SHA-1, for which no second preimage is
+    /// known. A shortened key is longer than any other, so no key can be chosen to collide with it.
     pub(super) fn subject<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>, Error> {
         let mut key = encode_key(key)?;
         if key.len() > MAX_KEY_BYTES {
@@ -68,15 +68,16 @@ impl LimiterState {
     pub(super) async fn peek(
         &self,
         subject: &[u8],
-        plan: Option<&[Limit]>,
+        limits_override: Option<&[Limit]>,
     ) -> Result<State, Error> {
         coop::proceed().await;
-        let own = self.plan.present();
-        let limits = plan.unwrap_or(&own.limits);
+        let current = self.current_limits.get();
+        let limits = limits_override.unwrap_or(&current.limits);
         if limits.is_empty() {
             return Ok(State { standings: PerLimit::Many([].into()), ready: None });
         }
-        let Reply { outcome, remaining } = self.look(subject, 1, plan, &own).await?;
+        let Reply { outcome, remaining } =
+            self.peek_cost(subject, 1, limits_override, &current).await?;
         let standing = |(quota, limit): (&Remaining, &Limit)| Standing {
             limit: limit.clone(),
             remaining: quota.remaining,
@@ -89,25 +90,26 @@ impl LimiterState {
         Ok(State { standings: remaining.iter().zip(limits).map(standing).collect(), ready })
     }
 
-    /// What a check of `cost` units would find, which is above no quota.
-    pub(super) async fn look(
+    /// Returns the reply of a check of `cost` units without charging. The cost must not be above a quota.
+    pub(super) async fn peek_cost(
         &self,
         subject: &[u8],
         cost: u32,
-        plan: Option<&[Limit]>,
-        own: &Plan,
+        limits_override: Option<&[Limit]>,
+        current: &LimitSet,
     ) -> Result<Reply, Error> {
-        let args = self.limit_args_of(plan, own);
-        let call =
-            protocol::ask(Verb::Peek, self.window, subject, cost, &args).within(self.timeout);
-        self.ask_limits(call.send_idempotent(&self.client), cost, &args).await
+        let args = self.limit_args_of(limits_override, current);
+        let call = protocol::call_with_limits(Verb::Peek, self.window, subject, cost, &args);
+        let call = call.within(self.timeout).send_idempotent(&self.client);
+        self.call_for_reply(call, cost, &args).await
     }
 
     pub(super) async fn reset(&self, subject: &[u8]) -> Result<bool, Error> {
         coop::proceed().await;
+        // Sent once: a repeated `DEL` would report that there was no state.
         let call = Call::command("DEL", subject).within(self.timeout);
-        let answer = self.ask(call.send_once::<u64>(&self.client)).await;
-        // Also after a failure, since the server may have done it.
+        let answer = self.call_server(call.send_once::<u64>(&self.client)).await;
+        // After a failure too, since the server may have executed the command.
         self.forget_denials(subject);
         self.fallback.reset(subject).await;
         Ok(answer? > 0)
@@ -116,66 +118,79 @@ impl LimiterState {
     pub(super) async fn refund(
         &self,
         subject: &[u8],
-        born: u64,
+        created_at: u64,
         charges: &[Charge],
     ) -> Result<u64, Error> {
         coop::proceed().await;
-        let call = protocol::refund(self.window, subject, born, charges).within(self.timeout);
-        let answer = self.ask(call.send_once(&self.client)).await;
+        let call = protocol::refund(self.window, subject, created_at, charges).within(self.timeout);
+        let answer = self.call_server(call.send_once(&self.client)).await;
+        // After a failure too, as in `reset`.
         self.forget_denials(subject);
         answer
     }
 
-    /// Charges what a call has cost beyond its permit, by the limits of its plan or those that hold.
-    pub(super) async fn owe(
+    /// Charges the cost of a call beyond that of its permit, under the limits of the call or the current ones.
+    pub(super) async fn add_debt(
         &self,
         subject: &[u8],
         cost: u32,
-        plan: Option<&[LimitArgs]>,
+        limit_args: Option<&[LimitArgs]>,
     ) -> Result<(), Error> {
         coop::proceed().await;
-        let own = self.plan.present();
-        let limits = plan.unwrap_or(&own.args);
-        let call =
-            protocol::ask(Verb::Debt, self.window, subject, cost, limits).within(self.timeout);
-        let answer = self.ask(call.send_once::<Vec<u8>>(&self.client)).await;
-        // They have to wait longer now.
+        let current = self.current_limits.get();
+        let args = limit_args.unwrap_or(&current.args);
+        let call = protocol::call_with_limits(Verb::Debt, self.window, subject, cost, args);
+        let call = call.within(self.timeout).send_once::<Vec<u8>>(&self.client);
+        let answer = self.call_server(call).await;
+        // The debt extends their waits.
         self.forget_denials(subject);
         answer.map(drop)
     }
 
-    /// What a script answers to a check or a peek.
-    pub(super) async fn ask_limits(
+    /// Performs the call of a check or a peek and decodes its reply.
+    pub(super) async fn call_for_reply(
         &self,
         call: impl Future<Output = Result<Vec<u8>, Error>>,
         cost: u32,
         args: &[LimitArgs],
     ) -> Result<Reply, Error> {
-        let answer = self.ask(call).await?;
+        let answer = self.call_server(call).await?;
         let reply = protocol::decode(&answer, self.window, cost, args, Instant::now());
-        reply.ok_or_else(|| Error::Server(error_of(ErrorKind::Parse, "no answer of this script")))
+        reply.ok_or_else(|| {
+            Error::Server(error_of(ErrorKind::Parse, "unexpected reply of the rate limiter script"))
+        })
     }
 
-    /// What the server answers, if it is asked at all.
-    async fn ask<T: FromRedisValue>(
+    /// Performs a call, unless the circuit breaker is open.
+    async fn call_server<T: FromRedisValue>(
         &self,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         if !self.breaker.admits() {
-            let cause = "it has failed, and is asked again in a moment";
+            let cause = "circuit breaker is open after repeated failures of the server";
             return Err(Error::Unavailable(error_of(ErrorKind::Io, cause)));
         }
         let answer = call.await;
         match &answer {
             Err(error) if error.is_temporary() => {
-                if self.breaker.failed() {
-                    tracing::warn!(limiter = self.name, "the server is left alone for a while");
+                if self.breaker.record_failure() {
+                    let error: &dyn std::error::Error = error;
+                    let retry_after = OPEN_FOR;
+                    tracing::warn!(
+                        limiter = self.name,
+                        error,
+                        ?retry_after,
+                        "circuit breaker opened"
+                    );
                 }
             }
-            // An error that stays is an answer: the server is there.
+            // A permanent error is an answer: the server can be reached.
             _ => {
-                if self.breaker.succeeded() {
-                    tracing::info!(limiter = self.name, "the server answers again");
+                if self.breaker.record_success() {
+                    tracing::info!(
+                        limiter = self.name,
+                        "circuit breaker closed, the server answers again"
+                    );
                 }
             }
         }
@@ -186,23 +201,30 @@ impl LimiterState {
         answer
     }
 
-    pub(super) fn limit_args_of(&self, plan: Option<&[Limit]>, own: &Plan) -> PerLimit<LimitArgs> {
-        match plan {
-            None => own.args.clone(),
+    pub(super) fn limit_args_of(
+        &self,
+        limits_override: Option<&[Limit]>,
+        current: &LimitSet,
+    ) -> PerLimit<LimitArgs> {
+        match limits_override {
+            None => current.args.clone(),
             Some(limits) => limits.iter().map(|limit| LimitArgs::new(limit, self.window)).collect(),
         }
     }
 
-    /// Counts a denial of a subject by the limit at this place.
+    /// Counts a denial of a subject by the limit with this index.
     pub(super) fn count_denial(
         &self,
-        #[cfg_attr(not(feature = "dashboard"), expect(unused, reason = "it is shown there alone"))]
+        #[cfg_attr(
+            not(feature = "dashboard"),
+            expect(unused, reason = "only the dashboard shows it")
+        )]
         subject: &[u8],
-        place: usize,
+        limit: usize,
     ) {
-        self.counters.count_denial(place);
+        self.counters.count_denial(limit);
         #[cfg(feature = "dashboard")]
-        self.hot.note(subject);
+        self.top_denied.note(subject);
     }
 
     pub(super) fn forget_denials(&self, subject: &[u8]) {
@@ -215,18 +237,18 @@ impl LimiterState {
         self.counters.snapshot(self.breaker.state())
     }
 
-    /// Writes that the server fails, at most once in [`LOG_EVERY`]: every call may find it so.
+    /// Logs a failed call, at most once per [`LOG_INTERVAL`].
     fn log_failure(&self, error: &Error) {
         let now = Instant::now();
         let mut quiet_until = self.quiet_until.lock().expect("no user code runs under this lock");
         if quiet_until.is_some_and(|until| now < until) {
             return;
         }
-        *quiet_until = now.checked_add(LOG_EVERY);
-        // A subscriber of tracing is user code.
+        *quiet_until = now.checked_add(LOG_INTERVAL);
+        // Unlocks before user code, which a tracing subscriber is.
         drop(quiet_until);
         let error: &dyn std::error::Error = error;
-        tracing::warn!(limiter = self.name, error, "the server of a rate limiter fails");
+        tracing::warn!(limiter = self.name, error, "rate limit call to the server failed");
     }
 }
 
@@ -235,7 +257,7 @@ impl fmt::Debug for LimiterState {
         f.debug_struct("RateLimiter")
             .field("name", &self.name)
             .field("window", &self.window)
-            .field("limits", &self.plan.present().limits)
+            .field("limits", &self.current_limits.get().limits)
             .finish_non_exhaustive()
     }
 }

@@ -1,43 +1,41 @@
-//! What a limiter of this process has decided, counted where it is: a check in `check.rs`, an answer of the
-//! server in `state.rs`.
+//! Statistics of a limiter in this process. Checks are counted in `check.rs`, replies of the server in `state.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::breaker::Breaker;
 use crate::rate_limit::COUNTED;
 
-/// What a [`RateLimiter`](super::RateLimiter) of this process has decided.
+/// Statistics of a [`RateLimiter`](super::RateLimiter) in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimiterStats {
-    /// Checks that passed, but for those of cost 0.
+    /// Checks that passed, except those of cost 0.
     pub admitted: u64,
-    /// Of these, how many had to wait.
+    /// Admitted checks that waited.
     pub waited: u64,
-    /// Checks that a limit had no room for, and waits that were in vain; but for those that never pass. Who gives up
-    /// waiting is in neither.
+    /// Denied checks, and waits that ended without admission. Not counted are costs above a quota and cancelled waits.
     pub denied: u64,
-    /// Of these, how many were repeated from what the server had said before.
+    /// Denied checks that were answered from a cached denial, without a round trip.
     pub denied_locally: u64,
-    /// Of those denied, how many a layer that only watches let pass (`RateLimitLayer::shadow`).
+    /// Denied checks that a layer in dry-run mode admitted (`RateLimitLayer::shadow`).
     pub shadowed: u64,
-    /// Permits that were given back.
+    /// Permits that were refunded.
     pub refunded: u64,
-    /// Calls to which the server gave no answer, or a failure.
+    /// Calls that failed or got no reply.
     pub errors: u64,
-    /// Checks that [`OnError`](super::OnError) decided.
+    /// Checks decided by [`OnError`](super::OnError).
     pub by_policy: u64,
-    /// Whether the server is asked.
+    /// State of the circuit breaker.
     pub breaker: Breaker,
 }
 
-/// Each counts by itself: a snapshot need not be of one moment.
+/// Independent counters: a snapshot is not atomic.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) admitted: Counter,
     pub(super) waited: Counter,
-    /// By the limit that it takes longest to wait for.
+    /// Denials by the index of the limit with the longest wait.
     denied: [Counter; COUNTED],
     pub(super) denied_locally: Counter,
     pub(super) shadowed: Counter,
@@ -52,7 +50,7 @@ pub(super) struct Counter(AtomicU64);
 impl Counters {
     pub(super) fn snapshot(&self, breaker: Breaker) -> LimiterStats {
         LimiterStats {
-            // Before all that it is a part of.
+            // Read before the totals that include them, so that no part exceeds its total.
             waited: self.waited.get(),
             denied_locally: self.denied_locally.get(),
             shadowed: self.shadowed.get(),
@@ -65,14 +63,14 @@ impl Counters {
         }
     }
 
-    /// Of each limit, by its place.
+    /// Returns the denials of each limit, by index.
     pub(super) fn denials(&self) -> impl Iterator<Item = u64> {
         self.denied.iter().map(Counter::get)
     }
 
-    /// A denial by the limit at this place.
-    pub(super) fn count_denial(&self, place: usize) {
-        self.denied[place.min(COUNTED - 1)].add(1);
+    /// Counts a denial by the limit with this index.
+    pub(super) fn count_denial(&self, limit: usize) {
+        self.denied[limit.min(COUNTED - 1)].add(1);
     }
 }
 

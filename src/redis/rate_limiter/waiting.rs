@@ -1,5 +1,5 @@
-//! Waiting until a call passes. Who waits for one key in this process stands in a line, of which only the first
-//! asks the server: all others would ask in vain.
+//! Waiting until a call passes. The waiters for one key in this process form a queue, of which only the head sends
+//! checks: those of the others would be denied.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -7,71 +7,78 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::Error,
-    check::{Decision, exceeded, place_of, uncounted},
-    plan::Plan,
+    check::{Decision, exceeded, limit_index, uncounted},
+    limit_set::LimitSet,
     protocol::{Outcome, Reply},
     state::LimiterState,
 };
 use crate::rate_limit::{Limit, Limited, Window};
 
 impl LimiterState {
-    /// Tells whether it had to wait, too.
+    /// Waits until the call passes. Also returns whether it had to wait.
     pub(super) async fn until_ready(
         self: &Arc<Self>,
         subject: Vec<u8>,
         cost: u32,
-        plan: Option<&[Limit]>,
+        limits_override: Option<&[Limit]>,
         max_wait: Option<Duration>,
     ) -> Result<(Decision, bool), Error> {
         let mut has_waited = false;
-        let decision = self.wait_in_line(subject, cost, plan, max_wait, &mut has_waited).await?;
+        let decision =
+            self.wait_in_queue(subject, cost, limits_override, max_wait, &mut has_waited).await?;
         if decision.outcome.is_ok() && has_waited {
             self.counters.waited.add(1);
         }
         Ok((decision, has_waited))
     }
 
-    async fn wait_in_line(
+    async fn wait_in_queue(
         self: &Arc<Self>,
         subject: Vec<u8>,
         cost: u32,
-        plan: Option<&[Limit]>,
+        limits_override: Option<&[Limit]>,
         max_wait: Option<Duration>,
         has_waited: &mut bool,
     ) -> Result<Decision, Error> {
         let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
+        // From here on it has a place in the queue, which its drop gives up.
         let waiter = self.waiting.join(subject.clone(), cost);
-        let is_one_too_many = max_wait.is_some() && waiter.behind() >= self.wait.most;
+        let is_queue_full = max_wait.is_some() && waiter.behind() >= self.wait.most;
         loop {
-            let mut change = pin!(self.plan.change());
+            let mut change = pin!(self.current_limits.next_change());
+            // Before the limits are read, so that no change in between is missed.
             change.as_mut().enable();
-            // Again after each change: what may pass now, or never will, waits for nobody.
-            let own = self.plan.present();
-            let limits = plan.unwrap_or(&own.limits);
+            // Read again after each change: under the new limits, the call may pass immediately or never.
+            let current = self.current_limits.get();
+            let limits = limits_override.unwrap_or(&current.limits);
             let is_above = limits.iter().any(|limit| limit.quota() < cost);
             if cost == 0 || is_above || limits.is_empty() {
-                return self.decide(subject, cost, plan).await;
+                return self.decide(subject, cost, limits_override).await;
             }
             let now = Instant::now();
             let may_pass_by = |end| {
-                let (_, wait) = self.least_wait(limits, waiter.ahead().saturating_add(cost.into()));
+                let (_, wait) = self.min_wait(limits, waiter.ahead().saturating_add(cost.into()));
                 now < end && now.checked_add(wait).is_some_and(|soonest| soonest <= end)
             };
-            let turn = if is_one_too_many { Err(now) } else { waiter.turn(now) };
+            let turn = if is_queue_full { Err(now) } else { waiter.turn(now) };
             let wake_at = match turn {
-                Err(look_at) if !is_one_too_many && end.is_none_or(may_pass_by) => look_at,
+                Err(look_at) if !is_queue_full && end.is_none_or(may_pass_by) => look_at,
                 Err(_) => {
-                    return self.denial_now(&subject, cost, plan, &own, waiter.ahead()).await;
+                    return self
+                        .deny_waiter(&subject, cost, limits_override, &current, waiter.ahead())
+                        .await;
                 }
                 Ok(()) => {
-                    // As long as the server may take, nobody thinks that it is not there.
+                    // During the round trip, this waiter must not be taken for one that is not polled.
                     waiter.asks_at(now.checked_add(self.timeout).unwrap_or(now));
-                    let decision = self.decide_or_wait(subject.clone(), cost, plan, true).await?;
+                    let decision =
+                        self.decide_or_wait(subject.clone(), cost, limits_override, true).await?;
                     let Err(limited) = &decision.outcome else { return Ok(decision) };
                     let ready = limited.ready_at();
                     let Some(at) = ready.filter(|at| end.is_none_or(|end| *at <= end)) else {
+                        // The check did not count it, and a cost that can never pass is not counted at all.
                         if ready.is_some() {
-                            self.count_denial(&subject, place_of(limited, limits));
+                            self.count_denial(&subject, limit_index(limited, limits));
                         }
                         return Ok(decision);
                     };
@@ -81,36 +88,38 @@ impl LimiterState {
                 }
             };
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
-            // Over sooner where it may come to the head, or the limits change.
+            // Ends early if this waiter may have become the head, or if the limits change.
             let _ = timeout_at(wake_at, waiter.told_or(change)).await;
             *has_waited = true;
         }
     }
 
-    /// What a check would be told now, behind those that wait for `ahead` units, if it were told to wait: as many wait
-    /// as may, it can't pass in time, or the time was over before it was this one's turn to check.
-    async fn denial_now(
+    /// Denies a call that waits behind `ahead` units, with the time until it would pass at the earliest.
+    ///
+    /// The queue is full, the call cannot pass in time, or its time was up before it became the head.
+    async fn deny_waiter(
         &self,
         subject: &[u8],
         cost: u32,
-        plan: Option<&[Limit]>,
-        own: &Plan,
+        limits_override: Option<&[Limit]>,
+        current: &LimitSet,
         ahead: u64,
     ) -> Result<Decision, Error> {
-        let limits = plan.unwrap_or(&own.limits);
-        let (limited, remaining) = match self.look(subject, cost, plan, own).await {
+        let limits = limits_override.unwrap_or(&current.limits);
+        let peeked = self.peek_cost(subject, cost, limits_override, current).await;
+        let (limited, remaining) = match peeked {
             Ok(Reply { outcome, remaining }) => {
-                let (mut place, mut wait) =
-                    self.least_wait(limits, ahead.saturating_add(cost.into()));
-                if let Outcome::Denied { limit, wait: room_in } = outcome
-                    && room_in >= wait
+                let (mut limit_at, mut wait) =
+                    self.min_wait(limits, ahead.saturating_add(cost.into()));
+                if let Outcome::Denied { limit, wait: denied_for } = outcome
+                    && denied_for >= wait
                 {
-                    (place, wait) = (limit, room_in);
+                    (limit_at, wait) = (limit, denied_for);
                 }
                 let several = exceeded(limits, &remaining, cost);
                 let ready = Instant::now().checked_add(wait).unwrap_or_else(Instant::now);
                 let limited =
-                    Limited::new(limits[place].clone(), cost, Some(ready.into()), several);
+                    Limited::new(limits[limit_at].clone(), cost, Some(ready.into()), several);
                 (limited, remaining)
             }
             Err(error) => {
@@ -120,23 +129,24 @@ impl LimiterState {
                 soonest
             }
         };
-        self.count_denial(subject, place_of(&limited, limits));
+        self.count_denial(subject, limit_index(&limited, limits));
         Ok(Decision { outcome: Err(limited), remaining })
     }
 
-    /// How long it takes at the least until so many units have passed, whatever is in use now; and by which limit.
-    fn least_wait(&self, limits: &[Limit], units: u64) -> (usize, Duration) {
-        let least = |limit: &Limit| {
+    /// Returns the minimum time until `units` have passed, regardless of current usage, and the index of the limit that
+    /// requires it.
+    fn min_wait(&self, limits: &[Limit], units: u64) -> (usize, Duration) {
+        let min_wait = |limit: &Limit| {
             let quota = u64::from(limit.quota());
             let (times, of) = match self.window {
-                // A quota at once, and then one after the other.
+                // A quota immediately, and then one unit per step.
                 Window::Gcra => (units.saturating_sub(quota), limit.per() / limit.quota()),
                 _ => (units.saturating_sub(1) / quota, limit.per()),
             };
             let nanoseconds = u64::try_from(of.as_nanos() * u128::from(times));
             Duration::from_nanos(nanoseconds.unwrap_or(u64::MAX))
         };
-        let each = limits.iter().map(least).enumerate();
+        let each = limits.iter().map(min_wait).enumerate();
         each.max_by_key(|(_, wait)| *wait).unwrap_or_default()
     }
 }

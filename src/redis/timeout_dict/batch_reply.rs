@@ -1,5 +1,5 @@
-//! What `lend.lua` answers: one string of MessagePack, since a reply of thousands of parts takes
-//! both sides longer than all else.
+//! Reply of `lease.lua`: one string of MessagePack, because a reply with thousands of parts takes the server and the
+//! client longer than everything else.
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use serde::{
 
 use super::super::Error;
 
-/// Written as an array of these, in this order.
+/// An array of these fields, in this order.
 #[derive(Deserialize)]
 pub(super) struct BatchReply {
-    /// Keys and their scores, in turns.
+    /// Keys and their scores in turn.
     pub(super) keys_and_scores: Vec<PackedReply>,
-    /// For each key its value.
+    /// Value of each key.
     pub(super) values: Vec<PackedReply>,
-    /// Each lease ends four microseconds after the one before, and the first after this.
+    /// The first lease ends four microseconds after this, and each further one four microseconds later.
     pub(super) lease_ends_after: i64,
-    /// For each key the number of this attempt.
+    /// Number of the attempt of each key, from 1.
     pub(super) attempts: Vec<u32>,
-    /// Whether what came was enough for one answer, and there may be more.
+    /// True if the reply reached its maximum size, so that there may be more entries.
     pub(super) is_cut: bool,
 }
 
 impl BatchReply {
-    /// What a script of the shard `index` gave.
+    /// Decodes the reply of the shard whose index is the key `index`.
     pub(super) fn decode(answer: &[u8], index: &[u8]) -> Result<Self, Error> {
         rmp_serde::from_slice(answer).map_err(|source| Error::Decode {
             key: String::from_utf8_lossy(index).into_owned(),
@@ -36,7 +36,7 @@ impl BatchReply {
     }
 }
 
-/// What the reply would be if the script gave this by itself: for `Layout` both are the same.
+/// Part of the reply, converted to what Redis would return for it, so that `Layout` handles both alike.
 pub(super) struct PackedReply(pub(super) Reply);
 
 impl<'de> Deserialize<'de> for PackedReply {

@@ -1,7 +1,8 @@
-//! An entry that is lent, until it is acked, dropped, or its lease is over.
+//! Claim on a leased entry, which ends when it is acked or dropped, or when the lease expires.
 //!
-//! A claim is the end of its lease, as the entry's score on the server: each verb is a script that does nothing
-//! where the score is another. A dropped claim has failed: its [`Delivery`] says so, when it is dropped with it.
+//! A claim is identified by the end of its lease, which is the score of the entry on the server. Each method is a
+//! script that does nothing if the score is different. A dropped claim has failed: its [`Delivery`] is dropped with it
+//! and reports the failure to the server.
 
 use std::{fmt, mem, sync::Arc, time::Duration};
 
@@ -13,32 +14,31 @@ use super::{
 };
 use crate::redis::Error;
 
-/// An entry that is due, lent until the end of a lease. Made by
+/// A due entry that is leased to the caller. Returned by
 /// [`TimeoutDict::claim_expired`](super::TimeoutDict::claim_expired) and
 /// [`next_claim`](super::TimeoutDict::next_claim).
 ///
-/// The entry itself stays in the dictionary, readable, until the claim is [acked](Claim::ack). A claim that is
-/// dropped without it, because of an error, a panic or the end of its task, has failed: the entry is due again after
-/// a [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure, or when
-/// [`retry_in`](Claim::retry_in) says. A task of the runtime on which it was claimed tells the server, since nobody
-/// waits for the answer. Where that fails, where the claim is leaked, or its process is killed, the entry comes again
-/// when the lease is over, at once. After so many failures as there may be
-/// ([`max_attempts`](super::TimeoutDictBuilder::max_attempts)), it is dead.
+/// The entry stays in the dictionary, readable, until the claim is [acked](Claim::ack). A claim that is dropped without
+/// an ack, because of an error, a panic or the end of its task, has failed. The entry is then due again after a
+/// [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure, or after the delay given to
+/// [`retry_in`](Claim::retry_in). A task on the runtime of the claim reports the failure to the server, because `Drop`
+/// cannot wait. If that fails, if the claim is leaked, or if its process crashes, the entry is due again as soon as the
+/// lease expires. After [`max_attempts`](super::TimeoutDictBuilder::max_attempts) failures, it is a dead letter.
 ///
-/// A claim is void once its entry was given to another, after the end of the lease, or was set, removed,
-/// cleared, or given another deadline or none. Whatever is done with a void claim changes nothing. The end of
-/// the lease alone does not make it void: as long as nobody else got the entry, it can be acked and extended.
+/// A claim is void once its entry was leased to another caller after the end of the lease, or was set, removed,
+/// cleared, or given another deadline or none. Methods of a void claim change nothing. The end of the lease alone does
+/// not make a claim void: until another caller gets the entry, it can be acked and extended.
 pub struct Claim<K, V> {
     key: K,
     value: V,
-    /// Dropped with the claim, it tells of the failure by a task: [`OnDrop::Fail`]. What ends the claim otherwise disarms
-    /// it.
+    /// Reports the failure in a task when it is dropped with the claim: [`OnDrop::Fail`]. Disarmed by all other ends of
+    /// the claim.
     delivery: Delivery,
 }
 
 impl<K, V> Claim<K, V> {
     pub(super) fn new(key: K, value: V, mut delivery: Delivery) -> Self {
-        // It stays on the server meanwhile, so nothing is to be sent back of it.
+        // The entry is still on the server, so the value is not needed to return it.
         delivery.value = ::redis::Value::Nil;
         if let Some(lease_end) = delivery.lease_end() {
             delivery.on_drop = OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)) };
@@ -46,38 +46,38 @@ impl<K, V> Claim<K, V> {
         Self { key, value, delivery }
     }
 
-    /// The key of the entry.
+    /// Returns the key of the entry.
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// The value, as it was when the entry was claimed.
+    /// Returns the value as it was when the entry was claimed.
     pub fn value(&self) -> &V {
         &self.value
     }
 
-    /// How often the entry was lent since it was set or revived, with this claim: 1 at the first. Always 1 where it is
-    /// shared with the [original](super::TimeoutDict::compat), which counts nothing.
+    /// Returns how often the entry was delivered since it was set or revived, including this claim: 1 at the first
+    /// delivery. Always 1 in a dictionary shared with the [original](super::TimeoutDict::compat), which counts nothing.
     pub fn attempts(&self) -> u32 {
         self.delivery.attempts
     }
 
-    /// Takes the entry out, as it is done with; false where the claim is void. Of all claims that were ever
-    /// made on an entry, one at most is acked with true.
+    /// Removes the entry, because it was processed; returns false if the claim is void. Of all claims on an entry, at
+    /// most one is acked with `true`.
     ///
     /// One round trip, one script.
     ///
     /// # Errors
     ///
-    /// After [`Error::Unanswered`] it is out or not; where it is not, it comes again when the lease is over.
-    /// After any other it comes again then.
+    /// After [`Error::Unanswered`], the entry may or may not have been removed. If not, and after any other error, it
+    /// is due again when the lease expires.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it was polled drops the claim, which fails. One that is
-    /// dropped later may still be carried out; where it is not, the entry comes again when the lease is over.
+    /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
+    /// the server may still execute the ack; if it does not, the entry is due again when the lease expires.
     pub async fn ack(mut self) -> Result<bool, Error> {
-        // From here on it has not failed, whatever happens: it may be acked already.
+        // Disarmed before the request: the entry may be acked even if the reply is lost, so it must not fail.
         let OnDrop::Fail { lease_end } = mem::take(&mut self.delivery.on_drop) else {
             return Ok(false);
         };
@@ -93,20 +93,21 @@ impl<K, V> Claim<K, V> {
         }
     }
 
-    /// Gives the entry back, so that it comes again in `delay`; false where the claim is void. It counts as a failure:
-    /// the last that there may be leaves the entry dead, whatever `delay`. One that ends after the year 2255 is never
-    /// over.
+    /// Returns the entry, due again in `delay`; returns false if the claim is void.
+    ///
+    /// It counts as a failure: after the last allowed attempt, the entry becomes a dead letter, regardless of `delay`.
+    /// A delay that ends after the year 2255 never ends.
     ///
     /// One round trip, one script.
     ///
     /// # Errors
     ///
-    /// After any error it comes again in `delay`, or when the lease is over.
+    /// After any error, the entry is due again in `delay`, or when the lease expires.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it was polled drops the claim, which fails. One that is dropped later may still be
-    /// carried out; where it is not, the entry comes again when the lease is over.
+    /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
+    /// the server may still execute the call; if it does not, the entry is due again when the lease expires.
     pub async fn retry_in(mut self, delay: Duration) -> Result<bool, Error> {
         let OnDrop::Fail { lease_end } = mem::take(&mut self.delivery.on_drop) else {
             return Ok(false);
@@ -122,24 +123,22 @@ impl<K, V> Claim<K, V> {
         }
     }
 
-    /// Lets the lease be over in `lease` from now, sooner or later than it was; false where the claim is
-    /// void.
+    /// Sets the end of the lease to `lease` from now, earlier or later than before; returns false if the claim is void.
     ///
     /// One round trip, one script.
     ///
     /// # Errors
     ///
-    /// After [`Error::Unanswered`] the lease is extended or not; where it is, this claim is void, and the entry
-    /// comes again when that lease is over. After any other the lease is what it was.
+    /// After [`Error::Unanswered`], the lease may or may not have been extended. If it was, this claim is void, and the
+    /// entry is due again when the extended lease expires. After any other error, the lease is unchanged.
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped is carried out all the same, by a task; what is done with the claim next waits
-    /// for it.
+    /// If the future is dropped, a task completes the call. The next method of the claim waits for it.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
         let OnDrop::Fail { lease_end } = &self.delivery.on_drop else { return Ok(false) };
         let (state, key) = (self.delivery.state.clone(), self.delivery.key.clone());
-        // Held until the server has answered: what else is done with the claim needs the new number.
+        // Locked until the server has replied, because all other methods need the new end of the lease.
         let mut lease_end = lease_end.clone().lock_owned().await;
         run_to_end(async move {
             let call = state.key_call(&key, |scripts| &scripts.extend).arg(*lease_end);

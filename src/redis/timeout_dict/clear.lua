@@ -1,9 +1,9 @@
--- Takes the first entries out of a shard, due or not. A record of another type stays, as it is another
--- program's. At most so many, since all others wait meanwhile.
+-- Removes the first entries of a shard, due or not. A record of another type stays, since another program wrote it. At
+-- most a batch, because the server executes nothing else in the meantime.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
--- ARGV[2]         how many at most; 512 or less
--- Returns how many there were.
+-- ARGV[2]         maximum number of entries; 512 or less
+-- Returns the number of removed entries.
 
 local keys = redis.call('ZRANGE', index, 0, ARGV[2] - 1)
 for _, key in ipairs(keys) do
@@ -12,5 +12,5 @@ for _, key in ipairs(keys) do
   end
 end
 redis.call('ZREMRANGEBYRANK', index, 0, ARGV[2] - 1)
-forget(keys)
+clear_failures(keys)
 return #keys

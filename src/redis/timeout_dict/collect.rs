@@ -1,6 +1,6 @@
-//! How what is due is had from all shards, in rounds: a peek into each, how much of each is among the oldest, then
-//! one script in each of those, which lends it. A script touches 512 entries at most and stops at about a mebibyte of
-//! values, so there may be another round.
+//! Collection of due entries from all shards, in rounds. A round peeks into each shard, computes how many entries of
+//! each are among the oldest, and sends one script to each of these, which leases them. A script processes at most 512
+//! entries and stops at about a mebibyte of values, so that more rounds may follow.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,71 +11,71 @@ use super::{
     batch_reply::{BatchReply, PackedReply},
     delivery::{Delivery, OnDrop},
     layout::ShardKeys,
-    oldest_first::{DuePeek, first_peek_len, peek_len, takes_per_shard},
-    state::{DictState, NEVER, lease_micros},
+    oldest_first::{DuePeek, first_peek_len, peek_len, take_counts},
+    state::{DictState, NO_DEADLINE, lease_micros},
 };
 use crate::redis::{Error, keyspace::few_at_once};
 
-/// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
-/// that a client gives it is none.
+/// Number of value bytes after which a script stops. The server executes nothing else in the meantime, and a reply that
+/// takes longer than the client's timeout would be lost.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What is done with what is due.
+/// Purpose for which entries are collected.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Collect {
-    /// What is out only once it is [confirmed](DictState::confirm).
+pub(super) enum CollectMode {
+    /// Entries are removed once they are [confirmed](DictState::confirm).
     Take,
     Claim {
         lease: Duration,
     },
-    /// As `Take`, of what is dead.
+    /// As `Take`, for dead letters.
     TakeDead,
 }
 
-/// What one round gave.
+/// Result of one round.
 pub(super) struct Round {
     pub(super) entries: Vec<Delivery>,
-    /// In how long the next is due.
+    /// Time until the next entry is due.
     pub(super) wait: Option<Duration>,
-    /// Whether there is nothing more to be had.
-    pub(super) is_over: bool,
-    /// What shards said that gave nothing.
+    /// True if there are no more entries to collect.
+    pub(super) is_last: bool,
+    /// Error of a shard, if one failed.
     pub(super) failure: Option<Error>,
 }
 
-/// What one script gave.
+/// Result of one script.
 struct Batch {
     entries: Vec<Delivery>,
-    /// Whether there may be more of what it was asked for.
+    /// True if the reply reached its maximum size, so that there may be more entries.
     is_cut: bool,
-    /// Whether it met anything due, be it no entry.
-    has_met: bool,
+    /// True if the script found due members of the index, even if none was an entry.
+    found_any: bool,
 }
 
-/// For each shard, until when what is due counts: of what became due when a call had begun, nothing. Else it would not
-/// end while a lease of zero gives back what it claims, or busy setters add what is due at once.
+/// Latest deadline by shard that counts as due: nothing that became due after the call began. Otherwise, a call might
+/// not end while its own zero leases expire, or while others set entries that are due immediately.
 pub(super) type Horizon = Vec<i64>;
 
 impl DictState {
     pub(super) fn horizon(&self) -> Horizon {
-        vec![NEVER as i64; self.layout.shards().len()]
+        vec![NO_DEADLINE as i64; self.layout.shards().len()]
     }
 
-    /// At most `room` of what is due, among them the oldest.
+    /// Collects at most `limit` due entries, including the oldest.
     pub(super) async fn collect(
         self: Arc<Self>,
-        how: Collect,
-        room: usize,
+        how: CollectMode,
+        limit: usize,
         mut horizon: Horizon,
     ) -> Result<(Round, Horizon), Error> {
         let shards = self.layout.shards().len();
-        let (few, many) = (first_peek_len(room, shards), peek_len(room, shards));
+        let (few, many) = (first_peek_len(limit, shards), peek_len(limit, shards));
         let (mut peeks, mut failure) = self.peek_all(how, &horizon, few).await;
-        let (mut takes, mut is_all) = takes_per_shard(&peeks, room);
-        // Only now it is known that not all is to be had, so that the order counts.
+        let (mut takes, mut is_all) = take_counts(&peeks, limit);
+        // Not all due entries fit, so that their order matters: peek at more deadlines.
         if !is_all && few < many {
             (peeks, failure) = self.peek_all(how, &horizon, many).await;
-            (takes, is_all) = takes_per_shard(&peeks, room);
+            (takes, is_all) = take_counts(&peeks, limit);
         }
         let wait = peeks.iter().flatten().filter_map(|peek| peek.wait).min();
         for (latest, peek) in horizon.iter_mut().zip(&peeks) {
@@ -84,15 +84,15 @@ impl DictState {
         let batches = self.layout.shards().iter().zip(horizon.iter().zip(&takes));
         let batches = batches.filter(|(_, (_, take))| **take > 0);
         let batches =
-            batches.map(|(shard, (latest, take))| self.lend_from(shard, how, *latest, *take));
+            batches.map(|(shard, (latest, take))| self.lease_from(shard, how, *latest, *take));
         let mut entries = Vec::new();
-        let (mut is_cut, mut has_met) = (false, false);
+        let (mut is_cut, mut found_any) = (false, false);
         for batch in few_at_once(batches).await {
             match batch {
                 Ok(batch) => {
                     entries.extend(batch.entries);
                     is_cut |= batch.is_cut;
-                    has_met |= batch.has_met;
+                    found_any |= batch.found_any;
                 }
                 Err(error) => failure = Some(error),
             }
@@ -102,15 +102,15 @@ impl DictState {
         {
             return Err(error);
         }
-        // With none of what was seen, others were faster: they have it, and what is left may be theirs too.
-        let is_over = !is_cut && (is_all || !has_met);
-        Ok((Round { entries, wait, is_over, failure }, horizon))
+        // If no script found anything that was seen in the peek, other callers took it, and may be taking the rest.
+        let is_last = !is_cut && (is_all || !found_any);
+        Ok((Round { entries, wait, is_last, failure }, horizon))
     }
 
-    /// What each shard has due, with up to `count` deadlines of it; and one of the errors, if there are some.
+    /// Peeks into each shard for up to `count` deadlines. Also returns the last of the errors, if any.
     async fn peek_all(
         &self,
-        how: Collect,
+        how: CollectMode,
         horizon: &Horizon,
         count: usize,
     ) -> (Vec<Option<DuePeek>>, Option<Error>) {
@@ -134,25 +134,25 @@ impl DictState {
         (peeks.collect(), failure)
     }
 
-    /// Up to `count` entries that a shard has due.
-    async fn lend_from(
+    /// Leases up to `count` due entries of a shard.
+    async fn lease_from(
         self: &Arc<Self>,
         shard: &ShardKeys,
-        how: Collect,
+        how: CollectMode,
         latest: i64,
         count: usize,
     ) -> Result<Batch, Error> {
         let lease = match how {
-            Collect::Claim { lease } => lease,
-            Collect::Take | Collect::TakeDead => self.take_lease(),
+            CollectMode::Claim { lease } => lease,
+            CollectMode::Take | CollectMode::TakeDead => self.take_lease(),
         };
-        let call = self.shard_call(shard, |scripts| &scripts.lend).arg(latest).arg(count);
+        let call = self.shard_call(shard, |scripts| &scripts.lease).arg(latest).arg(count);
         let call = call.arg(BATCH_BYTES).arg(lease_micros(lease)).arg(how.name());
         let call = call.arg(match self.retries.max_attempts {
             u32::MAX => 0,
             most => most,
         });
-        // Once: what a lost answer held is lent already, and the second time more would be.
+        // Sent once: the entries of a lost reply are leased already, and a retry would lease others.
         let answer: Vec<u8> = match call.send_once(&self.client.for_batches()).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.name_wrong_type(error, shard, None).await),
@@ -160,7 +160,7 @@ impl DictState {
         let BatchReply { keys_and_scores, values, lease_ends_after, attempts, is_cut } =
             BatchReply::decode(&answer, &shard.index)?;
         let mut keys_and_scores = keys_and_scores.into_iter().map(|PackedReply(part)| part);
-        let has_met = !values.is_empty();
+        let found_any = !values.is_empty();
         let mut entries = Vec::with_capacity(values.len());
         for ((PackedReply(value), attempts), number) in values.into_iter().zip(attempts).zip(1..) {
             let (Some(Reply::BulkString(key)), Some(Reply::BulkString(score))) =
@@ -168,7 +168,7 @@ impl DictState {
             else {
                 break;
             };
-            // It had no record any more, so it was no entry; or it has just died.
+            // The record was missing, so there was no entry, or the entry has just become a dead letter.
             if matches!(value, Reply::Nil) {
                 continue;
             }
@@ -178,12 +178,12 @@ impl DictState {
             (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
             entries.push(entry);
         }
-        Ok(Batch { entries, is_cut, has_met })
+        Ok(Batch { entries, is_cut, found_any })
     }
 }
 
-impl Collect {
-    /// As scripts call it.
+impl CollectMode {
+    /// Returns the name that the scripts use.
     fn name(self) -> &'static str {
         match self {
             Self::Take => "TAKE",

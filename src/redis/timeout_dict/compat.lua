@@ -1,13 +1,13 @@
--- The layout of dictionaries that the original class writes too (`compat`); sharded.lua is the other. Changes
--- nothing by itself; prelude.lua follows.
+-- Layout of dictionaries that are shared with the original class (`compat`); sharded.lua is the other. Changes nothing
+-- by itself; prelude.lua follows.
 --
--- A record is a hash, whose key is that of the entry. Scores are seconds since the Unix epoch. Nothing is dead, and
--- failures are not counted: the original would not know what it has to reset.
+-- A record is a hash at the key of the entry. Scores are seconds since the Unix epoch. Failures are not counted and
+-- there are no dead letters, because the original class would not reset them.
 
 local dead
 local TYPE = 'hash'
--- A timer without data is one of the original's programs, which may be about to give it some: it is not ours to take
--- away.
+-- A deadline without data was written by an original program, which may be about to write the data. So it is not
+-- deleted.
 local KEEPS_ORPHANS = true
 
 local function score(micros)
@@ -18,19 +18,19 @@ local function micros(score)
   return math.floor(tonumber(score) * 1000000 + 0.5)
 end
 
--- The original's scores are even and odd: which is a lease can't be told by them.
-local function is_lent()
+-- The original's scores may be odd, so that leases cannot be told apart by their scores.
+local function is_leased()
   return false
 end
 
-local is_claimed = is_lent
+local is_claimed = is_leased
 
 local function read(name)
   local fields = redis.call('HGETALL', name)
   return #fields > 0 and fields
 end
 
-local function look(name)
+local function read_for_lease(name)
   local fields, size = redis.pcall('HGETALL', name), 0
   if fields.err then
     return 1, 0
@@ -41,19 +41,19 @@ local function look(name)
   return #fields > 0 and fields, size
 end
 
-local function has(name)
+local function exists(name)
   return redis.call('HLEN', name) > 0
 end
 
 local function write(name, first)
   redis.call('DEL', name)
-  -- In parts, since so many fit on Lua's stack.
+  -- In batches, because `unpack` is limited by the size of Lua's stack.
   for from = first, #ARGV, 1000 do
     redis.call('HSET', name, unpack(ARGV, from, math.min(from + 999, #ARGV)))
   end
 end
 
-local function death_of() end
+local function dead_since() end
 
 local function failures_of()
   return {}
@@ -61,4 +61,4 @@ end
 
 local function fail() end
 
-local function forget() end
+local function clear_failures() end

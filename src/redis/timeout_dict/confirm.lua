@@ -1,21 +1,21 @@
--- Takes out entries that were lent to a take, as whoever took them has them. Others of them it hides: they are due
--- again in a while.
+-- Removes entries that were leased for a take, after the client has received them. Hides other entries, so that they
+-- are due again in a while.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
--- ARGV[2]         in how many microseconds the others are due again
--- ARGV[3]         how many entries follow that are taken, each its key and the number of its lease
--- ARGV[4]         and what follows: these, and then the others
--- Returns for each that is taken 1 where it is out now, 2 where it was out before, and nobody else can have been given
--- it; 0 where the lease is over or void.
+-- ARGV[2]         in how many microseconds the hidden entries are due again
+-- ARGV[3]         number of taken entries that follow, each as its key and the end of its lease
+-- ARGV[4]         and the following: the taken entries, then the hidden ones
+-- Returns for each taken entry 1 if it was removed now; 2 if it was missing, so that no other client can have taken it
+-- since; 0 if its lease has expired or is void.
 
 local taken, records, outcome = {}, {}, {}
 local others = 4 + 2 * ARGV[3]
--- A lease that is over is none, though nobody else may have the entry yet: who asked may have given up.
+-- An expired lease is refused even if no other client has the entry, because the client may have given up by then.
 for at = 4, others - 1, 2 do
   local key, number = ARGV[at], tonumber(ARGV[at + 1])
   if now >= number then
     outcome[#outcome + 1] = 0
-  elseif lease_in(key, number) and has(record_prefix .. key) then
+  elseif set_of_lease(key, number) and exists(record_prefix .. key) then
     taken[#taken + 1], records[#records + 1] = key, record_prefix .. key
     outcome[#outcome + 1] = 1
   else
@@ -24,11 +24,11 @@ for at = 4, others - 1, 2 do
 end
 if #taken > 0 then
   redis.call('ZREM', index, unpack(taken))
-  forget(taken)
+  clear_failures(taken)
   redis.call('UNLINK', unpack(records))
 end
 for at = others, #ARGV, 2 do
-  local set = lease_in(ARGV[at], tonumber(ARGV[at + 1]))
+  local set = set_of_lease(ARGV[at], tonumber(ARGV[at + 1]))
   if set then
     redis.call('ZADD', set, deadline_in(ARGV[2]), ARGV[at])
   end

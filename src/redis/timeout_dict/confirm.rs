@@ -1,5 +1,5 @@
-//! The second half of a take. What it got it was only lent, for a moment: here it says that it has it. So what a lost
-//! answer held comes back by itself, and only what is confirmed is out.
+//! Second half of a take. The entries were only leased for a short time, and are removed when the client confirms that
+//! it received them. So the entries of a lost reply become due again by themselves.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use tokio::time::Instant;
 
 use super::{
     delivery::{Delivery, OnDrop},
-    state::{DUE_AGAIN, DictState, micros},
+    state::{DictState, UNREADABLE_DELAY, micros},
 };
 use crate::redis::Error;
 
-/// What `confirm.lua` says of an entry that it takes out, and of one that it finds gone.
-const IS_OUT: u32 = 1;
-const WAS_OUT: u32 = 2;
+/// Results of `confirm.lua` for an entry that it removed, and for one that was missing already.
+const REMOVED_NOW: u32 = 1;
+const REMOVED_EARLIER: u32 = 2;
 
 impl DictState {
-    /// Takes out what a take was lent until `until` at the latest, and hides `culprits` for a while. For each of `taken`
-    /// it returns it where it is out, and nobody else's; and one of the errors, if there are some.
+    /// Removes entries that were leased for a take until `until` at the latest, and hides `unreadable` entries for a
+    /// while. Returns each of `taken` if it was removed for this caller, and the last of the errors, if any.
     pub(super) async fn confirm(
         self: Arc<Self>,
         taken: Vec<Delivery>,
-        culprits: Vec<Delivery>,
+        unreadable: Vec<Delivery>,
         until: Instant,
     ) -> (Vec<Option<Delivery>>, Option<Error>) {
         let shards = self.layout.shards().len();
@@ -30,7 +30,7 @@ impl DictState {
         for (at, entry) in taken.into_iter().enumerate() {
             by_shard[self.layout.shard_index(&entry.key)].0.push((at, entry));
         }
-        for entry in culprits {
+        for entry in unreadable {
             by_shard[self.layout.shard_index(&entry.key)].1.push(entry);
         }
         let count = by_shard.iter().map(|(taken, _)| taken.len()).sum();
@@ -38,15 +38,16 @@ impl DictState {
         let mut failure = None;
         let shards = by_shard.into_iter().enumerate();
         let shards =
-            shards.filter(|(_, (taken, culprits))| !taken.is_empty() || !culprits.is_empty());
-        let outcomes = shards.map(async |(shard, (mut taken, mut culprits))| {
-            // Whatever happens: where the answer is lost, nobody knows whether they are out.
-            let outcome = self.confirm_in(shard, &taken, &culprits, until).await;
-            culprits.iter_mut().for_each(Delivery::disarm);
+            shards.filter(|(_, (taken, unreadable))| !taken.is_empty() || !unreadable.is_empty());
+        let outcomes = shards.map(async |(shard, (mut taken, mut unreadable))| {
+            // Disarmed below whatever the outcome: if the reply is lost, it is unknown whether they were removed, and if
+            // they were not, their leases expire.
+            let outcome = self.confirm_in(shard, &taken, &unreadable, until).await;
+            unreadable.iter_mut().for_each(Delivery::disarm);
             match &outcome {
                 Ok(outcome) => {
                     for ((_, entry), is_out) in taken.iter_mut().zip(outcome) {
-                        if *is_out { entry.is_out() } else { entry.disarm() }
+                        if *is_out { entry.mark_removed() } else { entry.disarm() }
                     }
                 }
                 Err(_) => taken.iter_mut().for_each(|(_, entry)| entry.disarm()),
@@ -66,25 +67,27 @@ impl DictState {
         &self,
         shard: usize,
         taken: &[(usize, Delivery)],
-        culprits: &[Delivery],
+        unreadable: &[Delivery],
         until: Instant,
     ) -> Result<Vec<bool>, Error> {
         let shard = &self.layout.shards()[shard];
         let mut is_first = true;
         loop {
             let call = self.shard_call(shard, |scripts| &scripts.confirm);
-            let call = call.arg(micros(DUE_AGAIN)).arg(taken.len());
-            let entries = taken.iter().map(|(_, entry)| entry).chain(culprits);
+            let call = call.arg(micros(UNREADABLE_DELAY)).arg(taken.len());
+            let entries = taken.iter().map(|(_, entry)| entry).chain(unreadable);
             let call = entries.fold(call, |call, entry| {
                 call.arg(&entry.key).arg(entry.lease_end().unwrap_or_default())
             });
             match call.send_once::<Vec<u32>>(&self.client).await {
-                // What was gone before the first time somebody else has removed; later, it was this call's doing.
+                // In the first attempt, a missing entry was removed by another client. In a retry, the lost attempt may
+                // have removed it: its lease is still valid, so no other client could take it.
                 Ok(outcome) => {
-                    let is_out = |was: u32| was == IS_OUT || was == WAS_OUT && !is_first;
+                    let is_out =
+                        |was: u32| was == REMOVED_NOW || was == REMOVED_EARLIER && !is_first;
                     return Ok(outcome.into_iter().map(is_out).collect());
                 }
-                // Once the lease is over, the server would refuse.
+                // Retried until the lease ends, after which the script would refuse.
                 Err(Error::Unanswered(_)) if Instant::now() < until => is_first = false,
                 Err(error) => return Err(self.name_wrong_type(error, shard, None).await),
             }

@@ -1,11 +1,11 @@
-//! What users do with entries that failed too often.
+//! Methods on dead letters: entries that failed too often.
 
 use std::{borrow::Borrow, time::Duration};
 
 use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{TimeoutDict, collect::Collect, state::micros};
+use super::{TimeoutDict, collect::CollectMode, state::micros};
 use crate::redis::Error;
 
 impl<K, V> TimeoutDict<K, V>
@@ -13,13 +13,13 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// Takes out at most `max` entries that are dead, the one first that died first: at most once, as
+    /// Removes and returns at most `max` dead letters, oldest first; at most once, as
     /// [`take_expired`](Self::take_expired).
     ///
-    /// An entry is dead when claims on it failed as often as
-    /// [`max_attempts`](super::TimeoutDictBuilder::max_attempts) says, by whatever end but [`Claim::ack`]. A claim
-    /// whose lease is over is not void yet: who is late may still ack a dead entry, and so takes it out. Nothing is ever
-    /// dead where the dictionary is shared with the [original](Self::compat).
+    /// An entry becomes a dead letter when it has failed [`max_attempts`](super::TimeoutDictBuilder::max_attempts)
+    /// times; every end of a claim except [`Claim::ack`] is a failure. A claim whose lease has expired is not void yet:
+    /// a late caller may still ack a dead letter, which removes it. A dictionary shared with the
+    /// [original](Self::compat) has no dead letters.
     ///
     /// [`Claim::ack`]: super::Claim::ack
     ///
@@ -28,13 +28,13 @@ where
     /// As [`take_expired`](Self::take_expired).
     pub async fn take_dead(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         match self.state.layout.has_dead() {
-            true => self.take(Collect::TakeDead, max).await,
+            true => self.take(CollectMode::TakeDead, max).await,
             false => Ok(Vec::new()),
         }
     }
 
-    /// Lets the entry of `key`, which is dead, be due in `ttl`, as if it had never failed; false where there is none,
-    /// or it is not dead.
+    /// Makes the dead letter of `key` an entry that is due in `ttl` and has no failures. Returns false if `key` has no
+    /// entry or the entry is not a dead letter.
     pub async fn revive<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -47,7 +47,7 @@ where
 }
 
 impl<K, V> TimeoutDict<K, V> {
-    /// How many entries are dead. As [`len`](Self::len), sixteen scripts in one round trip.
+    /// Returns the number of dead letters. As [`len`](Self::len), it takes 16 scripts in one round trip.
     pub async fn dead_len(&self) -> Result<usize, Error> {
         if !self.state.layout.has_dead() {
             return Ok(0);

@@ -1,5 +1,5 @@
-//! An entry on its way from the server to the caller, and its way back: what was taken or claimed and reaches
-//! nobody, since the caller gave up or a claim is dropped, goes back by itself.
+//! An entry on its way from the server to the caller. If it does not reach the caller, because the call or the claim
+//! was dropped, it is returned to the server.
 
 use std::{mem, sync::Arc};
 
@@ -9,18 +9,18 @@ use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
 use super::state::DictState;
 use crate::redis::Error;
 
-/// An entry that was taken or claimed. To drop it does what [`OnDrop`] says.
+/// A taken or claimed entry. Dropping it does what [`OnDrop`] says.
 pub(super) struct Delivery {
     pub(super) state: Arc<DictState>,
     pub(super) key: Vec<u8>,
-    /// When it was due, in the index' scores.
+    /// Score that it had in the index: its deadline.
     pub(super) due: f64,
-    /// Which attempt it is.
+    /// Number of the attempt, from 1.
     pub(super) attempts: u32,
-    /// As the script gave it; nothing where a claim has it in its own form.
+    /// Value as returned by the script; `Nil` once a claim holds the decoded value.
     pub(super) value: Reply,
     pub(super) on_drop: OnDrop,
-    /// On which it goes back: it may be dropped on a thread that has none.
+    /// Runtime on which it is returned, since it may be dropped on a thread without one.
     runtime: Handle,
 }
 
@@ -28,11 +28,12 @@ pub(super) struct Delivery {
 pub(super) enum OnDrop {
     #[default]
     Nothing,
-    /// It was taken out, and is put back as it was.
-    PutBack { was: Vec<u8> },
-    /// It was lent, and nobody has heard of it: it has the score again that it had.
+    /// The entry was removed, and is put back in its former state.
+    PutBack { saved: Vec<u8> },
+    /// The entry was leased but the caller has not received it: it gets its former score again.
     GiveBack { lease_end: i64, score: Vec<u8> },
-    /// Somebody has its claim, which fails. An extension has the claim's number until it knows the next one.
+    /// The caller has a claim, which fails. The mutex is locked during an extension, which changes the end of the
+    /// lease.
     Fail { lease_end: Arc<Mutex<i64>> },
 }
 
@@ -42,7 +43,7 @@ impl Delivery {
         Self { state, key, due: 0.0, attempts: 1, value, on_drop, runtime }
     }
 
-    /// The number of its lease, which nobody has heard of.
+    /// Returns the end of its lease, if the caller has not received it.
     pub(super) fn lease_end(&self) -> Option<i64> {
         match self.on_drop {
             OnDrop::GiveBack { lease_end, .. } => Some(lease_end),
@@ -50,28 +51,28 @@ impl Delivery {
         }
     }
 
-    /// It was lent to a take, and is out now.
-    pub(super) fn is_out(&mut self) {
+    /// Marks an entry that was leased for a take as removed.
+    pub(super) fn mark_removed(&mut self) {
         if let OnDrop::GiveBack { score, .. } = &self.on_drop {
             let failures = self.attempts.saturating_sub(1).to_string();
-            let was = [&score[..], b" ", failures.as_bytes(), b" -"].concat();
-            self.on_drop = OnDrop::PutBack { was };
+            let saved = [&score[..], b" ", failures.as_bytes(), b" -"].concat();
+            self.on_drop = OnDrop::PutBack { saved };
         }
     }
 
-    /// It has reached who wanted it, or has gone its way.
+    /// Makes dropping it do nothing, because the caller has received it or the server needs no report.
     pub(super) fn disarm(&mut self) {
         self.on_drop = OnDrop::Nothing;
     }
 
-    /// Lets it go back, and waits until it has.
+    /// Returns it to the server and waits for the reply.
     pub(super) async fn send_back(mut self) {
         if let Some(task) = self.spawn_send_back() {
             let _ = task.await;
         }
     }
 
-    /// By a task, as nobody who drops it can wait.
+    /// In a task, because `Drop` cannot wait.
     fn spawn_send_back(&mut self) -> Option<JoinHandle<()>> {
         let on_drop = mem::take(&mut self.on_drop);
         if matches!(on_drop, OnDrop::Nothing) {
@@ -95,24 +96,34 @@ async fn send_back(
     on_drop: OnDrop,
     attempts: u32,
 ) {
+    let is_removed = matches!(on_drop, OnDrop::PutBack { .. });
     let outcome = match on_drop {
         OnDrop::Nothing => Ok(()),
-        OnDrop::PutBack { was } => state.put_back(&key, &was, &value).await,
+        OnDrop::PutBack { saved } => state.put_back(&key, &saved, &value).await,
         OnDrop::GiveBack { lease_end, score } => state.give_back(&key, lease_end, &score).await,
         OnDrop::Fail { lease_end } => {
-            // After an extension that is under way, which makes the number another.
+            // Waits for an extension in progress, which changes the end of the lease.
             let lease_end = *lease_end.lock().await;
             state.fail(&key, lease_end, None, attempts).await.map(drop)
         }
     };
     if let Err(error) = outcome {
         let error: &dyn std::error::Error = &error;
-        tracing::warn!(error, key = %String::from_utf8_lossy(&key), "an entry did not go back");
+        // The key of the entry is not logged, since it may be a secret.
+        let dict = &*state.name;
+        match is_removed {
+            true => tracing::warn!(dict, error, "failed to put back a removed entry"),
+            false => tracing::warn!(
+                dict,
+                error,
+                "failed to return a claimed entry; it becomes due again when its lease expires"
+            ),
+        }
     }
 }
 
-/// Carries a future to its end, also where the caller gives up: an answer that nobody reads would hold entries
-/// that nobody knows of, and so can't go back.
+/// Runs a future to completion in a task, even if the caller is dropped. Otherwise, the entries of a reply that no task
+/// reads would stay leased, and could not be returned.
 pub(super) async fn run_to_end<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
@@ -120,7 +131,7 @@ pub(super) async fn run_to_end<T: Send + 'static>(
         Ok(outcome) => outcome,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime shuts down, and this future with it.
+            // Cancelled by the shutdown of the runtime, which drops this future, too.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,4 +1,4 @@
-//! What is due: taken at most once, or claimed at least once; at once, or as soon as there is something.
+//! Methods that take or claim due entries, immediately or by waiting for the next one.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tokio::time::{Instant, sleep};
 use super::{
     TimeoutDict,
     claim::Claim,
-    collect::Collect,
+    collect::CollectMode,
     delivery::{Delivery, run_to_end},
 };
 use crate::redis::Error;
 
-/// An entry as the caller's types, which goes back until it is the caller's.
+/// A decoded entry, whose delivery returns it to the server unless the caller gets it.
 type Entry<K, V> = (K, V, Delivery);
 
 impl<K, V> TimeoutDict<K, V>
@@ -21,33 +21,35 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// Takes out at most `max` entries that are due, the [oldest first](#order): at most once, as they are
-    /// lost where the caller is.
+    /// Removes and returns at most `max` due entries, the [oldest first](#order). Entries are delivered at most once:
+    /// they are lost if the caller crashes.
     ///
-    /// What it takes it is first lent for a moment, twice the client's timeout and ten seconds at most, and says then that
-    /// it has it. So what an answer held that was lost or too slow comes again by itself after that, and the entries that
-    /// come with an error of the server are none. Only where the very last answer is lost, for as long, nobody knows.
+    /// The call first leases the entries, for twice the client's timeout but at most ten seconds, and then confirms
+    /// that it received them. So the entries of a lost or late reply become due again after the lease, and a call that
+    /// returns an error has taken nothing. Only if the reply to the confirmation is lost until the lease ends is the
+    /// outcome unknown.
     ///
     /// # Cancel safety
     ///
-    /// What a call that is dropped has taken goes back by itself, in a moment, with the deadline that it had.
-    /// It is lost where the process or the runtime ends first.
+    /// If the future is dropped, a task returns the entries that it has taken, with their deadlines. They are lost if
+    /// the process or the runtime ends before that.
     #[doc(alias = "ZPOPMIN")]
     pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
-        self.take(Collect::Take, max).await
+        self.take(CollectMode::Take, max).await
     }
 
-    /// Lends at most `max` entries that are due for `lease`, the [oldest first](#order): at least once, as what
-    /// is not acked by then comes again.
+    /// Leases at most `max` due entries for `lease`, the [oldest first](#order). Entries are delivered at least once:
+    /// an entry that is not acked within the lease is delivered again.
     ///
-    /// Each entry comes as a [`Claim`], which is ended by [`Claim::ack`] when the work is done. A claim that
-    /// is dropped, because of an error, a panic or the end of its task, has failed: its entry is due again after a
-    /// [backoff](super::TimeoutDictBuilder::backoff). That of a process that was killed comes again when the lease is
-    /// over, at once. A lease of more than 35 years is over after those; one of zero is at once.
+    /// Each entry is returned as a [`Claim`], to be ended by [`Claim::ack`] when the work is done. A claim that is
+    /// dropped, because of an error, a panic or the end of its task, has failed: its entry is due again after a
+    /// [backoff](super::TimeoutDictBuilder::backoff). If the process crashes, the entry is due again as soon as the
+    /// lease expires. A lease is at most 35 years long; a lease of zero expires immediately.
     ///
     /// # Cancel safety
     ///
-    /// What a call that is dropped has claimed goes back by itself, in a moment, or when the lease is over.
+    /// If the future is dropped, a task returns the entries that it has claimed. If that fails, they are due again when
+    /// the lease expires.
     ///
     /// ```no_run
     /// # async fn f(logins: fleeting::redis::TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
@@ -58,7 +60,7 @@ where
     /// for claim in &claims {
     ///     println!("{} failed {} times", claim.key(), claim.value());
     /// }
-    /// // In one round trip or two, not in a hundred.
+    /// // Sent together: one round trip or two instead of a hundred.
     /// try_join_all(claims.into_iter().map(|claim| claim.ack())).await?;
     /// # Ok(())
     /// # }
@@ -68,43 +70,43 @@ where
         max: usize,
         lease: Duration,
     ) -> Result<Vec<Claim<K, V>>, Error> {
-        let (entries, _) = self.collect(Collect::Claim { lease }, max).await?;
-        Ok(entries.into_iter().map(claimed).collect())
+        let (entries, _) = self.collect(CollectMode::Claim { lease }, max).await?;
+        Ok(entries.into_iter().map(into_claim).collect())
     }
 
-    /// Waits until an entry is due, and takes it out: at most once, as [`take_expired`](Self::take_expired).
+    /// Waits until an entry is due, removes it and returns it; at most once, as [`take_expired`](Self::take_expired).
     ///
-    /// It asks the server, sleeps until the first deadline or end of a lease that there is, and asks again; it
-    /// never sleeps longer than [`ask_every`](super::TimeoutDictBuilder::ask_every), since others may set something
-    /// sooner. Who waits on this handle or a clone of it, here or in [`next_claim`](Self::next_claim), is
-    /// served in the order of asking, and only the first of them asks the server.
+    /// The call asks the server, sleeps until the earliest deadline or end of a lease, and asks again. It sleeps for at
+    /// most [`ask_every`](super::TimeoutDictBuilder::ask_every), because other processes may set entries with earlier
+    /// deadlines. Waiters on this handle or its clones, here or in [`next_claim`](Self::next_claim), are served in FIFO
+    /// order, and only the first one asks the server.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, as [`take_expired`](Self::take_expired); those behind move up. A future that has waited, and is kept
-    /// without being polled, holds them up.
+    /// Cancel safe, as [`take_expired`](Self::take_expired); the next waiter takes its place. A future that has begun
+    /// to wait but is no longer polled blocks the waiters behind it.
     pub async fn next_expired(&self) -> Result<(K, V), Error> {
-        self.next(Collect::Take).await.map(taken)
+        self.next(CollectMode::Take).await.map(into_taken)
     }
 
-    /// Waits until an entry is due, and lends it for `lease`: at least once, as
+    /// Waits until an entry is due and leases it for `lease`; at least once, as
     /// [`claim_expired`](Self::claim_expired). Otherwise as [`next_expired`](Self::next_expired).
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, as [`claim_expired`](Self::claim_expired); those behind move up. A future that has waited, and is kept
-    /// without being polled, holds them up.
+    /// Cancel safe, as [`claim_expired`](Self::claim_expired); the next waiter takes its place. A future that has begun
+    /// to wait but is no longer polled blocks the waiters behind it.
     pub async fn next_claim(&self, lease: Duration) -> Result<Claim<K, V>, Error> {
-        self.next(Collect::Claim { lease }).await.map(claimed)
+        self.next(CollectMode::Claim { lease }).await.map(into_claim)
     }
 
-    pub(super) async fn take(&self, how: Collect, max: usize) -> Result<Vec<(K, V)>, Error> {
+    pub(super) async fn take(&self, how: CollectMode, max: usize) -> Result<Vec<(K, V)>, Error> {
         let (entries, _) = self.collect(how, max).await?;
-        Ok(entries.into_iter().map(taken).collect())
+        Ok(entries.into_iter().map(into_taken).collect())
     }
 
-    async fn next(&self, how: Collect) -> Result<Entry<K, V>, Error> {
-        let _first = self.state.waiting.lock().await;
+    async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
+        let _turn = self.state.turn.lock().await;
         loop {
             let (mut entries, wait) = self.collect(how, 1).await?;
             if let Some(first) = entries.pop() {
@@ -115,12 +117,12 @@ where
         }
     }
 
-    /// At most `max` of what is due and can be read, the oldest first; and in how long the next is due.
+    /// Returns at most `max` due entries that can be decoded, oldest first, and the time until the next is due.
     ///
-    /// Round after round: each is carried to its end, also where the caller gives up, and what it gave goes back then.
+    /// Each round runs to completion even if the caller is dropped, and then returns its entries.
     async fn collect(
         &self,
-        how: Collect,
+        how: CollectMode,
         max: usize,
     ) -> Result<(Vec<Entry<K, V>>, Option<Duration>), Error> {
         let mut horizon = self.state.horizon();
@@ -140,42 +142,46 @@ where
                     break;
                 }
             };
-            let (good, mut culprits, error) = self.decode_all(round.entries);
+            let (good, mut unreadable, error) = self.decode_all(round.entries);
             failure = failure.or(error).or(round.failure);
-            if let Collect::Claim { .. } = how {
-                // They stay lent until the lease is over.
-                culprits.iter_mut().for_each(Delivery::disarm);
+            if let CollectMode::Claim { .. } = how {
+                // They stay leased, which hides them from other calls until the lease expires.
+                unreadable.iter_mut().for_each(Delivery::disarm);
                 entries.extend(good);
             } else {
                 let until = begin + self.state.take_lease();
-                let (confirmed, error) = self.confirm(good, culprits, until).await;
+                let (confirmed, error) = self.confirm(good, unreadable, until).await;
                 entries.extend(confirmed);
                 failure = failure.or(error);
             }
             next = round.wait;
-            if round.is_over {
+            if round.is_last {
                 break;
             }
         }
-        // Shards and rounds give each what is oldest in them.
+        // Shards and rounds each return their oldest entries first: merge them.
         entries.sort_by(|one, other| f64::total_cmp(&one.2.due, &other.2.due));
         match failure {
             Some(error) if entries.is_empty() => Err(error),
-            // What was had is the caller's: an error would send it back.
+            // The collected entries go to the caller. Returning the error would send them back.
             Some(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "some of what is due could not be had");
+                tracing::warn!(
+                    dict = self.state.name,
+                    error,
+                    "failed to collect some of the due entries"
+                );
                 Ok((entries, next))
             }
             None => Ok((entries, next)),
         }
     }
 
-    /// Those of a take that are out now.
+    /// Confirms a take, and returns the entries that were removed for this caller.
     async fn confirm(
         &self,
         entries: Vec<Entry<K, V>>,
-        culprits: Vec<Delivery>,
+        unreadable: Vec<Delivery>,
         until: Instant,
     ) -> (Vec<Entry<K, V>>, Option<Error>) {
         let mut read = Vec::with_capacity(entries.len());
@@ -184,10 +190,10 @@ where
             read.push((key, value));
             deliveries.push(delivery);
         }
-        if deliveries.is_empty() && culprits.is_empty() {
+        if deliveries.is_empty() && unreadable.is_empty() {
             return (Vec::new(), None);
         }
-        let confirm = self.state.clone().confirm(deliveries, culprits, until);
+        let confirm = self.state.clone().confirm(deliveries, unreadable, until);
         match run_to_end(async { Ok(confirm.await) }).await {
             Ok((confirmed, failure)) => {
                 let read = read.into_iter().zip(confirmed);
@@ -198,20 +204,20 @@ where
         }
     }
 
-    /// What can be read, what can't, and why not the first of these.
+    /// Decodes a batch. Returns the entries, the deliveries that cannot be decoded, and the first error.
     fn decode_all(&self, batch: Vec<Delivery>) -> (Vec<Entry<K, V>>, Vec<Delivery>, Option<Error>) {
         let mut entries = Vec::with_capacity(batch.len());
-        let (mut culprits, mut why) = (Vec::new(), None);
+        let (mut unreadable, mut why) = (Vec::new(), None);
         for delivery in batch {
             match self.decode_one(&delivery) {
                 Ok((key, value)) => entries.push((key, value, delivery)),
                 Err(error) => {
-                    culprits.push(delivery);
+                    unreadable.push(delivery);
                     why = why.or(Some(error));
                 }
             }
         }
-        (entries, culprits, why)
+        (entries, unreadable, why)
     }
 
     fn decode_one(&self, delivery: &Delivery) -> Result<(K, V), Error> {
@@ -220,11 +226,11 @@ where
     }
 }
 
-fn taken<K, V>((key, value, mut delivery): Entry<K, V>) -> (K, V) {
+fn into_taken<K, V>((key, value, mut delivery): Entry<K, V>) -> (K, V) {
     delivery.disarm();
     (key, value)
 }
 
-fn claimed<K, V>((key, value, delivery): Entry<K, V>) -> Claim<K, V> {
+fn into_claim<K, V>((key, value, delivery): Entry<K, V>) -> Claim<K, V> {
     Claim::new(key, value, delivery)
 }

@@ -1,14 +1,14 @@
--- Gives a lease another end, where the claim is not void.
+-- Changes the end of a lease, unless the claim is void.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
 -- ARGV[3]         the claim: the end of its lease
--- ARGV[4]         the lease from now on, in microseconds
--- Returns the new end, which is the claim from now on; or false.
+-- ARGV[4]         the new lease in microseconds from now
+-- Returns the new end, which identifies the claim from now on; or false.
 
 local key = ARGV[2]
-local set = lease_in(key, tonumber(ARGV[3]))
-if not set or not has(KEYS[#KEYS]) then
+local set = set_of_lease(key, tonumber(ARGV[3]))
+if not set or not exists(KEYS[#KEYS]) then
   return false
 end
 local lease_end = lease_end_in(ARGV[4], CLAIM)

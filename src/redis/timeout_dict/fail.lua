@@ -1,15 +1,15 @@
--- Ends a claim that was not acked, where it is not void: its entry is due again later, and has failed once more. The
--- last time that there may be it is dead.
+-- Ends a claim as failed, unless it is void: the entry is due again later, with one more failure. After the last
+-- allowed attempt, it is a dead letter.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
 -- ARGV[3]         the claim: the end of its lease
 -- ARGV[4]         in how many microseconds it is due again
--- ARGV[5]         1 where it is so too after the end of the lease; else it is due again since then
--- Returns 1 where the claim was not void, else 0.
+-- ARGV[5]         1 to apply this delay even after the end of the lease; else the entry is already due again since then
+-- Returns 1 if the claim was not void, else 0.
 
 local key, number = ARGV[2], tonumber(ARGV[3])
-local set = lease_in(key, number)
+local set = set_of_lease(key, number)
 if not set or redis.call('EXISTS', KEYS[#KEYS]) == 0 then
   return 0
 end

@@ -1,18 +1,18 @@
--- Ends a lease of which nobody has heard: the entry is what it was before it was lent, unless that is void.
+-- Ends a lease that the client has not received: the entry gets its former state again, unless the lease is void.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
 -- ARGV[3]         the end of its lease
--- ARGV[4]         the score that it had
+-- ARGV[4]         its former score
 -- Returns nothing.
 
 local key, number = ARGV[2], tonumber(ARGV[3])
-local set = lease_in(key, number)
+local set = set_of_lease(key, number)
 if set and redis.call('EXISTS', KEYS[#KEYS]) == 1 then
   if set == dead and is_claimed(ARGV[3]) then
-    -- The last claim that there may be is still to be made.
+    -- The lease was for the last attempt, which did not take place.
     redis.call('ZREM', dead, key)
     set = index
   end
-  redis.call('ZADD', set, again(ARGV[4]), key)
+  redis.call('ZADD', set, unleased(ARGV[4]), key)
 end

@@ -1,5 +1,5 @@
-//! Where the entries are on the server, how their values are written, and by which scripts: all in which the two
-//! layouts differ.
+//! Layouts of a dictionary on the server: keys, encoding of the values, and scripts. Everything in which the two
+//! layouts differ is here.
 
 use ::redis::{FromRedisValue, Value as Reply};
 use serde::{Serialize, de::DeserializeOwned};
@@ -12,32 +12,32 @@ use super::super::{
 };
 use super::scripts::{COMPAT, SHARDED, Scripts};
 
-/// One of two: sixteen shards of our own, or the sorted set and hashes of the original class (`compat`).
+/// One of two layouts: 16 shards of this crate, or the sorted set and the hashes of the original class (`compat`).
 pub(super) struct Layout {
     shards: Vec<ShardKeys>,
     encoding: ValueEncoding,
     pub(super) scripts: &'static Scripts,
 }
 
-/// The keys of a shard on the server.
+/// Keys of a shard.
 pub(super) struct ShardKeys {
-    /// The sorted set of its keys, by deadline.
+    /// Sorted set of the shard's entries by deadline.
     pub(super) index: Vec<u8>,
-    /// What scripts are given beside it, by the layout.
+    /// Further keys that the scripts of this layout need.
     others: Vec<Vec<u8>>,
-    /// What the names of its records begin with. Scripts append the key, since a call about what is due can't
-    /// name its records beforehand; all are in the index' slot.
+    /// Prefix of the keys of its records. Scripts append the entry's key, because a call about due entries cannot name
+    /// its records beforehand. They are in the same slot as the index.
     pub(super) record_prefix: Vec<u8>,
 }
 
 enum ValueEncoding {
     String(Format),
-    /// A hash: a map, or a struct, of strings.
+    /// A hash with the fields of a map or a struct of strings.
     Hash,
 }
 
 impl ShardKeys {
-    /// All that a script is given beside records.
+    /// Returns the keys that each script of the shard gets.
     pub(super) fn all(&self) -> Vec<&[u8]> {
         [&self.index].into_iter().chain(&self.others).map(|key| &key[..]).collect()
     }
@@ -79,7 +79,7 @@ impl Layout {
         }
     }
 
-    /// Whether failures are counted, so that entries may be dead.
+    /// Returns whether failures are counted, so that there may be dead letters.
     pub(super) fn has_dead(&self) -> bool {
         matches!(self.encoding, ValueEncoding::String(_))
     }
@@ -102,7 +102,7 @@ impl Layout {
         [&self.shard_of(key).record_prefix[..], key].concat()
     }
 
-    /// The command that reads a record.
+    /// Returns the command that reads a record.
     pub(super) fn read_command(&self) -> &'static str {
         match self.encoding {
             ValueEncoding::String(_) => "GET",
@@ -110,7 +110,7 @@ impl Layout {
         }
     }
 
-    /// Redis' name of a record's type.
+    /// Returns the type of a record, as `TYPE` names it.
     pub(super) fn record_type(&self) -> &'static str {
         match self.encoding {
             ValueEncoding::String(_) => "string",
@@ -118,15 +118,17 @@ impl Layout {
         }
     }
 
-    /// The value of `key` as arguments of a script.
+    /// Encodes the value of `key` as arguments of a script.
     pub(super) fn encode<V: Serialize>(
         &self,
         key: &[u8],
         value: &V,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        // Its record would take the place of the index.
+        // Its record would overwrite the index.
         if self.record(key) == self.shard_of(key).index {
-            return Err(Error::Encode("the key is the name of the sorted set itself".into()));
+            return Err(Error::Encode(
+                "the key is the name of the sorted set; use another key".into(),
+            ));
         }
         match self.encoding {
             ValueEncoding::String(format) => Ok(vec![format.encode(value)?]),
@@ -134,8 +136,8 @@ impl Layout {
         }
     }
 
-    /// What a script returned as a value, as the arguments that [`encode`](Layout::encode) makes of it: so what
-    /// was taken goes back as it was, also where it can't be decoded.
+    /// Converts a value returned by a script to the arguments that [`encode`](Layout::encode) made of it, so that an
+    /// entry can be put back unchanged even if it cannot be decoded.
     pub(super) fn args_of(&self, value: &Reply) -> Vec<Vec<u8>> {
         match value {
             Reply::BulkString(bytes) => vec![bytes.clone()],
@@ -152,7 +154,7 @@ impl Layout {
         let record = || self.record(key);
         let name = || String::from_utf8_lossy(&record()).into_owned();
         match (&self.encoding, value) {
-            // What the scripts give in place of a record of another type.
+            // Returned by the scripts in place of a record of another type.
             (_, Reply::Int(_)) => Err(Error::WrongType { key: name() }),
             (ValueEncoding::String(format), Reply::BulkString(bytes)) => {
                 format.decode(bytes, record)
@@ -165,19 +167,21 @@ impl Layout {
 fn to_fields<V: Serialize>(value: &V) -> Result<Vec<Vec<u8>>, Error> {
     let refuse = |why: &'static str| Err(Error::Encode(why.into()));
     let value = serde_json::to_value(value).map_err(|error| Error::Encode(error.into()))?;
-    let Json::Object(fields) = value else { return refuse("a hash holds a map or a struct") };
+    let Json::Object(fields) = value else {
+        return refuse("a value of a compat dictionary must be a map or a struct");
+    };
     let mut args = Vec::with_capacity(2 * fields.len());
     for (name, value) in fields {
         match value {
             Json::String(text) => args.extend([name.into_bytes(), text.into_bytes()]),
-            // A field that is not there.
+            // `None` fields are left out.
             Json::Null => {}
-            _ => return refuse("the fields of a hash are strings"),
+            _ => return refuse("the fields of a compat value must be strings"),
         }
     }
-    // Redis has no empty hash: the entry would be gone.
+    // Redis deletes a hash without fields, so that the entry would disappear.
     if args.is_empty() {
-        return refuse("there is no hash without fields");
+        return refuse("a compat value must have at least one field");
     }
     Ok(args)
 }

@@ -1,24 +1,24 @@
-//! How many entries are taken from which shard, so that the oldest of all shards come first: a merge of what
-//! each shard has at its front. Pure: what the shards have was asked before.
+//! Computes how many entries to lease from each shard so that the oldest of all shards come first: a merge of the
+//! deadlines that were peeked at. Does no I/O.
 
 use std::time::Duration;
 
-/// A script touches no more entries than this, since all others wait meanwhile.
-const MOST: usize = 512;
+/// Maximum number of entries per script, because the server executes nothing else in the meantime.
+const MAX_PER_SCRIPT: usize = 512;
 
-/// Up to as many are peeked at in the first place: it costs little more than to count.
-const FEW: usize = 40;
+/// Maximum number of deadlines per shard to request in the first peek, where they cost little more than the count.
+const MAX_FIRST_PEEK: usize = 40;
 
-/// What is due in a shard, as `peek_due.lua` says.
+/// Due entries of a shard, as returned by `peek_due.lua`.
 #[derive(Clone, Debug)]
 pub(super) struct DuePeek {
-    /// The server's time, in microseconds.
+    /// Server time in microseconds.
     pub(super) now: i64,
-    /// Until the first entry is due; none where there is no deadline.
+    /// Time until the first entry is due; `None` if no entry has a deadline.
     pub(super) wait: Option<Duration>,
-    /// How many are due.
+    /// Number of due entries.
     count: usize,
-    /// Their deadlines, the oldest first: of all, or of the first ones.
+    /// Deadlines of the due entries, oldest first; possibly only of the first ones.
     deadlines: Vec<i64>,
 }
 
@@ -31,35 +31,34 @@ impl DuePeek {
     }
 }
 
-/// Of how many in each shard the first peek asks the deadlines, before it is known how many are due at all.
-pub(super) fn first_peek_len(room: usize, shards: usize) -> usize {
-    match peek_len(room, shards) {
-        few @ ..=FEW => few,
+/// Returns how many deadlines per shard to request in the first peek, while the number of due entries is unknown.
+pub(super) fn first_peek_len(limit: usize, shards: usize) -> usize {
+    match peek_len(limit, shards) {
+        few @ ..=MAX_FIRST_PEEK => few,
         _ => 1,
     }
 }
 
-/// Of so many in each shard the deadlines must be known, so that rarely one more of a shard belongs to the
-/// `room` oldest: keys fall on shards by chance, so a shard has its share of them, give or take four standard
-/// deviations.
-pub(super) fn peek_len(room: usize, shards: usize) -> usize {
-    let share = room.div_ceil(shards);
+/// Returns how many deadlines per shard must be known, so that rarely a further entry of a shard is among the `limit`
+/// oldest. Keys are distributed randomly, so that a shard has its share of them within about four standard deviations.
+pub(super) fn peek_len(limit: usize, shards: usize) -> usize {
+    let share = limit.div_ceil(shards);
     match shards {
-        1 => share.min(MOST),
-        _ => share.saturating_add(4 * share.isqrt() + 4).min(MOST),
+        1 => share.min(MAX_PER_SCRIPT),
+        _ => share.saturating_add(4 * share.isqrt() + 4).min(MAX_PER_SCRIPT),
     }
 }
 
-/// How many of each shard's first entries are the oldest of all, at most `room` together; and whether that is
-/// all that is due.
-pub(super) fn takes_per_shard(peeks: &[Option<DuePeek>], room: usize) -> (Vec<usize>, bool) {
+/// Returns how many of each shard's first entries are among the `limit` oldest of all, and whether these are all due
+/// entries.
+pub(super) fn take_counts(peeks: &[Option<DuePeek>], limit: usize) -> (Vec<usize>, bool) {
     let counts = || peeks.iter().map(|peek| peek.as_ref().map_or(0, |peek| peek.count));
-    let is_all = counts().sum::<usize>() <= room && counts().all(|count| count <= MOST);
+    let is_all = counts().sum::<usize>() <= limit && counts().all(|count| count <= MAX_PER_SCRIPT);
     if is_all {
         return (counts().collect(), true);
     }
-    // Of a shard of which not all was seen, nobody knows the next deadline: nothing that is later than the last
-    // that was seen may be taken anywhere, as that one may be sooner.
+    // In a shard that was seen only in part, the next deadline may follow immediately after the last one seen. So no
+    // shard may give an entry with a later deadline than that.
     let partial = peeks.iter().flatten().filter(|peek| peek.count > peek.deadlines.len());
     let known = partial.map(|peek| peek.deadlines.last().map_or(i64::MIN, |last| *last)).min();
     let mut all = Vec::new();
@@ -70,7 +69,7 @@ pub(super) fn takes_per_shard(peeks: &[Option<DuePeek>], room: usize) -> (Vec<us
     }
     all.sort_unstable();
     let mut takes = vec![0; peeks.len()];
-    for (_, shard) in all.iter().take(room) {
+    for (_, shard) in all.iter().take(limit) {
         takes[*shard] += 1;
     }
     (takes, false)
@@ -85,26 +84,23 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_taken_wherever_they_are() {
+    fn oldest_entries_are_taken_from_all_shards() {
         let peeks = [peek(3, &[1, 5, 6]), peek(2, &[2, 3]), None, peek(0, &[])];
-        assert_eq!(takes_per_shard(&peeks, 9), (vec![3, 2, 0, 0], true));
-        assert_eq!(takes_per_shard(&peeks, 5), (vec![3, 2, 0, 0], true));
-        assert_eq!(takes_per_shard(&peeks, 4), (vec![2, 2, 0, 0], false));
-        assert_eq!(takes_per_shard(&peeks, 2), (vec![1, 1, 0, 0], false));
-        assert_eq!(takes_per_shard(&peeks, 0), (vec![0; 4], false));
+        assert_eq!(take_counts(&peeks, 9), (vec![3, 2, 0, 0], true));
+        assert_eq!(take_counts(&peeks, 5), (vec![3, 2, 0, 0], true));
+        assert_eq!(take_counts(&peeks, 4), (vec![2, 2, 0, 0], false));
+        assert_eq!(take_counts(&peeks, 2), (vec![1, 1, 0, 0], false));
+        assert_eq!(take_counts(&peeks, 0), (vec![0; 4], false));
     }
 
     #[test]
-    fn what_may_come_after_something_unseen_waits() {
-        // The first shard may have another before 9.
+    fn entries_after_an_unseen_deadline_are_not_taken() {
+        // The first shard may have another deadline before 9.
         let peeks = [peek(7, &[1, 2, 3]), peek(2, &[2, 9])];
-        assert_eq!(takes_per_shard(&peeks, 8), (vec![3, 1], false));
-        // Where there is room for all, nothing need be known.
-        assert_eq!(takes_per_shard(&peeks, 9), (vec![7, 2], true));
-        let most = MOST as i64;
-        assert_eq!(
-            takes_per_shard(&[peek(most + 1, &[1]), peek(1, &[2])], 9_999),
-            (vec![1, 0], false)
-        );
+        assert_eq!(take_counts(&peeks, 8), (vec![3, 1], false));
+        // If all entries fit, their order does not matter.
+        assert_eq!(take_counts(&peeks, 9), (vec![7, 2], true));
+        let most = MAX_PER_SCRIPT as i64;
+        assert_eq!(take_counts(&[peek(most + 1, &[1]), peek(1, &[2])], 9_999), (vec![1, 0], false));
     }
 }

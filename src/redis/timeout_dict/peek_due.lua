@@ -1,10 +1,11 @@
--- What is due in a shard, or dead: how many, and the deadlines of the first. Changes nothing.
+-- Counts the due entries or dead letters of a shard, and returns the first deadlines. Changes nothing.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
--- ARGV[2]         until when, in microseconds; what is due later counts as not due
--- ARGV[3]         of how many to return the deadlines at most
--- ARGV[4]         DEAD for what is dead
--- Returns the time; in how long the first entry is due, or -1; how many are due; then the deadlines, oldest first.
+-- ARGV[2]         the latest deadline that counts as due, in microseconds
+-- ARGV[3]         maximum number of deadlines to return
+-- ARGV[4]         DEAD for dead letters
+-- Returns the time; the time until the first entry is due, or -1; the number of due entries; then the deadlines, oldest
+-- first.
 
 local set = ARGV[4] == 'DEAD' and dead or index
 local latest = score(math.min(now, tonumber(ARGV[2])))

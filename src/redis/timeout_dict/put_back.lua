@@ -1,22 +1,22 @@
--- Puts back what was taken in vain, unless there is an entry again.
+-- Puts back a removed entry that did not reach the caller, unless the key has an entry again.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
--- ARGV[3]         what it was, as of remove.lua
--- ARGV[4]         and what follows: its value, as `write` of the layout takes it
--- Returns whether it did, as 1 or 0.
+-- ARGV[3]         its former state, as returned by remove.lua
+-- ARGV[4]         and the following: its value, as `write` of the layout takes it
+-- Returns 1 if it did, else 0.
 
 local key, name = ARGV[2], KEYS[#KEYS]
-if has(name) then
+if exists(name) then
   return 0
 end
-local at, failures, death = string.match(ARGV[3], '^(%S+) (%d+) (%S+)$')
-redis.call('ZADD', index, again(at), key)
+local at, failures, dead_at = string.match(ARGV[3], '^(%S+) (%d+) (%S+)$')
+redis.call('ZADD', index, unleased(at), key)
 if failures ~= '0' then
   fail(key, failures)
 end
-if dead and death ~= '-' then
-  redis.call('ZADD', dead, again(death), key)
+if dead and dead_at ~= '-' then
+  redis.call('ZADD', dead, unleased(dead_at), key)
 end
 write(name, 4)
 return 1

@@ -1,6 +1,5 @@
-//! The scripts of a dictionary, one a verb. Each begins with its layout, which says how records and scores are
-//! written, and `prelude.lua`, which says what a claim is. `KEYS` and `ARGV[1]` are the same for all: see
-//! there.
+//! Scripts of a dictionary, one per operation. Each begins with its layout, which defines the encoding of records and
+//! scores, and with `prelude.lua`, which defines claims and describes `KEYS` and `ARGV[1]`.
 
 use crate::redis::script::Script;
 
@@ -10,7 +9,7 @@ pub(super) struct Scripts {
     pub(super) ttl: Script,
     pub(super) remove: Script,
     pub(super) peek_due: Script,
-    pub(super) lend: Script,
+    pub(super) lease: Script,
     pub(super) confirm: Script,
     pub(super) put_back: Script,
     pub(super) ack: Script,
@@ -18,7 +17,7 @@ pub(super) struct Scripts {
     pub(super) extend: Script,
     pub(super) give_back: Script,
     pub(super) revive: Script,
-    /// How many are dead by now.
+    /// Counts the dead letters.
     pub(super) dead_len: Script,
     pub(super) clear: Script,
 }
@@ -35,7 +34,7 @@ impl Scripts {
             ttl: Script::new([layout, prelude, include_str!("ttl.lua")]),
             remove: Script::new([layout, prelude, include_str!("remove.lua")]),
             peek_due: Script::new([layout, prelude, include_str!("peek_due.lua")]),
-            lend: Script::new([layout, prelude, include_str!("lend.lua")]),
+            lease: Script::new([layout, prelude, include_str!("lease.lua")]),
             confirm: Script::new([layout, prelude, include_str!("confirm.lua")]),
             put_back: Script::new([layout, prelude, include_str!("put_back.lua")]),
             ack: Script::new([layout, prelude, include_str!("ack.lua")]),

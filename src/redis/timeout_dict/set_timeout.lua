@@ -1,18 +1,18 @@
--- Gives an entry that is not dead another deadline, or none. A claim on it is void then, and has failed.
+-- Gives an entry another deadline or none, unless it is a dead letter. A claim on it becomes void and has failed.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
 -- ARGV[3]         in how many microseconds it is due
--- Returns 0 where there is no entry or it is dead, 1 where it had no deadline, else 2.
+-- Returns 0 if there is no entry or it is a dead letter, 1 if it had no deadline, else 2.
 
 local key = ARGV[2]
-if not has(KEYS[#KEYS]) then
+if not exists(KEYS[#KEYS]) then
   return 0
 end
-local old, death = score_of(key), death_of(key)
-if death then
-  if death > now then
-    -- The last claim that there may be.
+local old, dead_at = score_of(key), dead_since(key)
+if dead_at then
+  if dead_at > now then
+    -- The last attempt is in progress and has failed now.
     redis.call('ZADD', dead, deadline_in(0), key)
   end
   return 0

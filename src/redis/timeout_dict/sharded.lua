@@ -1,13 +1,15 @@
--- The layout of our own dictionaries; compat.lua is the other. Changes nothing by itself; prelude.lua follows.
+-- Layout of this crate's dictionaries; compat.lua is the other. Changes nothing by itself; prelude.lua follows.
 --
--- KEYS[2]   the dead of the shard, a sorted set: since when, or from when on where the last lease is not over
--- KEYS[3]   a hash: how often claims on an entry have failed, where any has
+-- KEYS[2]   a sorted set of the dead letters of the shard, by the time when they became that, or will become that if
+-- the
+--           lease of the last attempt has not expired
+-- KEYS[3]   a hash with the number of failed claims of each entry that has failed
 --
 -- A record is a string that holds the value. Scores are microseconds since the Unix epoch.
 
 local dead, failed = KEYS[2], KEYS[3]
 local TYPE = 'string'
--- What is in the index and has no record is no entry, and leaves when it is met.
+-- A member of the index without a record is not an entry, and is removed when a script finds it.
 local KEEPS_ORPHANS = false
 
 local function score(micros)
@@ -18,22 +20,22 @@ local function micros(score)
   return tonumber(score)
 end
 
-local function is_lent(score)
+local function is_leased(score)
   return tonumber(score) % 2 == 1
 end
 
--- By a claim, and not for a moment, by a take.
+-- True for the lease of a claim, but not for the short lease of a take.
 local function is_claimed(score)
   return tonumber(score) % 4 == 1
 end
 
--- Raises what is of another type; so does `has`.
+-- Raises an error for a record of another type; so does `exists`.
 local function read(name)
   return redis.call('GET', name)
 end
 
--- False where there is nothing, 1 for what is of another type, else the value; and its size.
-local function look(name)
+-- Returns the value, false if there is no record, or 1 for a record of another type; and the size of the value.
+local function read_for_lease(name)
   local value = redis.pcall('GET', name)
   if type(value) == 'table' then
     return 1, 0
@@ -41,7 +43,7 @@ local function look(name)
   return value, value and #value or 0
 end
 
-local function has(name)
+local function exists(name)
   return redis.call('STRLEN', name) > 0 or redis.call('EXISTS', name) == 1
 end
 
@@ -49,7 +51,7 @@ local function write(name, first)
   redis.call('SET', name, ARGV[first])
 end
 
-local function death_of(key)
+local function dead_since(key)
   local at = redis.call('ZSCORE', dead, key)
   return at and tonumber(at)
 end
@@ -65,8 +67,8 @@ local function fail(key, times)
   redis.call('HINCRBY', failed, key, times)
 end
 
--- As if none had ever been dead or failed. Of 512 at most, since so many fit on Lua's stack.
-local function forget(keys)
+-- Resets entries to no failures. At most 512, because `unpack` is limited by the size of Lua's stack.
+local function clear_failures(keys)
   if #keys > 0 then
     redis.call('HDEL', failed, unpack(keys))
     redis.call('ZREM', dead, unpack(keys))

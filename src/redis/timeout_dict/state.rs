@@ -1,5 +1,5 @@
-//! What all clones of a handle share, and the calls about one entry that none of the verbs sends: those by
-//! which entries go back, and the search for a key of another type.
+//! State shared by all clones of a handle, and calls about one entry that are not methods: those that return entries,
+//! and the search for a key of the wrong type.
 
 use std::time::Duration;
 
@@ -19,29 +19,31 @@ use crate::{
     timeout_dict::Retries,
 };
 
-/// What is to be taken and is of another type, or can't be decoded, is due again after this.
-pub(super) const DUE_AGAIN: Duration = Duration::from_secs(60);
+/// Time for which a take hides an entry of another type, or one that cannot be decoded.
+pub(super) const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
 
-/// A deadline from here on is none: from it on, not each microsecond has a score.
-pub(super) const NEVER: u64 = 1 << 53;
+/// Microseconds from which a deadline means none: above 2^53, a double cannot represent each microsecond.
+pub(super) const NO_DEADLINE: u64 = 1 << 53;
 
-/// In microseconds, 35 years. All ends are exact, as seconds too (with the fraction that `compat` writes), since they
-/// tell claims apart.
-const LONGEST_LEASE: u64 = 1 << 50;
+/// Maximum lease in microseconds, 35 years. Ends of leases identify claims and must be exact doubles, even as the
+/// seconds with a fraction that `compat` writes.
+const MAX_LEASE_MICROS: u64 = 1 << 50;
 
-/// A take that is slower than its lease gets nothing, however patient the client is: what it is lent comes back by then,
-/// where its process has died.
-const LONGEST_TAKE: Duration = Duration::from_secs(5);
-const SHORTEST_TAKE: Duration = Duration::from_millis(100);
+/// Maximum timeout that counts for the lease of a take. A take that is slower than its lease gets nothing. In return,
+/// its entries are due again soon if its process crashes, even if the client's timeout is long.
+const MAX_TAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const MIN_TAKE_LEASE: Duration = Duration::from_millis(100);
 
 pub(super) struct DictState {
     pub(super) client: Client,
+    /// For log messages.
+    pub(super) name: String,
     pub(super) layout: Layout,
     pub(super) ask_every: Duration,
     pub(super) retries: Retries,
-    /// Who waits for what is due, one behind the other: only the first asks the server, as all others would find
-    /// the same entry.
-    pub(super) waiting: Mutex<()>,
+    /// Turn of the waiters for due entries, in FIFO order. Only the first asks the server, because all others would
+    /// find the same entry.
+    pub(super) turn: Mutex<()>,
 }
 
 impl DictState {
@@ -53,7 +55,7 @@ impl DictState {
         script(self.layout.scripts).call(&shard.all()).arg(&shard.record_prefix)
     }
 
-    /// The same for what is done with one key.
+    /// Returns a call of a script about one key.
     pub(super) fn key_call(
         &self,
         key: &[u8],
@@ -66,20 +68,20 @@ impl DictState {
         script(self.layout.scripts).call(&keys).arg(&shard.record_prefix).arg(key)
     }
 
-    /// Puts back what was taken; `was` is of remove.lua, or as there.
+    /// Puts back a removed entry, in the state that `remove.lua` returned.
     pub(super) async fn put_back(
         &self,
         key: &[u8],
-        was: &[u8],
+        saved: &[u8],
         value: &Reply,
     ) -> Result<(), Error> {
         let call = self.key_call(key, |scripts| &scripts.put_back);
-        let call = call.arg(was).arg(self.layout.args_of(value));
-        // Once: by the second time another may have taken it, and it would be there twice.
+        let call = call.arg(saved).arg(self.layout.args_of(value));
+        // Sent once: before a retry, another client may have taken the entry, which would then be there twice.
         call.send_once(&self.client).await
     }
 
-    /// Ends a lease of which nobody has heard.
+    /// Ends a lease that the caller has not received.
     pub(super) async fn give_back(
         &self,
         key: &[u8],
@@ -87,11 +89,11 @@ impl DictState {
         score: &[u8],
     ) -> Result<(), Error> {
         let call = self.key_call(key, |scripts| &scripts.give_back);
-        // The second time there is no such lease any more.
+        // Idempotent: a retry finds no such lease.
         call.arg(lease_end).arg(score).send_idempotent(&self.client).await
     }
 
-    /// Ends a claim that failed; its entry comes again in `delay`, or after its backoff. Tells whether it was not void.
+    /// Fails a claim. Its entry is due again in `delay`, or after its backoff. Returns false if the claim was void.
     pub(super) async fn fail(
         &self,
         key: &[u8],
@@ -102,18 +104,18 @@ impl DictState {
         let backoff = || self.retries.backoff(attempts, &mut make_rng::<SmallRng>());
         let after = delay.unwrap_or_else(backoff);
         let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end);
-        // Once: the second time it would say that the claim was void.
+        // Sent once: a retry would return false, as if the claim had been void.
         call.arg(micros(after)).arg(u8::from(delay.is_some())).send_once(&self.client).await
     }
 
-    /// For how long a take is lent what it takes: as long as it tries to say that it has it.
+    /// Returns the lease of a take: as long as it may take to receive and confirm the entries.
     pub(super) fn take_lease(&self) -> Duration {
         let timeout = self.client.deadline(None).saturating_duration_since(Instant::now());
-        (2 * timeout.min(LONGEST_TAKE)).max(SHORTEST_TAKE)
+        (2 * timeout.min(MAX_TAKE_TIMEOUT)).max(MIN_TAKE_LEASE)
     }
 
-    /// Names the key that is of another type than it should be: the server says only that one is, not which of
-    /// those that the script touched.
+    /// Adds the key to an error of type: the server reports only that a key has the wrong type, not which of the keys
+    /// of the script.
     pub(super) async fn name_wrong_type(
         &self,
         error: Error,
@@ -137,12 +139,12 @@ impl DictState {
     }
 }
 
-/// Rounded up, so that nothing is due too soon.
+/// Converts to microseconds, rounded up, so that no entry is due early.
 pub(super) fn micros(span: Duration) -> u64 {
     let micros = span.as_nanos().div_ceil(1_000);
-    u64::try_from(micros).unwrap_or(NEVER).min(NEVER)
+    u64::try_from(micros).unwrap_or(NO_DEADLINE).min(NO_DEADLINE)
 }
 
 pub(super) fn lease_micros(lease: Duration) -> u64 {
-    micros(lease).min(LONGEST_LEASE)
+    micros(lease).min(MAX_LEASE_MICROS)
 }

@@ -1,10 +1,10 @@
-//! The settings of a set, or of sets, before they are made. `build` is beside what it makes.
+//! Builder of a set, or of keyed sets. `build` is defined next to the type that it returns.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
 use crate::engine::{event::Cause, shards::default_shards};
 
-/// Sets up an [`ExpiringSet`](crate::ExpiringSet) or [`ExpiringSets`](crate::ExpiringSets). Made by
+/// Builder for an [`ExpiringSet`](crate::ExpiringSet) or [`ExpiringSets`](crate::ExpiringSets). Created by
 /// [`ExpiringSet::builder`](crate::ExpiringSet::builder) and
 /// [`ExpiringSets::builder`](crate::ExpiringSets::builder).
 #[must_use = "a builder does nothing until `build`"]
@@ -35,36 +35,38 @@ impl<B> ExpiringSetBuilder<B> {
         Self { options, shards: default_shards(), builds: PhantomData }
     }
 
-    /// The least time between two sweeps, and so the longest that a dead member stays in memory where
-    /// nobody calls. Defaults to 100 ms.
+    /// Sets the minimum time between two sweeps. This is also the longest time that an expired member stays
+    /// in memory if no call removes it. Defaults to 100 ms.
     ///
     /// # Panics
     ///
-    /// Where `every` is zero.
+    /// Panics if `every` is zero.
     pub fn sweep_every(mut self, every: Duration) -> Self {
         assert!(!every.is_zero(), "sweep_every must be longer than zero, got {every:?}");
         self.options.sweep_every = every;
         self
     }
 
-    /// How many events a subscriber of `events` may fall behind before it misses some. Defaults to 1,024.
+    /// Sets the number of events by which a subscriber of `events` may fall behind before it misses some.
+    /// Defaults to 1,024.
     ///
     /// # Panics
     ///
-    /// Where `events` is 0.
+    /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.options.event_capacity = events;
         self
     }
 
-    /// Which departures are sent as events. Defaults to [`Cause::Expired`].
+    /// Sets the causes of removal that are published as events. Defaults to [`Cause::Expired`].
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.options.causes = Cause::bits(causes);
         self
     }
 
-    /// The name that tracing and [metrics](crate::guide::metrics) show. Defaults to `expiring set` or `expiring sets`.
+    /// Sets the name that tracing and [metrics](crate::guide::metrics) show. Defaults to `expiring set` or
+    /// `expiring sets`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();
         self

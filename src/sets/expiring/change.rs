@@ -1,5 +1,5 @@
-//! One change under the lock of a shard: which scores are dead in it, what it tells of, and what is dropped
-//! once the lock is open again.
+//! A change to a shard under its lock: the time by which members are expired, the journal for events, and the
+//! values to drop after the lock is released.
 
 use std::{iter::repeat_with, time::Duration};
 
@@ -13,53 +13,53 @@ use crate::{
     sets::scores::Drained,
 };
 
-/// One change, under a lock.
+/// A change to a shard under its lock.
 pub(super) struct Change<'a, K, V, T> {
-    /// Read once, under the lock: what is dead for one part of a change is dead for all of it.
+    /// Read once, under the lock, so that every step of a change agrees on which members are expired.
     pub(super) now: Tick,
     pub(super) ttl: Duration,
     pub(super) shard: usize,
     pub(super) journal: &'a Journal<K, V>,
-    pub(super) garbage: &'a mut Garbage<K, V, T>,
-    /// How many members' time was over.
+    pub(super) drop_queue: &'a mut DropQueue<K, V, T>,
+    /// Number of expired members that this change removed.
     #[cfg(feature = "metrics")]
     pub(super) expired: u64,
 }
 
-/// What a change has no more use for. The caller makes it before the lock and drops it after, as the drop of
-/// keys and members is the user's code: it may call the set, or panic.
-pub(super) struct Garbage<K, V, T> {
-    /// Members of which nobody wants to hear.
+/// Values that a change removed or did not use. It is created before the lock is taken and dropped after
+/// unlock: `Drop` of keys and members is user code, which may call the set or panic.
+pub(super) struct DropQueue<K, V, T> {
+    /// Members removed for a cause without subscribers.
     pub(super) members: Drained<Tick, T>,
-    /// Events that were recorded and that nobody took over.
+    /// Departures that the journal did not accept.
     pub(super) departures: Vec<Departure<K, V>>,
-    /// Keys of sets that are gone, and clones of keys for events that are still to be recorded.
+    /// Keys of removed sets, and clones of keys for events that are not recorded yet.
     pub(super) keys: Vec<K>,
 }
 
-/// The key of a set, and how it is told in the events of its members: `&K` in `ExpiringSets`, and
+/// Key of a set, and the form in which it appears in the events of its members: `&K` in `ExpiringSets`,
 /// [`Unkeyed`] in an `ExpiringSet`.
 pub(super) trait SetKey<T>: Copy {
-    /// Of the events.
+    /// Key type of the events.
     type Key;
     type Value;
 
-    /// Clones what `count` events need. That is the user's code, and may panic.
+    /// Clones the key for `count` events. `Clone` is user code and may panic.
     fn clone_for_events(self, count: usize, keys: &mut Vec<Self::Key>);
 
-    /// The key and the value of one event, of a member and what was cloned. Calls nothing of the user's.
+    /// Returns the key and the value of one event, made from a cloned key and the member. Calls no user code.
     fn event(keys: &mut Vec<Self::Key>, member: T) -> (Self::Key, Self::Value);
 }
 
-/// Of a set that has no key: the members are the keys of its events.
+/// Marker of a set without a key: the members are the keys of its events.
 #[derive(Clone, Copy)]
 pub(super) struct Unkeyed;
 
 impl<K, V, T> Change<'_, K, V, T> {
-    /// Whether what has this score is dead.
+    /// Returns whether a member with this score is expired.
     #[inline]
-    pub(super) fn is_dead(&self, score: Tick) -> bool {
-        score.after(self.ttl).is_dead(self.now)
+    pub(super) fn is_expired(&self, score: Tick) -> bool {
+        score.after(self.ttl).is_expired(self.now)
     }
 
     #[inline]
@@ -71,21 +71,27 @@ impl<K, V, T> Change<'_, K, V, T> {
         }
     }
 
-    /// Makes ready to record `count` departures; `None` where nobody wants to hear of their cause.
+    /// Prepares the recording of `count` departures. Returns `None` if their cause has no subscriber.
     ///
-    /// Apart from [`record`](Self::record), as clones may panic: first comes this, then the members are taken
-    /// out, and from then on nothing panics that would let a departure go untold.
+    /// This is a separate step from [`record`](Self::record) because cloning a key may panic. All clones are
+    /// made before the members are removed; after that, nothing panics, so that no removal is left without
+    /// its event.
     #[inline]
-    pub(super) fn prepare<S>(&mut self, count: usize, cause: Cause, set_key: S) -> Option<Cause>
+    pub(super) fn prepare_departures<S>(
+        &mut self,
+        count: usize,
+        cause: Cause,
+        set_key: S,
+    ) -> Option<Cause>
     where
         S: SetKey<T, Key = K, Value = V>,
     {
-        let wanted = self.journal.has_subscriber(cause).then_some(cause)?;
-        set_key.clone_for_events(count, &mut self.garbage.keys);
-        Some(wanted)
+        let event_cause = self.journal.has_subscriber(cause).then_some(cause)?;
+        set_key.clone_for_events(count, &mut self.drop_queue.keys);
+        Some(event_cause)
     }
 
-    /// Records departures, for which it was made ready.
+    /// Records departures that were prepared by [`prepare_departures`](Self::prepare_departures).
     pub(super) fn record<S>(
         &mut self,
         cause: Cause,
@@ -94,22 +100,23 @@ impl<K, V, T> Change<'_, K, V, T> {
         S: SetKey<T, Key = K, Value = V>,
     {
         let departure = |(deadline, member)| {
-            let (key, value) = S::event(&mut self.garbage.keys, member);
+            let (key, value) = S::event(&mut self.drop_queue.keys, member);
             Departure { key, value, cause, deadline, at: self.now, waiters: None }
         };
         let mut departures = departed.into_iter().map(departure).collect();
         self.journal.record_all(self.shard, cause, &mut departures);
-        // The journal leaves them here where the last subscriber has gone since `prepare`.
-        self.garbage.departures.append(&mut departures);
+        // The journal leaves them in `departures` if the last subscriber has unsubscribed since
+        // `prepare_departures`.
+        self.drop_queue.departures.append(&mut departures);
     }
 }
 
-impl<K, V, T> Garbage<K, V, T> {
+impl<K, V, T> DropQueue<K, V, T> {
     pub(super) fn new() -> Self {
         Self { members: Drained::default(), departures: Vec::new(), keys: Vec::new() }
     }
 
-    /// Drops all, one by one; tells how many panicked.
+    /// Drops the values one by one and returns the number of drops that panicked.
     #[inline]
     pub(super) fn drop_all(self) -> usize {
         self.members.drop_all() + drop_all(self.departures) + drop_all(self.keys)
@@ -125,7 +132,7 @@ impl<K: Clone, T> SetKey<T> for &K {
     }
 
     fn event(keys: &mut Vec<K>, member: T) -> (K, T) {
-        (keys.pop().expect("there is one for each event"), member)
+        (keys.pop().expect("one key was cloned per event"), member)
     }
 }
 

@@ -1,9 +1,9 @@
-//! A shard of `ExpiringSets`: some of the sets, by their keys and in the order in which they expire.
+//! Shard of `ExpiringSets`: some of the sets, indexed by key and ordered by their next expiry.
 //!
 //! 1. No set is empty.
-//! 2. Each set is in `expiry_queue` once, at a score that none of its members is below. A change leaves it
-//!    there unless it must come sooner; the sweep that finds it there too early moves it on. So to push and
-//!    to pop, which are many, mostly leave the queue alone.
+//! 2. Each set is in `expiry_queue` once, at a score that is at most the lowest of its members. A change
+//!    moves a set in the queue only if it must expire earlier; if a sweep finds it there too early, the sweep
+//!    moves it to its lowest score. So most pushes and pops, which are frequent, do not touch the queue.
 
 use equivalent::Equivalent;
 use hashbrown::{HashTable, hash_table::OccupiedEntry};
@@ -18,14 +18,14 @@ use crate::{
     sets::rank_tree::RankTree,
 };
 
-/// A table for this many is not worth giving back.
-const SMALL: usize = 64;
+/// Capacity up to which a table is not shrunk: that would free too little memory.
+const MIN_TABLE_CAPACITY: usize = 64;
 
-/// Some of the sets, by their keys.
+/// Some of the sets, indexed by key.
 pub(super) struct KeyedMembers<K, T> {
-    /// Boxed: a set is large, and a table moves what is in it when it grows.
+    /// Boxed, because a set is large and a table moves its items when it grows.
     sets: HashTable<Box<KeyedSet<K, T>>>,
-    /// With the hash of each set's key.
+    /// The value is the hash of the set's key, by which the set is found in the table.
     expiry_queue: ExpiryQueue,
     next_id: u64,
 }
@@ -33,14 +33,14 @@ pub(super) struct KeyedMembers<K, T> {
 struct KeyedSet<K, T> {
     key: K,
     hash: u64,
-    /// Where it is in the expiry queue.
+    /// Its position in the expiry queue.
     expiry: Expiry,
     members: Members<T>,
 }
 
 type ExpiryQueue = RankTree<Expiry, u64>;
 
-/// A score, and the id of a set. By the id, as keys have no order.
+/// A score and the id of a set. The id breaks ties, as keys have no order.
 type Expiry = (Tick, u64);
 
 type ChangeOf<'a, K, T> = Change<'a, K, T, T>;
@@ -54,7 +54,7 @@ impl<K, T> KeyedMembers<K, T> {
         self.sets.len()
     }
 
-    /// Adds clones of the keys.
+    /// Appends clones of the keys.
     pub(super) fn copy_keys(&self, copies: &mut Vec<K>)
     where
         K: Clone,
@@ -63,7 +63,7 @@ impl<K, T> KeyedMembers<K, T> {
         self.sets.iter().for_each(|set| copies.push(set.key.clone()));
     }
 
-    /// Takes a set out that has become empty.
+    /// Removes a set that has become empty.
     fn remove(
         found: OccupiedEntry<'_, Box<KeyedSet<K, T>>>,
         expiry_queue: &mut ExpiryQueue,
@@ -71,12 +71,12 @@ impl<K, T> KeyedMembers<K, T> {
     ) {
         let (set, _) = found.remove();
         unschedule(&set.expiry, expiry_queue);
-        change.garbage.keys.push(set.key);
+        change.drop_queue.keys.push(set.key);
     }
 
     fn shrink(&mut self) {
         let (len, capacity) = (self.sets.len(), self.sets.capacity());
-        if len < capacity / 4 && capacity > SMALL {
+        if len < capacity / 4 && capacity > MIN_TABLE_CAPACITY {
             self.sets.shrink_to(2 * len, |set| set.hash);
         }
     }
@@ -87,12 +87,12 @@ where
     K: Eq + Clone + Send + Sync + 'static,
     T: Eq + Send + Sync + 'static,
 {
-    /// Lets all that is dead leave.
+    /// Removes all expired members.
     pub(super) fn expire(&mut self, change: &mut ChangeOf<'_, K, T>) {
         while !matches!(self.sweep(usize::MAX, change), SweepProgress::Done) {}
     }
 
-    /// Calls `op` with the set of a key, if anything in it lives.
+    /// Removes the expired members of a set, then calls `op` with the set if it still has members.
     pub(super) fn change<Q, R>(
         &mut self,
         hash: u64,
@@ -115,41 +115,48 @@ where
         outcome
     }
 
-    /// Moves members in, at one score; their set is made where there is none.
+    /// Adds members with the same score; creates the set if there is none.
     pub(super) fn push(
         &mut self,
         hash: u64,
         key: &mut Option<K>,
         score: Tick,
-        mut coming: &mut [Prehashed<T>],
-        alone: bool,
+        mut new_members: &mut [Prehashed<T>],
+        unique: bool,
         change: &mut ChangeOf<'_, K, T>,
     ) {
-        let known = self.sets.find(hash, |set| set.hash == hash && Some(&set.key) == key.as_ref());
-        let id = match known {
+        let existing =
+            self.sets.find(hash, |set| set.hash == hash && Some(&set.key) == key.as_ref());
+        let id = match existing {
             Some(set) => set.expiry.1,
             None => {
-                let Some((first, others)) = coming.split_first_mut() else { return };
-                if change.is_dead(score) {
+                let Some((first, others)) = new_members.split_first_mut() else { return };
+                if change.is_expired(score) {
                     return;
                 }
-                coming = others;
-                self.insert_set(hash, key.take().expect("it is given"), score, first, change)
+                new_members = others;
+                self.insert_set(
+                    hash,
+                    key.take().expect("the caller passes a key"),
+                    score,
+                    first,
+                    change,
+                )
             }
         };
-        // By the id: the `Eq` of keys, which may panic, was asked once.
+        // Found by its id, so that `Eq` of keys, which may panic, is called only once.
         let found = self.sets.find_entry(hash, |set| set.expiry.1 == id);
-        let mut found = found.ok().expect("it was just there");
+        let mut found = found.ok().expect("the set was found or inserted above");
         let set = &mut **found.get_mut();
-        if score < set.expiry.0 && !change.is_dead(score) {
-            // Before the members come, so that the second invariant holds whatever panics.
+        if score < set.expiry.0 && !change.is_expired(score) {
+            // Before the members are added, so that the second invariant holds even if user code panics.
             unschedule(&set.expiry, &mut self.expiry_queue);
             set.expiry.0 = score;
             self.expiry_queue.insert(set.expiry, || hash);
         }
         set.members.expire(&set.key, change);
-        for coming in coming {
-            set.members.push(score, alone, coming, &set.key, change);
+        for member in new_members {
+            set.members.push(score, unique, member, &set.key, change);
         }
         if set.members.len() == 0 {
             Self::remove(found, &mut self.expiry_queue, change);
@@ -157,7 +164,8 @@ where
         }
     }
 
-    /// Makes a set of one live member. That meets nobody's `Eq`, so nothing panics.
+    /// Creates a set with one live member. A new set has no members to compare with, so no user code runs
+    /// that could panic.
     fn insert_set(
         &mut self,
         hash: u64,
@@ -195,18 +203,18 @@ where
     fn sweep(&mut self, mut room: usize, change: &mut ChangeOf<'_, K, T>) -> SweepProgress {
         let mut batch = SWEEP_BATCH;
         while let Some(&(expiry, hash)) = self.expiry_queue.first()
-            && change.is_dead(expiry.0)
+            && change.is_expired(expiry.0)
         {
             let found = self.sets.find_entry(hash, |set| set.expiry.1 == expiry.1);
-            let mut found = found.ok().expect("each set that expires is there");
+            let mut found = found.ok().expect("each queued set is in the table");
             let set = &mut **found.get_mut();
-            let dead = set.members.dead(change);
-            let leaves = dead.min(room).min(batch);
-            set.members.remove_ranks(0..leaves, Cause::Expired, &set.key, change);
-            room -= leaves;
-            batch -= leaves;
-            if leaves < dead {
-                return if room == 0 { SweepProgress::HeldBack } else { SweepProgress::More };
+            let expired = set.members.expired_count(change);
+            let removed = expired.min(room).min(batch);
+            set.members.remove_ranks(0..removed, Cause::Expired, &set.key, change);
+            room -= removed;
+            batch -= removed;
+            if removed < expired {
+                return if room == 0 { SweepProgress::Blocked } else { SweepProgress::More };
             }
             match set.members.lowest() {
                 None => Self::remove(found, &mut self.expiry_queue, change),
@@ -216,7 +224,8 @@ where
                     self.expiry_queue.insert(set.expiry, || hash);
                 }
             }
-            // To look at a set is work, too: many that are here too early must not hold the lock for long.
+            // Examining a set counts as work, too: many sets that are in the queue too early must not prolong
+            // the lock.
             batch = batch.saturating_sub(1);
             if batch == 0 {
                 self.shrink();

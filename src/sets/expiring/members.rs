@@ -1,5 +1,5 @@
-//! The members of one set, with times as their scores: what an `ExpiringSet` is, and each of `ExpiringSets`.
-//! The user's code (`Eq`, `Clone`) runs before anything is changed, so that a panic of it changes nothing.
+//! Members of one set with times as their scores; used by `ExpiringSet` and by each set of `ExpiringSets`.
+//! User code (`Eq`, `Clone`) runs before anything is changed, so that a panic in it changes nothing.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -17,14 +17,14 @@ use crate::{
         clock::{Deadline, Tick},
         event::Cause,
     },
-    sets::scores::{Drained, FEW, Scores, hash_of},
+    sets::scores::{Drained, INLINE_DRAINED, Scores, hash_of},
 };
 
-/// The members of one set, with times as their scores.
+/// Members of one set, with times as their scores.
 pub(super) struct Members<T>(Scores<Tick, T>);
 
-/// A member on its way in, hashed before the lock. Pushed, it leaves here what it displaced, which is so
-/// dropped after the lock.
+/// A member to be added, hashed before the lock is taken. After the push it holds the member that was
+/// displaced, which is therefore dropped after unlock.
 pub(super) struct Prehashed<T> {
     hash: u32,
     member: Option<T>,
@@ -58,37 +58,39 @@ impl<T> Members<T> {
         self.0.first().map(|(score, _)| *score)
     }
 
-    /// How many are dead.
+    /// Returns the number of expired members.
     #[inline]
-    pub(super) fn dead<K, V>(&self, change: &Change<'_, K, V, T>) -> usize {
+    pub(super) fn expired_count<K, V>(&self, change: &Change<'_, K, V, T>) -> usize {
         match self.lowest() {
-            Some(lowest) if change.is_dead(lowest) => self.0.rank_where(|s| change.is_dead(*s)),
+            Some(lowest) if change.is_expired(lowest) => {
+                self.0.rank_where(|s| change.is_expired(*s))
+            }
             _ => 0,
         }
     }
 
-    /// Lets all leave that are dead: what every operation begins with.
+    /// Removes all expired members. Every operation begins with this.
     #[inline]
     pub(super) fn expire<S: SetKey<T>>(&mut self, set_key: S, change: &mut ChangeOf<'_, T, S>) {
         if !change.journal.has_subscriber(Cause::Expired) {
-            // Mostly there is one, if any. Few that are taken one by one need no memory to go to.
-            for _ in 0..FEW {
+            // Usually at most one member is expired. A few are removed one by one, which needs no allocation.
+            for _ in 0..INLINE_DRAINED {
                 match self.lowest() {
-                    Some(lowest) if change.is_dead(lowest) => {
-                        self.0.drain(0..1, &mut change.garbage.members);
+                    Some(lowest) if change.is_expired(lowest) => {
+                        self.0.drain(0..1, &mut change.drop_queue.members);
                         change.count_expired(1);
                     }
                     _ => return,
                 }
             }
         }
-        let dead = self.dead(change);
-        if dead > 0 {
-            self.remove_ranks(0..dead, Cause::Expired, set_key, change);
+        let expired = self.expired_count(change);
+        if expired > 0 {
+            self.remove_ranks(0..expired, Cause::Expired, set_key, change);
         }
     }
 
-    /// Takes out the members of these ranks, with events of `cause`.
+    /// Removes the members with these ranks, with events of `cause`.
     pub(super) fn remove_ranks<S: SetKey<T>>(
         &mut self,
         ranks: Range<usize>,
@@ -97,18 +99,18 @@ impl<T> Members<T> {
         change: &mut ChangeOf<'_, T, S>,
     ) {
         let ttl = change.ttl;
-        let wanted = change.prepare(ranks.len(), cause, set_key);
+        let event_cause = change.prepare_departures(ranks.len(), cause, set_key);
         if cause == Cause::Expired {
             change.count_expired(ranks.len());
         }
-        self.drain::<S>(ranks, wanted, |score| score.after(ttl), change);
+        self.drain::<S>(ranks, event_cause, |score| score.after(ttl), change);
     }
 
     pub(super) fn ranks(&self, scores: &impl RangeBounds<Tick>) -> Range<usize> {
         self.0.ranks(scores)
     }
 
-    /// Adds clones of the members of these ranks.
+    /// Appends clones of the members with these ranks.
     pub(super) fn copy(&self, ranks: Range<usize>, copies: &mut Vec<T>)
     where
         T: Clone,
@@ -117,7 +119,7 @@ impl<T> Members<T> {
         self.0.for_each(ranks, |_, member| copies.push(member.clone()));
     }
 
-    /// Takes out the first.
+    /// Removes and returns the member with the lowest score.
     pub(super) fn pop<S: SetKey<T>>(
         &mut self,
         set_key: S,
@@ -127,9 +129,9 @@ impl<T> Members<T> {
         T: Clone,
     {
         let (_, member) = self.0.first()?;
-        let wanted = change.prepare(1, Cause::Removed, set_key);
-        // Cloned while it is still in the set: a panic takes nothing out.
-        let copy = wanted.map(|cause| (cause, member.clone()));
+        let event_cause = change.prepare_departures(1, Cause::Removed, set_key);
+        // Cloned before the member is removed, so that a panic in `Clone` removes nothing.
+        let copy = event_cause.map(|cause| (cause, member.clone()));
         let (score, member) = self.0.remove_at(0);
         if let Some((cause, copy)) = copy {
             change.record::<S>(cause, [(score.after(change.ttl), copy)]);
@@ -137,16 +139,16 @@ impl<T> Members<T> {
         Some(member)
     }
 
-    /// Takes out the members of these ranks, and records events of them where that was prepared.
+    /// Removes the members with these ranks, and records their events if `event_cause` was prepared.
     fn drain<S: SetKey<T>>(
         &mut self,
         ranks: Range<usize>,
-        wanted: Option<Cause>,
+        event_cause: Option<Cause>,
         deadline: impl Fn(Tick) -> Deadline,
         change: &mut ChangeOf<'_, T, S>,
     ) {
-        let Some(cause) = wanted else {
-            self.0.drain(ranks, &mut change.garbage.members);
+        let Some(cause) = event_cause else {
+            self.0.drain(ranks, &mut change.drop_queue.members);
             return;
         };
         let mut drained = Drained::default();
@@ -157,38 +159,39 @@ impl<T> Members<T> {
 }
 
 impl<T: Eq> Members<T> {
-    /// Moves `member` in, and leaves there what it displaced. Where it is to be `alone` at its score, those
-    /// that are there leave.
+    /// Adds `member`, or moves it, and leaves in its place the member that it displaced. If it is to be
+    /// `unique` at its score, the other members with that score are removed.
     #[inline]
     pub(super) fn push<S: SetKey<T>>(
         &mut self,
         score: Tick,
-        alone: bool,
+        unique: bool,
         member: &mut Prehashed<T>,
         set_key: S,
         change: &mut ChangeOf<'_, T, S>,
     ) {
         let Prehashed { hash, member } = member;
-        if change.is_dead(score) {
-            self.refuse(score, *hash, member.as_ref(), set_key, change);
-        } else if alone {
-            // Made ready before anything is changed, as that may panic.
+        if change.is_expired(score) {
+            self.remove_expired_duplicate(score, *hash, member.as_ref(), set_key, change);
+        } else if unique {
+            // Prepared before anything is changed, as it may panic.
             let others = self.0.ranks(&(score..=score)).len();
-            let wanted = change.prepare(others, Cause::Replaced, set_key);
+            let event_cause = change.prepare_departures(others, Cause::Replaced, set_key);
             self.0.insert(score, *hash, member);
-            // It is the last of its score now, so the others are all before it. It may have been one of them
-            // itself: then there is one event less than was prepared for.
+            // It is now the last member with this score, so the others directly precede it. If it had this
+            // score before, there is one event fewer than prepared.
             let Range { start, end } = self.0.ranks(&(score..=score));
             let deadline = score.after(change.ttl);
-            self.drain::<S>(start..end - 1, wanted, |_| deadline, change);
+            self.drain::<S>(start..end - 1, event_cause, |_| deadline, change);
         } else {
             self.0.insert(score, *hash, member);
         }
     }
 
-    /// What is dead at once does not come; where it is there already, it moves to its death.
+    /// Handles a push that is already expired: it is not added, and if the member is already in the set, it
+    /// is removed as expired with the new deadline.
     #[cold]
-    fn refuse<S: SetKey<T>>(
+    fn remove_expired_duplicate<S: SetKey<T>>(
         &mut self,
         score: Tick,
         hash: u32,
@@ -197,14 +200,14 @@ impl<T: Eq> Members<T> {
         change: &mut ChangeOf<'_, T, S>,
     ) {
         if let Some((rank, _)) = member.and_then(|member| self.0.find(hash, member)) {
-            let wanted = change.prepare(1, Cause::Expired, set_key);
+            let event_cause = change.prepare_departures(1, Cause::Expired, set_key);
             let deadline = score.after(change.ttl);
             change.count_expired(1);
-            self.drain::<S>(rank..rank + 1, wanted, |_| deadline, change);
+            self.drain::<S>(rank..rank + 1, event_cause, |_| deadline, change);
         }
     }
 
-    /// Takes a member out; tells whether it was there.
+    /// Removes a member. Returns `false` if it is not in the set.
     pub(super) fn remove<S: SetKey<T>, Q>(
         &mut self,
         hash: u32,
@@ -239,12 +242,12 @@ impl<T: Send + Sync + 'static> Shard for Members<T> {
     }
 
     fn sweep(&mut self, room: usize, change: &mut Change<'_, T, (), T>) -> SweepProgress {
-        let dead = self.dead(change);
-        let leaves = dead.min(room).min(SWEEP_BATCH);
-        self.remove_ranks(0..leaves, Cause::Expired, Unkeyed, change);
-        match leaves {
-            _ if leaves == dead => SweepProgress::Done,
-            _ if leaves == room => SweepProgress::HeldBack,
+        let expired = self.expired_count(change);
+        let removed = expired.min(room).min(SWEEP_BATCH);
+        self.remove_ranks(0..removed, Cause::Expired, Unkeyed, change);
+        match removed {
+            _ if removed == expired => SweepProgress::Done,
+            _ if removed == room => SweepProgress::Blocked,
             _ => SweepProgress::More,
         }
     }

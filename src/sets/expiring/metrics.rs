@@ -1,4 +1,4 @@
-//! What sets tell of themselves to the `metrics` facade.
+//! Metrics of expiring sets for the `metrics` facade.
 
 use std::sync::{Arc, Weak};
 
@@ -6,21 +6,21 @@ use super::{shard::Shard, state::StateOf};
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, histogram, register};
 
 static SERIES: [Series; 6] = [
-    gauge("fleeting_set_resident", "Members in memory; of `ExpiringSets`, its sets."),
-    counter("fleeting_set_expired_total", "Members whose time ran out and that have left."),
-    gauge("fleeting_set_subscribers", "Streams of events that somebody holds."),
+    gauge("fleeting_set_resident", "Resident members; for `ExpiringSets`, its sets."),
+    counter("fleeting_set_expired_total", "Members removed because they expired."),
+    gauge("fleeting_set_subscribers", "Open event streams."),
     histogram(
         "fleeting_set_event_lag_seconds",
-        "From a member's death to its event, where somebody hears of it.",
+        "Time from a member's deadline to its event, if it has a subscriber.",
     ),
     counter("fleeting_set_events_missed_total", "Events that slow subscribers missed."),
     gauge(
         "fleeting_set_events_overflow",
-        "Events beyond the capacity of the fullest lossless stream.",
+        "Unread events beyond the capacity of the lossless stream that has most of them.",
     ),
 ];
 
-/// Has sets tell of themselves.
+/// Registers the metrics of a set, or of keyed sets.
 pub(super) fn follow<S: Shard>(state: &Arc<StateOf<S>>) {
     let source: Weak<StateOf<S>> = Arc::downgrade(state);
     register(&SERIES, state.name(), source, &state.registration);
@@ -29,7 +29,8 @@ pub(super) fn follow<S: Shard>(state: &Arc<StateOf<S>>) {
 impl<S: Shard> Source for StateOf<S> {
     fn read(&self, figures: &mut MetricValues) {
         let (lag, missed, subscribers, overflow) = self.publisher.figures();
-        let resident = (0..self.shard_count()).map(|shard| self.look(shard, S::len)).sum::<usize>();
+        let resident =
+            (0..self.shard_count()).map(|shard| self.read_shard(shard, S::len)).sum::<usize>();
         figures.level(resident as f64);
         figures.count(self.expired());
         figures.level(subscribers as f64);

@@ -1,9 +1,11 @@
-//! Which shard is to be swept when: what a push tells the sweeper, and all that the sweeper looks at without a lock.
+//! Times at which shards need a sweep, readable without a lock. Pushes update them, and the sweeper sleeps
+//! and selects shards by them.
 //!
-//! 1. Of each shard, `shards` knows a score that none in it is below, but while its lock is held: there it is written.
-//! 2. `soonest` is not above any of them; where a push lowers it, it rings the alarm. So between two sweeps the sweeper
-//!    looks at one word, however many shards there are.
-//! 3. Both may be too low, after a removal, which costs a look in vain. Only a sweep raises them.
+//! 1. `shards` holds a lower bound on the scores of each shard. It is written only under that shard's lock,
+//!    and may be outdated only while that lock is held.
+//! 2. `lowest_of_all` is at most the minimum of `shards`. A push that lowers it wakes the sweeper. So between
+//!    two sweeps the sweeper reads only one word, regardless of the number of shards.
+//! 3. Both may be too low after a removal; that costs one unnecessary check. Only a sweep raises them.
 
 use crate::engine::{
     clock::Tick,
@@ -15,60 +17,64 @@ use crate::engine::{
 
 pub(super) struct Schedule {
     shards: Box<[AtomicU64]>,
-    soonest: AtomicU64,
+    lowest_of_all: AtomicU64,
 }
 
-/// The score of nothing. One of this very tick never dies, or when time ends.
-const NEVER: u64 = u64::MAX;
+/// Marks the absence of a score. A member whose score is this very tick, the end of time, never expires and
+/// so needs no sweep.
+const NO_SCORE: u64 = u64::MAX;
 
 impl Schedule {
     pub(super) fn new(shards: usize) -> Self {
-        let never = || AtomicU64::new(NEVER);
-        Self { shards: (0..shards).map(|_| never()).collect(), soonest: never() }
+        let no_score = || AtomicU64::new(NO_SCORE);
+        Self { shards: (0..shards).map(|_| no_score()).collect(), lowest_of_all: no_score() }
     }
 
-    /// Under the lock of a shard: it has come to this lowest score. Tells whether to ring the alarm.
+    /// Records the lowest score of a shard; called under its lock. Returns whether the sweeper must be woken.
     #[inline]
-    pub(super) fn note(&self, shard: usize, lowest: Option<Tick>) -> bool {
-        let lowest = word(lowest);
+    pub(super) fn record_lowest(&self, shard: usize, lowest: Option<Tick>) -> bool {
+        let lowest = encode(lowest);
         lowest < self.shards[shard].load(Relaxed) && self.lower(shard, lowest)
     }
 
-    /// Under the lock of a shard: it was swept, and this lowest score is left.
-    pub(super) fn note_swept(&self, shard: usize, lowest: Option<Tick>) {
-        self.shards[shard].store(word(lowest), Relaxed);
+    /// Records the lowest score that is left after a sweep of a shard; called under its lock.
+    pub(super) fn record_swept(&self, shard: usize, lowest: Option<Tick>) {
+        self.shards[shard].store(encode(lowest), Relaxed);
     }
 
-    /// No score is lower than this.
-    pub(super) fn soonest(&self) -> Option<Tick> {
-        tick(self.soonest.load(Acquire))
+    /// Returns a lower bound on the scores of all shards.
+    pub(super) fn lowest_of_all(&self) -> Option<Tick> {
+        // Acquire: pairs with the release in `lower`, so that the sweeper also sees the shard's score.
+        decode(self.lowest_of_all.load(Acquire))
     }
 
-    /// No score in this shard is lower than this.
+    /// Returns a lower bound on the scores of a shard.
     pub(super) fn lowest(&self, shard: usize) -> Option<Tick> {
-        tick(self.shards[shard].load(Relaxed))
+        decode(self.shards[shard].load(Relaxed))
     }
 
-    /// After a sweep: finds the soonest of what is left. For the sweeper alone.
-    pub(super) fn renew(&self) {
-        // In this order. What was lowered before the swap is seen by the loads, as the swap reads what `lower` wrote
-        // after it; what is lowered later stays, as the minimum is taken with it.
-        self.soonest.swap(NEVER, AcqRel);
-        let soonest = self.shards.iter().map(|shard| shard.load(Relaxed)).min();
-        self.soonest.fetch_min(soonest.unwrap_or(NEVER), AcqRel);
+    /// Recomputes the overall minimum after a sweep. Only the sweeper calls it.
+    pub(super) fn recompute(&self) {
+        // The order matters: first reset, then read the shards. A `lower` before the swap is visible to the
+        // loads, because the swap acquires what `lower` released. A `lower` after the swap is kept, because
+        // `fetch_min` never raises it.
+        self.lowest_of_all.swap(NO_SCORE, AcqRel);
+        let lowest = self.shards.iter().map(|shard| shard.load(Relaxed)).min();
+        self.lowest_of_all.fetch_min(lowest.unwrap_or(NO_SCORE), AcqRel);
     }
 
     #[cold]
     fn lower(&self, shard: usize, lowest: u64) -> bool {
         self.shards[shard].store(lowest, Relaxed);
-        lowest < self.soonest.fetch_min(lowest, AcqRel)
+        // Release: publishes the store above to the sweeper, which acquires this word.
+        lowest < self.lowest_of_all.fetch_min(lowest, AcqRel)
     }
 }
 
-fn word(score: Option<Tick>) -> u64 {
-    score.map_or(NEVER, Tick::nanoseconds)
+fn encode(score: Option<Tick>) -> u64 {
+    score.map_or(NO_SCORE, Tick::nanoseconds)
 }
 
-fn tick(word: u64) -> Option<Tick> {
-    (word != NEVER).then(|| Tick::from_nanoseconds(word))
+fn decode(word: u64) -> Option<Tick> {
+    (word != NO_SCORE).then(|| Tick::from_nanoseconds(word))
 }

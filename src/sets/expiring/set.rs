@@ -1,4 +1,5 @@
-//! The handle of one set: each call hashes and converts before the lock, and then makes one change under it.
+//! Handle of a single set. Each call hashes its member and converts its times before the lock, and then makes
+//! one change under the lock.
 
 use std::{fmt, hash::Hash, iter, ops::RangeBounds, sync::Arc, time::Duration};
 
@@ -20,69 +21,70 @@ use crate::{
     sets::scores::hash_of,
 };
 
-/// A set whose members are ordered by score. The score is a time, and a member dies when its score is
+/// A set whose members are ordered by score. The score is a time, and a member expires when its score is
 /// `ttl` old.
 ///
-/// An `ExpiringSet` is a handle: cheap to clone, and all clones are one set. A member is dead from the
-/// instant `now >= score + ttl`, and from then on no call returns or counts it. Each call begins with the
-/// dead, and a task on the Tokio runtime sees to them where nobody calls
-/// ([`sweep_every`](ExpiringSetBuilder::sweep_every)): an idle set gives its memory back, and its events
-/// come in time. The task sleeps until the next death, and where there is none it sleeps.
+/// An `ExpiringSet` is a handle to one shared set; cloning it is cheap. A member is expired from the instant
+/// `now >= score + ttl`, and from then on no call returns or counts it. Each call first removes expired
+/// members. A background task on the Tokio runtime removes them if no call does
+/// ([`sweep_every`](ExpiringSetBuilder::sweep_every)), so that an idle set frees its memory and its events
+/// arrive in time. The task sleeps until the next member expires.
 ///
-/// * A member is in the set once. To push it again moves it to its new score.
-/// * Equal scores keep all their members, in the order in which they were pushed.
-/// * A score in the future makes a life longer. One for which `score + ttl` overflows makes it endless.
-/// * A score that is `ttl` old or older is dead at once, and refused silently: there is no event, as nothing
-///   was in the set. Where the member is in the set already, it moves to its death: it leaves, with an
-///   [`Expired`](Cause::Expired) event of the new deadline.
+/// * Each member is in the set once. Pushing it again moves it to its new score.
+/// * Members with equal scores are all kept, in the order in which they were pushed.
+/// * A score in the future extends the member's lifetime. If `score + ttl` overflows, the member never
+///   expires.
+/// * A push with a score that is `ttl` old or older is ignored: the member would be expired already, and no
+///   event is sent for it. If the member is already in the set, it is removed with an
+///   [`Expired`](Cause::Expired) event that has the new deadline.
 ///
-/// Each call is atomic against all others. Look-ups take any borrowed form of a member (`&str` for
+/// Each call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
 /// `String`).
 ///
 /// # From Redis
 ///
-/// The two originals keep a sorted set with times as scores, and begin every call with
-/// `ZREMRANGEBYSCORE key -inf now-ttl`: the functions of the article "Time Expired Sets Using Redis", and the
-/// class `ExpiringPriorityQueue` of qr.
+/// Both originals keep a sorted set with times as scores, and begin every call with `ZREMRANGEBYSCORE key
+/// -inf now-ttl`: the functions in the article "Time Expired Sets Using Redis", and the class
+/// `ExpiringPriorityQueue` of qr.
 ///
-/// | there | here |
+/// | Redis, qr | `ExpiringSet` |
 /// | --- | --- |
 /// | `ZADD key now value`, `push(value)` | [`push`](Self::push) |
-/// | `push(value, score)` | [`push_at`](Self::push_at): any time, and none of them means "now" |
+/// | `push(value, score)` | [`push_at`](Self::push_at): any time; no score has the special meaning "now" |
 /// | `push(value, score, unique=True)` | [`push_unique_at`](Self::push_unique_at) |
-/// | `extend(values)` | [`extend`](Self::extend): all of them |
+/// | `extend(values)` | [`extend`](Self::extend): pushes every value |
 /// | `ZRANGE key 0 -1`, `elements()` | [`elements`](Self::elements) |
-/// | `queue[i]`, `queue[i:j]` | [`elements`](Self::elements), and the slice of that; by score [`range`](Self::range) |
+/// | `queue[i]`, `queue[i:j]` | [`elements`](Self::elements) and a slice of it; by score, [`range`](Self::range) |
 /// | `peek()` | [`peek`](Self::peek) |
 /// | `pop()` | [`pop`](Self::pop) |
 /// | `len(queue)`, `ZCARD key` | [`len`](Self::len) |
 /// | `clear()`, `DEL key` | [`clear`](Self::clear) |
-/// | `ZREMRANGEBYSCORE key -inf now-ttl` | nothing: it has been done |
+/// | `ZREMRANGEBYSCORE key -inf now-ttl` | not needed: every call does it |
 /// | `ZREM`, `ZSCORE`, `ZRANGEBYSCORE`, `ZREMRANGEBYSCORE` | [`remove`](Self::remove), [`score`](Self::score), [`range`](Self::range), [`remove_range`](Self::remove_range) |
 /// | one `key` of many | [`ExpiringSets`](crate::ExpiringSets) |
-/// | any score, and no time | [`SortedSet`](crate::SortedSet) |
+/// | scores that are not times | [`SortedSet`](crate::SortedSet) |
 ///
 /// # Cost
 ///
-/// One lock, one reading of the clock, O(log n), and O(m) where m members die or are returned. That is
-/// amortized: a set that has doubled, or shrunk to a third, gets a new table under that lock, which takes up
-/// to 100 ns a member. An awaited call takes part in Tokio's cooperative budget (once in 61 calls).
-/// That is the only point at which it waits, and it comes before the call does anything: all calls are cancel
-/// safe.
+/// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are
+/// returned. That cost is amortized: a set that has doubled, or shrunk to a third, gets a new table under the
+/// lock, which takes up to 100 ns per member. An awaited call takes part in Tokio's cooperative budget (once
+/// in 61 calls). This is the only point at which it waits, and it precedes all effects of the call, so all
+/// calls are cancel safe.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of members run under the lock, and so must not call the set; `Hash` and `Drop` do not,
-/// and may. A panic in any of them leaves the set whole.
+/// `Eq` and `Clone` of members run under the lock and must not call the set. `Hash` and `Drop` run outside it
+/// and may call the set. A panic in any of them leaves the set consistent.
 ///
 /// # Runtimes
 ///
-/// A set keeps the time of the runtime it was built on, and works from others and from none, as a
-/// [`Cache`](crate::Cache) does. When that runtime is gone, only the sweeper is.
+/// A set uses the clock of the runtime on which it was built. It can be used from other runtimes and from
+/// outside a runtime, as a [`Cache`](crate::Cache) can. When that runtime shuts down, only the sweeper stops.
 ///
 /// # Examples
 ///
-/// Who was here in the last minute:
+/// The visitors of the last minute:
 ///
 /// ```
 /// use std::time::Duration;
@@ -107,18 +109,19 @@ impl<T> ExpiringSet<T>
 where
     T: Hash + Eq + Clone + Send + Sync + 'static,
 {
-    /// An empty set, whose members die when their scores are `ttl` old.
+    /// Creates an empty set whose members expire when their scores are `ttl` old.
     ///
-    /// With a `ttl` of zero only the future is not dead at once; one that overflows lets nothing die.
+    /// With a `ttl` of zero, only members with a score in the future are kept. If `ttl` overflows, no member
+    /// expires.
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime, as [`ExpiringSetBuilder::build`].
+    /// Panics outside of a Tokio runtime, as [`ExpiringSetBuilder::build`] does.
     pub fn new(ttl: Duration) -> Self {
         Self::builder(ttl).build()
     }
 
-    /// Sets up a set.
+    /// Returns a builder for a set.
     ///
     /// ```
     /// use std::time::Duration;
@@ -137,7 +140,7 @@ where
         ExpiringSetBuilder::new(ttl, "expiring set")
     }
 
-    /// Moves `member` in, with the present as its score.
+    /// Adds `member` with the current time as its score, or moves it to that score.
     #[doc(alias = "ZADD")]
     #[inline]
     pub async fn push(&self, member: T) {
@@ -145,13 +148,13 @@ where
         self.put(member, None, false);
     }
 
-    /// Moves `member` in, at `score`.
+    /// Adds `member` with this score, or moves it to that score.
     pub async fn push_at(&self, member: T, score: Instant) {
         coop::proceed().await;
         self.put(member, Some(score), false);
     }
 
-    /// Moves `member` in, at `score`, in place of all others that are at that very score. They leave as
+    /// Adds `member` with this score and removes all other members that have exactly the same score, as
     /// [`Replaced`](Cause::Replaced).
     ///
     /// ```
@@ -172,28 +175,29 @@ where
         self.put(member, Some(score), true);
     }
 
-    /// Moves all of `members` in, in their order, with the present as their score; nobody sees a part of
-    /// them.
+    /// Adds all of `members` in their order, with the current time as their score, as one atomic change.
     pub fn extend(&self, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
-        // The caller's iterator may be of one thread alone, and the future is to go to any.
-        let mut coming: Vec<_> = members.into_iter().map(|member| self.prehash(member)).collect();
+        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
+        // future should be.
+        let mut new_members: Vec<_> =
+            members.into_iter().map(|member| self.prehash(member)).collect();
         async move {
             coop::proceed().await;
             self.change(|members, change| {
-                for member in &mut coming {
+                for member in &mut new_members {
                     members.push(change.now, false, member, Unkeyed, change);
                 }
             });
         }
     }
 
-    /// The members, lowest score first.
+    /// Returns all members, lowest score first.
     #[doc(alias = "ZRANGE")]
     pub async fn elements(&self) -> Vec<T> {
         self.range(..).await
     }
 
-    /// The members with these scores, lowest first. A range that is the wrong way round has none.
+    /// Returns the members with scores in this range, lowest first. An inverted range contains no members.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -218,20 +222,20 @@ where
         elements
     }
 
-    /// The member with the lowest score: the one that dies next.
+    /// Returns the member with the lowest score, which is the next to expire.
     pub async fn peek(&self) -> Option<T> {
         coop::proceed().await;
         self.change(|members, _| members.first().cloned())
     }
 
-    /// Takes the member with the lowest score out, as [`Removed`](Cause::Removed).
+    /// Removes and returns the member with the lowest score, with cause [`Removed`](Cause::Removed).
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Option<T> {
         coop::proceed().await;
         self.change(|members, change| members.pop(Unkeyed, change))
     }
 
-    /// Takes `member` out, as [`Removed`](Cause::Removed); tells whether it was there.
+    /// Removes `member`, with cause [`Removed`](Cause::Removed). Returns `false` if it is not in the set.
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> bool
     where
@@ -242,7 +246,8 @@ where
         self.change(|members, change| members.remove(hash, member, Unkeyed, change))
     }
 
-    /// Takes the members with these scores out, as [`Removed`](Cause::Removed); tells how many there were.
+    /// Removes the members with scores in this range, with cause [`Removed`](Cause::Removed), and returns
+    /// their number.
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<Instant>) -> usize {
         coop::proceed().await;
@@ -254,7 +259,7 @@ where
         })
     }
 
-    /// The score of `member`.
+    /// Returns the score of `member`, or `None` if it is not in the set.
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Option<Instant>
     where
@@ -266,7 +271,7 @@ where
         score.map(|score| self.0.clock.instant(score))
     }
 
-    /// Whether `member` is in the set.
+    /// Returns whether `member` is in the set.
     pub async fn contains<Q>(&self, member: &Q) -> bool
     where
         Q: Hash + Equivalent<T> + ?Sized,
@@ -274,29 +279,31 @@ where
         self.score(member).await.is_some()
     }
 
-    /// How many members live.
+    /// Returns the number of live members.
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> usize {
         coop::proceed().await;
         self.change(|members, _| members.len())
     }
 
-    /// Whether no member lives.
+    /// Returns whether the set has no live members.
     pub async fn is_empty(&self) -> bool {
         self.len().await == 0
     }
 
-    /// Takes all members out, as [`Removed`](Cause::Removed).
+    /// Removes all members, with cause [`Removed`](Cause::Removed).
     #[doc(alias = "DEL")]
     pub async fn clear(&self) {
         self.remove_range(..).await;
     }
 
-    /// A stream of what leaves from now on; the member is the key of its event. It never slows the set: a
-    /// subscriber that falls behind [`event_capacity`](ExpiringSetBuilder::event_capacity) misses the oldest
-    /// events, and is told how many.
+    /// Returns a stream of the removals from now on; the key of each event is the member. A slow subscriber
+    /// never slows the set: if it falls behind by more than
+    /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their
+    /// number.
     ///
-    /// There is exactly one event for each departure, and those of one member come in their order.
+    /// Each removal of a published cause produces exactly one event, and the events of one member are in
+    /// order.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -315,30 +322,30 @@ where
         Events::new(&self.0.publisher)
     }
 
-    /// A stream of what leaves from now on that loses nothing while it lives: with `capacity` unread events
-    /// it holds back the sweeper, never a caller. What calls let leave meanwhile waits beyond the capacity
-    /// ([`overflow`](Self::overflow)).
+    /// Returns a stream of the removals from now on that loses no event while it exists. When `capacity`
+    /// events are unread, it delays the sweeper, never a caller. Events caused by calls during that delay are
+    /// queued beyond the capacity ([`overflow`](Self::overflow)).
     ///
     /// # Panics
     ///
-    /// Where `capacity` is 0.
+    /// Panics if `capacity` is 0.
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<T, ()> {
         LosslessEvents::new(&self.0.publisher, capacity)
     }
 
-    /// Events beyond the capacity of the fullest lossless stream, waiting for its reader.
+    /// Returns the number of unread events beyond the capacity of the lossless stream that has most of them.
     pub fn overflow(&self) -> usize {
         self.0.publisher.overflow()
     }
 
     #[inline]
-    fn put(&self, member: T, score: Option<Instant>, alone: bool) {
-        // Made before the lock, and so dropped after it.
+    fn put(&self, member: T, score: Option<Instant>, unique: bool) {
+        // Declared before the lock is taken, so that it is dropped after the lock is released.
         let mut member = self.prehash(member);
         let score = score.map(|score| self.0.clock.tick_of(score));
         self.change(|members, change| {
             let score = score.unwrap_or(change.now);
-            members.push(score, alone, &mut member, Unkeyed, change);
+            members.push(score, unique, &mut member, Unkeyed, change);
         });
     }
 
@@ -347,7 +354,7 @@ where
         Prehashed::new(&self.0.hasher, member)
     }
 
-    /// Calls `op` under the lock, when the dead have left.
+    /// Removes expired members, then calls `op` under the same lock.
     #[inline]
     fn change<R>(&self, op: impl FnOnce(&mut Members<T>, &mut Change<'_, T, (), T>) -> R) -> R {
         self.0.change(0, |members, change| {
@@ -361,11 +368,11 @@ impl<T> ExpiringSetBuilder<ExpiringSet<T>>
 where
     T: Hash + Eq + Clone + Send + Sync + 'static,
 {
-    /// Makes the set and starts its sweeper on the current Tokio runtime.
+    /// Builds the set and starts its sweeper on the current Tokio runtime.
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
+    /// Panics outside of a Tokio runtime, and on a runtime without a time driver (`enable_time`).
     pub fn build(self) -> ExpiringSet<T> {
         ExpiringSet(sweeper::start(self.options, iter::once(Members::new())))
     }

@@ -1,4 +1,4 @@
-//! The handle of many sets, one a key: it knows the shard of each key, and is otherwise as that of one set.
+//! Handle of keyed sets: finds the shard of a key, and otherwise works like the handle of a single set.
 
 use std::{
     fmt,
@@ -30,23 +30,23 @@ use crate::{
     sets::scores::hash_of,
 };
 
-/// An [`ExpiringSet`](crate::ExpiringSet) for each key, all with one TTL and one sweeper.
+/// One [`ExpiringSet`](crate::ExpiringSet) per key, all with the same TTL and one shared sweeper.
 ///
-/// An `ExpiringSets` is a handle: cheap to clone, and all clones are the same sets. A set begins with its
-/// first member and leaves with its last. All that is said of an [`ExpiringSet`](crate::ExpiringSet) holds
-/// for each of them; a call begins with the dead of the set it is for, and the sweeper sees to the others.
-/// In an event the key is that of the set, and the value is the member.
+/// An `ExpiringSets` is a handle to shared sets; cloning it is cheap. A set is created with its first member
+/// and dropped with its last. Each set behaves as an [`ExpiringSet`](crate::ExpiringSet): a call first
+/// removes the expired members of its own set, and the sweeper those of the others. In an event, the key is
+/// the key of the set and the value is the member.
 ///
 /// # Cost
 ///
-/// The sets are in shards, each behind a lock of its own: a call costs what it costs with one set of that
-/// size, and the look-up of its key. The sweeper has the sets in the order of their next deaths. It looks
-/// only at those in which one is due, O(log n) for each, however many there are.
+/// The sets are divided into shards, each with its own lock. A call costs as much as on a single set of that
+/// size, plus the lookup of its key. The sweeper keeps the sets in the order of their next expiry. It
+/// examines only the sets with expired members, at O(log n) each, regardless of the number of sets.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of keys and members run while a shard is locked, and so must not call the sets; `Hash` and
-/// `Drop` do not, and may. A panic in any of them leaves the sets whole.
+/// `Eq` and `Clone` of keys and members run while a shard is locked and must not call the sets. `Hash` and
+/// `Drop` run outside the lock and may call the sets. A panic in any of them leaves the sets consistent.
 ///
 /// # Examples
 ///
@@ -75,41 +75,43 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     T: Hash + Eq + Clone + Send + Sync + 'static,
 {
-    /// No sets yet; members die when their scores are `ttl` old.
+    /// Creates an empty collection of sets whose members expire when their scores are `ttl` old.
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime, as [`ExpiringSetBuilder::build`].
+    /// Panics outside of a Tokio runtime, as [`ExpiringSetBuilder::build`] does.
     pub fn new(ttl: Duration) -> Self {
         Self::builder(ttl).build()
     }
 
-    /// Sets them up, as [`ExpiringSet::builder`](crate::ExpiringSet::builder).
+    /// Returns a builder, as [`ExpiringSet::builder`](crate::ExpiringSet::builder) does.
     pub fn builder(ttl: Duration) -> ExpiringSetBuilder<Self> {
         ExpiringSetBuilder::new(ttl, "expiring sets")
     }
 
-    /// Moves `member` into the set of `key`, with the present as its score.
+    /// Adds `member` to the set of `key` with the current time as its score, or moves it to that score.
     pub async fn push(&self, key: K, member: T) {
         coop::proceed().await;
         self.put(key, [member], None, false);
     }
 
-    /// Moves `member` into the set of `key`, at `score`.
+    /// Adds `member` to the set of `key` with this score, or moves it to that score.
     pub async fn push_at(&self, key: K, member: T, score: Instant) {
         coop::proceed().await;
         self.put(key, [member], Some(score), false);
     }
 
-    /// Moves `member` into the set of `key`, at `score`, in place of all its members at that very score.
+    /// Adds `member` to the set of `key` with this score and removes all its other members that have exactly
+    /// the same score.
     pub async fn push_unique_at(&self, key: K, member: T, score: Instant) {
         coop::proceed().await;
         self.put(key, [member], Some(score), true);
     }
 
-    /// Moves all of `members` into the set of `key`, in their order, with the present as their score.
+    /// Adds all of `members` to the set of `key` in their order, with the current time as their score.
     pub fn extend(&self, key: K, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
-        // The caller's iterator may be of one thread alone, and the future is to go to any.
+        // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
+        // future should be.
         let members: Vec<_> = members.into_iter().collect();
         async move {
             coop::proceed().await;
@@ -117,7 +119,7 @@ where
         }
     }
 
-    /// The members of the set of `key`, lowest score first.
+    /// Returns the members of the set of `key`, lowest score first.
     pub async fn elements<Q>(&self, key: &Q) -> Vec<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -125,7 +127,7 @@ where
         self.range(key, ..).await
     }
 
-    /// The members of the set of `key` with these scores, lowest first.
+    /// Returns the members of the set of `key` with scores in this range, lowest first.
     pub async fn range<Q>(&self, key: &Q, scores: impl RangeBounds<Instant>) -> Vec<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -137,7 +139,7 @@ where
         elements
     }
 
-    /// The member of the set of `key` with the lowest score.
+    /// Returns the member with the lowest score in the set of `key`.
     pub async fn peek<Q>(&self, key: &Q) -> Option<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -146,7 +148,7 @@ where
         self.change(key, |members, _, _| members.first().cloned()).flatten()
     }
 
-    /// Takes the member with the lowest score out of the set of `key`.
+    /// Removes and returns the member with the lowest score in the set of `key`.
     pub async fn pop<Q>(&self, key: &Q) -> Option<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -155,7 +157,7 @@ where
         self.change(key, |members, key, change| members.pop(key, change)).flatten()
     }
 
-    /// Takes `member` out of the set of `key`; tells whether it was there.
+    /// Removes `member` from the set of `key`. Returns `false` if it is not in the set.
     pub async fn remove<Q, M>(&self, key: &Q, member: &M) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -167,7 +169,7 @@ where
             .unwrap_or(false)
     }
 
-    /// Takes the members with these scores out of the set of `key`; tells how many there were.
+    /// Removes the members with scores in this range from the set of `key`, and returns their number.
     pub async fn remove_range<Q>(&self, key: &Q, scores: impl RangeBounds<Instant>) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -182,7 +184,7 @@ where
         self.change(key, remove).unwrap_or(0)
     }
 
-    /// The score of `member` in the set of `key`.
+    /// Returns the score of `member` in the set of `key`.
     pub async fn score<Q, M>(&self, key: &Q, member: &M) -> Option<Instant>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -194,7 +196,7 @@ where
         score.map(|score| self.0.clock.instant(score))
     }
 
-    /// Whether `member` is in the set of `key`.
+    /// Returns whether `member` is in the set of `key`.
     pub async fn contains<Q, M>(&self, key: &Q, member: &M) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -203,7 +205,7 @@ where
         self.score(key, member).await.is_some()
     }
 
-    /// How many members the set of `key` has.
+    /// Returns the number of live members in the set of `key`.
     pub async fn len<Q>(&self, key: &Q) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -212,7 +214,7 @@ where
         self.change(key, |members, _, _| members.len()).unwrap_or(0)
     }
 
-    /// Whether there is no set of `key`.
+    /// Returns whether the set of `key` has no live members.
     pub async fn is_empty<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -220,7 +222,7 @@ where
         self.len(key).await == 0
     }
 
-    /// Takes the whole set of `key` out.
+    /// Removes all members from the set of `key`.
     pub async fn clear<Q>(&self, key: &Q)
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -228,7 +230,7 @@ where
         self.remove_range(key, ..).await;
     }
 
-    /// The keys of all sets, in no order. A shard is looked at at a time.
+    /// Returns the keys of all sets, in no particular order. Only one shard is locked at a time.
     pub async fn keys(&self) -> Vec<K> {
         let mut keys = Vec::new();
         for shard in 0..self.0.shard_count() {
@@ -241,7 +243,7 @@ where
         keys
     }
 
-    /// How many sets there are. A shard is looked at at a time.
+    /// Returns the number of sets. Only one shard is locked at a time.
     pub async fn sets(&self) -> usize {
         let mut count = 0;
         for shard in 0..self.0.shard_count() {
@@ -254,22 +256,22 @@ where
         count
     }
 
-    /// A stream of what leaves from now on; see [`ExpiringSet::events`](crate::ExpiringSet::events).
+    /// Returns a stream of the removals from now on; see [`ExpiringSet::events`](crate::ExpiringSet::events).
     pub fn events(&self) -> Events<K, T> {
         Events::new(&self.0.publisher)
     }
 
-    /// A stream of what leaves from now on that loses nothing while it lives; see
+    /// Returns a stream of the removals from now on that loses no event while it exists; see
     /// [`ExpiringSet::events_lossless`](crate::ExpiringSet::events_lossless).
     ///
     /// # Panics
     ///
-    /// Where `capacity` is 0.
+    /// Panics if `capacity` is 0.
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, T> {
         LosslessEvents::new(&self.0.publisher, capacity)
     }
 
-    /// Events beyond the capacity of the fullest lossless stream, waiting for its reader.
+    /// Returns the number of unread events beyond the capacity of the lossless stream that has most of them.
     pub fn overflow(&self) -> usize {
         self.0.publisher.overflow()
     }
@@ -279,17 +281,17 @@ where
         key: K,
         members: impl IntoIterator<Item = T>,
         score: Option<Instant>,
-        alone: bool,
+        unique: bool,
     ) {
         let hash = self.0.hasher.hash_one(&key);
-        // All this is made before the lock, and so dropped after it.
+        // Declared before the lock is taken, so that all of it is dropped after the lock is released.
         let prehash = |member| Prehashed::new(&self.0.hasher, member);
-        let mut coming: SmallVec<[_; 1]> = members.into_iter().map(prehash).collect();
+        let mut new_members: SmallVec<[_; 1]> = members.into_iter().map(prehash).collect();
         let mut key = Some(key);
         let score = score.map(|score| self.0.clock.tick_of(score));
         self.0.change(self.shard_of(hash), |sets, change| {
             let score = score.unwrap_or(change.now);
-            sets.push(hash, &mut key, score, &mut coming, alone, change);
+            sets.push(hash, &mut key, score, &mut new_members, unique, change);
         });
     }
 
@@ -305,20 +307,20 @@ where
         self.0.change(self.shard_of(hash), |sets, change| sets.change(hash, key, change, op))
     }
 
-    /// By bits of the middle: the table of a shard goes by the lowest and the highest ones, which would be
-    /// nearly alike for all keys of a shard.
+    /// Uses the middle bits of the hash. A shard's table uses the lowest and highest bits, which would be
+    /// nearly the same for all keys of a shard if the shard were chosen by them.
     fn shard_of(&self, hash: u64) -> usize {
         (hash >> 40) as usize % self.0.shard_count()
     }
 }
 
 impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>> {
-    /// How many parts the sets are in, each with a lock of its own; rounded up to a power of two.
-    /// Defaults to four for each core, 64 at least.
+    /// Sets the number of shards, each with its own lock; rounded up to a power of two. Defaults to four per
+    /// core, but at least 64.
     ///
     /// # Panics
     ///
-    /// Where `shards` is 0 or above 65,536.
+    /// Panics if `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = checked_shards(shards);
         self
@@ -330,11 +332,11 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     T: Hash + Eq + Clone + Send + Sync + 'static,
 {
-    /// Makes the sets and starts their sweeper on the current Tokio runtime.
+    /// Builds the sets and starts their sweeper on the current Tokio runtime.
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
+    /// Panics outside of a Tokio runtime, and on a runtime without a time driver (`enable_time`).
     pub fn build(self) -> ExpiringSets<K, T> {
         let shards = iter::repeat_with(KeyedMembers::new).take(self.shards);
         ExpiringSets(sweeper::start(self.options, shards))

@@ -1,36 +1,37 @@
-//! What one lock guards: the members of an `ExpiringSet`, or some of the sets of `ExpiringSets`.
+//! Data guarded by one lock: the members of an `ExpiringSet`, or some of the sets of `ExpiringSets`.
 
 use super::change::Change;
 use crate::engine::clock::Tick;
 
-/// What one lock guards, as the locks' owner and the sweeper see it.
+/// Data guarded by one lock, as used by the shared state and the sweeper.
 pub(super) trait Shard: Sized + Send + 'static {
-    /// Of its events.
+    /// Key type of its events.
     type Key: Send + Sync + 'static;
     type Value: Send + Sync + 'static;
     type Member;
 
-    /// Lets what is dead leave, at most `room`, and no more than [`SWEEP_BATCH`].
+    /// Removes expired members: at most `room`, and no more than [`SWEEP_BATCH`].
     fn sweep(&mut self, room: usize, change: &mut ChangeOf<'_, Self>) -> SweepProgress;
 
-    /// Members, or sets.
+    /// Returns the number of members, or of sets.
     #[cfg(feature = "metrics")]
     fn len(&self) -> usize;
 
-    /// No score is lower than this.
+    /// Returns a lower bound on the scores.
     fn lowest(&self) -> Option<Tick>;
 }
 
-/// How far the sweep of a shard has come.
+/// Result of one sweep step in a shard.
 pub(super) enum SweepProgress {
     Done,
-    /// There is more, for the next time that the lock is taken.
+    /// More members are expired; they are left for the next time that the lock is taken.
     More,
-    /// There is more, but a lossless subscriber is full.
-    HeldBack,
+    /// More members are expired, but a lossless subscriber is full.
+    Blocked,
 }
 
-/// How many a sweep lets leave under one lock: some 20 µs, for which callers wait.
+/// Maximum number of members that a sweep removes under one lock. It takes about 20 µs, for which callers
+/// wait.
 pub(super) const SWEEP_BATCH: usize = 1_024;
 
 pub(super) type ChangeOf<'a, S> =

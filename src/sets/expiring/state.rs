@@ -1,5 +1,5 @@
-//! The state that all handles share with their sweeper: the shards behind their locks. Every change goes
-//! through [`SharedState::change`], which does what must come after the lock.
+//! State shared by all handles and their sweeper: the shards and their locks. Every change goes through
+//! [`SharedState::change`], which also does the work that must follow the unlock.
 
 use std::{
     ops::{Bound, RangeBounds},
@@ -11,7 +11,7 @@ use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
 use super::{
     builder::Options,
-    change::{Change, Garbage},
+    change::{Change, DropQueue},
     schedule::Schedule,
     shard::{ChangeOf, Shard, SweepProgress},
 };
@@ -22,40 +22,40 @@ use crate::engine::{
     store::Journal,
 };
 
-/// The state that all handles share with their sweeper.
+/// State shared by all handles and their sweeper.
 pub(super) struct SharedState<S, K, V> {
     pub(super) ttl: Duration,
     pub(super) clock: Clock,
     pub(super) hasher: DefaultHasher,
-    /// In an `Arc` of its own: streams and the sweeper hold it and must not keep the members alive.
+    /// In its own `Arc`: streams and the sweeper hold it, and must not keep the members in memory.
     pub(super) publisher: Arc<Publisher<K, V>>,
     shards: Box<[Mutex<PaddedShard<S>>]>,
     schedule: Schedule,
-    /// How often a shard was locked.
+    /// Number of times that a shard was locked.
     #[cfg(test)]
-    pub(super) locks: std::sync::atomic::AtomicU64,
+    pub(super) lock_count: std::sync::atomic::AtomicU64,
     journal: Arc<Journal<K, V>>,
     #[cfg(feature = "metrics")]
     expired: std::sync::atomic::AtomicU64,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
-    /// Wakes the sweeper when a member dies sooner than it sleeps. In an `Arc` of its own, as the sweeper
-    /// waits on it while it holds nothing of the state.
-    alarm: Arc<Notify>,
+    /// Wakes the sweeper if a member expires sooner than the sweeper would wake. In its own `Arc`, as the
+    /// sweeper waits on it while it holds no reference to the state.
+    sweeper_wake: Arc<Notify>,
     name: String,
-    /// The sweeper, for the drop of the last handle.
+    /// The sweeper task; aborted when the last handle is dropped.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// On cache lines of its own: who locks one shard slows nobody who locks its neighbour.
+/// A shard on its own cache lines, so that locking one shard does not slow threads that lock its neighbour.
 #[repr(align(128))]
 struct PaddedShard<S>(S);
 
-/// A shard under its lock. When that opens, also by a panic, the sweeper knows what there is.
+/// A locked shard. On drop, also during a panic, it records the shard's lowest score for the sweeper.
 struct Locked<'a, S: Shard> {
     state: &'a StateOf<S>,
     index: usize,
-    /// There until it is dropped.
+    /// `Some` until the drop.
     guard: Option<MutexGuard<'a, PaddedShard<S>>>,
 }
 
@@ -75,20 +75,21 @@ impl<S: Shard> StateOf<S> {
             publisher: Arc::new(publisher),
             schedule: Schedule::new(shards.len()),
             #[cfg(test)]
-            locks: Default::default(),
+            lock_count: Default::default(),
             shards,
             journal,
             #[cfg(feature = "metrics")]
             expired: Default::default(),
             #[cfg(feature = "metrics")]
             registration: Default::default(),
-            alarm: Arc::new(Notify::new()),
+            sweeper_wake: Arc::new(Notify::new()),
             name: options.name,
             task: Mutex::default(),
         }
     }
 
-    /// Calls `op` under the lock of a shard. What leaves in it is told and dropped after it.
+    /// Calls `op` under the lock of a shard. Afterwards sends the events of that change and drops the values
+    /// that it removed.
     #[inline]
     pub(super) fn change<R>(
         &self,
@@ -98,40 +99,42 @@ impl<S: Shard> StateOf<S> {
         self.change_and_drop(shard, op).0
     }
 
-    /// Lets what is dead leave a shard, as [`Shard::sweep`]; tells also how many drops panicked.
+    /// Removes expired members of a shard, as [`Shard::sweep`]. Also returns the number of drops that
+    /// panicked.
     pub(super) fn sweep(&self, shard: usize, room: usize) -> (SweepProgress, usize) {
         self.change_and_drop(shard, |members, change| {
             let progress = members.sweep(room, change);
-            self.schedule.note_swept(shard, members.lowest());
+            self.schedule.record_swept(shard, members.lowest());
             progress
         })
     }
 
-    /// Looks at a shard under its lock.
+    /// Calls `read` with a locked shard.
     #[cfg(feature = "metrics")]
-    pub(super) fn look<R>(&self, shard: usize, look: impl FnOnce(&S) -> R) -> R {
-        look(&lock(&self.shards[shard]).0)
+    pub(super) fn read_shard<R>(&self, shard: usize, read: impl FnOnce(&S) -> R) -> R {
+        read(&lock(&self.shards[shard]).0)
     }
 
-    /// How many members' time was over and have left.
+    /// Returns the number of members that were removed because they expired.
     #[cfg(feature = "metrics")]
     pub(super) fn expired(&self) -> u64 {
         self.expired.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Whether something may be dead in a shard at `now`.
+    /// Returns whether a shard may have expired members at `now`.
     pub(super) fn is_due(&self, shard: usize, now: Tick) -> bool {
-        self.schedule.lowest(shard).is_some_and(|score| score.after(self.ttl).is_dead(now))
+        self.schedule.lowest(shard).is_some_and(|score| score.after(self.ttl).is_expired(now))
     }
 
-    /// When the next member dies: not later than this. Who lets one die sooner rings the alarm.
-    pub(super) fn next_death(&self) -> Option<Instant> {
-        self.clock.instant_of(self.schedule.soonest()?.after(self.ttl))
+    /// Returns a lower bound on the time at which the next member expires. A push that expires sooner wakes
+    /// the sweeper.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.clock.instant_of(self.schedule.lowest_of_all()?.after(self.ttl))
     }
 
-    /// After a sweep: finds out when the next member dies.
-    pub(super) fn renew_schedule(&self) {
-        self.schedule.renew();
+    /// Recomputes the time of the next expiry after a sweep.
+    pub(super) fn recompute_schedule(&self) {
+        self.schedule.recompute();
     }
 
     #[inline]
@@ -140,17 +143,17 @@ impl<S: Shard> StateOf<S> {
         shard: usize,
         op: impl FnOnce(&mut S, &mut ChangeOf<'_, S>) -> R,
     ) -> (R, usize) {
-        // Before the lock, so that it is dropped after it where `op` panics.
-        let mut garbage = Garbage::new();
+        // Declared before the lock is taken, so that it is dropped after unlock even if `op` panics.
+        let mut drop_queue = DropQueue::new();
         let mut locked = Locked::new(self, shard);
-        // Read under the lock: nobody who comes later sees an earlier time.
+        // Read under the lock, so that time never goes backwards from one change of this shard to the next.
         let now = self.clock.now();
         let mut change = Change {
             now,
             ttl: self.ttl,
             shard,
             journal: &self.journal,
-            garbage: &mut garbage,
+            drop_queue: &mut drop_queue,
             #[cfg(feature = "metrics")]
             expired: 0,
         };
@@ -159,9 +162,10 @@ impl<S: Shard> StateOf<S> {
         if change.expired > 0 {
             self.expired.fetch_add(change.expired, std::sync::atomic::Ordering::Relaxed);
         }
+        // Before the events are sent and values are dropped, as both may wake or run code that calls the sets.
         drop(locked);
         self.publisher.flush();
-        (outcome, garbage.drop_all())
+        (outcome, drop_queue.drop_all())
     }
 }
 
@@ -169,13 +173,13 @@ impl<'a, S: Shard> Locked<'a, S> {
     #[inline]
     fn new(state: &'a StateOf<S>, index: usize) -> Self {
         #[cfg(test)]
-        state.locks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        state.lock_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Self { state, index, guard: Some(lock(&state.shards[index])) }
     }
 
     #[inline]
     fn shard(&mut self) -> &mut S {
-        &mut self.guard.as_mut().expect("it is there until the drop").0
+        &mut self.guard.as_mut().expect("the guard is only taken by drop").0
     }
 }
 
@@ -183,10 +187,11 @@ impl<S: Shard> Drop for Locked<'_, S> {
     #[inline]
     fn drop(&mut self) {
         let Some(guard) = self.guard.take() else { return };
-        let rings = self.state.schedule.note(self.index, guard.0.lowest());
+        let wakes_sweeper = self.state.schedule.record_lowest(self.index, guard.0.lowest());
+        // Before the notification, so that the woken sweeper does not wait for this lock.
         drop(guard);
-        if rings {
-            self.state.alarm.notify_one();
+        if wakes_sweeper {
+            self.state.sweeper_wake.notify_one();
         }
     }
 }
@@ -205,8 +210,8 @@ impl<S, K, V> SharedState<S, K, V> {
         self.shards.len()
     }
 
-    pub(super) fn alarm(&self) -> &Arc<Notify> {
-        &self.alarm
+    pub(super) fn sweeper_wake(&self) -> &Arc<Notify> {
+        &self.sweeper_wake
     }
 
     pub(super) fn keep_task(&self, task: JoinHandle<()>) {
@@ -223,7 +228,8 @@ impl<S, K, V> Drop for SharedState<S, K, V> {
     }
 }
 
-/// Somebody's code may have panicked under the lock; what it guards is whole all the same.
+/// Ignores poisoning: user code may have panicked under the lock, but it runs only when the data is
+/// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

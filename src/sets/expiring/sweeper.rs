@@ -1,5 +1,5 @@
-//! The task that lets members die where nobody calls. It sleeps until the next death, and holds nothing of
-//! the sets while it sleeps or yields, so that it ends with the last handle.
+//! Background task that removes expired members if no call does. It sleeps until the next expiry. It holds no
+//! strong reference to the sets while it sleeps or yields, so that it ends with the last handle.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -21,18 +21,18 @@ use super::{
 use crate::engine::{event::Publisher, tasks::spawn};
 
 enum Step {
-    /// Yield to the runtime, then go on.
+    /// Yield to the runtime, then continue.
     Yield,
-    /// A lossless subscriber has no room.
-    HeldBack,
+    /// A lossless subscriber is full.
+    Blocked,
     Done,
 }
 
-/// Makes the state of some shards, and starts its sweeper on the current Tokio runtime.
+/// Creates the state of some shards, and starts its sweeper on the current Tokio runtime.
 ///
 /// # Panics
 ///
-/// Outside of a Tokio runtime, and on one without a time driver.
+/// Panics outside of a Tokio runtime, and on a runtime without a time driver.
 pub(super) fn start<S: Shard>(
     options: Options,
     shards: impl Iterator<Item = S>,
@@ -44,34 +44,34 @@ pub(super) fn start<S: Shard>(
             options.name
         )
     });
-    // Made here, so that a runtime without time panics here and not in the task.
+    // Created here, so that a runtime without a time driver panics in the caller and not in the task.
     drop(sleep(Duration::ZERO));
     let every = options.sweep_every;
     let state = Arc::new(SharedState::new(options, shards));
     let sweeper =
-        run(Arc::downgrade(&state), state.publisher.clone(), state.alarm().clone(), every);
+        run(Arc::downgrade(&state), state.publisher.clone(), state.sweeper_wake().clone(), every);
     state.keep_task(spawn(&runtime, "sweeper", state.name(), sweeper));
     #[cfg(feature = "metrics")]
     super::metrics::follow(&state);
     state
 }
 
-/// The task: sleeps until the next death, but sweeps no more often than `every`.
+/// The sweeper task: sleeps until the next expiry, but sweeps no more often than `every`.
 async fn run<S: Shard>(
     state: Weak<StateOf<S>>,
     publisher: Arc<Publisher<S::Key, S::Value>>,
-    alarm: Arc<Notify>,
+    sweeper_wake: Arc<Notify>,
     every: Duration,
 ) {
-    let mut earliest = Instant::now();
+    let mut not_before = Instant::now();
     loop {
-        let Some(next) = state.upgrade().map(|state| state.next_death()) else { return };
-        let Some(death) = next else {
-            alarm.notified().await;
+        let Some(next) = state.upgrade().map(|state| state.next_expiry()) else { return };
+        let Some(expiry) = next else {
+            sweeper_wake.notified().await;
             continue;
         };
-        // An alarm that rang since `next_death` has left a permit, and ends the wait at once.
-        if timeout_at(death.max(earliest), alarm.notified()).await.is_ok() {
+        // A notification sent since `next_expiry` is stored as a permit and ends the wait immediately.
+        if timeout_at(expiry.max(not_before), sweeper_wake.notified()).await.is_ok() {
             continue;
         }
         let mut shard = 0;
@@ -79,39 +79,39 @@ async fn run<S: Shard>(
             let Some(step) = state.upgrade().map(|state| sweep(&state, &mut shard)) else { return };
             match step {
                 Step::Yield => tokio::task::yield_now().await,
-                Step::HeldBack => publisher.wait_for_room().await,
+                Step::Blocked => publisher.wait_for_room().await,
                 Step::Done => break,
             }
         }
         let Some(state) = state.upgrade() else { return };
-        state.renew_schedule();
-        earliest = Instant::now().checked_add(every).unwrap_or(earliest);
+        state.recompute_schedule();
+        not_before = Instant::now().checked_add(every).unwrap_or(not_before);
     }
 }
 
-/// Lets a batch of what is dead leave, from a shard on. What panics in user code is logged, and that shard
-/// waits for the next sweep.
-fn sweep<S: Shard>(state: &StateOf<S>, from: &mut usize) -> Step {
+/// Removes one batch of expired members, beginning with shard `next_shard`. A panic in user code is logged,
+/// and its shard is skipped until the next sweep.
+fn sweep<S: Shard>(state: &StateOf<S>, next_shard: &mut usize) -> Step {
     let now = state.clock.now();
-    while *from < state.shard_count() {
-        if !state.is_due(*from, now) {
-            *from += 1;
+    while *next_shard < state.shard_count() {
+        if !state.is_due(*next_shard, now) {
+            *next_shard += 1;
             continue;
         }
         let room = state.publisher.room();
-        let sweep = || state.sweep(*from, room);
+        let sweep = || state.sweep(*next_shard, room);
         let Ok((progress, panicked)) = catch_unwind(AssertUnwindSafe(sweep)) else {
-            tracing::error!(set = state.name(), "a sweep panicked; the next one goes on");
-            *from += 1;
+            tracing::error!(set = state.name(), "sweep panicked, the next sweep continues");
+            *next_shard += 1;
             return Step::Yield;
         };
         if panicked > 0 {
-            tracing::error!(set = state.name(), panicked, "the Drop of expired members panicked");
+            tracing::error!(set = state.name(), panicked, "drop of expired members panicked");
         }
         match progress {
-            SweepProgress::Done => *from += 1,
+            SweepProgress::Done => *next_shard += 1,
             SweepProgress::More => return Step::Yield,
-            SweepProgress::HeldBack => return Step::HeldBack,
+            SweepProgress::Blocked => return Step::Blocked,
         }
     }
     Step::Done
@@ -137,23 +137,23 @@ mod tests {
 
     type State = StateOf<KeyedMembers<u64, u64>>;
 
-    /// Sets whose members die 100 s after their scores.
+    /// Sets whose members expire 100 s after their scores.
     fn sets() -> Arc<State> {
         let options = Options {
             ttl: 100 * SECOND,
             sweep_every: SECOND,
             event_capacity: 1,
             causes: Cause::Expired.bit(),
-            name: "of a test".to_owned(),
+            name: "test".to_owned(),
         };
         start(options, repeat_with(KeyedMembers::new).take(SHARDS))
     }
 
     fn push(state: &State, key: u64, score: Instant) {
         let score = state.clock.tick_of(score);
-        let mut coming = [Prehashed::new(&state.hasher, key)];
+        let mut new_members = [Prehashed::new(&state.hasher, key)];
         state.change(key as usize % SHARDS, |sets, change| {
-            sets.push(key, &mut Some(key), score, &mut coming, false, change);
+            sets.push(key, &mut Some(key), score, &mut new_members, false, change);
         });
     }
 
@@ -161,9 +161,9 @@ mod tests {
         (0..SHARDS).map(|shard| state.change(shard, |sets, _| sets.len())).sum()
     }
 
-    /// Each of these rings the alarm, and the sweeper hears each.
+    /// Each push expires sooner than the one before, so that each wakes the sweeper.
     #[tokio::test(start_paused = true)]
-    async fn an_alarm_locks_no_shard() {
+    async fn waking_the_sweeper_locks_no_shard() {
         const PUSHES: u64 = 100_000;
         let state = sets();
         let now = Instant::now();
@@ -171,30 +171,30 @@ mod tests {
             push(&state, key, now + Duration::from_micros(PUSHES - key));
             yield_now().await;
         }
-        assert_eq!(state.locks.load(Relaxed), PUSHES);
+        assert_eq!(state.lock_count.load(Relaxed), PUSHES);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sweep_locks_the_shards_in_which_something_is_due() {
+    async fn sweep_locks_only_the_shards_with_expired_members() {
         let state = sets();
         let now = Instant::now();
         for key in 0..SHARDS as u64 {
-            // Of two of the shards sooner.
+            // The members of two shards (7 and 37) expire sooner.
             push(&state, key, now + if key % 30 == 7 { Duration::ZERO } else { 1_000 * SECOND });
         }
-        let pushes = state.locks.load(Relaxed);
+        let pushes = state.lock_count.load(Relaxed);
         sleep(99 * SECOND).await;
-        assert_eq!(state.locks.load(Relaxed), pushes, "nothing is due");
+        assert_eq!(state.lock_count.load(Relaxed), pushes, "nothing has expired");
         sleep(2 * SECOND).await;
-        assert_eq!(state.locks.load(Relaxed), pushes + 2);
+        assert_eq!(state.lock_count.load(Relaxed), pushes + 2);
         assert_eq!(len(&state), SHARDS - 2);
         sleep(2_000 * SECOND).await;
         assert_eq!(len(&state), 0);
     }
 
-    /// What was due and is gone costs one look, and what is due after it is not forgotten.
+    /// A schedule that is too early after a removal costs one check, and later members still expire in time.
     #[tokio::test(start_paused = true)]
-    async fn a_schedule_that_is_too_early_is_put_right() {
+    async fn schedule_that_is_too_early_is_corrected() {
         let state = sets();
         let now = Instant::now();
         push(&state, 1, now);
@@ -205,16 +205,16 @@ mod tests {
                 members.remove_ranks(0..1, Cause::Removed, key, change);
             })
         });
-        let locks = state.locks.load(Relaxed);
+        let locks = state.lock_count.load(Relaxed);
         sleep(100 * SECOND).await;
-        assert!(state.locks.load(Relaxed) <= locks + 1);
+        assert!(state.lock_count.load(Relaxed) <= locks + 1);
         sleep(50 * SECOND).await;
         assert_eq!(len(&state), 0);
     }
 
-    /// The sweeper hears what comes while it sweeps.
+    /// A push during a sweep wakes the sweeper.
     #[tokio::test(start_paused = true)]
-    async fn what_comes_at_the_time_of_a_sweep_is_swept() {
+    async fn member_pushed_during_a_sweep_expires_in_time() {
         let state = sets();
         for round in 0..100 {
             let score = Instant::now();
@@ -225,9 +225,9 @@ mod tests {
             yield_now().await;
             push(&state, 1_000 + round, score + Duration::from_millis(8));
             sleep(2 * SECOND).await;
-            let locks = state.locks.load(Relaxed);
-            assert_eq!(state.next_death(), None, "all is gone, in round {round}");
-            assert_eq!(state.locks.load(Relaxed), locks);
+            let locks = state.lock_count.load(Relaxed);
+            assert_eq!(state.next_expiry(), None, "all members are removed, in round {round}");
+            assert_eq!(state.lock_count.load(Relaxed), locks);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The nodes of a [`RankTree`](super::RankTree), and how they are split, merged and taken apart. A node is
-//! changed only when no user's code can panic any more.
+//! Nodes of a [`RankTree`](super::RankTree): splitting, merging and removing. A node is changed only after
+//! the last call of user code that may panic.
 
 use std::{
     collections::VecDeque,
@@ -7,17 +7,17 @@ use std::{
     ops::Range,
 };
 
-/// Items of a leaf, and children of an inner node.
-pub(super) const FULL: usize = 64;
+/// Maximum number of items in a leaf, and of children in an inner node.
+pub(super) const NODE_CAPACITY: usize = 64;
 
-/// A node that is smaller is merged with a neighbour. Less than the half that a split leaves: else a removal
-/// after each insertion would merge what was just split.
-const SMALL: usize = FULL / 4;
+/// Smaller nodes are merged with a neighbour. This is less than the half that a split leaves: otherwise a
+/// removal after each insertion would undo the split.
+const MERGE_BELOW: usize = NODE_CAPACITY / 4;
 
-/// What two may be together that are merged. Not a full node: the next to come would split it again.
-const MERGED: usize = FULL * 3 / 4;
+/// Maximum size of a merged node. Less than a full node, which the next insertion would split again.
+const MAX_MERGED_SIZE: usize = NODE_CAPACITY * 3 / 4;
 
-/// A run of items. A deque, as most items leave in the order in which they came.
+/// A run of items. A deque, as items are mostly removed in the order in which they were added.
 pub(crate) type Leaf<K, V> = VecDeque<(K, V)>;
 
 pub(super) enum Node<K, V> {
@@ -25,11 +25,12 @@ pub(super) enum Node<K, V> {
     Inner(Box<Inner<K, V>>),
 }
 
-/// Children beside each other, and a separator between each two of them.
+/// Adjacent children, with a separator between each two of them.
 pub(super) struct Inner<K, V> {
-    /// Clones of keys, so that an item may leave while its key still separates.
+    /// Clones of keys, so that an item can be removed while its key still separates two children.
     pub(super) separators: Vec<K>,
-    /// Items below each child. Here and not in the child: a rank is found without a look at those it passes.
+    /// Number of items below each child. Stored here and not in the child, so that a rank is found without
+    /// reading the children before it.
     pub(super) lens: Vec<usize>,
     pub(super) nodes: Vec<Node<K, V>>,
 }
@@ -44,7 +45,7 @@ impl<K, V> Node<K, V> {
 
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.size() >= FULL
+        self.size() >= NODE_CAPACITY
     }
 
     pub(super) fn for_each(&self, from: usize, to: usize, each: &mut impl FnMut(&K, &V)) {
@@ -75,16 +76,16 @@ impl<K, V> Node<K, V> {
         }
     }
 
-    /// Takes out the first item, where that leaves nothing to rebalance: so the most frequent removal goes
-    /// down once, without recursion.
+    /// Removes and returns the first item, unless that would require a rebalance. So the most frequent
+    /// removal descends once, without recursion.
     #[inline]
     pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
         let mut node = &*self;
         while let Node::Inner(inner) = node {
             node = inner.nodes.first()?;
         }
-        // Looked at before the counts on the way are changed, as there is no way back up.
-        if node.size() <= SMALL {
+        // Checked before the counts on the way are changed, as there is no way back up.
+        if node.size() <= MERGE_BELOW {
             return None;
         }
         let mut node = self;
@@ -99,41 +100,41 @@ impl<K, V> Node<K, V> {
         }
     }
 
-    pub(super) fn remove_at(&mut self, rank: usize, garbage: &mut Vec<K>) -> (K, V) {
+    pub(super) fn remove_at(&mut self, rank: usize, drop_queue: &mut Vec<K>) -> (K, V) {
         match self {
             Node::Leaf(items) => {
-                items.remove(rank).expect("the rank is one of those that are there")
+                items.remove(rank).expect("the rank is less than the number of items")
             }
             Node::Inner(inner) => {
                 let (child, rank) = inner.child_at(rank);
-                let removed = inner.nodes[child].remove_at(rank, garbage);
+                let removed = inner.nodes[child].remove_at(rank, drop_queue);
                 inner.lens[child] -= 1;
-                inner.rebalance(child, garbage);
+                inner.rebalance(child, drop_queue);
                 removed
             }
         }
     }
 
-    /// Takes out some items, but not all.
+    /// Removes some of the items, but not all.
     pub(super) fn drain(
         &mut self,
         from: usize,
         to: usize,
         drained: &mut Vec<Leaf<K, V>>,
-        garbage: &mut Vec<K>,
+        drop_queue: &mut Vec<K>,
     ) {
         match self {
             Node::Leaf(items) => drained.push(items.drain(from..to).collect()),
-            Node::Inner(inner) => inner.drain(from, to, drained, garbage),
+            Node::Inner(inner) => inner.drain(from, to, drained, drop_queue),
         }
     }
 
-    pub(super) fn into_leaves(self, leaves: &mut Vec<Leaf<K, V>>, garbage: &mut Vec<K>) {
+    pub(super) fn into_leaves(self, leaves: &mut Vec<Leaf<K, V>>, drop_queue: &mut Vec<K>) {
         match self {
             Node::Leaf(items) => leaves.push(items),
             Node::Inner(inner) => {
-                inner.separators.into_iter().for_each(|separator| discard(separator, garbage));
-                inner.nodes.into_iter().for_each(|node| node.into_leaves(leaves, garbage));
+                inner.separators.into_iter().for_each(|separator| discard(separator, drop_queue));
+                inner.nodes.into_iter().for_each(|node| node.into_leaves(leaves, drop_queue));
             }
         }
     }
@@ -142,13 +143,13 @@ impl<K, V> Node<K, V> {
 impl<K, V> Inner<K, V> {
     pub(super) fn new() -> Self {
         Self {
-            separators: Vec::with_capacity(FULL),
-            lens: Vec::with_capacity(FULL),
-            nodes: Vec::with_capacity(FULL),
+            separators: Vec::with_capacity(NODE_CAPACITY),
+            lens: Vec::with_capacity(NODE_CAPACITY),
+            nodes: Vec::with_capacity(NODE_CAPACITY),
         }
     }
 
-    /// The child below which the item of `rank` is, and its rank there.
+    /// Returns the child that contains the item of `rank`, and the item's rank within it.
     #[inline]
     pub(super) fn child_at(&self, mut rank: usize) -> (usize, usize) {
         let mut child = 0;
@@ -159,62 +160,62 @@ impl<K, V> Inner<K, V> {
         (child, rank)
     }
 
-    /// Takes out some items, but not all.
+    /// Removes some of the items, but not all.
     fn drain(
         &mut self,
         from: usize,
         to: usize,
         drained: &mut Vec<Leaf<K, V>>,
-        garbage: &mut Vec<K>,
+        drop_queue: &mut Vec<K>,
     ) {
         let (first, within) = self.child_at(from);
         let mut start = from - within;
-        let mut whole = first;
+        let mut first_whole = first;
         if within > 0 {
             let len = self.lens[first];
             let end = len.min(to - start);
-            self.nodes[first].drain(within, end, drained, garbage);
+            self.nodes[first].drain(within, end, drained, drop_queue);
             self.lens[first] -= end - within;
             start += len;
-            whole += 1;
+            first_whole += 1;
         }
-        let mut end = whole;
+        let mut end = first_whole;
         while let Some(len) = self.lens.get(end)
             && start + len <= to
         {
             start += len;
             end += 1;
         }
-        for node in self.remove_children(whole..end, garbage) {
-            node.into_leaves(drained, garbage);
+        for node in self.remove_children(first_whole..end, drop_queue) {
+            node.into_leaves(drained, drop_queue);
         }
         if start < to {
-            self.nodes[whole].drain(0, to - start, drained, garbage);
-            self.lens[whole] -= to - start;
+            self.nodes[first_whole].drain(0, to - start, drained, drop_queue);
+            self.lens[first_whole] -= to - start;
         }
-        // The later one first, as what becomes of it moves none before it.
-        for child in [whole, first] {
+        // The later child first: rebalancing it does not move the one before it.
+        for child in [first_whole, first] {
             if child < self.nodes.len() {
-                self.rebalance(child, garbage);
+                self.rebalance(child, drop_queue);
             }
         }
     }
 
-    /// Removes or merges a child that has lost items, where it has too few.
+    /// Removes a child that has become empty, or merges one that has become small.
     #[inline]
-    fn rebalance(&mut self, child: usize, garbage: &mut Vec<K>) {
+    fn rebalance(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         if self.lens[child] == 0 {
-            drop(self.remove_children(child..child + 1, garbage));
-        } else if self.nodes[child].size() < SMALL {
-            self.merge(child, garbage);
+            drop(self.remove_children(child..child + 1, drop_queue));
+        } else if self.nodes[child].size() < MERGE_BELOW {
+            self.merge(child, drop_queue);
         }
     }
 
-    /// Merges a small child with a neighbour, where both fit.
-    fn merge(&mut self, child: usize, garbage: &mut Vec<K>) {
+    /// Merges a small child with a neighbour, if both fit into one node.
+    fn merge(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         let fit = |left: usize| {
-            let size = |child| self.nodes.get(child).map_or(FULL, Node::size);
-            size(left) + size(left + 1) <= MERGED
+            let size = |child| self.nodes.get(child).map_or(NODE_CAPACITY, Node::size);
+            size(left) + size(left + 1) <= MAX_MERGED_SIZE
         };
         let left = match child.checked_sub(1) {
             Some(before) if fit(before) => before,
@@ -227,7 +228,7 @@ impl<K, V> Inner<K, V> {
         match (&mut self.nodes[left], right) {
             (Node::Leaf(items), Node::Leaf(mut more)) => {
                 items.append(&mut more);
-                discard(separator, garbage);
+                discard(separator, drop_queue);
             }
             (Node::Inner(inner), Node::Inner(more)) => {
                 inner.separators.push(separator);
@@ -235,22 +236,26 @@ impl<K, V> Inner<K, V> {
                 inner.lens.extend(more.lens);
                 inner.nodes.extend(more.nodes);
             }
-            _ => unreachable!("all leaves are equally deep"),
+            _ => unreachable!("all leaves have the same depth"),
         }
     }
 
-    /// Takes out children, and the separators that they leave without a use.
-    fn remove_children(&mut self, children: Range<usize>, garbage: &mut Vec<K>) -> Vec<Node<K, V>> {
+    /// Removes children, and the separators that become unnecessary.
+    fn remove_children(
+        &mut self,
+        children: Range<usize>,
+        drop_queue: &mut Vec<K>,
+    ) -> Vec<Node<K, V>> {
         let first = children.start.saturating_sub(1);
         let separators = first..self.separators.len().min(first + children.len());
-        self.separators.drain(separators).for_each(|separator| discard(separator, garbage));
+        self.separators.drain(separators).for_each(|separator| discard(separator, drop_queue));
         self.lens.drain(children.clone());
         self.nodes.drain(children).collect()
     }
 }
 
 impl<K: Ord + Clone, V> Inner<K, V> {
-    /// The child below which `key` is, if it is anywhere.
+    /// Returns the child that contains `key`, if the key is present.
     #[inline]
     pub(super) fn child_of(&self, key: &K) -> usize {
         match self.separators.last() {
@@ -261,47 +266,49 @@ impl<K: Ord + Clone, V> Inner<K, V> {
         }
     }
 
-    /// Makes room for `key` in or beside a full child; tells in which child the room is. All that may panic
-    /// is called before a node is changed.
+    /// Makes room for `key` in a full child or its next neighbour, and returns the child that has it. All
+    /// user code that may panic runs before a node is changed.
     #[cold]
     pub(super) fn split_child(
         &mut self,
         child: usize,
         key: &K,
         is_last: bool,
-        garbage: &mut Vec<K>,
+        drop_queue: &mut Vec<K>,
     ) -> usize {
         let next = child + 1;
-        let has_room = self.nodes.get(next).is_some_and(|next| !next.is_full());
+        let next_has_room = self.nodes.get(next).is_some_and(|next| !next.is_full());
         let (separator, is_right, right, len) = match &mut self.nodes[child] {
             Node::Leaf(items) if items.back().is_none_or(|(last, _)| last < key) => {
                 let separator = key.clone();
-                if has_room {
-                    // It becomes the first of the next.
-                    discard(mem::replace(&mut self.separators[child], separator), garbage);
+                if next_has_room {
+                    // The key becomes the first one of the next child.
+                    discard(mem::replace(&mut self.separators[child], separator), drop_queue);
                     return next;
                 }
-                (separator, true, Node::Leaf(Leaf::with_capacity(FULL)), 0)
+                (separator, true, Node::Leaf(Leaf::with_capacity(NODE_CAPACITY)), 0)
             }
             Node::Leaf(items) => {
-                let middle = FULL / 2;
+                let middle = NODE_CAPACITY / 2;
                 let separator = items[middle].0.clone();
                 let is_right = separator <= *key;
-                let mut right = Leaf::with_capacity(FULL);
+                let mut right = Leaf::with_capacity(NODE_CAPACITY);
                 right.extend(items.drain(middle..));
                 let len = right.len();
                 (separator, is_right, Node::Leaf(right), len)
             }
             Node::Inner(inner) => {
-                // What comes in order comes to the last of the last.
-                let middle = if is_last { FULL - 1 } else { FULL / 2 };
+                // Keys in ascending order are inserted into the last child of the last node, so that only one
+                // child moves.
+                let middle = if is_last { NODE_CAPACITY - 1 } else { NODE_CAPACITY / 2 };
                 let is_right = inner.separators[middle - 1] <= *key;
                 let mut right = Inner::new();
                 right.separators.extend(inner.separators.drain(middle..));
                 right.lens.extend(inner.lens.drain(middle..));
                 right.nodes.extend(inner.nodes.drain(middle..));
                 let len = right.lens.iter().sum();
-                let separator = inner.separators.pop().expect("there was one between any two");
+                let separator =
+                    inner.separators.pop().expect("there is a separator between any two children");
                 (separator, is_right, Node::Inner(Box::new(right)), len)
             }
         };
@@ -313,10 +320,10 @@ impl<K: Ord + Clone, V> Inner<K, V> {
     }
 }
 
-/// Keeps a key for whoever takes the garbage, unless its drop is nobody's code.
+/// Queues a key to be dropped after unlock, unless its type has no drop code.
 #[inline]
-pub(super) fn discard<K>(key: K, garbage: &mut Vec<K>) {
+pub(super) fn discard<K>(key: K, drop_queue: &mut Vec<K>) {
     if needs_drop::<K>() {
-        garbage.push(key);
+        drop_queue.push(key);
     }
 }

@@ -1,23 +1,23 @@
-//! A tree beside a sorted vector, and its shape after each change.
+//! Compares the tree with a sorted vector, and checks its shape after each change.
 
 use std::ops::Range;
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{node::FULL, *};
+use super::{node::NODE_CAPACITY, *};
 
-/// Keys and values, in the order of the keys.
+/// Keys and values, in key order.
 type Model = Vec<(u32, u32)>;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// So many keys from one on, in order, reversed or spread.
+    /// First key, number of keys, and their order.
     Insert(u32, u32, Pattern),
-    /// The shares of the ranks, in thousandths.
+    /// Ranks as a share of the length, in thousandths.
     RemoveAt(usize),
     Drain(usize, usize),
     PopFirst(usize),
-    Look(usize, usize),
+    LookUp(usize, usize),
     Change,
 }
 
@@ -37,7 +37,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => share().prop_map(Op::RemoveAt),
         3 => (share(), share()).prop_map(|(a, b)| Op::Drain(a.min(b), a.max(b))),
         1 => (1..300_usize).prop_map(Op::PopFirst),
-        2 => (share(), share()).prop_map(|(a, b)| Op::Look(a.min(b), a.max(b))),
+        2 => (share(), share()).prop_map(|(a, b)| Op::LookUp(a.min(b), a.max(b))),
         1 => Just(Op::Change),
     ]
 }
@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn agrees_with_a_sorted_vec(ops in vec(op(), 1..30)) {
+    fn rank_tree_agrees_with_a_sorted_vec(ops in vec(op(), 1..30)) {
         let mut tree = RankTree::new();
         let mut model = Model::new();
         for op in ops {
@@ -93,7 +93,7 @@ fn run(op: Op, tree: &mut RankTree<u32, u32>, model: &mut Model) {
                 assert_eq!(tree.remove_at(0), model.remove(0));
             }
         }
-        Op::Look(from, to) => look(tree, model, rank(from)..rank(to)),
+        Op::LookUp(from, to) => check_lookups(tree, model, rank(from)..rank(to)),
         Op::Change => {
             tree.for_each_mut(|key, value| *value ^= key);
             model.iter_mut().for_each(|(key, value)| *value ^= *key);
@@ -101,7 +101,7 @@ fn run(op: Op, tree: &mut RankTree<u32, u32>, model: &mut Model) {
     }
 }
 
-fn look(tree: &RankTree<u32, u32>, model: &Model, ranks: Range<usize>) {
+fn check_lookups(tree: &RankTree<u32, u32>, model: &Model, ranks: Range<usize>) {
     assert_eq!(tree.first(), model.first());
     assert_eq!(tree.at(model.len()), None);
     for rank in [ranks.start, ranks.end, model.len() / 2] {
@@ -110,8 +110,8 @@ fn look(tree: &RankTree<u32, u32>, model: &Model, ranks: Range<usize>) {
         assert_eq!(tree.find(&key), Some((rank, &value)));
         assert_eq!(tree.rank_where(|k| *k < key), rank);
         assert_eq!(tree.rank_where(|k| *k <= key), rank + 1);
-        let known = model.binary_search_by_key(&(key + 1), |(key, _)| *key).is_ok();
-        assert_eq!(tree.find(&(key + 1)).is_some(), known);
+        let exists = model.binary_search_by_key(&(key + 1), |(key, _)| *key).is_ok();
+        assert_eq!(tree.find(&(key + 1)).is_some(), exists);
     }
     let mut seen = Model::new();
     tree.for_each(ranks.clone(), |key, value| seen.push((*key, *value)));
@@ -119,15 +119,15 @@ fn look(tree: &RankTree<u32, u32>, model: &Model, ranks: Range<usize>) {
 }
 
 #[test]
-fn what_comes_in_order_fills_its_nodes() {
+fn keys_inserted_in_order_fill_their_nodes() {
     let mut tree = RankTree::new();
     (0..100_000_u32).for_each(|key| tree.insert(key, || ()));
     let shape = check(&tree);
-    assert_eq!(shape, Shape { depth: 2, leaves: 100_000_usize.div_ceil(FULL) });
+    assert_eq!(shape, Shape { depth: 2, leaves: 100_000_usize.div_ceil(NODE_CAPACITY) });
 }
 
 #[test]
-fn what_goes_in_order_leaves_no_hollow_tree() {
+fn removing_all_items_leaves_a_single_leaf() {
     let mut tree = RankTree::new();
     (0..100_000_u32).for_each(|key| tree.insert(key.reverse_bits(), || ()));
     while tree.len() > 0 {
@@ -139,80 +139,84 @@ fn what_goes_in_order_leaves_no_hollow_tree() {
     assert_eq!(check(&tree), Shape { depth: 0, leaves: 1 });
 }
 
-/// A separator outlives its item; it is dropped when its holder says so.
+/// A separator may remain after its item is removed; it is dropped when its owner takes the drop queue.
 #[test]
-fn separators_whose_drop_is_somebodys_code_wait_in_the_garbage() {
+fn separators_with_drop_code_wait_in_the_drop_queue() {
     let key = |number: u32| Box::new(number);
     let mut tree = RankTree::new();
     (0..10_000).for_each(|number| tree.insert(key(number), || ()));
-    assert!(tree.take_garbage().is_empty());
+    assert!(tree.take_drop_queue().is_empty());
     let mut drained = Vec::new();
     tree.drain(0..5_000, &mut drained);
     tree.drain(0..5_000, &mut drained);
-    let garbage = tree.take_garbage();
-    assert_eq!(garbage.len(), 10_000_usize.div_ceil(FULL) - 1, "one between each two leaves");
-    assert!(tree.take_garbage().is_empty());
+    let drop_queue = tree.take_drop_queue();
+    assert_eq!(
+        drop_queue.len(),
+        10_000_usize.div_ceil(NODE_CAPACITY) - 1,
+        "one separator between each two leaves"
+    );
+    assert!(tree.take_drop_queue().is_empty());
 }
 
-/// A key that panics in a comparison or clone, once it has done so many.
+/// A key that panics in a comparison or clone once `CALLS_LEFT` calls are used up.
 #[derive(Debug, PartialEq, Eq)]
-struct Moody(u32);
+struct PanickingKey(u32);
 
 thread_local! {
-    static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
+    static CALLS_LEFT: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
 }
 
-fn burn() {
-    CALLS.set(CALLS.get() - 1);
-    assert!(CALLS.get() > 0, "the panic of this test");
+fn count_down() {
+    CALLS_LEFT.set(CALLS_LEFT.get() - 1);
+    assert!(CALLS_LEFT.get() > 0, "the panic of this test");
 }
 
-impl PartialOrd for Moody {
+impl PartialOrd for PanickingKey {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Moody {
+impl Ord for PanickingKey {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        burn();
+        count_down();
         self.0.cmp(&other.0)
     }
 }
 
-impl Clone for Moody {
+impl Clone for PanickingKey {
     fn clone(&self) -> Self {
-        burn();
+        count_down();
         Self(self.0)
     }
 }
 
 #[test]
-fn a_key_that_panics_leaves_the_tree_whole() {
+fn tree_stays_valid_if_a_key_panics() {
     for calls in 1..40 {
         let mut tree = RankTree::new();
-        let mut there = Vec::new();
+        let mut expected = Vec::new();
         for i in 0..3_000_u32 {
             let key = i.wrapping_mul(2_654_435_761);
-            CALLS.set(if i % 3 == 0 { calls } else { u32::MAX });
-            let insert = || tree.insert(Moody(key), || i);
+            CALLS_LEFT.set(if i % 3 == 0 { calls } else { u32::MAX });
+            let insert = || tree.insert(PanickingKey(key), || i);
             let inserted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(insert)).is_ok();
-            CALLS.set(u32::MAX);
+            CALLS_LEFT.set(u32::MAX);
             if inserted {
-                there.push((key, i));
+                expected.push((key, i));
             }
         }
-        there.sort_unstable();
-        assert!(there.len() >= 2_000);
+        expected.sort_unstable();
+        assert!(expected.len() >= 2_000);
         let mut seen = Vec::new();
         tree.for_each(0..tree.len(), |key, value| seen.push((key.0, *value)));
-        assert_eq!(seen, there);
-        for (rank, (key, value)) in there.iter().enumerate() {
-            assert_eq!(tree.find(&Moody(*key)), Some((rank, value)));
+        assert_eq!(seen, expected);
+        for (rank, (key, value)) in expected.iter().enumerate() {
+            assert_eq!(tree.find(&PanickingKey(*key)), Some((rank, value)));
         }
         while tree.len() > 0 {
             let rank = tree.len() * 2 / 3;
-            assert_eq!(tree.remove_at(rank).1, there.remove(rank).1);
+            assert_eq!(tree.remove_at(rank).1, expected.remove(rank).1);
         }
     }
 }
@@ -229,31 +233,34 @@ struct Shape {
     leaves: usize,
 }
 
-/// Walks through all nodes, and sees that what the module says of them is so.
+/// Checks the invariants of the module docs in all nodes.
 fn check<V>(tree: &RankTree<u32, V>) -> Shape {
     let mut leaves = 0;
     let (depth, len) = walk(&tree.root, None, None, &mut leaves);
     assert_eq!(len, tree.len());
-    assert!(leaves <= 2 + len / 8, "{len} items are in {leaves} leaves");
-    assert!(depth <= 6, "{depth} levels for {len} items");
+    assert!(leaves <= 2 + len / 8, "too many leaves for {len} items: {leaves}");
+    assert!(depth <= 6, "too many levels for {len} items: {depth}");
     Shape { depth, leaves }
 }
 
-/// The depth below a node, and its items, all of which are in `from..to`.
+/// Returns the depth below a node and its number of items, all of which are in `from..to`.
 fn walk<V>(
     node: &Node<u32, V>,
     from: Option<u32>,
     to: Option<u32>,
     leaves: &mut usize,
 ) -> (usize, usize) {
-    assert!(node.size() <= FULL, "a node is too large");
+    assert!(node.size() <= NODE_CAPACITY, "a node is too large");
     match node {
         Node::Leaf(items) => {
             *leaves += 1;
             assert!(items.iter().is_sorted_by(|(a, _), (b, _)| a < b));
             let fits =
                 |key: u32| from.is_none_or(|from| from <= key) && to.is_none_or(|to| key < to);
-            assert!(items.iter().all(|(key, _)| fits(*key)), "an item is beyond a separator");
+            assert!(
+                items.iter().all(|(key, _)| fits(*key)),
+                "an item is on the wrong side of a separator"
+            );
             (0, items.len())
         }
         Node::Inner(inner) => {
@@ -268,9 +275,12 @@ fn walk<V>(
                 .zip(from.zip(to))
                 .map(|(node, (from, to))| walk(node, from, to, leaves))
                 .collect();
-            assert!(below.iter().all(|(depth, _)| *depth == below[0].0), "not equally deep");
+            assert!(below.iter().all(|(depth, _)| *depth == below[0].0), "leaves differ in depth");
             assert!(
-                below.iter().zip(&inner.lens).all(|((_, len), known)| len == known && *len > 0)
+                below
+                    .iter()
+                    .zip(&inner.lens)
+                    .all(|((_, len), recorded)| len == recorded && *len > 0)
             );
             (below[0].0 + 1, below.iter().map(|(_, len)| len).sum())
         }

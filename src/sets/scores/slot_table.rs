@@ -1,23 +1,23 @@
-//! Slot numbers by hashes: what is looked for, and the room for what is not there, is on one cache line.
-//! hashbrown's table has its tags and its items on two: docs/sets.md has what the second one costs.
+//! Hash table of slot numbers: a lookup, or an insertion of an absent number, reads one cache line. The table
+//! of hashbrown has its tags and its items on two cache lines; docs/sets.md has the cost of the second.
 //!
-//! 1. A number is in the chunk that its hash points to, or where that was full in one of the next.
-//! 2. Each chunk counts the numbers that would be in it, or before it, were there room, and are behind it. So
-//!    a search ends at the first chunk that counts none, and what is taken out leaves no trace.
-//! 3. One chunk at least is not full.
+//! 1. A number is in the chunk that its hash selects or, if that was full, in one of the next chunks.
+//! 2. Each chunk counts the numbers that probed past it because it was full. So a search ends at the first
+//!    chunk that counts none, and a removal leaves no tombstone.
+//! 3. At least one chunk is not full.
 
-/// Numbers in a chunk.
+/// Numbers per chunk.
 const LANES: usize = 10;
 
-/// Bits of a hash that a chunk has of each: what is not there is hardly ever mistaken for it.
-const BITS: usize = 12;
+/// Hash bits stored per number, so that a lookup of an absent number rarely compares members.
+const TAG_BITS: usize = 12;
 
-/// How many a chunk has on average when the table is full.
-const LOAD: usize = 7;
+/// Maximum average of numbers per chunk; the table is full at that load.
+const MAX_LOAD: usize = 7;
 
 #[derive(Default)]
 pub(super) struct SlotTable {
-    /// None, or a power of two.
+    /// Empty, or a power of two.
     chunks: Vec<Chunk>,
     len: usize,
 }
@@ -26,63 +26,63 @@ pub(super) struct SlotTable {
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Chunk {
-    /// Zero where a lane is empty.
+    /// Tags by lane; zero if the lane is empty.
     tags: u128,
     numbers: [u32; LANES],
-    /// How many are further on.
-    further: u32,
+    /// Count of numbers that probed past this chunk.
+    overflowed: u32,
 }
 
-/// Lanes of a chunk, as the highest bits of their tags.
+/// Set of lanes, as the highest bits of their tags.
 #[derive(Clone, Copy)]
 struct Lanes(u128);
 
-/// The bits of one lane.
-const TAG: u128 = (1 << BITS) - 1;
+/// Mask of one lane.
+const TAG_MASK: u128 = (1 << TAG_BITS) - 1;
 
-/// One in each lane.
-const EACH: u128 = {
+/// The value 1 in each lane.
+const ONE_PER_LANE: u128 = {
     let (mut each, mut lane) = (0, 0);
     while lane < LANES {
-        each |= 1 << (lane * BITS);
+        each |= 1 << (lane * TAG_BITS);
         lane += 1;
     }
     each
 };
 
-/// The highest bit of each lane, and the others.
-const HIGH: u128 = EACH << (BITS - 1);
-const LOW: u128 = HIGH - EACH;
+/// The highest bit of each lane, and all lower bits of each lane.
+const HIGH_BITS: u128 = ONE_PER_LANE << (TAG_BITS - 1);
+const LOW_BITS: u128 = HIGH_BITS - ONE_PER_LANE;
 
 impl SlotTable {
     pub(super) fn with_capacity(numbers: usize) -> Self {
         if numbers == 0 {
             return Self::default();
         }
-        let empty = Chunk { tags: 0, numbers: [0; LANES], further: 0 };
-        Self { chunks: vec![empty; numbers.div_ceil(LOAD).next_power_of_two()], len: 0 }
+        let empty = Chunk { tags: 0, numbers: [0; LANES], overflowed: 0 };
+        Self { chunks: vec![empty; numbers.div_ceil(MAX_LOAD).next_power_of_two()], len: 0 }
     }
 
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.len >= self.chunks.len() * LOAD
+        self.len >= self.chunks.len() * MAX_LOAD
     }
 
-    /// The number of a hash that `is_it`.
+    /// Returns a number with this hash that `matches`.
     #[inline]
-    pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, hash: u32, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
         let mask = self.chunks.len().checked_sub(1)?;
         let mut index = hash as usize & mask;
-        // No more than all of them: it might be that each counts some.
+        // At most one round: it is possible that every chunk has a count.
         for _ in 0..=mask {
             let chunk = &self.chunks[index];
             for lane in chunk.lanes(tag(hash)) {
                 let number = chunk.numbers[lane];
-                if is_it(number) {
+                if matches(number) {
                     return Some(number);
                 }
             }
-            if chunk.further == 0 {
+            if chunk.overflowed == 0 {
                 break;
             }
             index = (index + 1) & mask;
@@ -90,7 +90,7 @@ impl SlotTable {
         None
     }
 
-    /// Puts in a number that is not there yet; the table must not be full.
+    /// Inserts a number that is not present; the table must not be full.
     #[inline]
     pub(super) fn insert(&mut self, hash: u32, number: u32) {
         let mask = self.chunks.len() - 1;
@@ -98,18 +98,18 @@ impl SlotTable {
         loop {
             let chunk = &mut self.chunks[index];
             if let Some(lane) = chunk.lanes(0).next() {
-                chunk.tags |= tag(hash) << (BITS * lane);
+                chunk.tags |= tag(hash) << (TAG_BITS * lane);
                 chunk.numbers[lane] = number;
                 break;
             }
-            chunk.further += 1;
+            chunk.overflowed += 1;
             index = (index + 1) & mask;
         }
         self.len += 1;
     }
 
-    /// Takes out a number that is there. Nothing moves, and no mark is left: a steady flow never asks for a
-    /// rebuild.
+    /// Removes a number that is present. Nothing moves and no tombstone is left, so that a steady flow of
+    /// insertions and removals never requires a rebuild.
     #[inline]
     pub(super) fn remove(&mut self, hash: u32, number: u32) {
         let mask = self.chunks.len() - 1;
@@ -117,10 +117,11 @@ impl SlotTable {
         loop {
             let chunk = &mut self.chunks[index];
             if let Some(lane) = chunk.lanes(tag(hash)).find(|&lane| chunk.numbers[lane] == number) {
-                chunk.tags &= !(TAG << (BITS * lane));
+                chunk.tags &= !(TAG_MASK << (TAG_BITS * lane));
                 break;
             }
-            chunk.further = chunk.further.checked_sub(1).expect("what is taken out is there");
+            chunk.overflowed =
+                chunk.overflowed.checked_sub(1).expect("the number to remove is present");
             index = (index + 1) & mask;
         }
         self.len -= 1;
@@ -128,13 +129,13 @@ impl SlotTable {
 }
 
 impl Chunk {
-    /// The lanes with this tag.
+    /// Returns the lanes with this tag.
     #[inline]
     fn lanes(&self, tag: u128) -> Lanes {
-        let differ = self.tags ^ (tag * EACH);
-        // The highest bit of each lane, set where any of its bits is.
-        let any = ((differ & LOW) + LOW) | differ;
-        Lanes(!any & HIGH)
+        let differ = self.tags ^ (tag * ONE_PER_LANE);
+        // The highest bit of each lane, set if any of its bits differs.
+        let any = ((differ & LOW_BITS) + LOW_BITS) | differ;
+        Lanes(!any & HIGH_BITS)
     }
 }
 
@@ -143,16 +144,16 @@ impl Iterator for Lanes {
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
-        let lane = self.0.trailing_zeros() as usize / BITS;
+        let lane = self.0.trailing_zeros() as usize / TAG_BITS;
         self.0 &= self.0.wrapping_sub(1);
         (lane < LANES).then_some(lane)
     }
 }
 
-/// Never zero, which stands for an empty lane.
+/// Returns the tag of a hash; never zero, which marks an empty lane.
 #[inline]
 fn tag(hash: u32) -> u128 {
-    u128::from(hash >> (32 - BITS)).max(1)
+    u128::from(hash >> (32 - TAG_BITS)).max(1)
 }
 
 #[cfg(test)]
@@ -164,25 +165,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_is_a_cache_line() {
+    fn chunk_fills_one_cache_line() {
         assert_eq!(size_of::<Chunk>(), 64);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Few hashes, so that chunks overflow, and some that differ in their tags only.
+        /// Few hashes, so that chunks overflow; some differ only in their tags.
         #[test]
-        fn agrees_with_a_map(ops in vec((any::<bool>(), 0..40_u32, 0..4_u32), 1..400)) {
+        fn slot_table_agrees_with_a_map(ops in vec((any::<bool>(), 0..40_u32, 0..4_u32), 1..400)) {
             let mut table = SlotTable::with_capacity(60);
             let mut map = HashMap::new();
-            for (number, (comes, home, tag)) in (0..).zip(ops) {
+            for (number, (inserts, home, tag)) in (0..).zip(ops) {
                 let hash = (tag << 30) | (home * home % 7);
-                if comes && !table.is_full() {
+                if inserts && !table.is_full() {
                     table.insert(hash, number);
                     map.insert(number, hash);
                 } else if let Some(&number) = map.keys().min_by_key(|n| n.wrapping_mul(2_654_435_761)) {
-                    let hash = map.remove(&number).expect("it was just there");
+                    let hash = map.remove(&number).expect("the number was found above");
                     table.remove(hash, number);
                     prop_assert_eq!(table.find(hash, |n| n == number), None);
                 }
@@ -194,7 +195,7 @@ mod tests {
             for (number, hash) in map {
                 table.remove(hash, number);
             }
-            prop_assert!(table.chunks.iter().all(|chunk| chunk.tags == 0 && chunk.further == 0));
+            prop_assert!(table.chunks.iter().all(|chunk| chunk.tags == 0 && chunk.overflowed == 0));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Scores beside a sorted vector.
+//! Compares `Scores` with a sorted vector.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -9,7 +9,7 @@ type Model = Vec<(u32, u32)>;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// So many members from one on, at scores that rise by a step.
+    /// `count` members from `first` on, with scores that rise by `step`.
     Insert {
         first: u32,
         count: u32,
@@ -17,10 +17,10 @@ enum Op {
         step: u32,
     },
     Remove(u32),
-    /// Shares of the ranks, in thousandths.
+    /// Ranks as a share of the length, in thousandths.
     Drain(usize, usize),
-    /// So many come, and as many of the first go.
-    Flow(u32),
+    /// Number of insertions, each followed by the removal of the first member.
+    SteadyState(u32),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -29,7 +29,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(first, count, score, step)| Op::Insert { first, count, score, step }),
         3 => (0..1_000_u32).prop_map(Op::Remove),
         2 => (0..1_000_usize, 0..1_000_usize).prop_map(|(a, b)| Op::Drain(a.min(b), a.max(b))),
-        2 => (1..500_u32).prop_map(Op::Flow),
+        2 => (1..500_u32).prop_map(Op::SteadyState),
     ]
 }
 
@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn agrees_with_a_vec(ops in vec(op(), 1..40)) {
+    fn scores_agree_with_a_sorted_vec(ops in vec(op(), 1..40)) {
         let mut scores = Scores::new();
         let mut model = Model::new();
         let mut next = 1_000;
@@ -64,7 +64,7 @@ proptest! {
                     let drained: Model = drained.into_members().collect();
                     prop_assert_eq!(drained, model.drain(ranks).collect::<Model>());
                 }
-                Op::Flow(count) => {
+                Op::SteadyState(count) => {
                     for _ in 0..count {
                         insert(&mut scores, &mut model, next, next);
                         prop_assert_eq!(scores.remove_at(0), model.remove(0));
@@ -78,12 +78,12 @@ proptest! {
 }
 
 fn insert(scores: &mut Scores<u32, u32>, model: &mut Model, score: u32, member: u32) {
-    let known = model.iter().position(|(_, m)| *m == member).map(|rank| model.remove(rank));
+    let old = model.iter().position(|(_, m)| *m == member).map(|rank| model.remove(rank));
     let at = model.partition_point(|(s, _)| *s <= score);
     model.insert(at, (score, member));
-    let mut coming = Some(member);
-    assert_eq!(scores.insert(score, hash(member), &mut coming), known.map(|(score, _)| score));
-    assert_eq!(coming, known.map(|(_, member)| member));
+    let mut new_member = Some(member);
+    assert_eq!(scores.insert(score, hash(member), &mut new_member), old.map(|(score, _)| score));
+    assert_eq!(new_member, old.map(|(_, member)| member));
 }
 
 fn check(scores: &Scores<u32, u32>, model: &Model) {
@@ -104,12 +104,12 @@ fn check(scores: &Scores<u32, u32>, model: &Model) {
         let to = model.partition_point(|(score, _)| *score < bounds.end).max(from);
         assert_eq!(scores.ranks(&bounds), from..to);
     }
-    assert!(scores.slots.len() <= 3 * scores.len() + SMALL + 1, "too many slots");
+    assert!(scores.slots.len() <= 3 * scores.len() + SLOT_SLACK + 1, "too many slots");
     assert_eq!(scores.slots.len(), scores.len() + scores.stale.len() + scores.free.len());
 }
 
 #[test]
-fn nothing_is_kept_for_nobody() {
+fn draining_all_members_frees_all_memory() {
     let mut scores = Scores::new();
     for member in 0..10_000 {
         scores.insert(member, hash(member), &mut Some(member));
@@ -123,9 +123,9 @@ fn nothing_is_kept_for_nobody() {
     );
 }
 
-/// Many members of one hash are told apart by `Eq`.
+/// Members with the same hash are distinguished by `Eq`.
 #[test]
-fn equal_hashes_harm_nobody() {
+fn members_with_equal_hashes_are_distinguished_by_eq() {
     let mut scores = Scores::new();
     for round in 0..3_u32 {
         for member in 0..300_u32 {
@@ -134,7 +134,7 @@ fn equal_hashes_harm_nobody() {
         }
     }
     for member in 0..300_u32 {
-        let (rank, _) = scores.find(7, &member).expect("it is there");
+        let (rank, _) = scores.find(7, &member).expect("the member was inserted");
         assert_eq!(scores.remove_at(rank), (2, member));
         assert_eq!(scores.find(7, &member), None);
     }

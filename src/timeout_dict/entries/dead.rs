@@ -1,4 +1,4 @@
-//! Entries that failed too often: they wait for somebody who asks for them, and for nothing else.
+//! Dead entries: they stay readable and are returned only by `take_dead`.
 
 use equivalent::Equivalent;
 
@@ -6,7 +6,7 @@ use super::{Entries, Location, QueuedIn, Timer};
 use crate::engine::clock::Deadline;
 
 impl<K, V> Entries<K, V> {
-    /// Takes out the entry that has been dead for longest.
+    /// Removes and returns the entry that has been dead for longest.
     pub(in crate::timeout_dict) fn take_dead(&mut self) -> Option<(K, V)> {
         let first = self.dead.first(|_| ())?;
         self.dequeue(first.location);
@@ -17,7 +17,8 @@ impl<K, V> Entries<K, V> {
         self.dead_len
     }
 
-    /// Lets a dead entry begin anew; false where there is none.
+    /// Makes a dead entry due at `deadline`, without failed attempts. Returns `false` if there is no dead
+    /// entry of this key.
     pub(in crate::timeout_dict) fn revive<Q>(
         &mut self,
         hash: u64,
@@ -38,11 +39,13 @@ impl<K, V> Entries<K, V> {
         matches!(self.entry(location).queued_in, QueuedIn::Dead)
     }
 
-    /// From no queue into `dead`. A claim on it is not void yet: who is late may still ack.
-    pub(super) fn bury(&mut self, location: Location) {
+    /// Adds an entry that is in no queue to `dead`. A claim on it is not void yet: a late holder may still
+    /// acknowledge it.
+    pub(super) fn move_to_dead(&mut self, location: Location) {
         let sequence = self.next_sequence();
         let entry = self.entry_mut(location);
-        // It keeps its deadline, since who is late may extend, too: then it lives, and is due.
+        // It keeps its deadline, since a late holder may also extend its lease: then the entry is no longer
+        // dead, and `ttl` reports that deadline again.
         entry.sequence = sequence;
         entry.queued_in = QueuedIn::Dead;
         self.dead.insert(Timer { deadline: Deadline::PERSISTENT, sequence, location });

@@ -1,4 +1,4 @@
-//! User types that misbehave, or are unusual: nothing waits for itself, and nothing is lost but what panicked.
+//! User types that misbehave or are unusual: no deadlock, and nothing is lost except the panicking value.
 
 use std::{
     sync::{
@@ -18,15 +18,15 @@ mod reentrant;
 mod unusual;
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
-fn so_far<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
+fn drain<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
     std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).collect()
 }
 
-/// Runs `test` on a thread of its own, with a paused clock, and fails where it gets stuck.
-fn watched<Test, Running>(test: Test)
+/// Runs `test` on a thread of its own, with a paused clock, and fails if it does not finish.
+fn run_with_watchdog<Test, Running>(test: Test)
 where
     Test: FnOnce() -> Running + Send + 'static,
     Running: Future<Output = ()>,
@@ -37,15 +37,15 @@ where
         let runtime = runtime.enable_all().start_paused(true).build().expect("a runtime");
         runtime.block_on(test());
         drop(runtime);
-        done.send(()).expect("the watchdog waits longer than this");
+        done.send(()).expect("the watchdog waits for it");
     });
-    match ended.recv_timeout(PATIENCE) {
-        Ok(()) => thread.join().expect("it is done"),
+    match ended.recv_timeout(TIMEOUT) {
+        Ok(()) => thread.join().expect("the test has finished"),
         Err(RecvTimeoutError::Timeout) => {
-            panic!("still running after {PATIENCE:?}: something waits for itself")
+            panic!("still running after {TIMEOUT:?}: there is a deadlock")
         }
         Err(RecvTimeoutError::Disconnected) => {
-            std::panic::resume_unwind(thread.join().expect_err("it ended early"))
+            std::panic::resume_unwind(thread.join().expect_err("the test panicked"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Types that do nothing wrong, but are unusual: streams as values, keys that collide, sizes of none.
+//! Valid but unusual types: streams as values, keys with equal hashes, zero-sized and large types.
 
 use std::{
     collections::HashSet,
@@ -7,20 +7,20 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{ALL, SECOND, so_far, watched};
+use super::{ALL, SECOND, drain, run_with_watchdog};
 use fleeting::{Cache, Cause, Events, Op};
 use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
 };
 
-/// A value that listens to the cache that it is in.
+/// Value that owns a stream of its own cache.
 #[derive(Clone)]
 struct Listener(#[allow(dead_code)] Arc<Mutex<Events<u32, Listener>>>);
 
 #[test]
-fn a_value_may_hold_a_stream_of_its_own_cache() {
-    watched(async || {
+fn value_may_own_a_stream_of_its_own_cache() {
+    run_with_watchdog(async || {
         let cache: Cache<u32, Listener> =
             Cache::builder().event_capacity(4).publish(ALL).shards(2).build();
         let listener = || Listener(Arc::new(Mutex::new(cache.events())));
@@ -31,9 +31,9 @@ fn a_value_may_hold_a_stream_of_its_own_cache() {
             assert!(cache.stats().subscribers >= 10, "round {round}");
         }
         sleep(3 * SECOND).await;
-        assert_eq!(cache.len(), 0, "it still sweeps");
+        assert_eq!(cache.len(), 0, "the sweeper continues");
         let held = cache.stats().subscribers;
-        assert!(held <= 4, "{held} streams: more than the last events in the ring hold");
+        assert!(held <= 4, "{held} streams: more than the unread events own");
         cache.set(1, listener()).await;
         cache.clear().await;
     });
@@ -49,8 +49,8 @@ impl Hash for Collides {
 }
 
 #[test]
-fn keys_that_all_collide_are_slow_but_right() {
-    watched(async || {
+fn colliding_keys_are_slow_but_correct() {
+    run_with_watchdog(async || {
         const KEYS: u32 = 2_000;
         let cache: Cache<Collides, u32> = Cache::builder().publish(ALL).build();
         let mut events = cache.events_lossless(10_000);
@@ -60,41 +60,45 @@ fn keys_that_all_collide_are_slow_but_right() {
         }
         assert_eq!(cache.len(), KEYS as usize);
         for key in (0..KEYS).step_by(10) {
-            assert_eq!(cache.get(&Collides(key)).await, Some(key), "another one's value");
+            assert_eq!(cache.get(&Collides(key)).await, Some(key), "the value belongs to the key");
         }
         sleep(3 * SECOND).await;
-        let expired: HashSet<u32> = so_far(&mut events).iter().map(|event| event.key.0).collect();
-        assert_eq!(expired, (0..KEYS).step_by(2).collect(), "the wrong ones expired");
+        let expired: HashSet<u32> = drain(&mut events).iter().map(|event| event.key.0).collect();
+        assert_eq!(expired, (0..KEYS).step_by(2).collect(), "the entries with a TTL expired");
         for key in (1..KEYS).step_by(10) {
-            assert_eq!(cache.remove(&Collides(key)).await, Some(key), "another one's value");
+            assert_eq!(
+                cache.remove(&Collides(key)).await,
+                Some(key),
+                "the value belongs to the key"
+            );
         }
         sleep(60 * SECOND).await;
-        assert_eq!(cache.len(), 0, "it still sweeps");
+        assert_eq!(cache.len(), 0, "the sweeper continues");
     });
 }
 
-/// Those of one key run one at a time; of another key, of whatever hash, nobody waits for them.
+/// Calls for one key run one at a time, and calls for another key with the same hash do not wait for them.
 #[test]
-fn changes_of_keys_that_collide_wait_for_none_of_another_key() {
-    watched(async || {
+fn compute_with_on_colliding_keys_waits_only_for_the_same_key() {
+    run_with_watchdog(async || {
         let cache: Cache<Collides, u32> = Cache::new();
         let (sender, receiver) = oneshot::channel();
         let waits = cache.compute_with(&Collides(1), async |_| {
             receiver.await.unwrap();
             Op::Set(1)
         });
-        let tells = cache.compute_with(&Collides(2), async |_| {
+        let notifies = cache.compute_with(&Collides(2), async |_| {
             sender.send(()).unwrap();
             Op::Set(2)
         });
-        let both = async { tokio::join!(waits, tells) };
+        let both = async { tokio::join!(waits, notifies) };
         assert_eq!(timeout(60 * SECOND, both).await, Ok((Some(1), Some(2))));
     });
 }
 
 #[test]
-fn types_of_unusual_size_go_in_and_out() {
-    watched(async || {
+fn zero_sized_and_large_types_work() {
+    run_with_watchdog(async || {
         check_type((), ()).await;
         check_type(1_u8, [7_u8; 10_000]).await;
         check_type("k".repeat(1_000), "v".repeat(1 << 20)).await;
@@ -107,7 +111,7 @@ fn types_of_unusual_size_go_in_and_out() {
     });
 }
 
-/// A value of each kind through each of the ways in and out.
+/// Uses values of a type with each kind of write, read and removal.
 async fn check_type<K, V>(key: K, value: V)
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -124,9 +128,9 @@ where
     assert!(is_value(cache.remove(&key).await));
     cache.set_ex(key.clone(), value.clone(), SECOND).await;
     sleep(3 * SECOND).await;
-    assert_eq!(cache.len(), 0, "it did not expire");
-    let told = so_far(&mut events);
-    let causes: Vec<Cause> = told.iter().map(|event| event.cause).collect();
+    assert_eq!(cache.len(), 0, "the entry expired");
+    let received = drain(&mut events);
+    let causes: Vec<Cause> = received.iter().map(|event| event.cause).collect();
     assert_eq!(causes, [Cause::Replaced, Cause::Removed, Cause::Expired]);
-    assert!(told.iter().all(|event| event.key == key && event.value == value));
+    assert!(received.iter().all(|event| event.key == key && event.value == value));
 }

@@ -1,12 +1,11 @@
-//! What both expiring sets promise: the same cases in memory, by a paused clock, and on a real server, by its
-//! own.
+//! Promises of both expiring sets: run in memory with a paused clock, and on a real server.
 
 use std::time::Duration;
 
 use crate::clock::ms;
 
 const MILLI: Duration = Duration::from_millis(1);
-/// Long enough that a busy machine does in it what a case wants done before it is over.
+/// TTL, long enough that a busy machine completes the calls of a test before it ends.
 fn ttl() -> Duration {
     ms(400)
 }
@@ -14,7 +13,7 @@ const LONG: Duration = Duration::from_secs(600);
 const NONE: [String; 0] = [];
 
 macro_rules! suite {
-    ($backend:ident, $test:meta, $setup:item $told:item) => {
+    ($backend:ident, $test:meta, $setup:item $reply:item) => {
         mod $backend {
             use std::{ops::Bound, time::Duration};
 
@@ -25,139 +24,139 @@ macro_rules! suite {
             use super::{LONG, MILLI, NONE, ttl};
 
             $setup
-            $told
+            $reply
 
             use setup::{Time, make, run};
 
             async fn fill(set: &setup::Set, members: &[(&str, Time)]) {
                 for (member, score) in members {
-                    told(set.push_at((*member).into(), *score).await);
+                    reply(set.push_at((*member).into(), *score).await);
                 }
             }
 
             #[$test]
-            async fn a_member_dies_when_its_score_is_ttl_old() {
+            async fn member_expires_when_its_score_is_ttl_old() {
                 run(async || {
                     let (set, _guard) = make(ttl()).await;
-                    told(set.push("a".into()).await);
-                    assert_eq!(told(set.elements().await), ["a"]);
-                    assert!(told(set.contains("a").await) && !told(set.contains("b").await));
-                    // The past, and the future.
+                    reply(set.push("a".into()).await);
+                    assert_eq!(reply(set.elements().await), ["a"]);
+                    assert!(reply(set.contains("a").await) && !reply(set.contains("b").await));
+                    // Scores in the past and in the future.
                     fill(&set, &[("b", Time::now() - ttl() / 2), ("c", Time::now() + ttl())]).await;
-                    assert_eq!(told(set.elements().await), ["b", "a", "c"]);
+                    assert_eq!(reply(set.elements().await), ["b", "a", "c"]);
                     sleep(ttl() / 2 + MILLI).await;
-                    assert_eq!(told(set.elements().await), ["a", "c"]);
+                    assert_eq!(reply(set.elements().await), ["a", "c"]);
                     sleep(ttl() / 2 + MILLI).await;
-                    assert_eq!((told(set.elements().await), told(set.len().await)), (vec!["c".into()], 1));
-                    assert_eq!(told(set.peek().await).as_deref(), Some("c"));
-                    assert!(!told(set.remove("a").await));
+                    assert_eq!((reply(set.elements().await), reply(set.len().await)), (vec!["c".into()], 1));
+                    assert_eq!(reply(set.peek().await).as_deref(), Some("c"));
+                    assert!(!reply(set.remove("a").await));
                     sleep(ttl()).await;
-                    assert!(told(set.is_empty().await));
-                    assert_eq!((told(set.pop().await), told(set.peek().await)), (None, None));
-                    assert_eq!(told(set.remove_range(..).await), 0);
-                    assert_eq!(told(set.score("c").await), None);
+                    assert!(reply(set.is_empty().await));
+                    assert_eq!((reply(set.pop().await), reply(set.peek().await)), (None, None));
+                    assert_eq!(reply(set.remove_range(..).await), 0);
+                    assert_eq!(reply(set.score("c").await), None);
                 })
                 .await;
             }
 
             #[$test]
-            async fn members_come_by_score_and_move_when_pushed_again() {
+            async fn members_are_ordered_by_score_and_moved_by_a_push() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
                     let noon = Time::now();
                     let at = |millis: u32| noon + millis * MILLI;
                     fill(&set, &[("c", at(3)), ("a", at(1)), ("b", at(2))]).await;
-                    assert_eq!(told(set.elements().await), ["a", "b", "c"]);
+                    assert_eq!(reply(set.elements().await), ["a", "b", "c"]);
                     fill(&set, &[("a", noon + 4 * MILLI), ("c", noon)]).await;
-                    assert_eq!(told(set.elements().await), ["c", "b", "a"]);
-                    told(set.push_at("b".into(), noon + LONG).await);
-                    assert_eq!(told(set.elements().await), ["c", "a", "b"]);
-                    assert_eq!(told(set.len().await), 3);
-                    assert_eq!(told(set.pop().await).as_deref(), Some("c"));
-                    assert_eq!(told(set.peek().await).as_deref(), Some("a"));
-                    assert!(told(set.remove("a").await));
-                    assert!(!told(set.remove("a").await));
-                    assert_eq!(told(set.elements().await), ["b"]);
-                    told(set.clear().await);
-                    assert!(told(set.is_empty().await));
+                    assert_eq!(reply(set.elements().await), ["c", "b", "a"]);
+                    reply(set.push_at("b".into(), noon + LONG).await);
+                    assert_eq!(reply(set.elements().await), ["c", "a", "b"]);
+                    assert_eq!(reply(set.len().await), 3);
+                    assert_eq!(reply(set.pop().await).as_deref(), Some("c"));
+                    assert_eq!(reply(set.peek().await).as_deref(), Some("a"));
+                    assert!(reply(set.remove("a").await));
+                    assert!(!reply(set.remove("a").await));
+                    assert_eq!(reply(set.elements().await), ["b"]);
+                    reply(set.clear().await);
+                    assert!(reply(set.is_empty().await));
                 })
                 .await;
             }
 
             #[$test]
-            async fn equal_scores_keep_all_in_the_order_of_pushing() {
+            async fn members_with_equal_scores_are_kept_in_the_order_of_pushing() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
                     let noon = Time::now();
                     fill(&set, &[("d", noon), ("b", noon), ("z", noon - MILLI), ("c", noon)]).await;
                     fill(&set, &[("a", noon), ("y", noon + MILLI)]).await;
-                    assert_eq!(told(set.elements().await), ["z", "d", "b", "c", "a", "y"]);
-                    assert_eq!(told(set.range(noon..=noon).await), ["d", "b", "c", "a"]);
-                    // Pushed again, a member comes behind its equals; the last stays the last.
+                    assert_eq!(reply(set.elements().await), ["z", "d", "b", "c", "a", "y"]);
+                    assert_eq!(reply(set.range(noon..=noon).await), ["d", "b", "c", "a"]);
+                    // A repeated push moves a member behind its equals; the last one stays the last.
                     fill(&set, &[("b", noon), ("b", noon), ("d", noon)]).await;
-                    assert_eq!(told(set.elements().await), ["z", "c", "a", "b", "d", "y"]);
-                    assert_eq!(told(set.score("b").await), told(set.score("c").await));
-                    told(set.push_unique_at("a".into(), noon).await);
-                    assert_eq!(told(set.elements().await), ["z", "a", "y"]);
-                    told(set.push_unique_at("w".into(), noon).await);
-                    assert_eq!(told(set.elements().await), ["z", "w", "y"]);
-                    told(set.push_unique_at("w".into(), noon - MILLI).await);
-                    assert_eq!(told(set.elements().await), ["w", "y"]);
+                    assert_eq!(reply(set.elements().await), ["z", "c", "a", "b", "d", "y"]);
+                    assert_eq!(reply(set.score("b").await), reply(set.score("c").await));
+                    reply(set.push_unique_at("a".into(), noon).await);
+                    assert_eq!(reply(set.elements().await), ["z", "a", "y"]);
+                    reply(set.push_unique_at("w".into(), noon).await);
+                    assert_eq!(reply(set.elements().await), ["z", "w", "y"]);
+                    reply(set.push_unique_at("w".into(), noon - MILLI).await);
+                    assert_eq!(reply(set.elements().await), ["w", "y"]);
                 })
                 .await;
             }
 
             #[$test]
-            async fn equals_that_are_pushed_over_and_over_stay_in_order() {
+            async fn equal_scores_stay_ordered_after_thousands_of_pushes() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
                     let noon = Time::now();
                     let mut random = SmallRng::seed_from_u64(3);
                     let mut known: Vec<u32> = (0..50).collect();
                     for member in &known {
-                        told(set.push_at(member.to_string(), noon).await);
+                        reply(set.push_at(member.to_string(), noon).await);
                     }
                     for _ in 0..6_000 {
                         let member = known.remove(random.random_range(0..50));
                         known.push(member);
-                        told(set.push_at(member.to_string(), noon).await);
+                        reply(set.push_at(member.to_string(), noon).await);
                     }
                     let expected: Vec<_> = known.iter().map(ToString::to_string).collect();
-                    assert_eq!(told(set.elements().await), expected);
-                    assert_eq!(told(set.range(noon..=noon).await), expected);
+                    assert_eq!(reply(set.elements().await), expected);
+                    assert_eq!(reply(set.range(noon..=noon).await), expected);
                 })
                 .await;
             }
 
             #[$test]
-            async fn a_thousand_equals_keep_their_order() {
+            async fn thousand_equal_scores_keep_the_order_of_pushing() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
                     let noon = Time::now();
                     let members: Vec<_> = (0..1_000_u32).rev().map(|member| member.to_string()).collect();
                     for member in &members {
-                        told(set.push_at(member.clone(), noon).await);
+                        reply(set.push_at(member.clone(), noon).await);
                     }
-                    assert_eq!(told(set.elements().await), members);
-                    assert_eq!(told(set.remove_range(noon..=noon).await), 1_000);
+                    assert_eq!(reply(set.elements().await), members);
+                    assert_eq!(reply(set.remove_range(noon..=noon).await), 1_000);
                 })
                 .await;
             }
 
             #[$test]
-            async fn extend_keeps_the_order_it_was_given() {
+            async fn extend_keeps_the_order_of_its_members() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
-                    told(set.push("first".into()).await);
-                    told(set.extend([]).await);
-                    told(set.extend(["c", "a", "b", "c"].map(String::from)).await);
-                    assert_eq!(told(set.elements().await), ["first", "a", "b", "c"]);
-                    told(set.push("a".into()).await);
-                    assert_eq!(told(set.elements().await), ["first", "b", "c", "a"]);
+                    reply(set.push("first".into()).await);
+                    reply(set.extend([]).await);
+                    reply(set.extend(["c", "a", "b", "c"].map(String::from)).await);
+                    assert_eq!(reply(set.elements().await), ["first", "a", "b", "c"]);
+                    reply(set.push("a".into()).await);
+                    assert_eq!(reply(set.elements().await), ["first", "b", "c", "a"]);
                     let many: Vec<_> = (0..10_000_u32).rev().map(|member| member.to_string()).collect();
-                    told(set.extend(many.clone()).await);
-                    told(set.push("last".into()).await);
-                    let elements = told(set.elements().await);
+                    reply(set.extend(many.clone()).await);
+                    reply(set.push("last".into()).await);
+                    let elements = reply(set.elements().await);
                     assert_eq!(elements[..4], ["first", "b", "c", "a"]);
                     assert_eq!(elements[4..10_004], many);
                     assert_eq!(elements[10_004..], ["last"]);
@@ -166,90 +165,90 @@ macro_rules! suite {
             }
 
             #[$test]
-            async fn what_is_dead_at_once_does_not_come() {
+            async fn push_of_an_expired_score_adds_nothing_and_removes_the_member() {
                 run(async || {
                     let (set, _guard) = make(ttl()).await;
-                    told(set.push("a".into()).await);
+                    reply(set.push("a".into()).await);
                     let old = Time::now() - ttl();
                     fill(&set, &[("b", old), ("c", old - LONG)]).await;
-                    assert_eq!(told(set.elements().await), ["a"]);
-                    told(set.push_unique_at("b".into(), old).await);
-                    assert_eq!(told(set.elements().await), ["a"]);
-                    // It moves to its death.
-                    told(set.push_at("a".into(), old).await);
-                    assert!(told(set.is_empty().await));
+                    assert_eq!(reply(set.elements().await), ["a"]);
+                    reply(set.push_unique_at("b".into(), old).await);
+                    assert_eq!(reply(set.elements().await), ["a"]);
+                    // A move to an expired score removes the member.
+                    reply(set.push_at("a".into(), old).await);
+                    assert!(reply(set.is_empty().await));
 
                     let (set, _guard) = make(Duration::ZERO).await;
-                    told(set.push("a".into()).await);
-                    told(set.extend((0..9_000).map(|member| member.to_string())).await);
-                    assert!(told(set.is_empty().await));
-                    told(set.push_at("b".into(), Time::now() + LONG).await);
-                    assert_eq!(told(set.elements().await), ["b"]);
+                    reply(set.push("a".into()).await);
+                    reply(set.extend((0..9_000).map(|member| member.to_string())).await);
+                    assert!(reply(set.is_empty().await));
+                    reply(set.push_at("b".into(), Time::now() + LONG).await);
+                    assert_eq!(reply(set.elements().await), ["b"]);
                 })
                 .await;
             }
 
             #[$test]
-            async fn a_ttl_without_end_lets_nothing_die() {
+            async fn ttl_of_duration_max_expires_nothing() {
                 run(async || {
                     let (set, _guard) = make(Duration::MAX).await;
                     fill(&set, &[("b", Time::now()), ("a", Time::now() - LONG)]).await;
-                    assert_eq!(told(set.elements().await), ["a", "b"]);
+                    assert_eq!(reply(set.elements().await), ["a", "b"]);
                 })
                 .await;
             }
 
             #[$test]
-            async fn ranges_are_by_score() {
+            async fn range_and_remove_range_select_by_score() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
                     let start = Time::now() - Duration::from_secs(60);
                     let at = |millis: u32| start + millis * MILLI;
                     for millis in 0..10_u32 {
-                        told(set.push_at(millis.to_string(), at(millis)).await);
+                        reply(set.push_at(millis.to_string(), at(millis)).await);
                     }
-                    assert_eq!(told(set.range(at(3)..at(5)).await), ["3", "4"]);
-                    assert_eq!(told(set.range(at(3)..=at(5)).await), ["3", "4", "5"]);
-                    assert_eq!(told(set.range(..at(2)).await), ["0", "1"]);
-                    assert_eq!(told(set.range(at(8)..).await), ["8", "9"]);
+                    assert_eq!(reply(set.range(at(3)..at(5)).await), ["3", "4"]);
+                    assert_eq!(reply(set.range(at(3)..=at(5)).await), ["3", "4", "5"]);
+                    assert_eq!(reply(set.range(..at(2)).await), ["0", "1"]);
+                    assert_eq!(reply(set.range(at(8)..).await), ["8", "9"]);
                     let inner = (Bound::Excluded(at(3)), Bound::Excluded(at(6)));
-                    assert_eq!(told(set.range(inner).await), ["4", "5"]);
-                    let wrong_way_round = (Bound::Included(at(6)), Bound::Included(at(3)));
-                    assert_eq!(told(set.range(wrong_way_round).await), NONE);
-                    assert_eq!(told(set.range(at(10)..).await), NONE);
-                    assert_eq!(told(set.remove_range(at(2)..=at(3)).await), 2);
-                    assert_eq!(told(set.remove_range(wrong_way_round).await), 0);
-                    assert_eq!(told(set.remove_range(at(8)..).await), 2);
-                    assert_eq!(told(set.elements().await), ["0", "1", "4", "5", "6", "7"]);
-                    assert_eq!(told(set.range(at(4)..=at(4)).await), ["4"]);
-                    assert_eq!(told(set.score("5").await), told(set.score("4").await).map(|at| at + MILLI));
-                    assert_eq!(told(set.score("9").await), None);
+                    assert_eq!(reply(set.range(inner).await), ["4", "5"]);
+                    let reversed = (Bound::Included(at(6)), Bound::Included(at(3)));
+                    assert_eq!(reply(set.range(reversed).await), NONE);
+                    assert_eq!(reply(set.range(at(10)..).await), NONE);
+                    assert_eq!(reply(set.remove_range(at(2)..=at(3)).await), 2);
+                    assert_eq!(reply(set.remove_range(reversed).await), 0);
+                    assert_eq!(reply(set.remove_range(at(8)..).await), 2);
+                    assert_eq!(reply(set.elements().await), ["0", "1", "4", "5", "6", "7"]);
+                    assert_eq!(reply(set.range(at(4)..=at(4)).await), ["4"]);
+                    assert_eq!(reply(set.score("5").await), reply(set.score("4").await).map(|at| at + MILLI));
+                    assert_eq!(reply(set.score("9").await), None);
                 })
                 .await;
             }
 
             #[$test]
-            async fn what_is_pushed_now_is_found_from_now_on() {
+            async fn pushed_members_are_scored_with_the_present() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
                     let before = Time::now();
-                    told(set.push("a".into()).await);
-                    told(set.extend(["b".into(), "c".into()]).await);
-                    assert_eq!(told(set.range(before..).await), ["a", "b", "c"]);
-                    assert_eq!(told(set.range(before + Duration::from_secs(5)..).await), NONE);
-                    assert!(told(set.score("a").await).unwrap() + MILLI > before);
+                    reply(set.push("a".into()).await);
+                    reply(set.extend(["b".into(), "c".into()]).await);
+                    assert_eq!(reply(set.range(before..).await), ["a", "b", "c"]);
+                    assert_eq!(reply(set.range(before + Duration::from_secs(5)..).await), NONE);
+                    assert!(reply(set.score("a").await).unwrap() + MILLI > before);
                 })
                 .await;
             }
 
             #[$test]
-            async fn each_is_popped_once() {
+            async fn concurrent_pops_return_each_member_once() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
-                    told(set.extend((0..500).map(|member| member.to_string())).await);
+                    reply(set.extend((0..500).map(|member| member.to_string())).await);
                     let poppers = (0..8).map(|_| async {
                         let mut popped = Vec::new();
-                        while let Some(member) = told(set.pop().await) {
+                        while let Some(member) = reply(set.pop().await) {
                             popped.push(member.parse::<u32>().unwrap());
                         }
                         popped
@@ -262,16 +261,16 @@ macro_rules! suite {
             }
 
             #[$test]
-            async fn clones_are_one_set() {
+            async fn clones_share_one_set() {
                 run(async || {
                     let (set, _guard) = make(LONG).await;
                     let clone = set.clone();
                     for member in ["", "é\n\"", "{}", "7"] {
-                        told(clone.push(member.into()).await);
-                        assert!(told(set.contains(member).await));
-                        assert_eq!(told(set.pop().await).as_deref(), Some(member));
+                        reply(clone.push(member.into()).await);
+                        assert!(reply(set.contains(member).await));
+                        assert_eq!(reply(set.pop().await).as_deref(), Some(member));
                     }
-                    assert!(told(clone.is_empty().await));
+                    assert!(reply(clone.is_empty().await));
                 })
                 .await;
             }
@@ -290,7 +289,7 @@ suite! {
         pub(super) type Time = tokio::time::Instant;
 
         pub(super) async fn make(ttl: Duration) -> (Set, Guard) {
-            // So that there is a past.
+            // Otherwise scores in the past would precede the paused clock's start.
             tokio::time::advance(Duration::from_secs(10_000)).await;
             (Set::new(ttl), ())
         }
@@ -299,7 +298,7 @@ suite! {
             case().await;
         }
     }
-    fn told<T>(answer: T) -> T {
+    fn reply<T>(answer: T) -> T {
         answer
     }
 }
@@ -325,7 +324,7 @@ suite! {
         pub(super) type Guard = Arc<Server>;
         pub(super) type Time = SystemTime;
 
-        /// A name of its own, on a server that all who run at once share.
+        /// Returns a guard, too: the server shared by concurrent tests runs while a test holds it. Names are unique.
         pub(super) async fn make(ttl: Duration) -> (Set, Guard) {
             static NAMES: AtomicU32 = AtomicU32::new(0);
             let server = Server::shared();
@@ -334,7 +333,7 @@ suite! {
             (Set::new(&client, name, ttl).unwrap(), server)
         }
     }
-    fn told<T>(answer: Result<T, fleeting::redis::Error>) -> T {
+    fn reply<T>(answer: Result<T, fleeting::redis::Error>) -> T {
         answer.unwrap()
     }
 }

@@ -1,4 +1,4 @@
-//! The same cases in memory, by a paused clock, and on a real server, by its own.
+//! Tests of the behaviour that embedded and Redis types share: run in memory with a paused clock, and on a real server.
 
 mod cache;
 mod expiring_set;

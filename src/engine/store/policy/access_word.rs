@@ -1,32 +1,32 @@
-//! What is known of an entry, in 16 bits: from the lowest, the gap before a hit that nobody has learnt from yet, its
-//! class, and when it was last asked for. All are zero where there is no entry.
+//! Access word: what the policy knows of an entry, in 16 bits. From the lowest: the gap before a hit that was not
+//! learnt from yet, the class, and the time of the last access. Zero for an empty bucket.
 //!
-//! Ages and gaps are logarithmic, two steps to each doubling.
+//! Ages and gaps are logarithmic, with two steps per doubling.
 
-/// The clock goes on by one when so many parts of the shard's entries have come.
+/// The clock advances by one when this fraction of the shard's entries has been inserted.
 pub(super) const CLOCK_PARTS: usize = 16;
 
 pub(super) const AGES: usize = 15;
 
-/// How many parts of the clock each age lasts. The last has no end; it is taken to be short, so that after a long scan
-/// those who were popular before it are still worth more than what was scanned.
+/// Width of each age in units of the clock. The last age is unbounded but is taken to be short. So after a long scan,
+/// entries that were popular before it are still worth more than scanned ones.
 pub(super) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64];
 
-/// How entries were asked for before: never; once, by the gap; more often, by the mean of the gaps.
-pub(super) const CLASSES: usize = 1 + 2 * LEVELS as usize;
+/// Number of classes of past accesses: none; one gap; the mean of several gaps.
+pub(super) const CLASSES: usize = 1 + 2 * GAP_LEVELS as usize;
 
-/// So many sizes of gaps are told apart in a class: two ages each.
-const LEVELS: u8 = 7;
+/// Number of gap sizes that are distinguished within a class: two ages each.
+const GAP_LEVELS: u8 = 7;
 
-/// What is older counts as this old, so that the clock can go round without making it young.
-pub(super) const OLDEST: u8 = 224;
+/// Greatest time since the last access that is stored, so that an old entry does not look young when the clock wraps.
+pub(super) const MAX_ELAPSED: u8 = 224;
 
-/// Of an entry. Its class is kept as one more than it is, so that it is not zero.
+/// The access word of an entry. The class is stored plus one, so that the word of a full bucket is not zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccessWord(pub(super) u16);
 
 impl AccessWord {
-    /// Of a key that nobody knows.
+    /// Returns the word of a key without a history.
     pub(super) fn fresh(clock: u8) -> Self {
         Self::new(clock, 0)
     }
@@ -35,37 +35,41 @@ impl AccessWord {
         Self(u16::from(last_access) << 8 | u16::from(class + 1) << 4)
     }
 
+    /// Returns the class of past accesses.
     #[inline]
     pub(super) fn class(self) -> u8 {
         ((self.0 >> 4 & 15) as u8).saturating_sub(1)
     }
 
+    /// Returns the time of the last access, as the clock's value then.
     #[inline]
     pub(super) fn last_access(self) -> u8 {
         (self.0 >> 8) as u8
     }
 
-    /// In parts of the clock.
+    /// Returns the time since the last access, in units of the clock.
     #[inline]
     pub(super) fn elapsed(self, clock: u8) -> u8 {
         clock.wrapping_sub(self.last_access())
     }
 
+    /// Returns the age: the time since the last access on a logarithmic scale.
     #[inline]
     pub(super) fn age(self, clock: u8) -> u8 {
         AGE_OF[usize::from(self.elapsed(clock))]
     }
 
-    /// How long before its last hits it had not been asked for; none where there was no hit since this was learnt.
+    /// Returns the age at which the entry was hit; `None` if it was not hit since that was last learnt from.
     #[inline]
     pub(super) fn gap(self) -> Option<u8> {
         (self.0 as u8 & 15).checked_sub(1)
     }
 
-    /// Asked for, now. Of many hits before the next look the gap of the first counts: those of a burst say nothing new.
+    /// Returns the word after a hit now. If there were several hits, the gap before the first one is kept: the later
+    /// ones of a burst say nothing new.
     #[inline]
     pub(super) fn touched(self, clock: u8) -> Self {
-        // Most hits: this part of time has seen another one.
+        // The usual case: there was a hit in the same unit of time.
         if self.last_access() == clock && self.0 & 15 != 0 {
             return self;
         }
@@ -76,26 +80,27 @@ impl AccessWord {
         Self(u16::from(clock) << 8 | self.0 & 0xf0 | gap)
     }
 
-    /// In the class that it has after the hit. What falls between two levels goes up where `up` is 1.
+    /// Returns the word with the class after its hit. A mean between two levels is rounded up if `up` is 1.
     pub(super) fn settled(self, up: u8) -> Self {
         let Some(gap) = self.gap() else { return self };
-        let level = (gap / 2).min(LEVELS - 1);
+        let level = (gap / 2).min(GAP_LEVELS - 1);
         let class = match self.class() {
             0 => 1 + level,
-            class => 1 + LEVELS + ((class - 1) % LEVELS + level + up) / 2,
+            class => 1 + GAP_LEVELS + ((class - 1) % GAP_LEVELS + level + up) / 2,
         };
         Self::new(self.last_access(), class)
     }
 
-    pub(super) fn not_older(self, clock: u8) -> Self {
-        if self.elapsed(clock) <= OLDEST {
+    /// Returns the word with its last access at most [`MAX_ELAPSED`] ago.
+    pub(super) fn clamped(self, clock: u8) -> Self {
+        if self.elapsed(clock) <= MAX_ELAPSED {
             return self;
         }
-        Self(u16::from(clock.wrapping_sub(OLDEST)) << 8 | self.0 & 0xff)
+        Self(u16::from(clock.wrapping_sub(MAX_ELAPSED)) << 8 | self.0 & 0xff)
     }
 }
 
-/// [`age`] of each time that may have passed.
+/// The [`age`] of each elapsed time.
 static AGE_OF: [u8; 256] = {
     let mut ages = [0; 256];
     let mut elapsed = 0;
@@ -106,6 +111,7 @@ static AGE_OF: [u8; 256] = {
     ages
 };
 
+/// Returns the age of an entry that was last accessed this long ago.
 const fn age(elapsed: u8) -> u8 {
     if elapsed < 4 {
         return elapsed;
@@ -121,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_as_wide_as_told() {
+    fn ages_are_as_wide_as_widths_states() {
         for (age, width) in WIDTHS.iter().enumerate().take(AGES - 1) {
             let elapsed = (0..=u8::MAX).filter(|elapsed| usize::from(super::age(*elapsed)) == age);
             assert_eq!(elapsed.count(), usize::from(*width), "{age}");
@@ -130,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_holds_each_class_gap_and_time() {
+    fn access_word_holds_each_class_gap_and_time() {
         for class in 0..CLASSES as u8 {
             for (last_access, clock) in [(0, 0), (0, 3), (250, 7), (7, 100)] {
                 let access_word = AccessWord::new(last_access, class);
@@ -152,12 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_stays_old() {
+    fn old_entry_stays_old_when_the_clock_wraps() {
         let mut access_word = AccessWord::fresh(0);
         for clock in (0..10_000).map(|clock| clock as u8) {
-            access_word = access_word.not_older(clock);
-            assert!(access_word.elapsed(clock) <= OLDEST);
+            access_word = access_word.clamped(clock);
+            assert!(access_word.elapsed(clock) <= MAX_ELAPSED);
         }
-        assert_eq!(access_word.elapsed(9_999_u32 as u8), OLDEST);
+        assert_eq!(access_word.elapsed(9_999_u32 as u8), MAX_ELAPSED);
     }
 }

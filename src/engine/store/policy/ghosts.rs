@@ -1,59 +1,60 @@
-//! Who was evicted lately, and what was known of them: four bytes each, in sets of four, as many as a shard has
-//! entries and a quarter more.
+//! Ghosts: hashes and access words of recently evicted keys. Four bytes each, in sets of four; a quarter more than the
+//! shard has entries.
 //!
-//! One place of each set is for one key of sixteen, chosen by its hash: so of some of all keys it is known for far
-//! longer whether they come back, and what is rare or goes round in long loops is learnt too.
+//! One slot of each set is reserved for one key in sixteen, chosen by its hash. So a sample of all keys is remembered
+//! for far longer, and the model also learns of rare keys and of long loops.
 
 use std::mem;
 
 use super::access_word::AccessWord;
 
-/// One after the other, the newest first; the last is for the few that are remembered for long.
+/// The newest ghost first; the last slot is the long-term one.
 type Set = [u32; 4];
 
-const NO_BUCKET: u32 = 0;
+const EMPTY: u32 = 0;
 
 #[derive(Default)]
 pub(super) struct Ghosts(Box<[Set]>);
 
 impl Ghosts {
-    /// Tells who is forgotten for it. `len`: how many entries there are.
-    pub(super) fn remember(
+    /// Remembers an evicted key, as one of `len` entries. Returns the access word of the ghost that was displaced.
+    pub(super) fn insert(
         &mut self,
         hash: u64,
         access_word: AccessWord,
         len: usize,
     ) -> Option<AccessWord> {
-        self.fit(len);
-        let place = Place::of(hash, self.0.len());
-        let set = &mut self.0[place.set];
-        let forgotten = if place.is_remembered_long {
-            mem::replace(&mut set[3], place.ghost(access_word))
+        self.resize_for(len);
+        let slot = Slot::of(hash, self.0.len());
+        let set = &mut self.0[slot.set];
+        let displaced = if slot.is_long_term {
+            mem::replace(&mut set[3], slot.ghost(access_word))
         } else {
-            let forgotten = set[2];
+            let displaced = set[2];
             set[..3].rotate_right(1);
-            set[0] = place.ghost(access_word);
-            forgotten
+            set[0] = slot.ghost(access_word);
+            displaced
         };
-        (forgotten != NO_BUCKET).then(|| Place::access_word(forgotten))
+        (displaced != EMPTY).then(|| Slot::access_word(displaced))
     }
 
-    /// What was known of a key that comes back.
+    /// Removes the ghost of a key that is inserted again, and returns its access word.
     pub(super) fn take(&mut self, hash: u64) -> Option<AccessWord> {
         if self.0.is_empty() {
             return None;
         }
-        let place = Place::of(hash, self.0.len());
-        let ghost = self.0[place.set].iter_mut().find(|ghost| place.is(**ghost))?;
-        Some(Place::access_word(mem::replace(ghost, NO_BUCKET)))
+        let slot = Slot::of(hash, self.0.len());
+        let ghost = self.0[slot.set].iter_mut().find(|ghost| slot.matches(**ghost))?;
+        Some(Slot::access_word(mem::replace(ghost, EMPTY)))
     }
 
-    pub(super) fn knows(&self, hash: u64) -> bool {
+    /// Returns whether the key of this hash has a ghost.
+    pub(super) fn contains(&self, hash: u64) -> bool {
         if self.0.is_empty() {
             return false;
         }
-        let place = Place::of(hash, self.0.len());
-        self.0[place.set].iter().any(|ghost| place.is(*ghost))
+        let slot = Slot::of(hash, self.0.len());
+        self.0[slot.set].iter().any(|ghost| slot.matches(*ghost))
     }
 
     #[cfg(test)]
@@ -61,35 +62,36 @@ impl Ghosts {
         size_of_val(&*self.0)
     }
 
-    /// Where the shard has become much larger or smaller, all are forgotten.
-    fn fit(&mut self, len: usize) {
-        let wanted = (5 * len).div_ceil(16).max(1);
-        if self.0.len() * 4 < wanted * 3 || self.0.len() * 3 > wanted * 4 {
-            self.0 = vec![[NO_BUCKET; 4]; wanted].into();
+    /// Adapts to the number of entries. If it has changed much, all ghosts are dropped.
+    fn resize_for(&mut self, len: usize) {
+        let sets = (5 * len).div_ceil(16).max(1);
+        if self.0.len() * 4 < sets * 3 || self.0.len() * 3 > sets * 4 {
+            self.0 = vec![[EMPTY; 4]; sets].into();
         }
     }
 }
 
-/// Where the ghost of a key is, and by what it is known.
-struct Place {
+/// Position and fingerprint of a key's ghost.
+struct Slot {
     set: usize,
-    print: u16,
-    is_remembered_long: bool,
+    fingerprint: u16,
+    is_long_term: bool,
 }
 
-impl Place {
+impl Slot {
     fn of(hash: u64, sets: usize) -> Self {
-        let hash = mixed(hash);
+        let hash = mix(hash);
         Self {
             set: (((hash >> 32) * sets as u64) >> 32) as usize,
-            print: (hash >> 16) as u16,
-            is_remembered_long: hash & 15 == 0,
+            fingerprint: (hash >> 16) as u16,
+            is_long_term: hash & 15 == 0,
         }
     }
 
-    /// From the lowest bits: the time and the class of a word, a bit that says that it is somebody, the print.
+    /// Encodes a ghost. From the lowest bits: time and class of the access word, a bit that is always set, the
+    /// fingerprint.
     fn ghost(&self, access_word: AccessWord) -> u32 {
-        u32::from(self.print) << 16
+        u32::from(self.fingerprint) << 16
             | 1 << 15
             | u32::from(access_word.class()) << 8
             | u32::from(access_word.last_access())
@@ -99,13 +101,13 @@ impl Place {
         AccessWord::new(ghost as u8, (ghost >> 8 & 15) as u8)
     }
 
-    fn is(&self, ghost: u32) -> bool {
-        ghost != NO_BUCKET && ghost >> 16 == u32::from(self.print)
+    fn matches(&self, ghost: u32) -> bool {
+        ghost != EMPTY && ghost >> 16 == u32::from(self.fingerprint)
     }
 }
 
-/// Bits that depend on all bits: those of one shard share some, and a user's hasher may be poor.
-fn mixed(hash: u64) -> u64 {
+/// Mixes all bits of a hash: keys of one shard share some of them, and a user's hasher may be poor.
+fn mix(hash: u64) -> u64 {
     let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     hash ^ hash >> 31

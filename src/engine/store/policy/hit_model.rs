@@ -1,11 +1,11 @@
-//! What all shards of a cache have learnt: of what was asked for like this before, and not for so long, what is it
-//! worth to keep it.
+//! Hit model: learned estimate of the expected hits per class and age, shared by all shards of a cache.
 //!
-//! Each time that a key is asked for, a wait begins. It ends in the next hit, be it of an entry or of a ghost, or it is
-//! lost from sight. From the waits of a class come the chances of a hit at each age (Kaplan and Meier, 1958), and from
-//! these the worth of an entry: the most hits for each part of time that it can bring from now on, if one may give it up
-//! at the best moment (Gittins' index, 1979). So what is recent leaves last where old means forgotten; in a loop what is
-//! old stays, since its time is near; and what is scanned leaves first.
+//! Each access to a key begins an interval. It ends with the next hit, of the entry or of its ghost, or it is censored
+//! when the key is forgotten. From the intervals of a class follow the chances of a hit at each age (Kaplan and Meier,
+//! 1958). From these follows the worth of an entry: the highest rate of hits per unit of time that it can bring from
+//! now on if it may be evicted at the best moment (Gittins' index, 1979). So recent entries are evicted last in
+//! workloads in which old entries are not read again. In a loop, old entries stay, because their next hit is near.
+//! Scanned entries are evicted first.
 
 use std::sync::{
     Mutex,
@@ -14,37 +14,39 @@ use std::sync::{
 
 use super::access_word::{AGES, CLASSES, WIDTHS};
 
-/// Waits of a class that count; the older count half.
-const REMEMBERED: f32 = 4_096.0;
+/// Number of observations of a class at which all of its counts are halved.
+const MAX_OBSERVATIONS: f32 = 4_096.0;
 
-/// So many waits are needed until those of a class count more than those of all.
-const DOUBT: f32 = 8.0;
+/// Weight of the prior, in observations: with fewer, a class is estimated mostly from all classes.
+const PRIOR_WEIGHT: f32 = 8.0;
 
-/// A power of two: what a mask lets through is in bounds.
-const PLACES: usize = 16;
+/// Size of a table dimension. A power of two, so that a masked index is in bounds.
+const SLOTS: usize = 16;
 
-/// How a wait ended: of which class, and at which age.
+/// The end of an interval: its class, and the age at its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Observation {
     Hit(u8, u8),
     Loss(u8, u8),
 }
 
+/// Worths by class and age, and the observations that they are computed from.
 pub(super) struct HitModel {
-    /// As bits of an `f32`: of what is not negative, these have the same order.
-    worths: [[AtomicU32; PLACES]; PLACES],
-    waits: Mutex<Waits>,
+    /// Worths as the bits of an `f32`, which have the same order as the (non-negative) numbers. Relaxed: each is used
+    /// on its own.
+    worths: [[AtomicU32; SLOTS]; SLOTS],
+    observations: Mutex<Observations>,
 }
 
-struct Waits {
-    classes: [Class; CLASSES],
-    /// The class whose worths are worked out next.
+struct Observations {
+    classes: [ClassCounts; CLASSES],
+    /// The class whose worths are recomputed next.
     next: usize,
 }
 
-/// How many waits of a class ended at which age.
+/// Numbers of intervals of a class that ended at each age.
 #[derive(Clone, Copy, Default)]
-struct Class {
+struct ClassCounts {
     hits: [f32; AGES],
     losses: [f32; AGES],
     all: f32,
@@ -52,42 +54,43 @@ struct Class {
 
 impl HitModel {
     pub(super) fn new() -> Self {
-        let waits = Waits { classes: [Class::default(); CLASSES], next: 0 };
-        const { assert!(AGES <= PLACES && CLASSES <= PLACES) };
-        let worths = Class::default().worths(&Class::default()).map(f32::to_bits);
+        let observations = Observations { classes: [ClassCounts::default(); CLASSES], next: 0 };
+        const { assert!(AGES <= SLOTS && CLASSES <= SLOTS) };
+        let worths = ClassCounts::default().worths(&ClassCounts::default()).map(f32::to_bits);
         let worth = |age: usize| AtomicU32::new(worths.get(age).copied().unwrap_or_default());
         Self {
             worths: std::array::from_fn(|_| std::array::from_fn(worth)),
-            waits: Mutex::new(waits),
+            observations: Mutex::new(observations),
         }
     }
 
-    /// What it is worth to keep an entry; of two, the greater is to be kept.
+    /// Returns the worth of keeping an entry. Of two entries, the one with the greater worth is to be kept.
     #[inline]
     pub(super) fn worth(&self, class: u8, age: u8) -> u32 {
-        self.worths[usize::from(class) % PLACES][usize::from(age) % PLACES].load(Relaxed)
+        self.worths[usize::from(class) % SLOTS][usize::from(age) % SLOTS].load(Relaxed)
     }
 
-    /// Where another adds just now, nothing is added, and nobody waits.
-    pub(super) fn add(&self, endings: &[Observation]) {
-        let Ok(mut waits) = self.waits.try_lock() else { return };
-        for ending in endings {
-            let (Observation::Hit(class, _) | Observation::Loss(class, _)) = *ending;
-            waits.classes[usize::from(class)].add(*ending);
+    /// Adds observations, unless another shard is adding at the moment: an eviction never waits here, since it holds a
+    /// shard lock.
+    pub(super) fn add(&self, batch: &[Observation]) {
+        let Ok(mut observations) = self.observations.try_lock() else { return };
+        for observation in batch {
+            let (Observation::Hit(class, _) | Observation::Loss(class, _)) = *observation;
+            observations.classes[usize::from(class)].add(*observation);
         }
-        // One at a time, so that each call takes a microsecond.
-        let class = waits.next;
-        waits.next = (class + 1) % CLASSES;
-        let worths = waits.classes[class].worths(&waits.sum());
-        for (place, worth) in self.worths[class].iter().zip(worths) {
-            place.store(worth.to_bits(), Relaxed);
+        // One class per call, so that a call takes about a microsecond.
+        let class = observations.next;
+        observations.next = (class + 1) % CLASSES;
+        let worths = observations.classes[class].worths(&observations.sum());
+        for (slot, worth) in self.worths[class].iter().zip(worths) {
+            slot.store(worth.to_bits(), Relaxed);
         }
     }
 }
 
-impl Waits {
-    fn sum(&self) -> Class {
-        let mut sum = Class::default();
+impl Observations {
+    fn sum(&self) -> ClassCounts {
+        let mut sum = ClassCounts::default();
         for class in &self.classes {
             for age in 0..AGES {
                 sum.hits[age] += class.hits[age];
@@ -98,62 +101,63 @@ impl Waits {
     }
 }
 
-impl Class {
-    fn add(&mut self, ending: Observation) {
-        match ending {
+impl ClassCounts {
+    fn add(&mut self, observation: Observation) {
+        match observation {
             Observation::Hit(_, age) => self.hits[usize::from(age)] += 1.0,
             Observation::Loss(_, age) => self.losses[usize::from(age)] += 1.0,
         }
         self.all += 1.0;
-        if self.all >= REMEMBERED {
+        if self.all >= MAX_OBSERVATIONS {
             self.all /= 2.0;
-            self.hits.iter_mut().chain(&mut self.losses).for_each(|waits| *waits /= 2.0);
+            self.hits.iter_mut().chain(&mut self.losses).for_each(|count| *count /= 2.0);
         }
     }
 
-    /// For each age, the most hits for each part of time, over all moments to give up.
+    /// Returns, for each age, the highest rate of hits over all times of eviction.
     fn worths(&self, all: &Self) -> [f32; AGES] {
         let chances = self.chances(all);
         std::array::from_fn(|age| {
-            let (mut waits, mut hits, mut time, mut best) = (1.0, 0.0, 0.0, 0.0_f32);
+            let (mut survivors, mut hits, mut time, mut best) = (1.0, 0.0, 0.0, 0.0_f32);
             for (chance, width) in chances[age..].iter().zip(&WIDTHS[age..]) {
-                hits += waits * chance;
-                // Who is hit within this age is so in the midst of it.
-                time += waits * f32::from(*width) * (1.0 - chance / 2.0);
-                waits *= 1.0 - chance;
+                hits += survivors * chance;
+                // A hit within this age is taken to be in the middle of it.
+                time += survivors * f32::from(*width) * (1.0 - chance / 2.0);
+                survivors *= 1.0 - chance;
                 best = best.max(hits / time);
             }
             best
         })
     }
 
-    /// For each age, the chance that a wait that lasts until then ends in a hit there.
+    /// Returns, for each age, the chance that an interval that has lasted until then ends with a hit there.
     fn chances(&self, all: &Self) -> [f32; AGES] {
-        let guesses = guesses();
-        let mut chances = all.shares(&guesses);
+        let initial_chances = initial_chances();
+        let mut chances = all.estimates(&initial_chances);
         if self.all > 0.0 {
-            chances = self.shares(&chances);
+            chances = self.estimates(&chances);
         }
         chances
     }
 
-    /// The same, where a few waits count as much as what is thought without any.
-    fn shares(&self, thought: &[f32; AGES]) -> [f32; AGES] {
-        let mut longer = 0.0;
-        let mut shares = [0.0; AGES];
+    /// Returns the chances estimated from these counts, with `prior` counting as [`PRIOR_WEIGHT`] observations.
+    fn estimates(&self, prior: &[f32; AGES]) -> [f32; AGES] {
+        let mut older = 0.0;
+        let mut estimates = [0.0; AGES];
         for age in (0..AGES).rev() {
             let (hits, losses) = (self.hits[age], self.losses[age]);
-            // Who is lost from sight within this age is so in the midst of it.
-            let waiting = longer + hits + losses / 2.0;
-            shares[age] = (hits + DOUBT * thought[age]) / (waiting + DOUBT);
-            longer += hits + losses;
+            // A loss within this age is taken to be in the middle of it.
+            let at_risk = older + hits + losses / 2.0;
+            estimates[age] = (hits + PRIOR_WEIGHT * prior[age]) / (at_risk + PRIOR_WEIGHT);
+            older += hits + losses;
         }
-        shares
+        estimates
     }
 }
 
-/// What is thought before anything is known: the longer ago, the less likely. So at first the oldest leave.
-fn guesses() -> [f32; AGES] {
+/// Returns the chances that are assumed before anything was observed: they fall with age, so that at first the oldest
+/// entries are evicted.
+fn initial_chances() -> [f32; AGES] {
     let mut passed = 0.0;
     WIDTHS.map(|width| {
         let width = f32::from(width);
@@ -166,17 +170,17 @@ fn guesses() -> [f32; AGES] {
 mod tests {
     use super::*;
 
-    /// What is worth how much once a class has ended like this often enough.
-    fn learnt(endings: &[Observation]) -> HitModel {
+    /// Returns the model after these observations were made often enough.
+    fn trained(batch: &[Observation]) -> HitModel {
         let hit_model = HitModel::new();
         for _ in 0..100 {
-            hit_model.add(endings);
+            hit_model.add(batch);
         }
         hit_model
     }
 
     #[test]
-    fn at_first_the_oldest_leave() {
+    fn untrained_model_evicts_the_oldest_first() {
         let hit_model = HitModel::new();
         for class in 0..CLASSES as u8 {
             let worths: Vec<u32> = (0..AGES as u8).map(|age| hit_model.worth(class, age)).collect();
@@ -185,29 +189,29 @@ mod tests {
     }
 
     #[test]
-    fn in_a_loop_the_youngest_leave() {
-        let hit_model = learnt(&[Observation::Hit(3, 8), Observation::Loss(3, 0)]);
+    fn loop_evicts_the_youngest_first() {
+        let hit_model = trained(&[Observation::Hit(3, 8), Observation::Loss(3, 0)]);
         let worths: Vec<u32> = (0..9).map(|age| hit_model.worth(3, age)).collect();
         assert!(worths.is_sorted_by(|younger, older| younger < older), "{worths:?}");
-        assert!(hit_model.worth(3, 9) < hit_model.worth(3, 0), "it is over");
+        assert!(hit_model.worth(3, 9) < hit_model.worth(3, 0), "the loop is shorter than this age");
     }
 
     #[test]
-    fn who_is_hit_more_often_and_sooner_is_worth_more() {
+    fn worth_rises_with_the_number_of_hits_and_falls_with_their_gap() {
         let rare = [
             Observation::Hit(1, 8),
             Observation::Loss(1, 8),
             Observation::Hit(2, 8),
             Observation::Hit(4, 2),
         ];
-        let hit_model = learnt(&rare);
+        let hit_model = trained(&rare);
         assert!(hit_model.worth(1, 0) < hit_model.worth(2, 0));
         assert!(hit_model.worth(2, 0) < hit_model.worth(4, 0));
     }
 
     #[test]
-    fn what_was_is_outweighed_by_what_is() {
-        let hit_model = learnt(&[Observation::Hit(1, 1); 100]);
+    fn recent_observations_outweigh_old_ones() {
+        let hit_model = trained(&[Observation::Hit(1, 1); 100]);
         let before = hit_model.worth(1, 0);
         for _ in 0..1_000 {
             hit_model.add(&[Observation::Loss(1, 1); 32]);
@@ -216,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn worths_are_numbers() {
-        let hit_model = learnt(&[Observation::Hit(0, 0), Observation::Hit(0, AGES as u8 - 1)]);
+    fn worth_is_always_a_positive_number() {
+        let hit_model = trained(&[Observation::Hit(0, 0), Observation::Hit(0, AGES as u8 - 1)]);
         for class in 0..CLASSES as u8 {
             for age in 0..AGES as u8 {
                 let worth = f32::from_bits(hit_model.worth(class, age));

@@ -1,4 +1,4 @@
-//! The policy on a model of a shard: an array of buckets.
+//! Tests of the policy on a model of a shard: an array of buckets.
 
 use std::collections::HashMap;
 
@@ -6,15 +6,16 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use super::*;
 
-/// A shard with room for so many entries. A key is its own hash, but for the bits that all of a shard share.
+/// A shard of `capacity` entries. The hash of a key is a permutation of its bits, except those that all keys of a shard
+/// share.
 struct Shard {
-    eviction: usize,
+    capacity: usize,
     table: Vec<Option<Resident>>,
     buckets: HashMap<u64, usize>,
     policy: Policy,
     now: u64,
-    /// Of all that ever came.
-    soonest: u64,
+    /// Earliest deadline of all entries that were ever inserted.
+    earliest_expiry: u64,
     evicted: Vec<u64>,
 }
 
@@ -25,25 +26,33 @@ struct Resident {
 }
 
 impl Shard {
-    fn new(eviction: usize) -> Self {
+    fn new(capacity: usize) -> Self {
         let policy = Policy::new(0x5eed);
         let (table, buckets) = (Vec::new(), HashMap::new());
-        Self { eviction, table, buckets, policy, now: 0, soonest: u64::MAX, evicted: Vec::new() }
+        Self {
+            capacity,
+            table,
+            buckets,
+            policy,
+            now: 0,
+            earliest_expiry: u64::MAX,
+            evicted: Vec::new(),
+        }
     }
 
-    /// A get; after a miss, a set of what lives for `ttl` requests. Whether it was a hit.
-    fn ask(&mut self, key: u64, ttl: u64) -> bool {
+    /// Gets a key and, after a miss, sets it with a TTL of `ttl` requests. Returns whether it was a hit.
+    fn request(&mut self, key: u64, ttl: u64) -> bool {
         self.now += 1;
         if let Some(&bucket) = self.buckets.get(&key) {
-            if self.table[bucket].expect("it is there").deadline > self.now {
+            if self.table[bucket].expect("an indexed bucket is full").deadline > self.now {
                 self.policy.touch(bucket);
                 return true;
             }
             self.remove(bucket);
         }
         let bucket = self.put(key, self.now.saturating_add(ttl));
-        while self.buckets.len() > self.eviction {
-            self.evict(Some(bucket)).expect("there is another");
+        while self.buckets.len() > self.capacity {
+            self.evict(Some(bucket)).expect("another entry can be evicted");
         }
         false
     }
@@ -52,7 +61,7 @@ impl Shard {
         if self.buckets.len() >= self.table.len() / 8 * 7 {
             self.grow();
         }
-        self.soonest = self.soonest.min(deadline);
+        self.earliest_expiry = self.earliest_expiry.min(deadline);
         let bucket = self.place(Resident { key, deadline });
         self.policy.inserted(bucket, hash(key), self.buckets.len());
         bucket
@@ -80,7 +89,7 @@ impl Shard {
         bucket
     }
 
-    /// Who had to go, and whether it was dead.
+    /// Returns the evicted key and whether it had expired.
     fn evict(&mut self, exempt: Option<usize>) -> Option<(u64, bool)> {
         let (table, now) = (&self.table, self.now);
         let look = |bucket: usize| match table[bucket] {
@@ -88,12 +97,13 @@ impl Shard {
             Some(resident) if resident.deadline <= now => BucketState::Expired,
             Some(_) => BucketState::Live,
         };
-        let may_be_dead = self.soonest <= now;
-        let bucket = self.policy.victim(exempt, may_be_dead, look)?;
+        let may_have_expired = self.earliest_expiry <= now;
+        let bucket = self.policy.victim(exempt, may_have_expired, look)?;
         assert_ne!(Some(bucket), exempt);
-        let Resident { key, deadline } = self.table[bucket].expect("a victim is there");
-        let is_dead = deadline <= now;
-        if is_dead {
+        let Resident { key, deadline } =
+            self.table[bucket].expect("the bucket of a victim is full");
+        let is_expired = deadline <= now;
+        if is_expired {
             self.remove(bucket);
         } else {
             let len = self.buckets.len();
@@ -101,113 +111,113 @@ impl Shard {
             self.policy.evicted(bucket, hash(key), len);
             self.evicted.push(key);
         }
-        Some((key, is_dead))
+        Some((key, is_expired))
     }
 
     fn remove(&mut self, bucket: usize) {
         self.take(bucket);
-        self.policy.left(bucket);
+        self.policy.departed(bucket);
     }
 
     fn take(&mut self, bucket: usize) {
-        let resident = self.table[bucket].take().expect("it is there");
+        let resident = self.table[bucket].take().expect("a bucket that is emptied is full");
         self.buckets.remove(&resident.key);
     }
 
-    /// The share of hits in percent.
+    /// Returns the hit ratio in percent.
     fn replay(&mut self, keys: impl Iterator<Item = u64>) -> f64 {
         let (mut hits, mut all) = (0, 0);
         for key in keys {
             all += 1;
-            hits += u32::from(self.ask(key, u64::MAX));
+            hits += u32::from(self.request(key, u64::MAX));
         }
         100.0 * f64::from(hits) / f64::from(all)
     }
 }
 
-/// The upper bits of all are the same, as a shard's are.
+/// Returns a hash whose upper bits are the same for all keys, as in one shard.
 fn hash(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8 | 0x2a << 56
 }
 
 #[test]
-fn a_shard_of_one_entry_lets_the_other_go() {
+fn shard_of_one_entry_evicts_the_previous_one() {
     let mut shard = Shard::new(1);
     for key in 0..1_000 {
-        assert!(!shard.ask(key, u64::MAX));
-        assert!(shard.ask(key, u64::MAX), "what was set is there");
+        assert!(!shard.request(key, u64::MAX));
+        assert!(shard.request(key, u64::MAX), "a key that was just set is present");
         assert_eq!(shard.buckets.len(), 1);
     }
     assert_eq!(shard.evicted, (0..999).collect::<Vec<_>>());
 }
 
 #[test]
-fn who_is_spared_stays_even_alone() {
+fn exempt_bucket_is_never_a_victim() {
     let mut shard = Shard::new(10);
     let bucket = shard.put(1, u64::MAX);
     assert!(shard.evict(Some(bucket)).is_none());
     assert_eq!(shard.evict(None), Some((1, false)));
-    assert!(shard.evict(None).is_none(), "nobody is left");
+    assert!(shard.evict(None).is_none(), "no entry is left");
     assert!(Policy::new(1).victim(None, true, |_| BucketState::Live).is_none());
 }
 
 #[test]
-fn small_shards_keep_what_was_set() {
-    for eviction in [2, 3, 10] {
-        let mut shard = Shard::new(eviction);
-        let mut random = SmallRng::seed_from_u64(eviction as u64);
+fn new_entry_is_always_admitted_to_a_small_shard() {
+    for capacity in [2, 3, 10] {
+        let mut shard = Shard::new(capacity);
+        let mut random = SmallRng::seed_from_u64(capacity as u64);
         for _ in 0..20_000 {
             let key = random.random_range(0..30);
-            shard.ask(key, u64::MAX);
-            assert!(shard.ask(key, u64::MAX));
-            assert!(shard.buckets.len() <= eviction);
+            shard.request(key, u64::MAX);
+            assert!(shard.request(key, u64::MAX));
+            assert!(shard.buckets.len() <= capacity);
         }
     }
 }
 
-/// Nobody alive leaves while one of its neighbours is dead.
+/// No live entry is evicted while one of its neighbours has expired.
 #[test]
-fn the_dead_go_first() {
-    for eviction in [1_usize, 2, 7, 12] {
-        let mut shard = Shard::new(eviction);
-        (0..eviction as u64).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
+fn expired_entries_are_evicted_before_live_ones() {
+    for capacity in [1_usize, 2, 7, 12] {
+        let mut shard = Shard::new(capacity);
+        (0..capacity as u64).for_each(|key| assert!(!shard.request(key, u64::MAX)));
         let bucket = shard.put(1_000, shard.now);
         for _ in 0..100 {
-            // Those who live are asked for again and again, or never.
-            (0..eviction as u64 / 2).for_each(|key| assert!(shard.ask(key, u64::MAX)));
+            // Some live entries are read again and again, the others never.
+            (0..capacity as u64 / 2).for_each(|key| assert!(shard.request(key, u64::MAX)));
         }
-        assert_eq!(shard.evict(None), Some((1_000, true)), "{eviction}");
+        assert_eq!(shard.evict(None), Some((1_000, true)), "{capacity}");
         assert!(shard.table[bucket].is_none());
         let fresh = shard.put(2_000, u64::MAX);
         shard.put(1_001, shard.now);
-        assert_eq!(shard.evict(Some(fresh)), Some((1_001, true)), "{eviction}");
+        assert_eq!(shard.evict(Some(fresh)), Some((1_001, true)), "{capacity}");
     }
 }
 
 #[test]
-fn in_a_large_shard_the_dead_go_before_the_living() {
+fn expired_entries_are_evicted_before_most_live_ones_in_a_large_shard() {
     let mut shard = Shard::new(usize::MAX);
-    (0..1_000).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
-    (1_000..1_500).for_each(|key| assert!(!shard.ask(key, 1)));
+    (0..1_000).for_each(|key| assert!(!shard.request(key, u64::MAX)));
+    (1_000..1_500).for_each(|key| assert!(!shard.request(key, 1)));
     let mut living = 0;
     for _ in 0..500 {
-        let (_, is_dead) = shard.evict(None).expect("there are many");
-        living += u32::from(!is_dead);
+        let (_, is_expired) = shard.evict(None).expect("the shard has many entries");
+        living += u32::from(!is_expired);
     }
-    // One of three is dead at first, and few are at last.
+    // A third of the entries has expired at first, and few at last.
     assert!(living < 60, "{living} of 500 were alive");
 }
 
 #[test]
-fn same_seed_same_victims() {
+fn same_seed_chooses_the_same_victims() {
     let run = |seed| {
         let mut shard = Shard::new(300);
-        shard.policy = Policy::new(seed).another(seed);
+        shard.policy = Policy::new(seed).for_another_shard(seed);
         let mut random = SmallRng::seed_from_u64(7);
         for _ in 0..100_000 {
             let key = (1_000_f64).powf(random.random::<f64>()) as u64;
             let ttl = if key.is_multiple_of(3) { 500 } else { u64::MAX };
-            shard.ask(key, ttl);
+            shard.request(key, ttl);
         }
         shard.evicted
     };
@@ -216,28 +226,28 @@ fn same_seed_same_victims() {
 }
 
 #[test]
-fn what_is_known_moves_with_the_entries() {
+fn access_words_move_with_their_entries() {
     let mut shard = Shard::new(40);
-    // Asked for by turns with what is new: in need, the others go.
+    // Read in turns with new keys, which are evicted in their place.
     for round in 0..200 {
-        (0..20).for_each(|key| _ = shard.ask(key, u64::MAX));
-        shard.ask(1_000 + round, u64::MAX);
+        (0..20).for_each(|key| _ = shard.request(key, u64::MAX));
+        shard.request(1_000 + round, u64::MAX);
     }
     let words = |shard: &Shard| -> Vec<u16> {
         let keys = (0..20).map(|key| shard.buckets[&key]);
-        keys.map(|bucket| shard.policy.words[bucket].load(Relaxed)).collect()
+        keys.map(|bucket| shard.policy.access_words[bucket].load(Relaxed)).collect()
     };
     let before = words(&shard);
     (0..3).for_each(|_| shard.grow());
     assert_eq!(words(&shard), before);
-    (0..20).for_each(|_| _ = shard.evict(None).expect("there are 40"));
+    (0..20).for_each(|_| _ = shard.evict(None).expect("the shard has 40 entries"));
     let survivors = (0..20).filter(|key| shard.buckets.contains_key(key)).count();
     assert!(survivors >= 18, "{survivors} of 20");
 }
 
-/// Slots that die and are reused let nothing grow. `FLEETING_POLICY_CALLS` sets how many calls there are.
+/// Reuse of buckets after expiry lets nothing grow. `FLEETING_POLICY_CALLS` sets the number of calls.
 #[test]
-fn memory_is_bounded_by_the_entries() {
+fn policy_memory_is_bounded_by_the_number_of_entries() {
     let mut shard = Shard::new(2_000);
     let mut random = SmallRng::seed_from_u64(11);
     let calls = std::env::var("FLEETING_POLICY_CALLS");
@@ -246,7 +256,7 @@ fn memory_is_bounded_by_the_entries() {
     for i in 0..calls {
         let key = random.random_range(0..1_000_u64) * random.random_range(1..10) + i / 1_000;
         let ttl = [3, 300, 3_000, u64::MAX][key as usize % 4];
-        shard.ask(key, ttl);
+        shard.request(key, ttl);
         if i % 7 == 0
             && let Some(&bucket) = shard.buckets.get(&key)
         {
@@ -261,15 +271,15 @@ fn memory_is_bounded_by_the_entries() {
     assert!(most <= 12 * 2_000 + size_of::<Policy>(), "{most} bytes");
 }
 
-/// The number of entries of a cache that is bounded by weight changes.
+/// The number of entries of a cache that is bounded by weight varies.
 #[test]
-fn memory_follows_the_entries() {
+fn policy_memory_shrinks_with_the_number_of_entries() {
     let mut shard = Shard::new(10_000);
     shard.replay(0..30_000);
     let large = shard.policy.bytes();
-    shard.eviction = 100;
+    shard.capacity = 100;
     while shard.buckets.len() > 100 {
-        shard.evict(None).expect("there are many");
+        shard.evict(None).expect("the shard has many entries");
     }
     shard.replay(30_000..31_000);
     let words = 2 * shard.table.len();
@@ -277,28 +287,28 @@ fn memory_follows_the_entries() {
 }
 
 #[test]
-fn who_was_evicted_lately_is_known_until_it_comes_back() {
+fn evicted_key_is_a_ghost_until_it_is_inserted_again() {
     let mut shard = Shard::new(1_000);
     shard.replay(0..1_500);
     let late: Vec<u64> = shard.evicted[shard.evicted.len() - 300..].to_vec();
-    let known = late.iter().filter(|key| shard.policy.was_evicted_lately(hash(**key)));
+    let known = late.iter().filter(|key| shard.policy.was_evicted_recently(hash(**key)));
     assert!(known.count() > 250);
     let one_off_keys =
-        (1_000_000..1_010_000).filter(|key| shard.policy.was_evicted_lately(hash(*key)));
+        (1_000_000..1_010_000).filter(|key| shard.policy.was_evicted_recently(hash(*key)));
     assert!(one_off_keys.count() < 30);
     for key in late {
-        shard.ask(key, u64::MAX);
-        assert!(!shard.policy.was_evicted_lately(hash(key)));
+        shard.request(key, u64::MAX);
+        assert!(!shard.policy.was_evicted_recently(hash(key)));
     }
 }
 
-/// The store does not always tell of what leaves.
+/// The store does not report every departure to the policy.
 #[test]
-fn buckets_emptied_unheard_are_free() {
+fn bucket_emptied_without_notice_can_be_reused() {
     let mut shard = Shard::new(500);
     let mut random = SmallRng::seed_from_u64(3);
     for _ in 0..200_000 {
-        shard.ask(random.random_range(0..2_000), u64::MAX);
+        shard.request(random.random_range(0..2_000), u64::MAX);
         let bucket = random.random_range(0..shard.table.len());
         if shard.table[bucket].is_some() {
             shard.take(bucket);
@@ -307,18 +317,18 @@ fn buckets_emptied_unheard_are_free() {
 }
 
 #[test]
-fn a_hit_writes_once() {
+fn repeated_hit_writes_the_access_word_once() {
     let mut shard = Shard::new(100);
     let bucket = shard.put(1, u64::MAX);
     shard.policy.touch(bucket);
-    let access_word = shard.policy.words[bucket].load(Relaxed);
+    let access_word = shard.policy.access_words[bucket].load(Relaxed);
     shard.policy.touch(bucket);
-    assert_eq!(shard.policy.words[bucket].load(Relaxed), access_word);
+    assert_eq!(shard.policy.access_words[bucket].load(Relaxed), access_word);
 }
 
-/// LRU hits nothing here.
+/// LRU has no hits in this workload.
 #[test]
-fn of_a_loop_too_long_a_part_stays() {
+fn part_of_a_loop_larger_than_the_shard_stays() {
     let mut shard = Shard::new(1_000);
     shard.replay((0..20_000).map(|i| i % 2_000));
     let hits = shard.replay((0..100_000).map(|i| i % 2_000));
@@ -326,7 +336,7 @@ fn of_a_loop_too_long_a_part_stays() {
 }
 
 #[test]
-fn a_scan_costs_little_however_long() {
+fn scan_of_any_length_costs_few_hits() {
     for scanned in [1_000, 10_000, 50_000] {
         let mut shard = Shard::new(1_000);
         let mut random = SmallRng::seed_from_u64(5);
@@ -340,7 +350,7 @@ fn a_scan_costs_little_however_long() {
 }
 
 #[test]
-fn what_is_asked_for_no_more_leaves() {
+fn entries_without_further_accesses_are_evicted() {
     let mut shard = Shard::new(1_000);
     (0..50).for_each(|_| _ = shard.replay(0..900));
     let mut random = SmallRng::seed_from_u64(6);

@@ -1,0 +1,166 @@
+//! Dead letters: elements that have failed too often.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    DirQueue, Error, Lock, Name,
+    blocking::{Work, run},
+    delivery::Delivery,
+    protocol::Protocol,
+    records::{Record, Records, due_in, element_exists},
+};
+
+impl<P: Protocol> DirQueue<P> {
+    /// Locks and reads up to `max` dead letters, in the order of their names.
+    ///
+    /// An element is a dead letter after it was delivered [`max_attempts`](super::QueueSimpleBuilder::max_attempts)
+    /// times and never [acked](Lock::ack). The limit of the process that delivered it last applies. The element stays
+    /// in the queue: `names` and `count` include it, and `lock` and `get` work as usual. But [`locked`](Self::locked)
+    /// and [`watch`](Self::watch) of all processes that use this library skip it until it is [revived](Self::revive).
+    /// Ack a lock returned by this method to remove the dead letter. If the lock is dropped or unlocked, the element
+    /// stays a dead letter.
+    ///
+    /// Each call lists all elements that were delivered and not acked. If there are many dead letters, take many per
+    /// call.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Self::lock) and [`get`](Self::get), with the first error, if no dead letter could be locked and
+    /// read. An element that cannot be read stays a dead letter. If at least one was locked, errors are not reported.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the locks are released.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::dirq::{Error, Lock, QueueSimple};
+    ///
+    /// async fn bury(queue: QueueSimple) -> Result<(), Error> {
+    ///     loop {
+    ///         let dead = queue.take_dead(500).await?;
+    ///         if dead.is_empty() {
+    ///             return Ok(());
+    ///         }
+    ///         for letter in &dead {
+    ///             eprintln!("{} failed {} times", letter.name(), letter.attempts());
+    ///         }
+    ///         Lock::ack_all(dead).await?;
+    ///     }
+    /// }
+    /// ```
+    pub async fn take_dead(&self, max: usize) -> Result<Vec<Lock<P::Payload>>, Error> {
+        run("list", Work::Long, &self.protocol, move |queue| {
+            let (mut taken, mut failed) = (Vec::new(), None);
+            let Some(records) = Records::open(queue.root())? else { return Ok(taken) };
+            for found in records.iter()? {
+                if taken.len() >= max {
+                    break;
+                }
+                let (name, record) = match found {
+                    Ok(found) if found.1.is_dead() => found,
+                    Ok(_) => continue,
+                    Err(error) => {
+                        failed = failed.or(Some(error));
+                        continue;
+                    }
+                };
+                let begin_delivery = || {
+                    // Another process may have revived it since it was listed.
+                    let records = Records::open(queue.root()).ok().flatten()?;
+                    let is_dead = records.get(&name).ok()? == Some(record);
+                    is_dead.then(|| Delivery::for_dead_letter(record))
+                };
+                let limit = queue.root().max_size;
+                let queue: Arc<dyn Protocol<Payload = P::Payload>> = queue.clone();
+                match Lock::take(&queue, &queue.root().opener(), name, limit, begin_delivery) {
+                    Ok(lock) => taken.extend(lock),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            match failed {
+                Some(error) if taken.is_empty() => Err(error),
+                _ => Ok(taken),
+            }
+        })
+        .await
+    }
+
+    /// Returns the names of all dead letters, including locked ones, in the order of their names, each with its number
+    /// of deliveries. Reads the records of all elements that were delivered and not acked.
+    ///
+    /// Use [`peek`](Self::peek) to read a dead letter without locking it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub async fn dead(&self) -> Result<Vec<(Name, u32)>, Error> {
+        run("list", Work::Long, &self.protocol, |queue| {
+            let mut found = Vec::new();
+            let Some(records) = Records::open(queue.root())? else { return Ok(found) };
+            for (name, record) in records.list()? {
+                // Another implementation may have removed it.
+                if record.is_dead() && element_exists(queue.root(), &name)? {
+                    found.push((name, record.attempts));
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Returns the number of dead letters, including locked ones. Costs as much as [`dead`](Self::dead).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub async fn dead_len(&self) -> Result<u64, Error> {
+        Ok(self.dead().await?.len() as u64)
+    }
+
+    /// Makes a dead letter available again after `delay`, as if it had never failed. Returns false if the element is
+    /// missing, or is not a dead letter.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] and [`Error::Io`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: if the future is dropped, the element may or may not have been revived.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::dirq::QueueSimple;
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await?;
+    /// let mail = queue.add("mail to ada").await?;
+    /// drop(queue.locked().next().await); // fails for the last time
+    /// assert_eq!(queue.dead_len().await?, 1);
+    ///
+    /// assert!(queue.revive(&mail, Duration::ZERO).await?);
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// assert_eq!((job.name(), job.attempts()), (&mail, 1));
+    /// # Ok(()) }
+    /// ```
+    pub async fn revive(&self, name: &Name, delay: Duration) -> Result<bool, Error> {
+        self.on("revive", name, move |queue, name| {
+            let Some(records) = Records::open(queue.root())? else { return Ok(false) };
+            let is_dead = records.get(name)?.is_some_and(|record| record.is_dead());
+            if !is_dead || !element_exists(queue.root(), name)? {
+                return Ok(false);
+            }
+            match delay.is_zero() {
+                true => records.remove(name)?,
+                false => records.put(name, Record { attempts: 0, due: Some(due_in(delay)) })?,
+            }
+            Ok(true)
+        })
+        .await
+    }
+}

@@ -1,0 +1,379 @@
+//! Regression tests for faults that once caused damage.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+
+use super::*;
+use crate::dirq::purge_options::PurgeReport;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("the path exists").mode() & 0o777
+}
+
+/// With a quota, or over a network, a failed write may be reported only by `close`.
+#[tokio::test]
+async fn element_is_not_added_if_close_fails() {
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        let fails = |what: &'static str| match what {
+            "close" => Fault::Fail(Errno::DQUOT),
+            _ => Fault::None,
+        };
+        for added in [
+            with_plan(fails, || process.add("x").map(drop)),
+            with_plan(fails, || process.add_many(&["x", "y"]).map(drop)),
+        ] {
+            let Err(Error::Io { source, .. }) = added else { panic!("{added:?}") };
+            assert_eq!(source.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+        }
+        assert_eq!(process.names(), []);
+        assert!(!tree(process.path()).iter().any(|path| path.is_file()), "leftovers exist");
+    }
+}
+
+#[tokio::test]
+async fn partial_error_names_the_elements_that_were_not_synced() {
+    for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        // A normal queue also syncs each element's directory, before it is added.
+        let own = if config.normal { 1 } else { 0 };
+        for (count, adds) in [(1, ["x"].as_slice()), (2, &["x", "y"])] {
+            let mut syncs = 0;
+            let fails = move |what: &'static str| {
+                syncs += usize::from(what == "sync a directory");
+                match what == "sync a directory" && syncs > own * count {
+                    true => Fault::Fail(Errno::IO),
+                    false => Fault::None,
+                }
+            };
+            let added = with_plan(fails, || match adds {
+                [one] => process.add(one).map(|name| vec![name]),
+                many => process.add_many(many),
+            });
+            let Err(Error::Partial { names, source }) = added else { panic!("{added:?}") };
+            assert!(matches!(*source, Error::Io { operation: "sync", .. }), "{source:?}");
+            assert_eq!(process.names(), names);
+            assert_eq!(names.len(), count);
+            process.drain();
+        }
+    }
+}
+
+/// Returns how many directories were synced by `work`.
+fn syncs(work: impl FnOnce()) -> usize {
+    let count = Rc::new(RefCell::new(0));
+    let plan = {
+        let count = count.clone();
+        move |what: &'static str| {
+            *count.borrow_mut() += usize::from(what == "sync a directory");
+            Fault::None
+        }
+    };
+    with_plan(plan, work);
+    *count.borrow()
+}
+
+#[tokio::test]
+async fn parent_directories_are_synced_although_another_process_created_them() {
+    for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
+        let temp_dir = temp_dir();
+        let path = temp_dir.path().join("deep/deeper/queue");
+        let add = |process: &Process| {
+            process.add("x").expect("no fault is injected");
+        };
+        // This process created all directories, without syncing them.
+        let other = Process::start(&path, Config { sync: false, ..config });
+        add(&other);
+        let process = Process::start(&path, config);
+        let (first, second) = (syncs(|| add(&process)), syncs(|| add(&process)));
+        // The directory of elements and, in a normal queue, the element's own.
+        assert_eq!(second, if config.normal { 2 } else { 1 });
+        // In addition the queue, and at least the parents that were created with it.
+        assert!(first >= second + 4, "{first} directories were synced");
+        fs::remove_dir_all(&path).expect("the directory can be removed");
+        add(&other);
+        assert_eq!(syncs(|| add(&process)), first, "the directories are new ones");
+    }
+}
+
+/// Disk file systems reuse the inode of a deleted directory.
+#[tokio::test]
+async fn recreated_directory_is_synced_again() {
+    for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
+        let temp_dir = tempfile::tempdir().expect("a directory can be created");
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        let mut name = process.add("x").expect("no fault is injected");
+        let again = syncs(|| name = process.add("x").expect("no fault is injected"));
+        process.drain();
+        let path = process.path().join(name.to_string());
+        let directory = path.parent().expect("an element has a parent directory");
+        fs::remove_dir(directory).expect("the directory is empty");
+        // As by another process, at a later tick of the file system's clock.
+        std::thread::sleep(Duration::from_millis(20));
+        fs::create_dir(directory).expect("the directory does not exist");
+        let after_recreation = syncs(|| name = process.add("x").expect("no fault is injected"));
+        assert_eq!(
+            after_recreation,
+            again + 1,
+            "the queue's own directory was not synced: {config:?}"
+        );
+    }
+}
+
+/// If one of several elements cannot be added, those before it are synced.
+#[tokio::test]
+async fn elements_added_before_an_error_are_synced() {
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), Config { sync: true, ..SIMPLE });
+    let (mut renames, synced) = (0, Rc::new(RefCell::new(false)));
+    let plan = {
+        let synced = synced.clone();
+        move |what: &'static str| {
+            renames += usize::from(what == "rename to a free name");
+            *synced.borrow_mut() |= what == "sync a directory";
+            match what == "rename to a free name" && renames == 2 {
+                true => Fault::Fail(Errno::IO),
+                false => Fault::None,
+            }
+        }
+    };
+    let added = with_plan(plan, || process.add_many(&["x", "y"]));
+    assert!(matches!(&added, Err(Error::Partial { names, .. }) if names.len() == 1), "{added:?}");
+    assert!(*synced.borrow());
+}
+
+/// Perl and Python remove an element's lock last, and retry if the directory is not empty.
+#[tokio::test]
+async fn late_lock_is_left_to_the_process_that_removes_the_element() {
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), NORMAL);
+    let name = process.add("x").expect("no fault is injected");
+    let element = process.path().join(name.to_string());
+    let moved = process.path().join("obsolete/00000000000001");
+    let [begin_removal, finish_removal] = [
+        Box::new({
+            let moved = moved.clone();
+            move || {
+                fs::create_dir(element.join("locked")).expect("the element is not locked");
+                fs::rename(&element, &moved).expect("the element can be moved");
+                for file in ["body", "more"] {
+                    fs::remove_file(moved.join(file)).expect("the file exists");
+                }
+                fs::remove_dir(moved.join("locked")).expect("the lock exists");
+            }
+        }) as Box<dyn FnOnce()>,
+        Box::new({
+            let moved = moved.clone();
+            move || drop(fs::remove_dir(moved).expect_err("the element is locked again"))
+        }),
+    ];
+    let mut remover = vec![("stat", finish_removal), ("mkdir", begin_removal)];
+    let plan = move |what: &'static str| {
+        // System calls before `mkdir` are irrelevant.
+        if remover.last().is_some_and(|(call, _)| *call == what)
+            && let Some((_, step)) = remover.pop()
+        {
+            step();
+        }
+        Fault::None
+    };
+    let locked = with_plan(plan, || process.lock(&name));
+    assert!(!locked.expect("losing the race is not an error"));
+    fs::remove_dir(moved.join("locked")).expect("the directory contains a lock");
+    fs::remove_dir(&moved).expect("the directory is empty");
+}
+
+/// Other users may have write access to the parent directory, and replace the new directory by a link.
+#[tokio::test]
+async fn umask_does_not_change_the_mode_of_a_link_target() {
+    let temp_dir = temp_dir();
+    let (path, private) = (temp_dir.path().join("queue"), temp_dir.path().join("private"));
+    fs::create_dir(&private).expect("the directory can be created");
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700))
+        .expect("this user owns the directory");
+    let swap = {
+        let (path, private) = (path.clone(), private.clone());
+        move || {
+            fs::remove_dir(&path).expect("the directory was just created");
+            symlink(private, path).expect("a link can be created");
+        }
+    };
+    let mut made = 0;
+    let mut swap = Some(swap);
+    let plan = move |what: &'static str| {
+        made += usize::from(what == "mkdir");
+        if made > 0
+            && what != "mkdir"
+            && let Some(swap) = swap.take()
+        {
+            swap();
+        }
+        Fault::None
+    };
+    let opened = with_plan(plan, || in_place(QueueSimple::builder(&path).umask(0).open()));
+    assert_eq!(mode(&private), 0o700, "{opened:?}");
+}
+
+/// Only root can change the owner of a directory, and root may change the mode of any.
+#[tokio::test]
+async fn umask_does_not_change_the_mode_of_another_users_directory() {
+    let temp_dir = temp_dir();
+    let path = temp_dir.path().join("queue");
+    let nobody = 65_534;
+    if chown(temp_dir.path(), Some(nobody), None).is_err() {
+        println!("skipped: needs root");
+        return;
+    }
+    let mut made = 0;
+    let swap = {
+        let path = path.clone();
+        move |what: &'static str| {
+            made += usize::from(what == "mkdir");
+            if made == 1 && what == "open" {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
+                    .expect("this user owns the directory");
+                chown(&path, Some(nobody), None).expect("the test runs as root");
+                made += 1;
+            }
+            Fault::None
+        }
+    };
+    with_plan(swap, || in_place(QueueSimple::builder(&path).umask(0).open()))
+        .expect("the queue opens");
+    assert_eq!(mode(&path), 0o700);
+}
+
+#[tokio::test]
+async fn file_has_its_final_mode_from_its_creation() {
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let path = temp_dir.path().join("queue");
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let plan = {
+            let (seen, path) = (seen.clone(), path.clone());
+            move |what: &'static str| {
+                if what == "write" {
+                    let files = tree(&path).into_iter().filter(|path| path.is_file());
+                    seen.borrow_mut().extend(files.map(|file| mode(&file)));
+                }
+                Fault::None
+            }
+        };
+        with_plan(plan, || match config.normal {
+            true => {
+                let schema = "body:string,more:binary?".parse().expect("the schema is valid");
+                let queue = in_place(Queue::builder(&path).schema(schema).umask(0o077).open());
+                in_place(queue.expect("the queue opens").add(element("x"))).map(drop)
+            }
+            false => {
+                let queue = in_place(QueueSimple::builder(&path).umask(0o077).open());
+                in_place(queue.expect("the queue opens").add("x")).map(drop)
+            }
+        })
+        .expect("the add succeeds");
+        assert!(!seen.borrow().is_empty() && seen.borrow().iter().all(|mode| *mode == 0o600));
+    }
+}
+
+#[tokio::test]
+async fn purge_continues_after_an_item_without_permission() {
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        for body in ["a", "b", "c"] {
+            let name = process.add(body).expect("no fault is injected");
+            assert!(process.lock(&name).expect("no fault is injected"));
+        }
+        make_stale(process.path());
+        let (mut removals, call) = (0, if config.normal { "rmdir" } else { "unlink" });
+        let plan = move |what: &'static str| {
+            removals += usize::from(what == call);
+            match what == call && removals == 1 {
+                true => Fault::Fail(Errno::ACCESS),
+                false => Fault::None,
+            }
+        };
+        let report = with_plan(plan, || process.purge()).expect("the purge continues");
+        assert_eq!(report, PurgeReport { locks: 2, failed: 1, ..PurgeReport::default() });
+    }
+}
+
+/// A failed attempt to lock must not renew the lock of a crashed process.
+#[tokio::test]
+async fn failed_lock_does_not_change_the_age_of_the_element() {
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        let name = process.add("x").expect("no fault is injected");
+        assert!(process.lock(&name).expect("no fault is injected"));
+        make_stale(process.path());
+        assert!(!process.lock(&name).expect("no fault is injected"));
+        assert_eq!(process.purge().expect("no fault is injected").locks, 1);
+    }
+}
+
+/// The disk is full until a worker removes elements.
+#[tokio::test]
+async fn element_is_delivered_although_its_record_cannot_be_written() {
+    for config in BOTH_KINDS.map(|config| Config { counted: true, ..config }) {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        process.add("x").expect("no fault is injected");
+        let full = |what: &'static str| match what {
+            "symlink" => Fault::Fail(Errno::NOSPC),
+            _ => Fault::None,
+        };
+        either!(&process, queue => with_plan(full, || {
+            let job = in_place(queue.locked().next()).expect("an element is available").expect("the element is readable");
+            assert_eq!(job.attempts(), 1);
+            // The failure cannot be recorded either, and the element is unlocked.
+            let failed = in_place(job.retry_in(Duration::from_secs(3600)));
+            assert!(matches!(failed, Err(Error::Io { operation: "write", .. })), "{failed:?}");
+            let job = in_place(queue.locked().next()).expect("an element is available").expect("the element is readable");
+            in_place(job.ack()).expect("the element is locked");
+        }));
+        assert_eq!(process.names(), []);
+    }
+}
+
+/// The caller is a thread of the runtime and must not wait for a lock that is held during disk access.
+#[test]
+fn count_of_a_directory_does_not_block_other_callers() {
+    use std::sync::mpsc::channel;
+
+    let temp_dir = temp_dir();
+    let path = temp_dir.path().join("queue");
+    let Process::Normal(queue) = Process::start(&path, NORMAL) else { unreachable!() };
+    let ((counts, is_counting), (resume, resumed)) = (channel(), channel::<()>());
+    let slow = move |what: &'static str| {
+        if what == "list" {
+            let _ = counts.send(());
+            let _ = resumed.recv();
+        }
+        Fault::None
+    };
+    let adder = {
+        let queue = queue.clone();
+        std::thread::spawn(move || with_plan(slow, || in_place(queue.add(element("x"))).map(drop)))
+    };
+    is_counting.recv().expect("the count has begun");
+    let (asked, answer) = channel();
+    let asker = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime can be created");
+        runtime.block_on(async {
+            assert!(
+                queue.add(element("y")).now_or_never().is_none(),
+                "the add waits on another thread"
+            );
+            let _ = asked.send(());
+        });
+    });
+    let answered = answer.recv_timeout(Duration::from_secs(5));
+    drop(resume);
+    adder.join().expect("the thread does not panic").expect("no fault is injected");
+    asker.join().expect("the thread does not panic");
+    answered.expect("the caller was blocked by the count");
+}

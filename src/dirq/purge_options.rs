@@ -1,0 +1,118 @@
+//! The settings and the report of a purge, and the part that both kinds of queues share. `simple/purge.rs` and
+//! `normal/purge.rs` remove stale locks and incomplete elements, which depend on the format of each kind.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+
+use super::{
+    Error,
+    file_name::FileName,
+    fs::{Stat, modified, rmdir},
+    root::Root,
+};
+
+/// The ages from which a purge removes leftovers of crashed processes.
+///
+/// Ages are measured by the modification time of the files. A file that is exactly as old as the limit is kept. Ages
+/// are as accurate as the clocks of the machines that share the queue.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use fleeting::dirq::Purge;
+///
+/// let patient = Purge::default().max_lock(Duration::from_secs(3600)).max_temp(Duration::ZERO);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Purge {
+    max_temp: Duration,
+    max_lock: Duration,
+}
+
+impl Purge {
+    /// Sets the maximum age of an element that is not completely added or removed. [`Duration::ZERO`] keeps all of
+    /// them. Defaults to 300 seconds.
+    pub fn max_temp(mut self, age: Duration) -> Self {
+        self.max_temp = age;
+        self
+    }
+
+    /// Sets the maximum age of a lock, since it was acquired or touched. [`Duration::ZERO`] keeps all locks. Defaults
+    /// to 600 seconds.
+    pub fn max_lock(mut self, age: Duration) -> Self {
+        self.max_lock = age;
+        self
+    }
+
+    /// Returns the cutoffs of a purge that begins now, by the clock of this machine.
+    pub(super) fn cutoffs(&self) -> Cutoffs {
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
+        let before = |age: Duration| (!age.is_zero()).then(|| now - age.as_nanos() as i128);
+        Cutoffs { temporary: before(self.max_temp), lock: before(self.max_lock) }
+    }
+}
+
+impl Default for Purge {
+    fn default() -> Self {
+        Self { max_temp: Duration::from_secs(300), max_lock: Duration::from_secs(600) }
+    }
+}
+
+/// The result of a purge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct PurgeReport {
+    /// Elements that were not completely added or removed, and were deleted.
+    pub temporary: u64,
+    /// Locks that were removed: their elements can be locked again.
+    pub locks: u64,
+    /// Empty directories that were removed.
+    pub directories: u64,
+    /// Records of elements that no longer exist: their delivery counts.
+    pub records: u64,
+    /// Items that it could not read or remove, and kept. The first is logged.
+    pub failed: u64,
+}
+
+impl PurgeReport {
+    /// Counts an item that cannot be purged, for instance for lack of permission. The purge continues with the others.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.failed += 1;
+        if self.failed == 1 {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "purge skipped an item that it could not read or remove");
+        }
+    }
+}
+
+/// Modification times, in nanoseconds since 1970, before which an item is stale; `None` if that part of the purge is
+/// off.
+pub(super) struct Cutoffs {
+    pub(super) temporary: Option<i128>,
+    pub(super) lock: Option<i128>,
+}
+
+pub(super) fn is_older(stat: &Stat, cutoff: i128) -> bool {
+    modified(stat) < cutoff
+}
+
+/// Removes all empty directories of elements except the last, because other processes may be about to add to it.
+pub(super) fn remove_empty_directories(root: &Root, report: &mut PurgeReport) -> Result<(), Error> {
+    let directories = root.directories()?;
+    let Some((_, all_but_last)) = directories.split_last() else { return Ok(()) };
+    for &directory in all_but_last {
+        let path = root.path().join(FileName::directory(directory).as_str());
+        // Without checking first: `rmdir` fails atomically if the directory is not empty.
+        match rmdir(&path) {
+            Ok(()) => report.directories += 1,
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => report.fail(Error::io("remove", path, error)),
+        }
+    }
+    Ok(())
+}

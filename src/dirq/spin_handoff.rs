@@ -1,0 +1,266 @@
+//! A fast path to a thread that may block, for calls in quick succession. The thread that ran the previous call's work
+//! spins for the next, and the caller spins for the result. Neither has to be woken, which may cost more than the work.
+//!
+//! 1. No work waits behind other work: it is handed to an idle thread, or runs on a new one.
+//! 2. Per queue, at most one thread spins for work and one caller spins for a result, for [`WORKER_SPIN`] and
+//!    [`CALLER_SPIN`].
+//! 3. If spinning fails, for instance because other programs need the processors, the next calls do not spin: more of
+//!    them after each failure.
+
+mod backoff;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    any::Any,
+    fmt,
+    hint::spin_loop,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    sync::oneshot::{self, Receiver, Sender, error::TryRecvError},
+    task::spawn_blocking,
+};
+
+use self::backoff::SpinBackoff;
+
+/// Time for which a caller spins for its result: about the duration of most calls, and about the cost of waking a
+/// thread. Also the maximum gap between calls in quick succession.
+const CALLER_SPIN: Duration = Duration::from_micros(100);
+
+/// Time for which a thread spins for work. Longer than [`CALLER_SPIN`], because the caller of the previous work may
+/// have to be woken first.
+const WORKER_SPIN: Duration = Duration::from_micros(250);
+
+/// Time for which a thread accepts work before it returns to its runtime, which may need it for other work or wait for
+/// it to shut down.
+const MAX_WORKER_TIME: Duration = Duration::from_millis(5);
+
+/// Hands work to the spinning thread, or to a new blocking thread of the runtime if none spins.
+#[derive(Default)]
+pub(super) struct SpinHandoff {
+    state: Mutex<State>,
+    /// True if the slot may hold a job. The spinning thread polls this flag, and takes the lock only if it is set.
+    has_job: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    slot: WorkerSlot,
+    /// Number of jobs handed over, which identifies each.
+    tickets: u64,
+    /// When the last work ended.
+    last_finished: Option<Instant>,
+    backoff: SpinBackoff,
+}
+
+/// The slot through which work is handed to the spinning thread.
+#[derive(Default)]
+enum WorkerSlot {
+    #[default]
+    Empty,
+    Spinning,
+    /// A thread spins, and has not yet taken this job.
+    Handed(u64, Box<dyn Job>),
+}
+
+/// The runtime shut down before the work began.
+#[derive(Debug)]
+pub(super) struct NotStarted;
+
+impl SpinHandoff {
+    /// Runs `work` on a thread that may block. If the work is probably `short`, the caller spins for its result.
+    ///
+    /// Dropping the future does not stop the work: its result is dropped on that thread.
+    ///
+    /// # Panics
+    ///
+    /// If `work` panics, and outside of a Tokio runtime.
+    pub(super) async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        short: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NotStarted> {
+        let (sender, mut receiver) = oneshot::channel();
+        let job = Box::new(Task { work: Some(work), done: None, sender });
+        let seen = match self.hand_over(job) {
+            Ok(ticket) if short => self.spin_for_result(ticket, &mut receiver),
+            Ok(_) => None,
+            Err((job, is_back_to_back)) => {
+                self.spawn(job, is_back_to_back);
+                None
+            }
+        };
+        let done = match seen {
+            Some(done) => done,
+            None => receiver.await.map_err(|_| NotStarted)?,
+        };
+        // The panic continues in the caller, as if the work had run in place.
+        Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
+    /// Hands work to the spinning thread. If none spins, returns the work, and whether a thread should spin after it.
+    fn hand_over(&self, job: Box<dyn Job>) -> Result<u64, (Box<dyn Job>, bool)> {
+        let now = Instant::now();
+        let mut state = self.state();
+        if state.backoff.skips_call() {
+            return Err((job, false));
+        }
+        if !matches!(state.slot, WorkerSlot::Spinning) {
+            let is_back_to_back =
+                state.last_finished.is_some_and(|finished| now < finished + CALLER_SPIN);
+            return Err((job, is_back_to_back));
+        }
+        state.tickets += 1;
+        let ticket = state.tickets;
+        state.slot = WorkerSlot::Handed(ticket, job);
+        // `Release` pairs with `Acquire` in `next_job`. The job itself is protected by the lock.
+        self.has_job.store(true, Release);
+        Ok(ticket)
+    }
+
+    /// Spins for the result of a job. If the job has not begun in time, it is moved to a new thread.
+    fn spin_for_result<T>(self: &Arc<Self>, ticket: u64, receiver: &mut Receiver<T>) -> Option<T> {
+        let until = Instant::now() + CALLER_SPIN;
+        loop {
+            match receiver.try_recv() {
+                Ok(done) => {
+                    self.state().backoff.spin_succeeded();
+                    return Some(done);
+                }
+                Err(TryRecvError::Closed) => return None,
+                Err(TryRecvError::Empty) => {}
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            spin_briefly();
+        }
+        let mut state = self.state();
+        state.backoff.spin_failed();
+        if !matches!(state.slot, WorkerSlot::Handed(handed, _) if handed == ticket) {
+            return None;
+        }
+        // The spinning thread still exists, but was not scheduled.
+        if let WorkerSlot::Handed(_, job) = mem::replace(&mut state.slot, WorkerSlot::Spinning) {
+            self.has_job.store(false, Release);
+            // The lock is released first: the spinning thread must not wait for the creation of another thread.
+            drop(state);
+            self.spawn(job, false);
+        }
+        None
+    }
+
+    /// Runs a job on a blocking thread of the runtime, which then spins for more if `keep_spinning`.
+    fn spawn(self: &Arc<Self>, job: Box<dyn Job>, keep_spinning: bool) {
+        let handoff = self.clone();
+        spawn_blocking(move || handoff.run_jobs(job, keep_spinning));
+    }
+
+    fn run_jobs(&self, mut job: Box<dyn Job>, keep_spinning: bool) {
+        let retires_at = Instant::now() + MAX_WORKER_TIME;
+        loop {
+            job.run();
+            let now = Instant::now();
+            // The slot is marked before the result is sent: the caller may hand over more work immediately.
+            let is_spinning = self.finish_work(now, keep_spinning && now < retires_at);
+            // The caller's waker may panic. A panic here would leave the slot marked, and the next job would never run.
+            let _ = catch_unwind(AssertUnwindSafe(|| job.send_result()));
+            match is_spinning.then(|| self.next_job(now + WORKER_SPIN)).flatten() {
+                Some(next) => job = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Records the end of work. Returns whether this thread now spins.
+    fn finish_work(&self, now: Instant, keep_spinning: bool) -> bool {
+        let mut state = self.state();
+        state.last_finished = Some(now);
+        let spins = keep_spinning && matches!(state.slot, WorkerSlot::Empty);
+        if spins {
+            state.slot = WorkerSlot::Spinning;
+        }
+        spins
+    }
+
+    /// Waits for the next job until `until`. Returns `None` if this thread no longer spins.
+    fn next_job(&self, until: Instant) -> Option<Box<dyn Job>> {
+        loop {
+            let has_timed_out = Instant::now() >= until;
+            if has_timed_out || self.has_job.load(Acquire) {
+                let mut state = self.state();
+                match mem::take(&mut state.slot) {
+                    WorkerSlot::Handed(_, job) => {
+                        self.has_job.store(false, Release);
+                        return Some(job);
+                    }
+                    // The job was taken back by its caller.
+                    WorkerSlot::Spinning if !has_timed_out => state.slot = WorkerSlot::Spinning,
+                    _ => {
+                        state.backoff.worker_idled();
+                        return None;
+                    }
+                }
+            }
+            spin_briefly();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is consistent at every point where a thread can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for SpinHandoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpinHandoff").finish_non_exhaustive()
+    }
+}
+
+/// Work whose result is sent in a separate step.
+trait Job: Send {
+    fn run(&mut self);
+
+    fn send_result(self: Box<Self>);
+}
+
+struct Task<W, T> {
+    work: Option<W>,
+    done: Option<Result<T, Panic>>,
+    sender: Sender<Result<T, Panic>>,
+}
+
+type Panic = Box<dyn Any + Send>;
+
+impl<W: FnOnce() -> T + Send, T: Send> Job for Task<W, T> {
+    fn run(&mut self) {
+        // The panic is returned to the caller, and the thread continues.
+        self.done = self.work.take().map(|work| catch_unwind(AssertUnwindSafe(work)));
+    }
+
+    fn send_result(self: Box<Self>) {
+        if let Some(done) = self.done {
+            // The caller may be gone. Then the result is dropped here, where that may block.
+            let _ = self.sender.send(done);
+        }
+    }
+}
+
+/// Spins briefly. The hint leaves execution resources to the other hardware thread of the core.
+fn spin_briefly() {
+    for _ in 0..4 {
+        spin_loop();
+    }
+}

@@ -1,0 +1,43 @@
+-- Looks up a value that may have to be loaded. If there is no live value and no other process is loading it, the caller
+-- gets the lease.
+--
+-- KEYS[1]   the record
+-- KEYS[2]   its load
+-- KEYS[3]   a random value that `clear` changes
+-- ARGV[1]   the token of the caller; empty to take no lease
+-- ARGV[2]   the lease in milliseconds
+-- Returns the live value or false; the stale value, which may be used during the load, or false; and for how many
+-- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does.
+--
+-- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
+-- until `last`; both only while `cleared` is unchanged. A write to the key removes the load. Idempotent: a retry finds
+-- its own token.
+
+local load, my_token = KEYS[2], ARGV[1]
+local value = redis.call('GET', KEYS[1])
+if value then return { value, false, -1 } end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local cleared = redis.call('GET', KEYS[3]) or ''
+local was = redis.call('HMGET', load, 'token', 'till', 'stale', 'last', 'cleared')
+local token, last_ms, stale, last = was[1], tonumber(was[2] or 0), was[3], tonumber(was[4] or 0)
+if was[5] ~= cleared then
+    if was[5] then redis.call('UNLINK', load) end
+    token, stale, last = false, false, 0
+end
+if now >= last then stale = false end
+-- No lease or pause is longer than this, unless the clock was ahead when it was taken (that of a former master).
+local longest = math.max(tonumber(ARGV[2]), 1000)
+if token and token ~= my_token and now < last_ms then
+    if my_token ~= '' and last_ms > now + longest then
+        last_ms = now + longest
+        redis.call('HSET', load, 'till', string.format('%.0f', last_ms))
+    end
+    return { false, stale, last_ms - now }
+end
+if my_token == '' then return { false, stale, -1 } end
+last_ms = string.format('%.0f', now + ARGV[2])
+redis.call('HSET', load, 'token', my_token, 'till', last_ms, 'cleared', cleared)
+redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
+return { false, stale, 0 }

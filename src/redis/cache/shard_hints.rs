@@ -1,0 +1,122 @@
+//! Hints from which a subscriber knows whether a shard may have events, without sending a script to each shard. Each
+//! shard has two hints. One command reads all of them; in a cluster, one command per shard. A script is sent to shards
+//! whose hints announce events, and periodically to each shard in turn.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    super::{Error, keyspace::SHARDS},
+    commands::Commands,
+    event_record::ClockPair,
+};
+
+/// Interval of the periodic scripts to a shard without news. They are needed because an expired lease changes no hint,
+/// and a hint may be lost. With 16 shards, an idle subscriber sends fewer than two scripts per second.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+pub(super) struct ShardHints {
+    shards: Vec<ShardHint>,
+    /// Clocks at the last reply of a script.
+    clock: Option<ClockPair>,
+}
+
+#[derive(Default)]
+struct ShardHint {
+    /// Earliest deadline, in the server's milliseconds.
+    earliest_deadline: Option<u64>,
+    /// Version of the stream, which changes whenever events are added; and its version when it was last read to the
+    /// end.
+    stream_version: Vec<u8>,
+    read_version: Vec<u8>,
+    has_more: bool,
+    /// When the next periodic script is due; `None` before the first.
+    check_at: Option<Instant>,
+}
+
+impl ShardHints {
+    pub(super) fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| ShardHint::default());
+        Self { shards: shards.collect(), clock: None }
+    }
+
+    /// Reads the hints. Returns whether any could be read, and the last of the errors.
+    pub(super) async fn refresh(&mut self, commands: &Commands) -> (bool, Option<Error>) {
+        // In a cluster, each shard has its own slot, so that one command cannot read them all.
+        let (each, requests) = match commands.client.is_cluster() {
+            true => (1, SHARDS),
+            false => (SHARDS, 1),
+        };
+        let requests = (0..requests).map(async |request| {
+            let call = commands.shard_hints(request * each..(request + 1) * each);
+            call.send_idempotent::<Vec<Option<Vec<u8>>>>(&commands.client).await
+        });
+        let answers = join_all(requests).await;
+        let (mut is_any, mut failure) = (false, None);
+        for (shards, answer) in self.shards.chunks_mut(each.into()).zip(answers) {
+            let hints = match answer {
+                Ok(hints) => hints,
+                Err(error) => {
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            is_any = true;
+            let (hints, _) = hints.as_chunks::<2>();
+            for (shard, [earliest_deadline, stream_version]) in shards.iter_mut().zip(hints) {
+                let earliest_deadline =
+                    earliest_deadline.as_deref().and_then(|at| std::str::from_utf8(at).ok());
+                shard.earliest_deadline =
+                    earliest_deadline.and_then(|hint| hint.split(' ').next()?.parse().ok());
+                shard.stream_version = stream_version.clone().unwrap_or_default();
+            }
+        }
+        (is_any, failure)
+    }
+
+    /// Returns whether to send a script to the shard.
+    pub(super) fn needs_read(&self, shard: u16) -> bool {
+        let ShardHint { earliest_deadline, stream_version, read_version, has_more, .. } =
+            &self.shards[usize::from(shard)];
+        let now = self.clock.map_or(u64::MAX, ClockPair::now_on_server);
+        *has_more
+            || stream_version != read_version
+            || earliest_deadline.is_some_and(|at| at <= now)
+            || self.needs_check(shard)
+    }
+
+    /// Returns whether the periodic script to the shard is due, regardless of the hints.
+    pub(super) fn needs_check(&self, shard: u16) -> bool {
+        self.shards[usize::from(shard)].check_at.is_none_or(|at| Instant::now() >= at)
+    }
+
+    /// Records the result of a script. The next periodic one is due after `next_check` at the latest.
+    pub(super) fn record_read(
+        &mut self,
+        shard: u16,
+        clock: ClockPair,
+        stream_version: String,
+        has_more: bool,
+        next_check: Duration,
+    ) {
+        self.clock = Some(clock);
+        let hint = &mut self.shards[usize::from(shard)];
+        // The first checks were all due at once; from then on, the shards are spread over the interval.
+        let turn = match hint.check_at {
+            Some(_) => SHARDS,
+            None => shard + 1,
+        };
+        let needs_check = hint.check_at.is_none_or(|at| clock.local >= at);
+        let check_at = clock.local + next_check * u32::from(turn) / u32::from(SHARDS);
+        hint.check_at = match hint.check_at {
+            Some(at) if !needs_check => Some(at.min(check_at)),
+            _ => Some(check_at),
+        };
+        hint.earliest_deadline = None;
+        hint.stream_version = stream_version.into_bytes();
+        hint.read_version.clone_from(&hint.stream_version);
+        hint.has_more = has_more;
+    }
+}

@@ -1,0 +1,22 @@
+-- Renews or releases the lease of a load; does nothing if it has expired or was revoked.
+--
+-- KEYS[1]   the load: see lookup_lease.lua
+-- ARGV[1]   the token of the holder
+-- ARGV[2]   new lease in milliseconds from now; 0 to release it
+-- ARGV[3]   the token of the new holder
+-- Returns 1 if it did, else 0.
+
+local load = KEYS[1]
+local was = redis.call('HMGET', load, 'token', 'last')
+if was[1] ~= ARGV[1] then return 0 end
+if ARGV[2] == '0' then
+    -- The stale value stays.
+    redis.call('HDEL', load, 'token', 'till')
+    if not was[2] then redis.call('UNLINK', load) end
+    return 1
+end
+local time = redis.call('TIME')
+local last_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
+redis.call('HSET', load, 'token', ARGV[3], 'till', string.format('%.0f', last_ms))
+redis.call('PEXPIREAT', load, string.format('%.0f', math.max(tonumber(was[2] or 0), last_ms)))
+return 1

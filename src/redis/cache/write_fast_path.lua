@@ -1,0 +1,43 @@
+-- Fast path of most writes, with as few commands, functions and numbers as possible. It precedes prelude.lua, which
+-- creates more of them. If it cannot complete a write, write.lua continues with the locals defined here.
+--
+-- KEYS, ARGV and the return value are those of write.lua.
+
+-- Set once the value is written: the replaced value, whether the key was in the index, and its last live millisecond.
+local replaced, was_known, last_ms
+
+if (ARGV[5] == 'SET' or ARGV[5] == 'LONG') and ARGV[1] ~= '' and ARGV[4] ~= '' and ARGV[4] ~= '0' then
+    local call, format = redis.call, string.format
+    local record, shadow, index, key, value = KEYS[1], KEYS[2], KEYS[4], ARGV[2], ARGV[3]
+    replaced = redis.pcall('SET', record, value, 'PX', ARGV[4], 'GET')
+    -- A key of another type: nothing was changed.
+    if type(replaced) == 'table' then return replaced end
+    last_ms = call('PEXPIRETIME', record)
+    local deadline = format('%d', last_ms + 1)
+    local added = redis.pcall('ZADD', index, deadline, key)
+    if type(added) == 'table' then
+        -- The index has another type: restore the record.
+        if not replaced then
+            call('UNLINK', record)
+        elseif call('EXISTS', shadow) == 1 then
+            call('SET', record, replaced, 'PXAT', format('%d', call('PEXPIRETIME', shadow) - ARGV[1]))
+        else
+            call('SET', record, replaced)
+        end
+        return added
+    end
+    if ARGV[5] == 'SET' then call('UNLINK', KEYS[3]) end
+    was_known = added == 0
+    -- Otherwise there was no live value but an entry in the index: it has expired and must be published.
+    if replaced or not was_known then
+        local last = format('%d', last_ms + ARGV[1])
+        call('SET', shadow, value, 'PXAT', last)
+        -- As `update_hint` of prelude.lua, but compares strings: with the same number of digits, their order is that of
+        -- the numbers.
+        local hint = call('GET', KEYS[6])
+        if hint and #hint == 27 and #deadline == 13 and #last == 13
+            and deadline >= string.sub(hint, 1, 13) and last <= string.sub(hint, 15) then
+            return replaced
+        end
+    end
+end

@@ -1,0 +1,221 @@
+//! Making of connections: socket options, TLS, login, and the version of the protocol.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use ::redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
+    PushInfo, PushKind, RedisError, RedisResult, TlsCertificates,
+    aio::MultiplexedConnection,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
+
+use super::invalidations::Invalidations;
+
+/// Capacity of a connection's queue of commands to be sent; beyond it, callers wait for each other. The default of the
+/// client library, 50, is below the number of concurrent callers to be expected.
+const PIPELINE_BUFFER: usize = 1_024;
+
+/// Idle time after which the kernel probes a silent peer, and the interval of its probes: a lost idle connection is
+/// noticed before it is needed.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+
+/// Time after which the kernel gives up on unacknowledged data. By default it retransmits for about a quarter of an
+/// hour.
+#[cfg(target_os = "linux")]
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest duration that settings may have, a century: longer ones could overflow an `Instant` or the server's
+/// counters.
+pub(in crate::redis) const MAX_DURATION: Duration = Duration::from_secs(100 * 366 * 86_400);
+
+/// Connection settings of a client, shared by all its connections.
+pub(super) struct Connector {
+    /// Timeout of an attempt, until the connection can be used; at most [`MAX_DURATION`].
+    pub(super) timeout: Duration,
+    authority: Option<Vec<u8>>,
+    login: Arc<Login>,
+    /// Receiver of changed keys, from every connection to a server that holds keys.
+    invalidations: Option<Arc<Invalidations>>,
+}
+
+#[derive(Default)]
+struct Login {
+    /// Username and password that replace those of the URLs.
+    credentials: Mutex<Option<(Option<String>, String)>>,
+    /// Version of the credentials: connections that were made with older ones are renewed.
+    version: AtomicU64,
+}
+
+/// A connection that was just made.
+pub(super) struct NewConnection {
+    pub(super) connection: MultiplexedConnection,
+    /// True if the connection can carry pushes.
+    is_resp3: bool,
+    /// True if the server reports changed keys on it.
+    pub(super) is_tracking: bool,
+}
+
+impl Connector {
+    pub(super) fn new(timeout: Duration, authority: Option<Vec<u8>>) -> Self {
+        let timeout = timeout.min(MAX_DURATION);
+        Self { timeout, authority, login: Arc::default(), invalidations: None }
+    }
+
+    /// Returns a connector with the same settings, whose connections report changed keys to `invalidations`.
+    pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
+        let (authority, login) = (self.authority.clone(), self.login.clone());
+        Self { timeout: self.timeout, authority, login, invalidations: Some(invalidations) }
+    }
+
+    pub(super) fn invalidations(&self) -> Option<&Arc<Invalidations>> {
+        self.invalidations.as_ref()
+    }
+
+    /// Invalidates all keys, because a connection is not used any more: changes may have been missed.
+    ///
+    /// To be called when no caller can obtain that connection any more.
+    pub(super) fn on_connection_retired(&self) {
+        if let Some(invalidations) = &self.invalidations {
+            invalidations.invalidate_all();
+        }
+    }
+
+    pub(super) fn set_credentials(&self, username: Option<&str>, password: &str) {
+        let new = (username.map(str::to_owned), password.to_owned());
+        *self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+        self.login.version.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn credentials_version(&self) -> u64 {
+        self.login.version.load(Relaxed)
+    }
+
+    /// Connects to a server that holds keys.
+    ///
+    /// `on_end` is called when the connection ends by itself, if the server supports RESP3.
+    pub(super) async fn connect_to_server(
+        &self,
+        to: &ConnectionInfo,
+        on_end: impl Fn() + Clone + Send + Sync + 'static,
+    ) -> RedisResult<NewConnection> {
+        let mut settings = to.redis_settings().clone();
+        let given = self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((username, password)) = given {
+            settings = settings.set_password(password);
+            if let Some(username) = username {
+                settings = settings.set_username(username);
+            }
+        }
+        let mut connection = self.connect(to.clone().set_redis_settings(settings), on_end).await?;
+        if let Some(invalidations) = &self.invalidations {
+            connection.is_tracking = connection.enable_tracking(invalidations).await?;
+        }
+        Ok(connection)
+    }
+
+    /// Connects with the login and protocol of the URL. Falls back to RESP2 if the server refuses RESP3.
+    pub(super) async fn connect(
+        &self,
+        to: ConnectionInfo,
+        on_end: impl Fn() + Clone + Send + Sync + 'static,
+    ) -> RedisResult<NewConnection> {
+        let settings = to.redis_settings().clone();
+        if settings.protocol() == ProtocolVersion::RESP2 {
+            let connection = self.open(to, AsyncConnectionConfig::new()).await?;
+            return Ok(NewConnection { connection, is_resp3: false, is_tracking: false });
+        }
+        // The client library reports disconnections only with RESP3.
+        let invalidations = self.invalidations.clone();
+        let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
+            match (push.kind, &invalidations) {
+                (PushKind::Disconnection, _) => on_end(),
+                (PushKind::Invalidate, Some(invalidations)) => invalidations.on_push(&push.data),
+                _ => {}
+            }
+            Ok::<(), ()>(())
+        });
+        let (connection, is_resp3) = match self.open(to.clone(), config).await {
+            Err(error) if refuses_resp3(&error) => {
+                let settings = settings.set_protocol(ProtocolVersion::RESP2);
+                let to = to.set_redis_settings(settings);
+                (self.open(to, AsyncConnectionConfig::new()).await?, false)
+            }
+            answer => (answer?, true),
+        };
+        Ok(NewConnection { connection, is_resp3, is_tracking: false })
+    }
+
+    async fn open(
+        &self,
+        to: ConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let is_encrypted = matches!(to.addr(), ConnectionAddr::TcpTls { .. });
+        let to = to.set_tcp_settings(tcp_settings());
+        let client = match &self.authority {
+            Some(authority) if is_encrypted => {
+                let root_cert = Some(authority.clone());
+                Client::build_with_tls(to, TlsCertificates { client_tls: None, root_cert })
+            }
+            _ => Client::open(to),
+        };
+        // No timeouts in the library: each caller has its own.
+        let config = config
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(PIPELINE_BUFFER);
+        client?.get_multiplexed_async_connection_with_config(&config).await
+    }
+}
+
+impl NewConnection {
+    /// Makes the server report changed keys. Returns whether it does.
+    async fn enable_tracking(&mut self, invalidations: &Invalidations) -> RedisResult<bool> {
+        if !self.is_resp3 {
+            // The server would accept the command, but cannot send pushes over RESP2.
+            invalidations.tracking_refused(&"the connection uses RESP2");
+            return Ok(false);
+        }
+        match invalidations.tracking_command().exec_async(&mut self.connection).await {
+            Ok(()) => Ok(true),
+            // The command is unknown, or the user has no right to it: permanent. Other errors are temporary and fail
+            // the attempt.
+            Err(error) if matches!(error.code(), Some("ERR" | "NOPERM")) => {
+                invalidations.tracking_refused(&error);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns whether the error means that a server, or a proxy in front of it, does not support `HELLO`.
+fn refuses_resp3(error: &RedisError) -> bool {
+    let is_about_hello = || {
+        let detail = error.detail().unwrap_or_default();
+        detail.to_ascii_lowercase().contains("hello")
+    };
+    match error.code() {
+        Some("NOPROTO") => true,
+        // `HELLO` is supported, and its login failed: the text mentions it too.
+        Some("NOAUTH" | "WRONGPASS") => false,
+        Some(_) => is_about_hello(),
+        None => error.kind() == ErrorKind::RESP3NotSupported,
+    }
+}
+
+fn tcp_settings() -> TcpSettings {
+    let (idle, interval) = KEEPALIVE;
+    let settings = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(TcpKeepalive::new().with_time(idle).with_interval(interval));
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
+    settings
+}

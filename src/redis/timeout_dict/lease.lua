@@ -1,0 +1,60 @@
+-- Leases the oldest due entries of a shard: each stays, and its score becomes the end of its lease. Records of another
+-- type are leased, too, so that they do not block all other entries.
+--
+-- KEYS, ARGV[1]   as in prelude.lua
+-- ARGV[2]         the latest deadline, as in peek_due.lua
+-- ARGV[3]         maximum number of entries; 512 or less
+-- ARGV[4]         number of value bytes after which to stop
+-- ARGV[5]         the lease in microseconds
+-- ARGV[6]         CLAIM, TAKE, or DEAD to take dead letters
+-- ARGV[7]         for a claim, how often an entry may fail; 0 for no bound
+-- Returns, as MessagePack: keys and scores in turn; the value of each key, false if it is not an entry, or 1 (see
+-- `first_due`); the time after which the leases end, that of entry `i` (from 1) 4 * i microseconds later; the number of
+-- the attempt of each; and whether there may be more.
+
+local mode, most_attempts = ARGV[6], tonumber(ARGV[7])
+local set = mode == 'DEAD' and dead or index
+local due, values, is_cut = first_due(set, ARGV[2], ARGV[3], tonumber(ARGV[4]))
+local first_end = lease_end_in(ARGV[5], mode == 'CLAIM' and CLAIM or TAKE)
+local keys = {}
+for i = 1, #values do
+  keys[i] = due[2 * i - 1]
+end
+local failures = failures_of(keys)
+if #keys > 0 then
+  redis.call('ZREMRANGEBYRANK', set, 0, #keys - 1)
+end
+-- Each lease ends 4 microseconds after the previous one. The last is written first, so that each is inserted at the
+-- front, which is faster in a small sorted set.
+local leased, last, attempts = {}, {}, {}
+for i = #keys, 1, -1 do
+  local key, lease_end = keys[i], score(first_end + 4 * i)
+  attempts[i] = (tonumber(failures[i] or 0) or 0) + 1
+  if is_claimed(due[2 * i]) and set == index then
+    fail(key, 1)
+    attempts[i] = attempts[i] + 1
+  end
+  if not values[i] and KEEPS_ORPHANS then
+    -- Due again in a while, so that it does not block all other entries.
+    leased[#leased + 1], leased[#leased + 2] = deadline_in(60000000), key
+  elseif not values[i] then
+    redis.call('ZREM', index, key)
+    clear_failures({ key })
+  elseif mode == 'CLAIM' and most_attempts > 0 and attempts[i] >= most_attempts then
+    leased[#leased + 1], leased[#leased + 2] = '+inf', key
+    if attempts[i] > most_attempts then
+      -- It was claimed before by a client with a higher bound.
+      lease_end, values[i] = deadline_in(0), false
+    end
+    last[#last + 1], last[#last + 2] = lease_end, key
+  else
+    leased[#leased + 1], leased[#leased + 2] = lease_end, key
+  end
+end
+if #leased > 0 then
+  redis.call('ZADD', set, unpack(leased))
+end
+if #last > 0 then
+  redis.call('ZADD', dead, unpack(last))
+end
+return cmsgpack.pack({ due, values, first_end, attempts, is_cut })

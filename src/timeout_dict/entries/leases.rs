@@ -1,0 +1,133 @@
+//! Leases: claiming entries, and the end of claims and leases.
+
+use std::time::Duration;
+
+use super::{ClaimId, ClaimedEntry, Entries, Location, QueuedIn, Timer};
+use crate::engine::clock::{Deadline, Now, Tick};
+
+impl<K, V> Entries<K, V> {
+    /// Moves entries whose lease has ended back to `deadlines`, or to `dead` if they have no attempts left.
+    /// Their claims are not void yet.
+    pub(in crate::timeout_dict) fn end_leases(&mut self, now: &impl Now) {
+        while let Some(first) = self.leases.first(|_| ())
+            && now.is_expired(first.deadline)
+        {
+            self.leases.remove_first();
+            self.counts.failed += 1;
+            match self.has_exhausted_attempts(first.location) {
+                true => self.move_to_dead(first.location),
+                false => self.enqueue(first.location),
+            }
+        }
+    }
+
+    /// Claims the first due entry for `lease`.
+    pub(in crate::timeout_dict) fn claim_first(
+        &mut self,
+        now: Tick,
+        lease: Duration,
+    ) -> Option<ClaimedEntry<K, V>>
+    where
+        K: Clone,
+        V: Clone,
+    {
+        let first = self.first_due(&now)?;
+        let entry = self.entry(first.location);
+        let (key, value) = (entry.key.clone(), entry.value.clone());
+        self.deadlines.remove_first();
+        let id = ClaimId { location: first.location, sequence: self.next_sequence() };
+        let entry = self.entry_mut(first.location);
+        entry.claim = id.sequence;
+        entry.attempts = entry.attempts.saturating_add(1);
+        let attempts = entry.attempts;
+        self.counts.claims += 1;
+        self.enqueue_lease(id, now.after(lease));
+        Some(ClaimedEntry { key, value, attempts, id })
+    }
+
+    /// Removes and returns the entry of a claim, unless the claim is void.
+    pub(in crate::timeout_dict) fn ack(&mut self, claim: ClaimId) -> Option<(K, V)> {
+        if self.is_void(claim) {
+            return None;
+        }
+        self.counts.acked += 1;
+        self.dequeue(claim.location);
+        Some(self.remove_at(claim.location))
+    }
+
+    /// Sets the end of the lease. Returns `false` if the claim is void.
+    pub(in crate::timeout_dict) fn extend(
+        &mut self,
+        claim: ClaimId,
+        end: Deadline,
+        now: Tick,
+    ) -> bool {
+        self.end_leases(&now);
+        if self.is_void(claim) {
+            return false;
+        }
+        self.dequeue(claim.location);
+        self.enqueue_lease(claim, end);
+        true
+    }
+
+    /// Ends a claim, as a failed attempt. Returns `false` if the claim is void. The entry is due again after
+    /// `delay`. Without a `delay` it is due after its backoff, or already if its lease has ended.
+    pub(in crate::timeout_dict) fn return_entry(
+        &mut self,
+        claim: ClaimId,
+        delay: Option<Duration>,
+        now: Tick,
+    ) -> bool {
+        // First, so that the result does not depend on whether an earlier call noticed the end of the lease.
+        self.end_leases(&now);
+        if self.is_void(claim) {
+            return false;
+        }
+        let location = claim.location;
+        // Otherwise the end of its lease was already counted as the failure.
+        self.counts.failed += u64::from(!self.is_dead(location) && !self.has_lease_ended(location));
+        if self.is_dead(location) || delay.is_none() && self.has_lease_ended(location) {
+            // The end of the lease already moved it to its queue.
+        } else if self.has_exhausted_attempts(location) {
+            self.dequeue(location);
+            self.move_to_dead(location);
+        } else {
+            let attempts = self.entry(location).attempts;
+            let delay = delay.unwrap_or_else(|| self.retries.backoff(attempts, &mut self.rng));
+            self.reschedule(location, now.after(delay));
+        }
+        // Last, as removing the lease from its queue needs the number.
+        self.entry_mut(location).claim = 0;
+        true
+    }
+
+    /// Returns whether the current claim of an entry is its last allowed attempt. The entry must not be dead.
+    pub(super) fn has_exhausted_attempts(&self, location: Location) -> bool {
+        self.retries.is_exhausted(self.entry(location).attempts)
+    }
+
+    /// Returns whether the entry is back in `deadlines`, because its lease has ended.
+    fn has_lease_ended(&self, location: Location) -> bool {
+        matches!(self.entry(location).queued_in, QueuedIn::Deadlines)
+    }
+
+    /// Adds an entry that is in no queue to `leases`, if the lease has an end.
+    fn enqueue_lease(&mut self, claim: ClaimId, end: Deadline) {
+        let entry = self.entry_mut(claim.location);
+        if end.is_persistent() {
+            entry.queued_in = QueuedIn::None;
+            return;
+        }
+        entry.queued_in = QueuedIn::Leases;
+        entry.lease_end = end;
+        let timer = Timer { deadline: end, sequence: claim.sequence, location: claim.location };
+        self.leases.insert(timer);
+        self.request_wake_before(end);
+    }
+
+    fn is_void(&self, claim: ClaimId) -> bool {
+        let entry = self.slots.get(claim.location.slot as usize);
+        entry.is_none_or(|entry| entry.claim != claim.sequence)
+    }
+}

@@ -1,0 +1,226 @@
+//! The permissions listed in the docs are sufficient, and all of them are needed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use fleeting::{
+    Limit, When, Window,
+    redis::{Cache, Client, Error, ExpiringSet, RateLimiter, TimeoutDict},
+};
+use futures::StreamExt;
+use tokio::time::sleep;
+
+use crate::{clock::ms, servers::Server};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Returns the table of permissions in the docs.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let docs = include_str!("../../src/redis.rs");
+    let rows = docs.lines().filter_map(|line| {
+        let (row, commands) = line.strip_prefix("//! | ")?.split_once(" | `")?;
+        let commands = commands.strip_suffix("` |")?.split(' ');
+        let commands = commands.map(|command| command.replace("\\|", "|"));
+        Some((row.replace(['[', ']', '`'], ""), commands.collect()))
+    });
+    rows.collect()
+}
+
+/// Runs `calls` as a user with exactly the permissions of `rows`, and asserts that each of them was needed.
+async fn assert_exact(rows: &[&str], keys: &str, calls: impl AsyncFn(&Client)) {
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let documented = documented();
+    let permissions: BTreeSet<String> =
+        ["all"].iter().chain(rows).flat_map(|row| documented[*row].clone()).collect();
+    let mut user = redis::cmd("ACL");
+    user.arg(&["SETUSER", "app", "on", ">secret", "resetkeys", "nocommands", keys]);
+    user.arg(
+        permissions
+            .iter()
+            .map(|command| format!("+{}", command.to_lowercase()))
+            .collect::<Vec<_>>(),
+    );
+    let () = user.query_async(&mut plain).await.unwrap();
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let client = Client::builder(url).timeout(Duration::from_secs(60)).connect().await.unwrap();
+    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut plain).await.unwrap();
+    calls(&client).await;
+    let info: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
+    let used = info.lines().flat_map(|line| {
+        let stats = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':'));
+        let (name, stats) = stats.unwrap_or_default();
+        // A new connection sends its library name and version, which may be rejected.
+        let is_needed = name != "client|setinfo";
+        assert!(!is_needed || stats.is_empty() || stats.contains("rejected_calls=0"), "{line}");
+        // The full name of a subcommand, and the name of its command.
+        [name.to_uppercase(), name.split('|').next().unwrap_or_default().to_uppercase()]
+    });
+    let used: BTreeSet<_> = used.collect();
+    // Used only after some time, or for errors.
+    let rare = ["APPEND", "PEXPIREAT", "TYPE"];
+    let unused: Vec<_> =
+        permissions.difference(&used).filter(|it| !rare.contains(&&it[..])).collect();
+    assert!(unused.is_empty(), "{rows:?}: {unused:?} were not used");
+}
+
+async fn use_cache(cache: &Cache<String, u64>) {
+    for key in ["ada", "bob"] {
+        cache.set(key.into(), 1).await.unwrap();
+        cache.set_ex(key.into(), 1, HOUR).await.unwrap();
+        cache.set_keep_ttl(key.into(), 1).await.unwrap();
+        cache.set_nx(key.into(), 1, Some(Duration::ZERO)).await.unwrap();
+        cache.get(key).await.unwrap();
+        cache.get_ex(key, HOUR).await.unwrap();
+        cache.ttl(key).await.unwrap();
+        cache.expire(key, HOUR).await.unwrap();
+        cache.expire_if(key, Duration::MAX, When::Later).await.unwrap();
+        cache.expire(key, HOUR).await.unwrap();
+        cache.extend(key, HOUR).await.unwrap();
+        cache.extend(key, Duration::MAX).await.unwrap();
+        cache.persist(key).await.unwrap();
+        cache.update(key, |n| *n += 1).await.unwrap();
+    }
+    cache.get_or_set_with("eve", HOUR, async || 1).await.unwrap();
+    let failed = cache.get_or_try_set_with("eva", HOUR, async || Err(())).await.unwrap();
+    assert_eq!(failed, Err(Arc::new(())));
+    // Another load, as the failed one returned its lease.
+    cache.get_or_set_with("eva", Duration::ZERO, async || 1).await.unwrap();
+    cache.set_many([("ada".to_owned(), 1), ("eve".to_owned(), 2)], Some(HOUR)).await.unwrap();
+    assert_eq!(cache.get_many(["eve", "eva"]).await.unwrap(), [Some(2), None]);
+    cache.remove("eve").await.unwrap();
+    cache.remove("ada").await.unwrap();
+    assert_eq!(cache.iter().count().await, 1);
+    cache.expire_now("bob").await.unwrap();
+    cache.set_ex("ada".into(), 1, HOUR).await.unwrap();
+    cache.clear().await.unwrap();
+}
+
+#[tokio::test]
+async fn cache_needs_exactly_the_documented_permissions() {
+    assert_exact(&["Cache"], "~fleeting:*", async |client| {
+        use_cache(&Cache::new(client, "c").unwrap()).await;
+    })
+    .await;
+    assert_exact(&["Cache", "its near cache"], "~fleeting:*", async |client| {
+        let near = Cache::builder(client, "c").near(100).build().unwrap();
+        use_cache(&near).await;
+        assert_eq!((near.get("ada").await.unwrap(), near.get("ada").await.unwrap()), (None, None));
+        assert!(near.stats().near_hits > 0);
+    })
+    .await;
+    assert_exact(&["Cache", "its events"], "~fleeting:*", async |client| {
+        use_cache(&Cache::new(client, "plain").unwrap()).await;
+        let builder = Cache::builder(client, "c").events(HOUR).lease(ms(60)).poll_every(ms(20));
+        let cache = builder.build().unwrap();
+        let mut all = cache.events().await.unwrap();
+        let mut held = cache.events_lossless("g").await.unwrap();
+        for n in 0..20 {
+            cache.set_ex(n.to_string(), n, ms(10)).await.unwrap();
+        }
+        for _ in 0..10 {
+            all.recv().await.unwrap().unwrap();
+            held.recv().await.unwrap().unwrap();
+        }
+        held.ack().await.unwrap();
+        held.recv().await.unwrap().unwrap();
+        // The drop returns events that were not delivered; the lease of the others expires.
+        drop(held);
+        let mut others = cache.events_lossless("g").await.unwrap();
+        for _ in 0..10 {
+            others.recv().await.unwrap().unwrap();
+        }
+        sleep(ms(100)).await;
+        use_cache(&cache).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rate_limiter_needs_exactly_the_documented_permissions() {
+    assert_exact(&["RateLimiter"], "~fleeting:*", async |client| {
+        for window in [Window::Log, Window::Buckets(4), Window::Gcra] {
+            let name = format!("{window:?}").replace(['(', ')'], "");
+            let limit = Limit::new(30, HOUR);
+            let builder = RateLimiter::<String>::builder(client, name).limit(limit.clone());
+            let limiter = builder.window(window).build().unwrap();
+            limiter.check("ada").await.unwrap().refund().await.unwrap();
+            // Several times, as a window may still contain the refunded call.
+            for _ in 0..30 {
+                let _ = limiter.check("ada").await;
+            }
+            assert!(matches!(limiter.check("ada").await, Err(Error::Limited(_))));
+            limiter.peek("ada").await.unwrap();
+            limiter.reset("ada").await.unwrap();
+            limiter.set_limits([limit.named("other")]).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn expiring_set_needs_exactly_the_documented_permissions() {
+    assert_exact(&["ExpiringSet"], "~fleeting:*", async |client| {
+        let set: ExpiringSet<String> = ExpiringSet::new(client, "s", HOUR).unwrap();
+        let endless: ExpiringSet<String> = ExpiringSet::new(client, "s", Duration::MAX).unwrap();
+        let short: ExpiringSet<String> = ExpiringSet::new(client, "s", ms(1)).unwrap();
+        let now = SystemTime::now() - ms(1_000);
+        for set in [&endless, &set] {
+            set.push("a".into()).await.unwrap();
+            set.push_at("b".into(), now).await.unwrap();
+            set.push_unique_at("c".into(), now).await.unwrap();
+            assert_eq!(set.elements().await.unwrap().len(), 2);
+            set.score("a").await.unwrap();
+            set.pop().await.unwrap();
+            set.remove("a").await.unwrap();
+            set.extend(["d", "e"].map(String::from)).await.unwrap();
+            set.remove_range(..).await.unwrap();
+        }
+        set.push("f".into()).await.unwrap();
+        sleep(ms(5)).await;
+        assert!(short.is_empty().await.unwrap());
+        set.clear().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn timeout_dict_needs_exactly_the_documented_permissions() {
+    let use_dict = async |dict: &TimeoutDict<String, BTreeMap<String, String>>| {
+        let value = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        for key in ["ada", "bob", "eve", "zoe"] {
+            dict.set(key.into(), value.clone(), Duration::ZERO).await.unwrap();
+            dict.get(key).await.unwrap();
+            dict.ttl(key).await.unwrap();
+            dict.set_timeout(key, Duration::ZERO).await.unwrap();
+        }
+        dict.len().await.unwrap();
+        assert!(dict.next_claim(HOUR).await.unwrap().ack().await.unwrap());
+        let claim = dict.next_claim(HOUR).await.unwrap();
+        claim.extend(HOUR).await.unwrap();
+        claim.retry_in(Duration::ZERO).await.unwrap();
+        dict.next_claim(HOUR).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
+        dict.next_claim(HOUR).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
+        dict.dead_len().await.unwrap();
+        dict.revive("bob", Duration::ZERO).await.unwrap();
+        dict.take_expired(1).await.unwrap();
+        dict.take_dead(1).await.unwrap();
+        dict.remove("zoe").await.unwrap();
+        dict.clear().await.unwrap();
+    };
+    assert_exact(&["TimeoutDict"], "~fleeting:*", async |client| {
+        let builder = TimeoutDict::builder(client, "d").max_attempts(2);
+        use_dict(&builder.build().unwrap()).await;
+    })
+    .await;
+    assert_exact(&["TimeoutDict", "its compat"], "allkeys", async |client| {
+        let builder = TimeoutDict::builder(client, "d").max_attempts(2);
+        use_dict(&builder.build().unwrap()).await;
+        use_dict(&TimeoutDict::compat(client, "d")).await;
+    })
+    .await;
+}

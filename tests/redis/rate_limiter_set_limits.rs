@@ -1,0 +1,188 @@
+//! `set_limits`: limits that one process changes for all.
+
+use std::time::Duration;
+
+use fleeting::{
+    Limit, Window,
+    redis::{Error, RateLimiter},
+};
+use futures::FutureExt;
+use redis::AsyncCommands;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::rate_limiter::{client, limited, strict};
+use crate::{clock::in_time, servers::Server};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn hourly(server: &Server, window: Window, quota: u32) -> RateLimiter<String> {
+    let builder = strict(&client(server).await, "changes").window(window);
+    builder.limit(Limit::per_hour(quota)).build().unwrap()
+}
+
+/// Waits until the limiter has these limits; returns the time that this took.
+async fn wait_for_limits(limiter: &RateLimiter<String>, limits: &[Limit]) -> Duration {
+    let start = Instant::now();
+    let seen = async {
+        while *limiter.limits() != *limits {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(60 * SECOND, seen).await.expect("the limiter sees the new limits");
+    start.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn set_limits_applies_to_all_processes() {
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let server = Server::start();
+        let (one, other) = (hourly(&server, window, 10).await, hourly(&server, window, 10).await);
+        one.check_n("ada", 4).await.unwrap();
+        let limits = [Limit::per_hour(6).named("less, \"by\" far"), Limit::per_hour(8).of_bytes()];
+        one.set_limits(limits.clone()).await.unwrap();
+        assert_eq!(*one.limits(), limits, "the new limits apply to this process immediately");
+        wait_for_limits(&other, &limits).await;
+        if window != Window::Gcra {
+            // Existing charges stay.
+            assert_eq!(other.check("ada").await.unwrap().remaining(), 1, "{window:?}");
+        }
+        // A limiter that is built later, with other limits in its builder.
+        let late = hourly(&server, window, 10).await;
+        wait_for_limits(&late, &limits).await;
+        assert!(matches!(late.check_n("bob", 7).await, Err(Error::Limited(_))));
+        one.set_limits([Limit::per_hour(100)]).await.unwrap();
+        for limiter in [&other, &late] {
+            wait_for_limits(limiter, &[Limit::per_hour(100)]).await;
+            assert!(limiter.check_n("eve", 40).await.is_ok(), "{window:?}");
+        }
+    }
+}
+
+/// Two changes, of which the second happens right after a poll of the other process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn set_limits_reaches_other_processes_within_a_second() {
+    let server = Server::start();
+    let (one, other) =
+        (hourly(&server, Window::Log, 10).await, hourly(&server, Window::Log, 10).await);
+    in_time(async || {
+        for quota in [11, 12] {
+            let limits = [Limit::per_hour(quota)];
+            one.set_limits(limits.clone()).await.unwrap();
+            let after = wait_for_limits(&other, &limits).await;
+            assert!(after < SECOND, "{after:?}");
+        }
+    })
+    .await;
+}
+
+/// As in memory, even if a bucket of the old window is longer than the whole new window.
+#[tokio::test]
+async fn shorter_window_frees_calls_that_have_left_it() {
+    let server = Server::start();
+    for window in [Window::Log, Window::Buckets(10)] {
+        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+        let limits = [Limit::per_hour(4), Limit::per_hour(9)];
+        let limiter = limits.iter().fold(builder, |builder, limit| builder.limit(limit.clone()));
+        let limiter = limiter.build().unwrap();
+        for _ in 0..3 {
+            limiter.check("ada").await.unwrap();
+            limiter.check_with("bob", &limits[..1]).await.unwrap();
+        }
+        // It is not sufficient that the first call leaves the window.
+        limiter.set_limits([Limit::per_second(1), Limit::per_minute(9)]).await.unwrap();
+        for key in ["ada", "bob"] {
+            let limits = &limiter.limits()[..if key == "bob" { 1 } else { 2 }];
+            let state = limiter.peek_with(key, limits).await.unwrap();
+            assert!(state.retry_after() < 2 * SECOND, "{window:?} {key}: {state:?}");
+            sleep(state.retry_after()).await;
+            let permit = limiter.check_with(key, limits).await.unwrap();
+            permit.refund().await.unwrap();
+        }
+        let left = limiter.peek("ada").await.unwrap().standings()[1].remaining();
+        assert_eq!(left, 6, "existing charges stay: {window:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn set_limits_ends_cached_denials() {
+    let server = Server::start();
+    let limiter = hourly(&server, Window::Log, 2).await;
+    limiter.check_n("ada", 2).await.unwrap();
+    for _ in 0..3 {
+        limited(limiter.check("ada").await);
+    }
+    assert_eq!(limiter.stats().denied_locally, 2);
+    limiter.set_limits([Limit::per_hour(3)]).await.unwrap();
+    assert_eq!(limiter.check("ada").await.unwrap().remaining(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn set_limits_applies_to_waiters() {
+    let server = Server::start();
+    let limiter = hourly(&server, Window::Log, 5).await;
+    limiter.check_n("ada", 5).await.unwrap();
+    let wait = |cost| {
+        let limiter = limiter.clone();
+        let mut waits = Box::pin(async move { limiter.until_ready_n("ada", cost).await });
+        // Polled before the spawn, since a waiter joins the queue at its first poll.
+        assert!((&mut waits).now_or_never().is_none());
+        tokio::spawn(waits)
+    };
+    let (head, behind) = (wait(4), wait(2));
+    sleep(Duration::from_millis(100)).await;
+    assert!(!head.is_finished() && !behind.is_finished());
+    limiter.set_limits([Limit::per_hour(9)]).await.unwrap();
+    let permit = timeout(60 * SECOND, head).await.expect("the waiter is woken").unwrap();
+    assert_eq!(permit.unwrap().remaining(), 0);
+    limiter.set_limits([Limit::per_hour(1)]).await.unwrap();
+    let denied = timeout(60 * SECOND, behind).await.expect("the waiter is woken").unwrap();
+    assert_eq!(limited(denied).ready_at(), None, "a cost above the quota can never pass");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invalid_limits_on_the_server_are_ignored() {
+    let server = Server::start();
+    let limiter = hourly(&server, Window::Log, 5).await;
+    let mut plain = server.plain().await;
+    for invalid in [
+        "",
+        "hello",
+        "[]",
+        "[[0,1,null]]",
+        "[[1,0,null]]",
+        "[[1,99999999999999999999,null]]",
+        "[[1,1,null,\"apples\"]]",
+        "[[1,1,null],[0,1,null]]",
+    ] {
+        let () = plain.set("fleeting:limit1:changes:{}:limits", invalid).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(*limiter.limits(), [Limit::per_hour(5)], "{invalid:?}");
+    }
+    let () =
+        plain.set("fleeting:limit1:changes:{}:limits", "[[7,1000000000,\"own\"]]").await.unwrap();
+    wait_for_limits(&limiter, &[Limit::per_second(7).named("own")]).await;
+}
+
+#[tokio::test]
+async fn set_limits_without_a_server_changes_nothing() {
+    let mut server = Server::start();
+    let limiter = hourly(&server, Window::Log, 5).await;
+    limiter.check("ada").await.unwrap();
+    server.kill();
+    assert!(limiter.set_limits([Limit::per_hour(9)]).await.is_err());
+    assert_eq!(*limiter.limits(), [Limit::per_hour(5)]);
+}
+
+/// As in memory: `settle` charges under the limits that apply when it is called.
+#[tokio::test]
+async fn settle_charges_under_the_current_limits() {
+    let server = Server::start();
+    for (window, left) in [(Window::Log, 49), (Window::Buckets(10), 49), (Window::Gcra, 40)] {
+        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+        let limiter = builder.limit(Limit::per_hour(10)).build().unwrap();
+        let permit = limiter.check("ada").await.unwrap();
+        limiter.set_limits([Limit::per_hour(100)]).await.unwrap();
+        permit.settle(51).await.unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), left, "{window:?}");
+    }
+}
