@@ -26,10 +26,10 @@ const ENTRIES: u64 = 10_000;
 const SLICE: Duration = Duration::from_millis(10);
 
 fn main() {
-    let is_asked = |word: &str| env::args().any(|arg| arg == word);
-    if is_asked("--alone") {
+    let has_arg = |word: &str| env::args().any(|arg| arg == word);
+    if has_arg("--alone") {
         #[cfg(feature = "metrics")]
-        let _recorder = is_asked("--recorder").then(|| {
+        let _recorder = has_arg("--recorder").then(|| {
             let builder = metrics_exporter_prometheus::PrometheusBuilder::new();
             builder.install_recorder().expect("no other recorder is installed")
         });

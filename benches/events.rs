@@ -25,10 +25,10 @@ const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::
 const MANY: usize = 1_000;
 
 /// Calls per round of a single writer: about a millisecond.
-const VERBS: u64 = 2_000;
+const CALLS: u64 = 2_000;
 
 /// Calls per round of each of several writers.
-const LONG: u64 = 50_000;
+const CALLS_PER_WRITER: u64 = 50_000;
 
 /// Keys of each of these writers: too many for the processor caches, as in a real cache.
 const KEYS: u64 = 100_000;
@@ -68,7 +68,7 @@ fn one_writer(runtime: &Runtime, rounds: usize) -> String {
     let mut samples = [const { Vec::new() }; 5];
     for _ in 0..rounds {
         for (cache, value) in caches.iter().zip(&mut samples).take(4) {
-            value.push(time(VERBS, || set_and_remove(runtime, cache, VERBS)));
+            value.push(time(CALLS, || set_and_remove(runtime, cache, CALLS)));
         }
         let mut woken = Duration::ZERO;
         for _ in 0..8 {
@@ -118,9 +118,9 @@ fn two_writers(rounds: usize) -> String {
                 caches = subscribed();
             }
             for (row, cache) in caches.0.iter().enumerate() {
-                replace_at_once(cache, 2, keys, keys);
+                replace_concurrently(cache, 2, keys, keys);
                 for writers in [1, 2] {
-                    let rate = replace_at_once(cache, writers, keys, LONG);
+                    let rate = replace_concurrently(cache, writers, keys, CALLS_PER_WRITER);
                     samples[2 * row + writers as usize - 1].push(rate);
                 }
             }
@@ -145,9 +145,9 @@ fn cache() -> Numbers {
     Cache::builder().sweep(Sweep::manual()).publish(ALL).build()
 }
 
-fn set_and_remove(runtime: &Runtime, cache: &Numbers, verbs: u64) {
+fn set_and_remove(runtime: &Runtime, cache: &Numbers, calls: u64) {
     runtime.block_on(unconstrained(async {
-        for key in 0..verbs {
+        for key in 0..calls {
             black_box(cache.set(key % 512, key).await);
             black_box(cache.remove(&(key % 512)).await);
         }
@@ -155,7 +155,7 @@ fn set_and_remove(runtime: &Runtime, cache: &Numbers, verbs: u64) {
 }
 
 /// Returns millions of sets per second, for all writers together.
-fn replace_at_once(cache: &Numbers, writers: u64, keys: u64, verbs: u64) -> f64 {
+fn replace_concurrently(cache: &Numbers, writers: u64, keys: u64, calls: u64) -> f64 {
     // The writers spin for each other, so that all of them have a processor when the first one starts.
     let ready = AtomicU64::new(0);
     let write = |writer: u64| {
@@ -166,7 +166,7 @@ fn replace_at_once(cache: &Numbers, writers: u64, keys: u64, verbs: u64) -> f64 
                 spin_loop();
             }
             let start = Instant::now();
-            for n in 0..verbs {
+            for n in 0..calls {
                 // A multiplicative hash, so that keys are not written in the order of memory.
                 let key = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
                 black_box(cache.set((writer << 32) | (key % keys), n).await);
@@ -185,7 +185,7 @@ fn replace_at_once(cache: &Numbers, writers: u64, keys: u64, verbs: u64) -> f64 
     });
     let start = spans.iter().map(|(start, _)| *start).min().expect("at least one writer");
     let end = spans.iter().map(|(_, end)| *end).max().expect("at least one writer");
-    (writers * verbs) as f64 / (end - start).as_nanos() as f64 * 1e3
+    (writers * calls) as f64 / (end - start).as_nanos() as f64 * 1e3
 }
 
 /// Polls all available events, and registers a waker for the next one.
@@ -197,10 +197,10 @@ fn wait(events: &mut Events<u64, u64>) {
 }
 
 /// Returns nanoseconds per call.
-fn time(verbs: u64, work: impl FnOnce()) -> f64 {
+fn time(calls: u64, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
-    start.elapsed().as_nanos() as f64 / verbs as f64
+    start.elapsed().as_nanos() as f64 / calls as f64
 }
 
 fn median(mut samples: Vec<f64>) -> f64 {

@@ -12,10 +12,10 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
+    candidates::{Bare, Candidate, Fleeting, Value},
     head, median,
     ops::{Keys, TTL, keys, rounds, uniform, zipf},
     row,
-    subjects::{Bare, Fleeting, Subject, Value},
 };
 
 const NAMES: [&str; 6] =
@@ -29,7 +29,7 @@ enum Op {
     /// Lookups of resident keys.
     Hit,
     /// Sets of new keys, each of which evicts an entry.
-    Exchange,
+    Evict,
     /// 95 lookups to 5 writes; a missing key is set.
     Mixed,
 }
@@ -61,8 +61,8 @@ pub(crate) async fn table(quick: bool, selected: &[String]) -> String {
         for Row { name, op, tasks, is_zipf } in rows(entries, selected) {
             let keys = keys(if op == Op::Hit { entries } else { KEYS_PER_ENTRY * entries });
             let spread = if is_zipf { zipf(keys.len(), calls) } else { uniform(keys.len(), calls) };
-            let field = Field::filled(entries, &keys).await;
-            let samples = field.medians(op, &keys, &spread, tasks, rounds).await;
+            let candidates = Candidates::filled(entries, &keys).await;
+            let samples = candidates.medians(op, &keys, &spread, tasks, rounds).await;
             eprintln!("{name}: {samples:.0?}");
             row(&mut page, &name, &samples);
         }
@@ -102,22 +102,22 @@ async fn with_a_writer(quick: bool) -> String {
     page
 }
 
-async fn lookup_times<S: Subject>(
-    subject: &S,
+async fn lookup_times<S: Candidate>(
+    candidate: &S,
     keys: &Keys,
     quick: bool,
     is_written: bool,
 ) -> Vec<u64> {
     let stop = Arc::new(AtomicBool::new(false));
     let writer = tokio::spawn({
-        let (subject, keys, stop) = (subject.clone(), keys.clone(), stop.clone());
+        let (candidate, keys, stop) = (candidate.clone(), keys.clone(), stop.clone());
         async move {
             let value = Arc::new(1);
             for key in keys.iter().cycle() {
                 if !is_written || stop.load(Relaxed) {
                     break;
                 }
-                subject.set_ex(key.clone(), value.clone(), TTL).await;
+                candidate.set_ex(key.clone(), value.clone(), TTL).await;
             }
         }
     });
@@ -125,11 +125,11 @@ async fn lookup_times<S: Subject>(
     let mut lookup_times = Vec::with_capacity(calls.len());
     for &call in calls.iter() {
         let begin = Instant::now();
-        black_box(subject.get(&keys[call as usize]).await);
+        black_box(candidate.get(&keys[call as usize]).await);
         lookup_times.push(begin.elapsed().as_nanos() as u64);
     }
     stop.store(true, Relaxed);
-    writer.await.expect("no subject panics");
+    writer.await.expect("no candidate panics");
     lookup_times
 }
 
@@ -137,7 +137,7 @@ fn rows(entries: usize, selected: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (op, op_name, is_zipf) in [
         (Op::Hit, "full: get, hits", false),
-        (Op::Exchange, "full: set that evicts an entry", false),
+        (Op::Evict, "full: set that evicts an entry", false),
         (Op::Mixed, "full: 95 : 5, Zipf 0.99", true),
     ] {
         for tasks in [1, 2] {
@@ -151,7 +151,7 @@ fn rows(entries: usize, selected: &[String]) -> Vec<Row> {
     rows
 }
 
-struct Field {
+struct Candidates {
     entries: usize,
     bare: Bare,
     moka: Moka,
@@ -161,7 +161,7 @@ struct Field {
     fleeting: Fleeting,
 }
 
-impl Field {
+impl Candidates {
     async fn filled(entries: usize, keys: &Keys) -> Self {
         let moka = |policy| {
             let builder = moka::future::Cache::builder().max_capacity(entries as u64);
@@ -210,16 +210,16 @@ impl Field {
     }
 }
 
-async fn filled<S: Subject>(subject: S, keys: &[String]) -> S {
+async fn filled<S: Candidate>(candidate: S, keys: &[String]) -> S {
     for key in keys {
-        subject.set_ex(key.clone(), Arc::new(1), TTL).await;
+        candidate.set_ex(key.clone(), Arc::new(1), TTL).await;
     }
-    subject
+    candidate
 }
 
 /// Returns nanoseconds per call.
-async fn run<S: Subject>(
-    subject: &S,
+async fn run<S: Candidate>(
+    candidate: &S,
     op: Op,
     keys: &Keys,
     calls: &Arc<[u32]>,
@@ -228,28 +228,28 @@ async fn run<S: Subject>(
     let start = Instant::now();
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
-            let (subject, keys, calls) = (subject.clone(), keys.clone(), calls.clone());
+            let (candidate, keys, calls) = (candidate.clone(), keys.clone(), calls.clone());
             tokio::spawn(async move {
                 let value = Arc::new(task as u64);
                 let (before, after) = calls.split_at(task * calls.len() / 3);
                 for (i, &call) in after.iter().chain(before).enumerate() {
                     let key = &keys[call as usize];
-                    let writes = op == Op::Exchange || op == Op::Mixed && i % 20 == 0;
-                    let missed = !writes && black_box(subject.get(key).await).is_none();
+                    let writes = op == Op::Evict || op == Op::Mixed && i % 20 == 0;
+                    let missed = !writes && black_box(candidate.get(key).await).is_none();
                     if writes || missed && op == Op::Mixed {
-                        subject.set_ex(key.clone(), value.clone(), TTL).await;
+                        candidate.set_ex(key.clone(), value.clone(), TTL).await;
                     }
                 }
             })
         })
         .collect();
     for task in tasks {
-        task.await.expect("no subject panics");
+        task.await.expect("no candidate panics");
     }
     start.elapsed().as_nanos() as f64 / calls.len() as f64
 }
 
-impl Subject for Moka {
+impl Candidate for Moka {
     fn new(entries: usize) -> Self {
         Self(moka::future::Cache::new(entries as u64))
     }
@@ -267,7 +267,7 @@ impl Subject for Moka {
     }
 }
 
-impl Subject for QuickCache {
+impl Candidate for QuickCache {
     fn new(entries: usize) -> Self {
         Self(Arc::new(quick_cache::sync::Cache::new(entries)))
     }

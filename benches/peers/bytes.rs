@@ -4,14 +4,14 @@
 //! Separate from `peers`, because a counting allocator would slow the calls that are measured there.
 
 #[allow(dead_code)]
-mod subjects;
+mod candidates;
 
 use std::{alloc::System, fmt::Write, sync::Arc, time::Duration};
 
+use candidates::{Bare, ByHand, Candidate, Fleeting, Moka, NAMES, QuickCache, Retainer};
 use cap::Cap;
 use dashmap::DashMap;
 use fleeting::{Cache, Limit, RateLimiter, Window};
-use subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject};
 
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
@@ -175,14 +175,14 @@ fn with_deadline(entries: usize) -> f64 {
     each(before, entries)
 }
 
-async fn bytes<S: Subject>(entries: usize) -> f64 {
+async fn bytes<S: Candidate>(entries: usize) -> f64 {
     let before = MEMORY.allocated();
-    let subject = S::new(entries);
+    let candidate = S::new(entries);
     for i in 0..entries {
-        subject.set_ex(key(i), Arc::new(1), TTL).await;
+        candidate.set_ex(key(i), Arc::new(1), TTL).await;
     }
     // Deferred work, such as moka's write buffer, is done by now.
-    subject.sweep_all().await;
+    candidate.sweep_all().await;
     each(before, entries)
 }
 

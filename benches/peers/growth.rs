@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
+    candidates::{Candidate, NAMES},
     head, median,
-    ops::{Field, Op, TTL, keys, uniform},
+    ops::{Candidates, Op, TTL, keys, uniform},
     row,
-    subjects::{NAMES, Subject},
 };
 
 /// One panel of the picture: a title, and for each candidate the nanoseconds at each size.
@@ -36,13 +36,13 @@ pub(crate) async fn table(quick: bool) -> (String, Vec<Lines>) {
     for &size in sizes {
         let keys = keys(size);
         let calls = uniform(size, calls);
-        let field = Field::filled(&keys).await;
+        let candidates = Candidates::filled(&keys).await;
         for (line, op) in [Op::Get, Op::SetEx].into_iter().enumerate() {
-            let samples = field.medians(op, &keys, &calls, 1, rounds).await;
+            let samples = candidates.medians(op, &keys, &calls, 1, rounds).await;
             eprintln!("{} at {size}: {samples:.0?}", lines[line].title);
             push(&mut lines[line], &samples);
         }
-        drop(field);
+        drop(candidates);
         let samples = sweeps(size, if quick { 1 } else { 3 }).await;
         eprintln!("sweep at {size}: {samples:.1?}");
         push(&mut lines[2], &samples);
@@ -78,7 +78,7 @@ fn push(line: &mut Lines, samples: &[f64]) {
 /// Returns the nanoseconds of a sweep that removes one in a hundred entries, per resident entry. moka has no such
 /// sweep: its timers advance about once per second.
 async fn sweeps(size: usize, rounds: usize) -> Vec<f64> {
-    use crate::subjects::{ByHand, Fleeting};
+    use crate::candidates::{ByHand, Fleeting};
     let (mut by_hand, mut fleeting) = (vec![], vec![]);
     for _ in 0..rounds {
         by_hand.push(sweep::<ByHand>(size).await);
@@ -87,15 +87,15 @@ async fn sweeps(size: usize, rounds: usize) -> Vec<f64> {
     vec![median(by_hand), median(fleeting)]
 }
 
-async fn sweep<S: Subject>(size: usize) -> f64 {
-    let subject = S::new(size);
+async fn sweep<S: Candidate>(size: usize) -> f64 {
+    let candidate = S::new(size);
     let short = Duration::from_millis(1);
     for i in 0..size {
         let ttl = if i % 100 == 0 { short } else { TTL };
-        subject.set_ex(format!("key:{i:016}"), Arc::new(1), ttl).await;
+        candidate.set_ex(format!("key:{i:016}"), Arc::new(1), ttl).await;
     }
     tokio::time::sleep(2 * short).await;
     let start = Instant::now();
-    subject.sweep_all().await;
+    candidate.sweep_all().await;
     start.elapsed().as_nanos() as f64 / size as f64
 }

@@ -7,11 +7,11 @@
 //! contain one of the arguments, and writes nothing. `FLEETING_ROUNDS=31` measures more rounds.
 
 mod bound;
+mod candidates;
 mod growth;
 mod mass_expiration;
 mod ops;
 mod pictures;
-mod subjects;
 
 use std::fmt::Write;
 

@@ -12,9 +12,9 @@ use std::{
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::{
+    candidates::{ByHand, Candidate, Fleeting, Moka, Retainer},
     head, median,
     ops::TTL,
-    subjects::{ByHand, Fleeting, Moka, Retainer, Subject},
 };
 
 /// Results of one mass expiration, in the units of the table.
@@ -95,30 +95,30 @@ fn middle(results: Vec<MassExpiration>) -> MassExpiration {
     }
 }
 
-async fn result<S: Subject>(
+async fn result<S: Candidate>(
     name: &'static str,
-    subject: S,
+    candidate: S,
     due: usize,
     received: Option<tokio::task::JoinHandle<Instant>>,
 ) -> MassExpiration {
     let live = due / 10;
     let live_keys: Arc<[String]> = (0..live).map(|i| format!("live:{i:015}")).collect();
     for key in live_keys.iter() {
-        subject.set_ex(key.clone(), Arc::new(1), TTL).await;
+        candidate.set_ex(key.clone(), Arc::new(1), TTL).await;
     }
     let deadline = Instant::now() + Duration::from_secs(if due > 100_000 { 8 } else { 1 });
     for i in 0..due {
         let ttl = deadline - Instant::now();
-        subject.set_ex(format!("due::{i:015}"), Arc::new(1), ttl).await;
+        candidate.set_ex(format!("due::{i:015}"), Arc::new(1), ttl).await;
     }
     assert!(Instant::now() + Duration::from_millis(500) < deadline, "filling {name} took too long");
-    let sweeper = subject.sweeper();
+    let sweeper = candidate.sweeper();
     let stop = Arc::new(AtomicBool::new(false));
     sleep_until(deadline - Duration::from_millis(200)).await;
-    let reader = tokio::spawn(read(subject.clone(), live_keys, stop.clone()));
+    let reader = tokio::spawn(read(candidate.clone(), live_keys, stop.clone()));
     sleep_until(deadline).await;
     let all_removed = async {
-        while subject.len().await > live {
+        while candidate.len().await > live {
             sleep(Duration::from_millis(1)).await;
         }
     };
@@ -151,11 +151,11 @@ async fn result<S: Subject>(
 }
 
 /// Returns the duration of each read, from shortly before the deadline until all entries are removed.
-async fn read<S: Subject>(subject: S, keys: Arc<[String]>, stop: Arc<AtomicBool>) -> Vec<u64> {
+async fn read<S: Candidate>(candidate: S, keys: Arc<[String]>, stop: Arc<AtomicBool>) -> Vec<u64> {
     let mut latencies = Vec::with_capacity(30_000_000);
     for key in keys.iter().cycle() {
         let start = Instant::now();
-        let value = subject.get(key).await;
+        let value = candidate.get(key).await;
         latencies.push(start.elapsed().as_nanos() as u64);
         assert!(value.is_some(), "{key} is live");
         if stop.load(Relaxed) || latencies.len() == latencies.capacity() {

@@ -6,8 +6,8 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
 
 use crate::{
+    candidates::{Bare, ByHand, Candidate, Fleeting, Moka, NAMES, QuickCache, Retainer, Value},
     head, median, row,
-    subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject, Value},
 };
 
 pub(crate) const TTL: Duration = Duration::from_secs(86_400);
@@ -19,7 +19,7 @@ pub(crate) enum Op {
     Mixed,
 }
 
-pub(crate) struct Field {
+pub(crate) struct Candidates {
     bare: Bare,
     by_hand: ByHand,
     moka: Moka,
@@ -55,7 +55,7 @@ pub(crate) fn zipf(keys: usize, calls: usize) -> Arc<[u32]> {
     (0..calls).map(|_| rank(random.random_range(0.0..sum))).collect()
 }
 
-impl Field {
+impl Candidates {
     pub(crate) async fn filled(keys: &Keys) -> Self {
         Self {
             bare: filled(keys).await,
@@ -103,16 +103,16 @@ impl Field {
     }
 }
 
-async fn filled<S: Subject>(keys: &Keys) -> S {
-    let subject = S::new(keys.len());
+async fn filled<S: Candidate>(keys: &Keys) -> S {
+    let candidate = S::new(keys.len());
     for key in keys.iter() {
-        subject.set_ex(key.clone(), Arc::new(1), TTL).await;
+        candidate.set_ex(key.clone(), Arc::new(1), TTL).await;
     }
-    subject
+    candidate
 }
 
-async fn run<S: Subject>(
-    subject: &S,
+async fn run<S: Candidate>(
+    candidate: &S,
     op: Op,
     keys: &Keys,
     calls: &Arc<[u32]>,
@@ -122,44 +122,46 @@ async fn run<S: Subject>(
     let start = Instant::now();
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
-            let (subject, keys, calls) = (subject.clone(), keys.clone(), calls.clone());
+            let (candidate, keys, calls) = (candidate.clone(), keys.clone(), calls.clone());
             // A separate value per task: a shared one would add contention of its reference count.
             let value = Arc::new(*value + task as u64);
             tokio::spawn(async move {
                 let (before, after) = calls.split_at(task * calls.len() / 3);
                 match op {
-                    Op::Get => get(&subject, &keys, after.iter().chain(before)).await,
-                    Op::SetEx => set_ex(&subject, &keys, after.iter().chain(before), &value).await,
-                    Op::Mixed => mixed(&subject, &keys, after.iter().chain(before), &value).await,
+                    Op::Get => get(&candidate, &keys, after.iter().chain(before)).await,
+                    Op::SetEx => {
+                        set_ex(&candidate, &keys, after.iter().chain(before), &value).await
+                    }
+                    Op::Mixed => mixed(&candidate, &keys, after.iter().chain(before), &value).await,
                 }
             })
         })
         .collect();
     for task in tasks {
-        task.await.expect("no subject panics");
+        task.await.expect("no candidate panics");
     }
     start.elapsed().as_nanos() as f64 / calls.len() as f64
 }
 
-async fn get<S: Subject>(subject: &S, keys: &Keys, calls: impl Iterator<Item = &u32>) {
+async fn get<S: Candidate>(candidate: &S, keys: &Keys, calls: impl Iterator<Item = &u32>) {
     for &call in calls {
-        black_box(subject.get(&keys[call as usize]).await);
+        black_box(candidate.get(&keys[call as usize]).await);
     }
 }
 
-async fn set_ex<S: Subject>(
-    subject: &S,
+async fn set_ex<S: Candidate>(
+    candidate: &S,
     keys: &Keys,
     calls: impl Iterator<Item = &u32>,
     value: &Value,
 ) {
     for &call in calls {
-        subject.set_ex(keys[call as usize].clone(), value.clone(), TTL).await;
+        candidate.set_ex(keys[call as usize].clone(), value.clone(), TTL).await;
     }
 }
 
-async fn mixed<S: Subject>(
-    subject: &S,
+async fn mixed<S: Candidate>(
+    candidate: &S,
     keys: &Keys,
     calls: impl Iterator<Item = &u32>,
     value: &Value,
@@ -167,8 +169,8 @@ async fn mixed<S: Subject>(
     for (i, &call) in calls.enumerate() {
         let key = &keys[call as usize];
         match i % 20 {
-            0 => subject.set_ex(key.clone(), value.clone(), TTL).await,
-            _ => drop(black_box(subject.get(key).await)),
+            0 => candidate.set_ex(key.clone(), value.clone(), TTL).await,
+            _ => drop(black_box(candidate.get(key).await)),
         }
     }
 }
@@ -188,10 +190,10 @@ pub(crate) async fn table(quick: bool, selected: &[String]) -> String {
             continue;
         }
         let keys = keys(entries);
-        let field = Field::filled(&keys).await;
+        let candidates = Candidates::filled(&keys).await;
         let spreads = [uniform(entries, calls), zipf(entries, calls)];
         for Row { name, spread, tasks, op } in rows {
-            let samples = field.medians(op, &keys, &spreads[spread], tasks, rounds).await;
+            let samples = candidates.medians(op, &keys, &spreads[spread], tasks, rounds).await;
             eprintln!("{name}: {samples:.0?}");
             row(&mut page, &name, &samples);
         }

@@ -274,13 +274,13 @@ async fn reads_keep_a_session_and_unread_sessions_expire_on_time() {
                 "a session expired although it was read"
             );
             // Requests of the TTL do not restart it.
-            let asked = after.elapsed();
+            let requested = after.elapsed();
             if service.get("/sessions/unread/ttl").await.status() == StatusCode::NOT_FOUND {
                 expired = expired.or(Some(before.elapsed()));
             }
             assert!(
-                expired.is_some() || asked < short,
-                "live {asked:?} after a put with a TTL of {short:?}"
+                expired.is_some() || requested < short,
+                "live {requested:?} after a put with a TTL of {short:?}"
             );
             sleep(short / 15).await;
         }

@@ -4,17 +4,17 @@
 //! `FLEETING_QUICK=1` uses the beginning of each trace, and writes nothing. `FLEETING_TRACES` is the directory of the
 //! public traces.
 
-mod ours;
+mod candidates;
+mod fleeting_cache;
 mod page;
 mod picture;
 mod reference;
 mod replay;
-mod subjects;
 mod traces;
 
 use std::path::PathBuf;
 
-use replay::{Subject, replay};
+use replay::{Candidate, replay};
 use traces::Trace;
 
 /// Capacities of the caches, in percent of the keys of a trace.
@@ -45,11 +45,11 @@ fn main() {
         for size in SIZES {
             let capacity = (trace.keys * size / 100).max(1);
             let hits = [
-                run::<ours::Fleeting>(trace, capacity),
-                run::<subjects::Moka>(trace, capacity),
-                run::<subjects::MokaLru>(trace, capacity),
-                run::<subjects::QuickCache>(trace, capacity),
-                run::<subjects::Foyer>(trace, capacity),
+                run::<fleeting_cache::Fleeting>(trace, capacity),
+                run::<candidates::Moka>(trace, capacity),
+                run::<candidates::MokaLru>(trace, capacity),
+                run::<candidates::QuickCache>(trace, capacity),
+                run::<candidates::Foyer>(trace, capacity),
                 run::<reference::Lru>(trace, capacity),
                 run::<reference::S3Fifo>(trace, capacity),
                 reference::optimum(trace, capacity),
@@ -67,7 +67,7 @@ fn main() {
     std::fs::write(format!("{docs}/hit-ratio.md"), page).expect("docs/ can be written");
 }
 
-fn run<S: Subject>(trace: &Trace, capacity: usize) -> f64 {
+fn run<S: Candidate>(trace: &Trace, capacity: usize) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    replay::Subject,
+    replay::Candidate,
     traces::{FOREVER, Request, Trace},
 };
 
@@ -20,7 +20,7 @@ pub(crate) struct Lru {
     calls: usize,
 }
 
-impl Subject for Lru {
+impl Candidate for Lru {
     fn new(capacity: usize) -> Self {
         Self { capacity, ..Self::default() }
     }
@@ -61,7 +61,7 @@ pub(crate) struct S3Fifo {
     evicted: usize,
 }
 
-impl Subject for S3Fifo {
+impl Candidate for S3Fifo {
     fn new(capacity: usize) -> Self {
         Self { capacity, ..Self::default() }
     }

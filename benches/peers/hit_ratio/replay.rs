@@ -4,7 +4,7 @@
 use crate::traces::{FOREVER, Request, Trace};
 
 /// A cache with a bounded number of entries. The value of an entry is its deadline, as the number of a request.
-pub(crate) trait Subject {
+pub(crate) trait Candidate {
     fn new(capacity: usize) -> Self;
     async fn get(&mut self, key: u32) -> Option<u32>;
     async fn set(&mut self, request: &Request, deadline: u32);
@@ -15,20 +15,20 @@ pub(crate) trait Subject {
 }
 
 /// Returns the share of hits in percent. Expired entries are misses, also in caches that do not use the deadlines.
-pub(crate) async fn replay<S: Subject>(trace: &Trace, capacity: usize) -> f64 {
-    let mut subject = S::new(capacity);
+pub(crate) async fn replay<S: Candidate>(trace: &Trace, capacity: usize) -> f64 {
+    let mut candidate = S::new(capacity);
     let mut hits = 0_u32;
     for (now, request) in (0..).zip(&trace.requests) {
-        match subject.get(request.key).await {
+        match candidate.get(request.key).await {
             Some(deadline) if deadline > now => hits += 1,
-            _ if request.ttl == FOREVER => subject.set(request, FOREVER).await,
-            _ => subject.set(request, now + request.ttl).await,
+            _ if request.ttl == FOREVER => candidate.set(request, FOREVER).await,
+            _ => candidate.set(request, now + request.ttl).await,
         }
         if trace.has_ttls {
-            subject.pass().await;
+            candidate.pass().await;
         }
         if now % 64 == 63 {
-            subject.settle().await;
+            candidate.settle().await;
         }
     }
     100.0 * f64::from(hits) / trace.requests.len() as f64

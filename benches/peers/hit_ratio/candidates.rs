@@ -2,12 +2,12 @@
 
 use moka::policy::EvictionPolicy;
 
-use crate::{replay::Subject, traces::Request};
+use crate::{replay::Candidate, traces::Request};
 
 /// moka with its default policy, TinyLFU.
 pub(crate) struct Moka(moka::future::Cache<u32, u32>);
 
-impl Subject for Moka {
+impl Candidate for Moka {
     fn new(capacity: usize) -> Self {
         Self(moka::future::Cache::new(capacity as u64))
     }
@@ -27,7 +27,7 @@ impl Subject for Moka {
 
 pub(crate) struct MokaLru(Moka);
 
-impl Subject for MokaLru {
+impl Candidate for MokaLru {
     fn new(capacity: usize) -> Self {
         let builder = moka::future::Cache::builder().max_capacity(capacity as u64);
         Self(Moka(builder.eviction_policy(EvictionPolicy::lru()).build()))
@@ -48,7 +48,7 @@ impl Subject for MokaLru {
 
 pub(crate) struct QuickCache(quick_cache::sync::Cache<u32, u32>);
 
-impl Subject for QuickCache {
+impl Candidate for QuickCache {
     fn new(capacity: usize) -> Self {
         Self(quick_cache::sync::Cache::new(capacity))
     }
@@ -65,7 +65,7 @@ impl Subject for QuickCache {
 /// foyer's in-memory cache with its default policy, w-TinyLFU.
 pub(crate) struct Foyer(foyer_memory::Cache<u32, u32>);
 
-impl Subject for Foyer {
+impl Candidate for Foyer {
     fn new(capacity: usize) -> Self {
         Self(foyer_memory::CacheBuilder::new(capacity).build())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fleeting::Cache;
 
 use crate::{
-    replay::Subject,
+    replay::Candidate,
     traces::{FOREVER, Request},
 };
 
@@ -13,7 +13,7 @@ const REQUEST: Duration = Duration::from_millis(1);
 
 pub(crate) struct Fleeting(Cache<u32, u32>);
 
-impl Subject for Fleeting {
+impl Candidate for Fleeting {
     fn new(capacity: usize) -> Self {
         Self(Cache::builder().max_entries(capacity).build())
     }

@@ -12,7 +12,7 @@ pub(crate) const NAMES: [&str; 6] =
     ["DashMap", "DashMap + now", "moka", "quick_cache", "retainer", "fleeting"];
 
 #[allow(async_fn_in_trait)] // Only used with static dispatch.
-pub(crate) trait Subject: Clone + Send + Sync + 'static {
+pub(crate) trait Candidate: Clone + Send + Sync + 'static {
     fn new(entries: usize) -> Self;
     fn get(&self, key: &str) -> impl Future<Output = Option<Value>> + Send;
     fn set_ex(&self, key: String, value: Value, ttl: Duration) -> impl Future<Output = ()> + Send;
@@ -32,7 +32,7 @@ pub(crate) trait Subject: Clone + Send + Sync + 'static {
 #[derive(Clone)]
 pub(crate) struct Bare(Arc<DashMap<String, Value, Hasher>>);
 
-impl Subject for Bare {
+impl Candidate for Bare {
     fn new(_: usize) -> Self {
         Self(Arc::new(DashMap::with_hasher_and_shard_amount(Hasher::default(), 64)))
     }
@@ -54,7 +54,7 @@ impl Subject for Bare {
 #[derive(Clone)]
 pub(crate) struct ByHand(Arc<DashMap<String, (Value, Instant), Hasher>>);
 
-impl Subject for ByHand {
+impl Candidate for ByHand {
     fn new(_: usize) -> Self {
         Self(Arc::new(DashMap::with_hasher_and_shard_amount(Hasher::default(), 64)))
     }
@@ -116,7 +116,7 @@ impl moka::Expiry<String, (Value, Duration)> for PerEntry {
     }
 }
 
-impl Subject for Moka {
+impl Candidate for Moka {
     fn new(_: usize) -> Self {
         Self(moka::future::Cache::builder().expire_after(PerEntry).build())
     }
@@ -154,7 +154,7 @@ impl Subject for Moka {
 #[derive(Clone)]
 pub(crate) struct QuickCache(Arc<quick_cache::sync::Cache<String, Value>>);
 
-impl Subject for QuickCache {
+impl Candidate for QuickCache {
     fn new(entries: usize) -> Self {
         Self(Arc::new(quick_cache::sync::Cache::new(2 * entries)))
     }
@@ -175,7 +175,7 @@ impl Subject for QuickCache {
 #[derive(Clone)]
 pub(crate) struct Retainer(Arc<retainer::Cache<String, Value>>);
 
-impl Subject for Retainer {
+impl Candidate for Retainer {
     fn new(_: usize) -> Self {
         Self(Arc::new(retainer::Cache::new()))
     }
@@ -203,7 +203,7 @@ impl Subject for Retainer {
 #[derive(Clone)]
 pub(crate) struct Fleeting(pub(crate) fleeting::Cache<String, Value>);
 
-impl Subject for Fleeting {
+impl Candidate for Fleeting {
     fn new(_: usize) -> Self {
         Self(fleeting::Cache::new())
     }
