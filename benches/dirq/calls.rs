@@ -31,14 +31,14 @@ pub(crate) fn table(dir_path: &Path, rounds: usize) -> String {
     let (queue, path) = (dir_path.join("calls"), dir_path.join("calls/00000000"));
     fs::create_dir_all(&path).expect("the directory can be created");
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = openat(CWD, &path, flags, Mode::empty()).expect("the file exists");
+    let dir = openat(CWD, &path, flags, Mode::empty()).expect("the directory exists");
     let mut samples = [const { Vec::new() }; ADD.len() + TAKE.len()];
     for _ in 0..rounds {
         let mut round = [0.0; ADD.len() + TAKE.len()];
         for number in 0..COUNT {
             let draft = format!("{number:014x}.tmp");
             let mut watch = Watch::over(&mut round[..ADD.len()]);
-            stat(&queue).expect("the file exists");
+            stat(&queue).expect("the queue exists");
             watch.lap();
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
             let file = openat(&dir, &draft, flags, Mode::from_raw_mode(0o666))
@@ -55,7 +55,7 @@ pub(crate) fn table(dir_path: &Path, rounds: usize) -> String {
             let (element, lock) = (format!("{number:014x}"), format!("{number:014x}.lck"));
             let mut watch = Watch::over(&mut round[ADD.len()..]);
             for _ in 0..2 {
-                stat(&queue).expect("the file exists");
+                stat(&queue).expect("the queue exists");
             }
             watch.lap();
             let stat_lock = || statat(&dir, &lock, AtFlags::SYMLINK_NOFOLLOW);

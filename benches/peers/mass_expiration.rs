@@ -95,7 +95,7 @@ fn middle(results: Vec<MassExpiration>) -> MassExpiration {
     }
 }
 
-async fn result<S: Candidate>(
+async fn mass_expiration<S: Candidate>(
     name: &'static str,
     candidate: S,
     due: usize,
@@ -109,7 +109,7 @@ async fn result<S: Candidate>(
     let deadline = Instant::now() + Duration::from_secs(if due > 100_000 { 8 } else { 1 });
     for i in 0..due {
         let ttl = deadline - Instant::now();
-        candidate.set_ex(format!("due::{i:015}"), Arc::new(1), ttl).await;
+        candidate.set_ex(format!("due:{i:016}"), Arc::new(1), ttl).await;
     }
     assert!(Instant::now() + Duration::from_millis(500) < deadline, "filling {name} took too long");
     let sweeper = candidate.sweeper();
