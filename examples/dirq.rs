@@ -36,10 +36,10 @@
 //!
 //! # Failures
 //!
-//! `drain`, `watch`, `convert`, `dead` and `purge` report each element that they cannot read, move or remove on stderr,
-//! keep it, and continue. `drain`, `watch` and `convert` also skip elements that are locked by others, wait for a
-//! retry, or are dead letters; `convert` prints their number. The other commands stop at the first bad element or line
-//! of stdin; with `--skip-bad` they report it and continue.
+//! `drain`, `watch`, `convert` and `dead` report each element that they cannot read or move on stderr, keep it, and
+//! continue. `purge` continues, too, and prints the number of failures. `drain`, `watch` and `convert` also skip
+//! elements that are locked by others, wait for a retry, or are dead letters; `convert` prints their number. The other
+//! commands stop at the first bad element or line of stdin; with `--skip-bad` they report it and continue.
 //!
 //! | status | meaning |
 //! | --- | --- |

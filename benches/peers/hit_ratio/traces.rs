@@ -171,7 +171,7 @@ fn runs() -> Vec<u32> {
     keys
 }
 
-/// Popular keys change over time; one key in five is requested once.
+/// Popular keys change over time; one request in six is for a key that occurs once.
 fn churn() -> Vec<u32> {
     let mut random = Random(7);
     let zipf = Zipf::new(60_000, 0.9);
