@@ -1,15 +1,15 @@
-//! What it costs a `get` that hits and misses are counted, and that they are told.
+//! Costs of counting hits and misses in a `get`, and of exporting the counters.
 //!
-//! `cargo bench --bench counters --features metrics` (about a minute, and two builds of it without the feature). Four
-//! processes in turns, each of which reads for a second, on one thread, with keys that are asked for evenly:
+//! `cargo bench --bench counters --features metrics` (about a minute, plus two builds without the feature). Four
+//! processes take turns. Each reads uniformly distributed keys for a second on one thread:
 //!
-//! - of a build that does not count (`--cfg uncounted`), which is what the others are measured by;
-//! - of one without the feature: it counts, and `Cache::stats` tells;
-//! - with the feature, and no recorder;
-//! - with the feature and a recorder, which the thread `fleeting-metrics` tells twice a second.
+//! - a build that does not count (`--cfg uncounted`): the baseline;
+//! - a build without the feature: it counts, for `Cache::stats`;
+//! - with the feature, without a recorder;
+//! - with the feature and a recorder, to which the thread `fleeting-metrics` exports twice per second.
 //!
-//! Each is the best of 10 ms in a process, and the median of those of all rounds. Builds of the same code differ by a
-//! percent or two, by where the linker puts it.
+//! Each result is the median over all rounds of the best 10 ms of a process. Builds of the same code differ by a
+//! percent or two, depending on the code's address.
 
 mod measure;
 
@@ -26,12 +26,12 @@ const ENTRIES: u64 = 10_000;
 const SLICE: Duration = Duration::from_millis(10);
 
 fn main() {
-    let is_asked = |word: &str| env::args().any(|arg| arg == word);
-    if is_asked("--alone") {
+    let has_arg = |word: &str| env::args().any(|arg| arg == word);
+    if has_arg("--alone") {
         #[cfg(feature = "metrics")]
-        let _recorder = is_asked("--recorder").then(|| {
+        let _recorder = has_arg("--recorder").then(|| {
             let builder = metrics_exporter_prometheus::PrometheusBuilder::new();
-            builder.install_recorder().expect("it is the only one")
+            builder.install_recorder().expect("no other recorder is installed")
         });
         println!("{}", alone());
     } else {
@@ -42,7 +42,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds that a `get` takes at best.
+/// Returns the nanoseconds per `get` in the best slice of time.
 fn alone() -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     runtime.expect("a runtime").block_on(async {
@@ -79,7 +79,7 @@ mod turns {
 
     use super::measure::{is_quick, median};
 
-    /// Runs all in turns, and prints the table.
+    /// Runs all candidates in turns, and prints the table.
     pub(super) fn take() {
         let counted = env::current_exe().expect("the path of this bench");
         let subjects = [
@@ -93,20 +93,20 @@ mod turns {
         for _ in 0..rounds {
             for ((_, path, args), took) in subjects.iter().zip(&mut took) {
                 let output = Command::new(path).arg("--alone").args(*args).output();
-                let output = output.expect("it was built");
-                let said = String::from_utf8_lossy(&output.stdout);
-                took.push(said.trim().parse::<f64>().expect("it says a number"));
+                let output = output.expect("the benchmark was built");
+                let stdout = String::from_utf8_lossy(&output.stdout);
+                took.push(stdout.trim().parse::<f64>().expect("stdout is a number"));
             }
         }
         let base = median(took[0].clone());
-        println!("| a build that | ns a `get` | |\n| --- | --- | --- |");
+        println!("| build | ns per `get` | |\n| --- | --- | --- |");
         for ((name, ..), took) in subjects.iter().zip(took) {
             let took = median(took);
             println!("| {name} | {took:.2} | {:+.1} % |", 100.0 * (took / base - 1.0));
         }
     }
 
-    /// This bench without the feature. What `lean` leaves out are dependencies of other tests.
+    /// Builds this benchmark without the feature. `--cfg lean` omits dependencies that only other tests need.
     fn built(target: &str, flags: &str) -> PathBuf {
         let output = Command::new(env!("CARGO"))
             .args(["bench", "--quiet", "--locked", "--package", "fleeting", "--bench", "counters"])
@@ -116,7 +116,7 @@ mod turns {
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .stderr(Stdio::inherit())
             .output()
-            .expect("cargo can be run");
+            .expect("cargo runs");
         let messages = output.stdout.split(|&byte| byte == b'\n');
         messages
             .filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok())

@@ -1,8 +1,8 @@
-//! What the dashboard costs a service: `cargo bench --bench dashboard` writes docs/dashboard.md.
+//! Costs of the dashboard for a service: `cargo bench --bench dashboard` writes docs/dashboard.md.
 //!
-//! The service and its load are threads of this process, apart by their names: what counts is the processor time of the
-//! service's. Stretches without a viewer, with one and with ten follow each other in turns, first under 10,000 requests a
-//! second, then with none. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//! The service and its load run on threads of this process with different names; only the processor time of the
+//! service's threads counts. Intervals without a viewer, with one and with ten take turns, first under 10,000 requests
+//! per second, then without requests. `FLEETING_QUICK=1` makes the run short, and writes nothing.
 
 #[path = "measure.rs"]
 mod measure;
@@ -29,17 +29,17 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-const REQUESTS_A_SECOND: u64 = 10_000;
+const REQUESTS_PER_SECOND: u64 = 10_000;
 
-/// That send a batch each, a hundred times a second.
+/// Number of clients, each of which sends a batch a hundred times per second.
 const CLIENTS: u64 = 10;
 
 const VIEWERS: [usize; 3] = [0, 1, 10];
 
-/// Beside those that requests ask: a process has more than two.
+/// Number of named caches and limiters in addition to those of the requests, as in a typical process.
 const OTHERS: usize = 8;
 
-static ANSWERS: AtomicU64 = AtomicU64::new(0);
+static RESPONSES: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone)]
 struct Service {
@@ -49,47 +49,52 @@ struct Service {
 
 fn main() {
     let quick = measure::is_quick();
-    let (rounds, stretch) =
+    let (rounds, duration) =
         if quick { (2, Duration::from_secs(2)) } else { (9, Duration::from_secs(5)) };
     let service = runtime("service");
     let load = runtime("load");
     let port = service.block_on(serve(&service));
     let mut page = format!(
-        "# What the dashboard costs\n\n\
-         Made by `cargo bench --bench dashboard`: processor time of the service's threads, in percent of one core; medians \
-         of {rounds} stretches of {} s in which all take turns. The process has {} caches and {} limiters with names.\n\n\
-         | requests a second | without a viewer | one viewer | ten viewers | of it, the thread that looks |\n\
+        "# Costs of the dashboard\n\n\
+         Made by `cargo bench --bench dashboard`: processor time of the service's threads, in percent of one core; \
+         medians of {rounds} intervals of {} s, in which all configurations take turns. The process has {} named \
+         caches and {} named limiters.\n\n\
+         | requests per second | without a viewer | one viewer | ten viewers | share of the sampler thread |\n\
          | ---: | ---: | ---: | ---: | ---: |\n",
-        stretch.as_secs(),
+        duration.as_secs(),
         OTHERS + 1,
         OTHERS + 1,
     );
     for busy in [true, false] {
         let clients: Vec<_> =
-            (0..if busy { CLIENTS } else { 0 }).map(|client| ask(&load, port, client)).collect();
+            (0..if busy { CLIENTS } else { 0 }).map(|client| send(&load, port, client)).collect();
         wait(&load, Duration::from_secs(2));
         let mut shares = VIEWERS.map(|_| Vec::new());
         let (mut more, mut of_thread) = ([Vec::new(), Vec::new()], Vec::new());
-        let (mut answers, mut time) = (0, 0.0);
+        let (mut responses, mut time) = (0, 0.0);
         for _ in 0..rounds {
             let mut round = Vec::new();
             for (viewers, shares) in VIEWERS.into_iter().zip(&mut shares) {
                 let viewers: Vec<_> = (0..viewers).map(|_| view(&load, port)).collect();
                 wait(&load, Duration::from_millis(500));
-                let before = (spent("service"), spent("fleeting-dashbo"), ANSWERS.load(Relaxed));
+                let before = (
+                    processor_time("service"),
+                    processor_time("fleeting-dashbo"),
+                    RESPONSES.load(Relaxed),
+                );
                 let start = std::time::Instant::now();
-                wait(&load, stretch);
+                wait(&load, duration);
                 let seconds = start.elapsed().as_secs_f64();
-                let thread = (spent("fleeting-dashbo") - before.1) / seconds;
-                let all = (spent("service") - before.0) / seconds + thread;
-                answers += ANSWERS.load(Relaxed) - before.2;
+                let thread = (processor_time("fleeting-dashbo") - before.1) / seconds;
+                let all = (processor_time("service") - before.0) / seconds + thread;
+                responses += RESPONSES.load(Relaxed) - before.2;
                 time += seconds;
                 shares.push(100.0 * all);
                 round.push(100.0 * all);
                 of_thread.push(100.0 * thread);
                 viewers.into_iter().for_each(|viewer: AbortHandle| viewer.abort());
             }
-            // Neighbours in time: the machine's own changes are in both.
+            // Differences within one round, so that slow changes of the machine cancel out.
             more.iter_mut().zip(&round[1..]).for_each(|(more, with)| more.push(with - round[0]));
         }
         clients.into_iter().for_each(|client| client.abort());
@@ -98,19 +103,19 @@ fn main() {
         writeln!(
             page,
             "| {:.0} | {alone:.2} | {one:+.2} | {ten:+.2} | {:.3} |",
-            answers as f64 / time,
+            responses as f64 / time,
             measure::median(of_thread)
         )
-        .expect("memory can be written to");
+        .expect("writing to a String cannot fail");
     }
     println!("{page}");
     if !quick {
-        fs::write("docs/dashboard.md", page).expect("docs/ can be written to");
+        fs::write("docs/dashboard.md", page).expect("docs/dashboard.md can be written");
     }
 }
 
 fn wait(runtime: &Runtime, time: Duration) {
-    // Made inside of the runtime, whose clock it needs.
+    // `sleep` must be created inside the runtime, whose timer it uses.
     runtime.block_on(async { sleep(time).await });
 }
 
@@ -142,15 +147,15 @@ async fn serve(runtime: &Runtime) -> u16 {
         .with_state(service)
         .nest("/fleeting", fleeting::dashboard());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let port = listener.local_addr().expect("it is bound").port();
+    let port = listener.local_addr().expect("a local address").port();
     runtime.spawn(async move {
-        axum::serve(listener, app).await.expect("it serves");
+        axum::serve(listener, app).await.expect("the server runs");
         drop(others);
     });
     port
 }
 
-/// Half of them are answered, and half denied.
+/// Returns a page. About half of the requests are denied.
 async fn read(State(service): State<Service>, Path(page): Path<u64>) -> (StatusCode, String) {
     if service.requests.check(&(page % 1_000)).await.is_err() {
         return (StatusCode::TOO_MANY_REQUESTS, String::new());
@@ -163,17 +168,18 @@ async fn read(State(service): State<Service>, Path(page): Path<u64>) -> (StatusC
     (StatusCode::OK, text)
 }
 
-fn ask(load: &Runtime, port: u16, client: u64) -> AbortHandle {
+fn send(load: &Runtime, port: u16, client: u64) -> AbortHandle {
     const BATCHES: u64 = 100;
-    let batch = REQUESTS_A_SECOND / CLIENTS / BATCHES;
-    let asking = load.spawn(async move {
-        let connection = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
-        let (mut answers, mut requests) = connection.into_split();
+    let batch = REQUESTS_PER_SECOND / CLIENTS / BATCHES;
+    let sending = load.spawn(async move {
+        let connection =
+            TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts connections");
+        let (mut responses, mut requests) = connection.into_split();
         tokio::spawn(async move {
             let mut bytes = vec![0; 64 * 1_024];
-            while let Ok(read @ 1..) = answers.read(&mut bytes).await {
+            while let Ok(read @ 1..) = responses.read(&mut bytes).await {
                 let heads = bytes[..read].windows(9).filter(|nine| nine == b"HTTP/1.1 ").count();
-                ANSWERS.fetch_add(heads as u64, Relaxed);
+                RESPONSES.fetch_add(heads as u64, Relaxed);
             }
         });
         let mut ticks = interval(Duration::from_secs(1) / BATCHES as u32);
@@ -183,21 +189,24 @@ fn ask(load: &Runtime, port: u16, client: u64) -> AbortHandle {
             let mut text = String::new();
             for n in 0..batch {
                 let page = (client * 7_919 + tick * batch + n) % 50_000;
-                write!(text, "GET /{page} HTTP/1.1\r\nhost: x\r\n\r\n").expect("it is memory");
+                write!(text, "GET /{page} HTTP/1.1\r\nhost: x\r\n\r\n")
+                    .expect("writing to a String cannot fail");
             }
-            requests.write_all(text.as_bytes()).await.expect("it takes requests");
+            requests.write_all(text.as_bytes()).await.expect("the request is sent");
         }
     });
-    asking.abort_handle()
+    sending.abort_handle()
 }
 
-/// As a browser does: a stream, and when it has ended the next.
+/// Views the dashboard as a browser does: opens a stream, and the next one when it ends.
 fn view(load: &Runtime, port: u16) -> AbortHandle {
     let viewing = load.spawn(async move {
         loop {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
+            let mut stream = TcpStream::connect(("127.0.0.1", port))
+                .await
+                .expect("the server accepts connections");
             let request = b"GET /fleeting/stream HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-            stream.write_all(request).await.expect("it takes requests");
+            stream.write_all(request).await.expect("the request is sent");
             let mut bytes = vec![0; 64 * 1_024];
             while let Ok(1..) = stream.read(&mut bytes).await {}
         }
@@ -205,12 +214,12 @@ fn view(load: &Runtime, port: u16) -> AbortHandle {
     viewing.abort_handle()
 }
 
-/// Seconds of processor time that threads of this name have had.
-fn spent(name: &str) -> f64 {
+/// Returns the processor time, in seconds, of all threads with this name.
+fn processor_time(name: &str) -> f64 {
     let mut nanoseconds = 0_u64;
     for task in fs::read_dir("/proc/self/task").expect("Linux") {
         let path = task.expect("Linux").path();
-        // One that has ended meanwhile has none.
+        // The file is missing if the thread has just ended.
         let Ok(comm) = fs::read_to_string(path.join("comm")) else { continue };
         if comm.trim_end() == name
             && let Ok(line) = fs::read_to_string(path.join("schedstat"))

@@ -1,6 +1,6 @@
-//! What benches measure with: times of this process and its threads as Linux counts them, and figures as they are shown.
+//! Measuring tools of the benchmarks: processor times as counted by Linux, memory, percentiles, and number formats.
 
-// Each bench compiles this module anew, and uses its share of it.
+// Each benchmark compiles its own copy of this module and uses a part of it.
 #![allow(dead_code)]
 
 use std::{
@@ -12,34 +12,34 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// `FLEETING_QUICK=1`: all is small and short, to see that it runs.
+/// Returns true with `FLEETING_QUICK=1`: a small and short run, to check that the benchmark works.
 pub(crate) fn is_quick() -> bool {
     std::env::var_os("FLEETING_QUICK").is_some()
 }
 
-/// Whether the command line asks for `row`: by a part of its name. It asks for `default` where it names none.
-pub(crate) fn is_asked_for(row: &str, default: bool) -> bool {
+/// Returns true if an argument is a part of the name `row`. Without arguments, returns `default`.
+pub(crate) fn is_selected(row: &str, default: bool) -> bool {
     // Cargo adds `--bench`.
-    let mut asked = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
-    if asked.peek().is_none() { default } else { asked.any(|word| row.contains(&word)) }
+    let mut selected = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    if selected.peek().is_none() { default } else { selected.any(|word| row.contains(&word)) }
 }
 
-/// The processor time that this process has had, on all cores.
+/// Returns the processor time of this process, on all cores.
 pub(crate) fn process_time() -> Duration {
     processor_time(ClockId::ProcessCPUTime)
 }
 
-/// The processor time that this thread has had.
+/// Returns the processor time of this thread.
 pub(crate) fn thread_time() -> Duration {
     processor_time(ClockId::ThreadCPUTime)
 }
 
-/// How long this thread was ready to run and did not, as the kernel counts it.
+/// Counter of the time for which a thread was runnable but had no processor, as measured by the kernel.
 pub(crate) struct Waits(File);
 
 impl Waits {
     pub(crate) fn of_this_thread() -> Self {
-        Self(File::open("/proc/thread-self/schedstat").expect("a kernel that tells of waits"))
+        Self(File::open("/proc/thread-self/schedstat").expect("a kernel with schedstat"))
     }
 
     pub(crate) fn so_far(&self) -> Duration {
@@ -51,30 +51,30 @@ impl Waits {
     }
 }
 
-/// Megabytes of this process that are in memory.
+/// Returns the resident memory of this process in megabytes.
 pub(crate) fn resident() -> f64 {
     let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
-    // rustix could tell the size of a page, at the price of a feature: on x86-64 there is one.
+    // The page size of x86-64. rustix could return it, but only with another feature.
     pages.expect("the second number") * 4_096.0 / 1e6
 }
 
-/// The smallest of `sorted` that a share of `share` is not above.
+/// Returns the quantile `share` of `sorted` by nearest rank: the smallest value that this share does not exceed.
 pub(crate) fn quantile(sorted: &[Duration], share: f64) -> Duration {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
-pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }
 
 pub(crate) fn ms(duration: Duration) -> f64 {
     1e3 * duration.as_secs_f64()
 }
 
-/// In nanoseconds, microseconds or milliseconds, whichever is shortest.
+/// Formats a duration in nanoseconds, microseconds or milliseconds, depending on its size.
 pub(crate) fn show(duration: Duration) -> String {
     match duration.as_micros() {
         0 => format!("{} ns", duration.as_nanos()),
@@ -84,15 +84,15 @@ pub(crate) fn show(duration: Duration) -> String {
     }
 }
 
-/// How many shards a cache has whose hasher is [`ChosenShard`].
+/// Number of shards of a cache with the hasher [`ChosenShard`].
 pub(crate) const SHARDS: usize = 64;
 
-/// A key of `shard`.
+/// Returns a key that [`ChosenShard`] puts into `shard`.
 pub(crate) fn key_of(shard: u64, number: u64) -> u64 {
     shard << 32 | number
 }
 
-/// Puts each `u64` into the shard that its upper half says: bits 51 to 56 choose one of 64 for DashMap.
+/// Hasher that puts a `u64` into the shard given by its upper half. DashMap chooses one of 64 shards by bits 51 to 56.
 #[derive(Clone, Default)]
 pub(crate) struct ChosenShard(u64);
 

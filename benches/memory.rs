@@ -1,15 +1,15 @@
-//! That memory comes back after mass expiry, and that no lock is held for long to give it back.
+//! Memory after mass expiration, and delays of lookups while it is returned.
 //!
-//! `cargo bench --bench memory` (Linux, about 2 minutes, 600 MB) prints what a cache takes alone, with 10
-//! million entries more, and after these have expired; and how late a thread was that read 1,000 live keys all
-//! the while. Twice in one process, because glibc learns: it maps large tables one by one at first, and after
-//! freeing some it takes as large ones from its arenas, which may keep what is freed. With
-//! `MALLOC_MMAP_THRESHOLD_=131072` in the environment it does not: what then stays is the cache's.
+//! `cargo bench --bench memory` (Linux, about 2 minutes, 600 MB) prints the resident memory with few entries, with 10
+//! million more, and after these have expired; and the delays of a thread that reads 1,000 live keys during the whole
+//! run. It does so twice in one process, because glibc adapts: at first it maps each large table separately, and after
+//! it has freed some, it allocates tables of that size from its arenas, which may keep freed memory. With
+//! `MALLOC_MMAP_THRESHOLD_=131072` in the environment it does not, so that all remaining memory is the cache's.
 //!
-//! A look-up is late where it waits for a lock, and where its thread waits for a processor. The kernel counts
-//! the second (`/proc/thread-self/schedstat`), so the rest is the most that a lock can be blamed for. It still
-//! contains what a hypervisor takes, and the time for which the thread that held the lock had no processor:
-//! the phase in which the sweeper is paused shows how much is noise.
+//! A lookup is delayed if it waits for a lock, or if its thread waits for a processor. The kernel counts the latter
+//! (`/proc/thread-self/schedstat`), so the rest is an upper bound on waits for locks. It still includes pauses by a
+//! hypervisor, and times for which the holder of the lock had no processor. The phase with a paused sweeper shows this
+//! noise.
 
 mod measure;
 
@@ -31,21 +31,22 @@ use tokio::{
 use measure::{Waits, resident};
 
 const MILLION: u64 = 1_000_000;
-const DYING: u64 = 10 * MILLION;
-/// The keys that are read, below all others.
+const EXPIRING: u64 = 10 * MILLION;
+/// Number of keys that are read; they are the lowest keys.
 const READ: u64 = 1_000;
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Longer than filling takes, and a look at the noise afterwards.
-const LIFE: Duration = Duration::from_secs(15);
+/// TTL of the expiring entries: longer than adding them and the first phase take.
+const TTL: Duration = Duration::from_secs(15);
 const BASELINE: Duration = Duration::from_secs(5);
-/// Every shard has had its turn after 64 ticks of 100 ms.
+/// Time after which every shard has returned its memory: one of 64 shards per tick of 100 ms.
 const SETTLING: Duration = Duration::from_secs(10);
 
-const PHASES: [&str; 3] = ["sweeper paused", "expiring", "giving memory back"];
-const FINEST: usize = 10;
-/// Look-ups that take longer are kept one by one.
+const PHASES: [&str; 3] = ["sweeper paused", "expiring", "returning memory"];
+/// Resolution of the histogram, in nanoseconds.
+const RESOLUTION: usize = 10;
+/// Lookups that take longer are recorded individually.
 const LATE: Duration = Duration::from_micros(100);
 
 type Numbers = Cache<u64, u64>;
@@ -63,56 +64,56 @@ fn main() {
     });
     let mut late = Vec::new();
     println!(
-        "| entries that stay | storm | MB with these alone | and 10 M more | these expired \
-         | 10 s later | of what they take alone |"
+        "| remaining entries | mass expiration | MB with these alone | MB with 10 M more | MB after these expired \
+         | MB 10 s later | relative to these alone |"
     );
     println!("|{}", " --- |".repeat(7));
-    for staying in [READ, MILLION] {
-        late.extend(measure(&runtime, staying));
+    for remaining in [READ, MILLION] {
+        late.extend(measure(&runtime, remaining));
     }
     println!(
-        "\n| entries that stay | storm | phase | look-ups | p50 | p99.9 | worst \
-         | worst without waits for a processor | of these over 1 ms |"
+        "\n| remaining entries | mass expiration | phase | lookups | p50 | p99.9 | worst \
+         | worst without waits for a processor | of these above 1 ms |"
     );
     println!("|{}", " --- |".repeat(9));
     late.iter().for_each(|row| println!("{row}"));
 }
 
-/// Prints what memory did, and returns how late look-ups were.
-fn measure(runtime: &Runtime, staying: u64) -> Vec<String> {
+/// Prints the resident memory of each phase. Returns table rows with the durations of lookups.
+fn measure(runtime: &Runtime, remaining: u64) -> Vec<String> {
     let cache = {
         let _inside = runtime.enter();
         Numbers::new()
     };
     runtime.block_on(async {
-        for key in 0..staying {
+        for key in 0..remaining {
             cache.set(key, key).await;
         }
         sleep(2 * SECOND).await;
     });
     let alone = resident();
     let mut rows = Vec::new();
-    for storm in 1..=2 {
+    for run in 1..=2 {
         let phase = Arc::new(AtomicUsize::new(0));
         let reader = {
             let (cache, phase, handle) = (cache.clone(), phase.clone(), runtime.handle().clone());
             move || read(&handle, &cache, &phase)
         };
         let mut reader = Some(reader);
-        let deadline = Instant::now() + LIFE;
+        let deadline = Instant::now() + TTL;
         let (full, expired, latencies) = runtime.block_on(async {
-            for key in staying..staying + DYING {
+            for key in remaining..remaining + EXPIRING {
                 cache.set_ex(key, key, deadline - Instant::now()).await;
             }
             cache.pause_sweeper();
             assert!(deadline - Instant::now() > BASELINE, "the machine is too slow for this");
             let full = resident();
             sleep_until(deadline - BASELINE).await;
-            let reader = thread::spawn(reader.take().expect("one reader a storm"));
+            let reader = thread::spawn(reader.take().expect("one reader per mass expiration"));
             sleep_until(deadline).await;
             phase.store(1, Relaxed);
             cache.resume_sweeper();
-            while cache.len() as u64 > staying {
+            while cache.len() as u64 > remaining {
                 sleep(10 * MILLISECOND).await;
             }
             phase.store(2, Relaxed);
@@ -123,18 +124,18 @@ fn measure(runtime: &Runtime, staying: u64) -> Vec<String> {
         });
         let settled = resident();
         println!(
-            "| {staying} | {storm} | {alone:.1} | {full:.1} | {expired:.1} | {settled:.1} | {:.2} x |",
+            "| {remaining} | {run} | {alone:.1} | {full:.1} | {expired:.1} | {settled:.1} | {:.2} x |",
             settled / alone
         );
         let named = PHASES.iter().zip(latencies);
         rows.extend(
-            named.map(|(phase, l)| format!("| {staying} | {storm} | {phase} | {}", l.row())),
+            named.map(|(phase, l)| format!("| {remaining} | {run} | {phase} | {}", l.row())),
         );
     }
     rows
 }
 
-/// Reads until the phases are over; returns the latencies of each.
+/// Reads until the last phase is over. Returns the latencies of each phase.
 fn read(handle: &Handle, cache: &Numbers, phase: &AtomicUsize) -> Vec<Latencies> {
     let mut phases: Vec<Latencies> = PHASES.iter().map(|_| Latencies::default()).collect();
     let waits = Waits::of_this_thread();
@@ -142,14 +143,14 @@ fn read(handle: &Handle, cache: &Numbers, phase: &AtomicUsize) -> Vec<Latencies>
     handle.block_on(async {
         for key in (0..READ).cycle() {
             let Some(latencies) = phases.get_mut(phase.load(Relaxed)) else { return };
-            // A fresh count, so that a late look-up is not excused by waits long before it.
+            // Refreshed often, so that waits long before a slow lookup are not subtracted from it.
             if key % 64 == 0 {
                 waited = waits.so_far();
             }
             let start = std::time::Instant::now();
             let value = cache.get(&key).await;
             let latency = start.elapsed();
-            assert_eq!(value, Some(key), "a live value is lost");
+            assert_eq!(value, Some(key), "a live value is missing");
             latencies.add(latency, || {
                 let before = std::mem::replace(&mut waited, waits.so_far());
                 waited - before
@@ -161,14 +162,14 @@ fn read(handle: &Handle, cache: &Numbers, phase: &AtomicUsize) -> Vec<Latencies>
 
 #[derive(Default)]
 struct Latencies {
-    /// How many there were of each length, in steps of [`FINEST`] nanoseconds.
+    /// Number of lookups by duration, in steps of [`RESOLUTION`].
     counts: Vec<u64>,
     late: Vec<(Duration, Duration)>,
 }
 
 impl Latencies {
     fn add(&mut self, latency: Duration, waited: impl FnOnce() -> Duration) {
-        let step = latency.min(LATE).as_nanos() as usize / FINEST;
+        let step = latency.min(LATE).as_nanos() as usize / RESOLUTION;
         if self.counts.len() <= step {
             self.counts.resize(step + 1, 0);
         }
@@ -192,14 +193,14 @@ impl Latencies {
         )
     }
 
-    /// How long the look-up took of which `rank` were no slower.
+    /// Returns the duration that at least `rank` lookups did not exceed.
     fn quantile(&self, rank: u64) -> usize {
         let mut seen = 0;
         let step = self.counts.iter().position(|count| {
             seen += count;
             seen >= rank
         });
-        FINEST * step.unwrap_or(0)
+        RESOLUTION * step.unwrap_or(0)
     }
 }
 

@@ -1,7 +1,9 @@
-//! Verbs on Redis beside the plain client's commands: `cargo bench --features redis --bench redis` writes docs/redis.md.
+//! Methods on Redis compared with commands of the plain client: `cargo bench --features redis --bench redis` writes
+//! docs/redis.md.
 //!
-//! It starts its own `redis-server`. Every figure is the median of rounds in which all take turns, on one
-//! machine in one run: the ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//! It starts its own `redis-server`. Every number is the median of rounds in which all candidates take turns, on one
+//! machine in one run; only the ratios are comparable between machines. `FLEETING_QUICK=1` makes the run short, and
+//! writes nothing.
 
 mod redis_near;
 mod redis_recovery;
@@ -22,42 +24,43 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use servers::Server;
 use tokio::runtime::Runtime;
 
-/// Tasks that share one connection.
+/// Number of tasks that share one connection.
 const CALLERS: usize = 64;
 
-/// Entries that are due at once.
+/// Number of entries that are due at once.
 const DUE: usize = 1_000;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Two dozen bytes, as of a session.
+/// A value of two dozen bytes, as of a session.
 const VALUE: &str = "session of a user: 123456";
 
-/// What one task does once; the number says which key.
+/// One call of a task, whose number selects the key.
 type Call<'a> = Box<dyn Fn(usize) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + 'a>;
 
-/// A verb, the plain client's way, and ours.
-type Row<'a> = (&'a str, Way<'a>, Vec<Way<'a>>);
+/// A method, the implementation with the plain client, and those of this crate.
+type Row<'a> = (&'a str, Candidate<'a>, Vec<Candidate<'a>>);
 
-/// Its name, and what is called.
-type Way<'a> = (&'a str, Call<'a>);
+/// A name, and its call.
+type Candidate<'a> = (&'a str, Call<'a>);
 
 fn main() {
     let quick = std::env::var_os("FLEETING_QUICK").is_some();
     let rounds = if quick { 3 } else { 41 };
     let runtime = Runtime::new().expect("a runtime");
-    if runtime.block_on(redis_near::read_where_asked()) {
+    if runtime.block_on(redis_near::run_as_reader()) {
         return;
     }
     let server = Server::start();
     let mut page = String::from(
-        "# Verbs on Redis beside the plain client\n\n\
-         Made by `cargo bench --features redis --bench redis`, over loopback: medians of rounds in which all take turns, on one \
-         machine in one run. What counts is the ratio to the plain client: crate `redis`, its \
-         `ConnectionManager` as it comes, given the same timeouts, which makes the same keys and the same JSON. It \
-         queues fifty commands, fewer than there are callers; ours queues more.\n\n",
+        "# Methods on Redis compared with the plain client\n\n\
+         Made by `cargo bench --features redis --bench redis`, over loopback: medians of rounds in which all \
+         candidates take turns, on one machine in one run. Only the ratios to the plain client are comparable between \
+         machines. The plain client is the `ConnectionManager` of crate `redis` with its defaults and the same \
+         timeouts, and the same keys and JSON. It queues fifty commands, fewer than there are callers; fleeting's \
+         client queues more.\n\n",
     );
-    page += &runtime.block_on(verbs(&server, rounds, if quick { 20 } else { 100 }));
+    page += &runtime.block_on(methods(&server, rounds, if quick { 20 } else { 100 }));
     page += &runtime.block_on(claims(&server, rounds));
     page += &runtime.block_on(redis_near::table(&server, rounds, quick));
     page += &runtime.block_on(redis_recovery::table(if quick { 1 } else { 5 }));
@@ -69,14 +72,14 @@ fn main() {
 }
 
 async fn plain(server: &Server) -> ConnectionManager {
-    let client = redis::Client::open(server.url()).expect("it is a URL");
+    let client = redis::Client::open(server.url()).expect("a URL");
     let second = Some(Duration::from_secs(1));
     let config =
         ConnectionManagerConfig::new().set_connection_timeout(second).set_response_timeout(second);
     ConnectionManager::new_with_config(client, config).await.expect("the server answers")
 }
 
-/// Makes a call of an expression that may use `n`.
+/// Boxes an expression, which may use the task's number `n`, as a `Call`.
 macro_rules! call {
     ($shared:ident, |$n:ident| $call:expr) => {
         Box::new(|$n: usize| {
@@ -90,12 +93,12 @@ macro_rules! call {
     };
 }
 
-async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
+async fn methods(server: &Server, rounds: usize, calls: usize) -> String {
     let plain = plain(server).await;
     let client = Client::connect(server.url()).await.expect("the server answers");
     let cache: Cache<String, String> = Cache::new(&client, "plain").expect("a name");
-    let told: Cache<String, String> =
-        Cache::builder(&client, "told").events(HOUR).build().expect("a name");
+    let with_events: Cache<String, String> =
+        Cache::builder(&client, "events").events(HOUR).build().expect("a name");
     let limiter = |window, name| -> RateLimiter<String> {
         let limiter = RateLimiter::builder(&client, name).window(window);
         limiter.limit(Limit::new(1_000_000, HOUR)).build().expect("a name")
@@ -107,9 +110,9 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
         let json = serde_json::to_vec(VALUE).expect("a string");
         let mut set = redis::cmd("SETEX");
         set.arg(record(n)).arg(3_600).arg(json);
-        let () = set.query_async(&mut plain.clone()).await.expect("it is set");
-        told.set_ex(key(n), VALUE.into(), HOUR).await.expect("it is set");
-        cache.set_ex(key(n), VALUE.into(), HOUR).await.expect("it is set");
+        let () = set.query_async(&mut plain.clone()).await.expect("the write succeeds");
+        with_events.set_ex(key(n), VALUE.into(), HOUR).await.expect("the write succeeds");
+        cache.set_ex(key(n), VALUE.into(), HOUR).await.expect("the write succeeds");
     }
     let script = redis::Script::new(
         "local n = redis.call('GET', KEYS[1]) redis.call('SET', KEYS[1], ARGV[1], 'PX', 3600000) return n",
@@ -132,7 +135,10 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
             ),
             vec![
                 ("`Cache::get`", call!(cache, |n| cache.get(&key(n)).await.unwrap())),
-                ("`Cache::get`, with events", call!(told, |n| told.get(&key(n)).await.unwrap())),
+                (
+                    "`Cache::get`, with events",
+                    call!(with_events, |n| with_events.get(&key(n)).await.unwrap()),
+                ),
             ],
         ),
         (
@@ -167,7 +173,10 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
                 ),
                 (
                     "`Cache::set_ex`, with events",
-                    call!(told, |n| told.set_ex(key(n), VALUE.into(), HOUR).await.unwrap()),
+                    call!(with_events, |n| with_events
+                        .set_ex(key(n), VALUE.into(), HOUR)
+                        .await
+                        .unwrap()),
                 ),
             ],
         ),
@@ -203,36 +212,37 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
         ),
     ];
     let mut page = String::from(
-        "## A verb, with 64 callers on one connection\n\n\
-         - `Cache::get` beside a `GET` of a string of JSON under a key of the same length.\n\
-         - `Cache::set_ex` beside a `SETEX` of the same, and beside `SET PX GET`, which returns the value that was \
-         there, as `set_ex` does.\n\
-         - With events `get` is as plain, and `set_ex` a script that also keeps the deadline in an index, and the value \
-         once more.\n\
-         - `RateLimiter::check` of one limit beside a script that reads a string and writes one with a TTL, and \
-         beside one that also asks for the time: the least that a limiter can do.\n\n\
-         | | µs a call, each caller's share | to the plain client |\n| --- | --- | --- |\n",
+        "## One method, with 64 callers on one connection\n\n\
+         - `Cache::get` is compared with a `GET` of a JSON string under a key of the same length.\n\
+         - `Cache::set_ex` is compared with a `SETEX` of the same string, and with `SET PX GET`, which returns the \
+         previous value, as `set_ex` does.\n\
+         - With events, `get` is a plain command, too. `set_ex` is a script that also stores the deadline in an \
+         index, and the value a second time.\n\
+         - `RateLimiter::check` of one limit is compared with a script that reads a string and writes one with a TTL, \
+         and with a script that also reads the time: the minimum for a limiter.\n\n\
+         | | µs per call (elapsed time / calls of all callers) | relative to the plain client |\n| --- | --- | --- |\n",
     );
-    for (verb, (name, plain), ours) in rows {
-        let mut figures = vec![Vec::new(); 1 + ours.len()];
+    for (method, (name, plain), ours) in rows {
+        let mut samples = vec![Vec::new(); 1 + ours.len()];
         for _ in 0..rounds {
-            figures[0].push(time(&plain, calls).await);
+            samples[0].push(time(&plain, calls).await);
             for (at, (_, ours)) in ours.iter().enumerate() {
-                figures[at + 1].push(time(ours, calls).await);
+                samples[at + 1].push(time(ours, calls).await);
             }
         }
-        let figures: Vec<_> = figures.into_iter().map(median).collect();
+        let samples: Vec<_> = samples.into_iter().map(median).collect();
         let names = [name].into_iter().chain(ours.iter().map(|(name, _)| *name));
-        for (name, figure) in names.zip(&figures) {
-            let ratio = figure / figures[0];
-            eprintln!("{verb}: {name} {figure:.2} ({ratio:.2})");
-            writeln!(page, "| {name} | {figure:.2} | {ratio:.2} |").expect("a string takes all");
+        for (name, value) in names.zip(&samples) {
+            let ratio = value / samples[0];
+            eprintln!("{method}: {name} {value:.2} ({ratio:.2})");
+            writeln!(page, "| {name} | {value:.2} | {ratio:.2} |")
+                .expect("writing to a String cannot fail");
         }
     }
     page + "\n"
 }
 
-/// Microseconds a call, where all callers make `calls` each.
+/// Returns microseconds per call of all callers together, each of which makes `calls` calls.
 async fn time(call: &Call<'_>, calls: usize) -> f64 {
     let begin = Instant::now();
     join_all((0..CALLERS).map(async |n| {
@@ -248,67 +258,72 @@ async fn claims(server: &Server, rounds: usize) -> String {
     let client = Client::connect(server.url()).await.expect("the server answers");
     let dict: TimeoutDict<String, String> = TimeoutDict::new(&client, "dict").expect("a name");
     let mut plain = plain(server).await;
-    let mut figures = [const { Vec::new() }; 3];
+    let mut samples = [const { Vec::new() }; 3];
     for _ in 0..rounds {
-        figures[0].push(by_hand(&mut plain).await);
+        samples[0].push(by_hand(&mut plain).await);
         for claims in [false, true] {
             join_all((0..DUE).map(|n| dict.set(key(n), VALUE.into(), Duration::ZERO))).await;
             tokio::time::sleep(Duration::from_millis(3)).await;
             let begin = Instant::now();
             if claims {
-                let claims = dict.claim_expired(DUE, HOUR).await.expect("they are claimed");
-                figures[2].push(begin.elapsed().as_secs_f64() * 1e6);
+                let claims = dict.claim_expired(DUE, HOUR).await.expect("the claim succeeds");
+                samples[2].push(begin.elapsed().as_secs_f64() * 1e6);
                 assert_eq!(claims.len(), DUE);
-                // Dropped, they would go back by themselves, and into the next round.
+                // Dropped claims would return to the dictionary during the next round.
                 join_all(claims.into_iter().map(Claim::ack)).await;
             } else {
-                let taken = dict.take_expired(DUE).await.expect("they are taken");
-                figures[1].push(begin.elapsed().as_secs_f64() * 1e6);
+                let taken = dict.take_expired(DUE).await.expect("the take succeeds");
+                samples[1].push(begin.elapsed().as_secs_f64() * 1e6);
                 assert_eq!(taken.len(), DUE);
             }
-            dict.clear().await.expect("it is cleared");
+            dict.clear().await.expect("the clear succeeds");
         }
     }
-    let [bare, taken, claimed] = figures.map(median);
+    let [bare, taken, claimed] = samples.map(median);
     let mut page = String::from(
         "## 1,000 due entries at once\n\n\
-         `TimeoutDict` takes or lends them, atomically, the oldest first, from sixteen shards; beside it the plain \
-         client asks one sorted set for as many, takes them out of it, and reads the value of each, which other \
-         callers might do at the same time.\n\n| | µs | to the plain client |\n| --- | --- | --- |\n",
+         `TimeoutDict` takes or leases them atomically, oldest first, from sixteen shards. The plain client requests \
+         the same number from one sorted set, removes them from it, and reads each value. This is not atomic: other \
+         callers could do the same at that time.\n\n| | µs | relative to the plain client |\n| --- | --- | --- |\n",
     );
-    for (name, figure) in [
+    for (name, value) in [
         ("`ZRANGEBYSCORE`, `ZREM`, pipelined `GET`s", bare),
         ("`TimeoutDict::take_expired`", taken),
         ("`TimeoutDict::claim_expired`", claimed),
     ] {
-        eprintln!("claims: {name} {figure:.0} ({:.2})", figure / bare);
-        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / bare)
-            .expect("a string takes all");
+        eprintln!("claims: {name} {value:.0} ({:.2})", value / bare);
+        writeln!(page, "| {name} | {value:.0} | {:.2} |", value / bare)
+            .expect("writing to a String cannot fail");
     }
     page + "\n"
 }
 
-/// Microseconds to take what is due without a script: not atomic, and in one slot.
+/// Returns the microseconds to take due entries without a script: not atomic, and in one slot.
 async fn by_hand(plain: &mut ConnectionManager) -> f64 {
     let mut fill = redis::pipe();
     for n in 0..DUE {
         fill.zadd("due", key(n), 1).ignore();
         fill.set(record(n), serde_json::to_vec(VALUE).expect("a string")).ignore();
     }
-    let () = fill.query_async(plain).await.expect("they are set");
+    let () = fill.query_async(plain).await.expect("the write succeeds");
     let begin = Instant::now();
     let due: Vec<String> = redis::cmd("ZRANGEBYSCORE")
         .arg(&["due", "-inf", "2", "LIMIT", "0"])
         .arg(DUE)
         .query_async(plain)
         .await
-        .expect("they are due");
-    let () = redis::cmd("ZREM").arg("due").arg(&due).query_async(plain).await.expect("it is taken");
+        .expect("the read succeeds");
+    let () = redis::cmd("ZREM")
+        .arg("due")
+        .arg(&due)
+        .query_async(plain)
+        .await
+        .expect("the removal succeeds");
     let mut gets = redis::pipe();
     for n in 0..due.len() {
         gets.get(record(n));
     }
-    let values: Vec<Vec<u8>> = gets.query_async(plain).await.expect("they are there");
+    let values: Vec<Vec<u8>> = gets.query_async(plain).await.expect("the read succeeds");
     let values = values.iter().map(|json| serde_json::from_slice::<String>(json));
     assert_eq!(values.filter(Result::is_ok).count(), DUE);
     begin.elapsed().as_secs_f64() * 1e6
@@ -318,12 +333,12 @@ fn key(n: usize) -> String {
     format!("user {n}")
 }
 
-/// As long as those of a `Cache`.
+/// Returns a record key as long as those of a `Cache`.
 fn record(n: usize) -> String {
     format!("fleeting:cache1:{{bench:{}}}:user {n}", n % 16)
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

@@ -1,4 +1,4 @@
-//! A near cache: what a local hit costs, how soon a change is seen, and what a hot key costs its server.
+//! Near caches: duration of a local hit, delay until a change is seen, and server reads for a hot key.
 
 use std::{
     env,
@@ -14,31 +14,31 @@ use tokio::time::sleep;
 
 use crate::{HOUR, VALUE, key, median, servers::Server};
 
-/// A process of this benchmark that does nothing but read a hot key: the server's URL.
+/// Environment variable with the server's URL. It turns a process of this benchmark into a reader of the hot key.
 const READER: &str = "FLEETING_NEAR_READER";
 
-/// What a reader reads, and what tells it to end.
+/// Key that the readers read, and the value at which they exit.
 const HOT: &str = "hot";
 const END: u64 = u64::MAX;
 
-/// Processes that read one key.
+/// Number of reader processes.
 const PROCESSES: usize = 8;
 
-/// Keys in turns, as each task has.
+/// Number of keys that are read in turns.
 const KEYS: usize = 64;
 
-/// What a run of the test said, which takes longer than this.
-const HISTORY: &str = "Whether anything is ever older than it may be is checked by a history of four processes \
+/// Result of a run of the test `near_history`, which takes longer than this benchmark.
+const HISTORY: &str = "The consistency of the near cache is checked against a history of four processes \
     (`FLEETING_NEAR_SECONDS=420 cargo test --release --features axum,redis --test redis near_history`): 16,387,619 \
-    operations, 9,691,751 of them answered near, beside 68 cuts, 72 connections that went silent, 72 stops of the server, \
-    86 of a process, 71 failovers, and values that expire. None was.";
+    operations, 9,691,751 of them answered locally, during 68 cut connections, 72 silent connections, 72 stops of the \
+    server, 86 stops of a process, 71 failovers, and expirations. No answer was older than the contract allows.";
 
-/// What this process does where it is a reader.
-pub(super) async fn read_where_asked() -> bool {
+/// Reads the hot key until the end if this process is a reader. Returns false if it is not.
+pub(super) async fn run_as_reader() -> bool {
     let Ok(url) = env::var(READER) else { return false };
     let cache = near(&Client::connect(url).await.expect("the server answers"));
     while !matches!(cache.get(HOT).await, Ok(Some(END))) {
-        // As often as a busy service.
+        // The rate of a busy service.
         sleep(Duration::from_millis(1)).await;
     }
     true
@@ -46,41 +46,42 @@ pub(super) async fn read_where_asked() -> bool {
 
 pub(super) async fn table(server: &Server, rounds: usize, quick: bool) -> String {
     let mut page = String::from(
-        "## Near: what is answered in this process\n\n\
-         A local hit of `.near(n)` beside a `get` of the embedded `Cache` with `max_entries`, of the same keys and values \
-         (strings), and beside a `Cache::get` that asks the server, by one caller who awaits one after the other.\n\n\
-         | | ns | to the embedded `get` |\n| --- | --- | --- |\n",
+        "## Near cache: local answers\n\n\
+         A local hit of `.near(n)` is compared with a `get` of the embedded `Cache` with `max_entries`, with the same \
+         keys and values (strings), and with a `Cache::get` that asks the server. One caller awaits one call after the \
+         other.\n\n\
+         | | ns | relative to the embedded `get` |\n| --- | --- | --- |\n",
     );
-    let [embedded, kept, asked] = hits(server, rounds).await;
-    for (name, figure) in [
+    let [embedded, near_hit, round_trip] = hits(server, rounds).await;
+    for (name, value) in [
         ("`Cache::get`, embedded", embedded),
-        ("`redis::Cache::get`, near", kept),
-        ("`redis::Cache::get`, one round trip", asked),
+        ("`redis::Cache::get`, near", near_hit),
+        ("`redis::Cache::get`, one round trip", round_trip),
     ] {
-        eprintln!("near: {name} {figure:.0} ({:.2})", figure / embedded);
-        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / embedded)
-            .expect("it is a string");
+        eprintln!("near: {name} {value:.0} ({:.2})", value / embedded);
+        writeln!(page, "| {name} | {value:.0} | {:.2} |", value / embedded)
+            .expect("writing to a String cannot fail");
     }
-    let told = delays(server, if quick { 1 } else { 10 }).await;
-    eprintln!("near: a change is seen after {told:?}");
-    let [rate, middle, late, latest] = told;
+    let seen = delays(server, if quick { 1 } else { 10 }).await;
+    eprintln!("near: a change is seen after {seen:?}");
+    let [rate, middle, late, latest] = seen;
     write!(
         page,
-        "\nAnother process' change is seen by one who reads again and again, while others write to that cache at the same \
-         time ({rate:.0} a second): after {middle:.2} ms in the middle, {late:.2} ms at the 99th percentile, {latest:.2} ms at \
-         the most.\n\n"
+        "\nA process that reads in a loop sees a change by another process after {middle:.2} ms (median), {late:.2} \
+         ms (99th percentile), {latest:.2} ms (maximum), while others write to the cache at a rate of {rate:.0} \
+         writes/s.\n\n"
     )
-    .expect("it is a string");
+    .expect("writing to a String cannot fail");
     let changes = if quick { 20 } else { 200 };
     let reads = hot_key(server, changes).await;
     let reads = reads / changes as f64;
-    eprintln!("near: {reads:.2} reads of the server a change, of {PROCESSES} processes");
+    eprintln!("near: {reads:.2} server reads per change, by {PROCESSES} processes");
     writeln!(
         page,
-        "A hot key that {PROCESSES} processes read each millisecond and that changes {changes} times: {reads:.2} reads of \
-         the server a change by all of them together.\n\n{HISTORY}"
+        "A hot key is read by {PROCESSES} processes every millisecond, and changes {changes} times: together, they \
+         read it from the server {reads:.2} times for each change.\n\n{HISTORY}"
     )
-    .expect("it is a string");
+    .expect("writing to a String cannot fail");
     page
 }
 
@@ -89,7 +90,7 @@ fn near(client: &Client) -> Cache<String, u64> {
     builder.near_max_age(HOUR).build().expect("a name")
 }
 
-/// Nanoseconds of a hit: embedded, near, and by the server.
+/// Returns nanoseconds per hit: embedded, near, and from the server.
 async fn hits(server: &Server, rounds: usize) -> [f64; 3] {
     let client = Client::connect(server.url()).await.expect("the server answers");
     let embedded = fleeting::Cache::builder().max_entries(10_000).build();
@@ -98,20 +99,20 @@ async fn hits(server: &Server, rounds: usize) -> [f64; 3] {
     let near: Cache<String, String> = builder.near_max_age(HOUR).build().expect("a name");
     let keys: Vec<String> = (0..KEYS).map(key).collect();
     for key in &keys {
-        // With a TTL, as all that is kept has one.
+        // With a TTL, because every entry of a near cache has one.
         embedded.set_ex(key.clone(), VALUE.to_owned(), HOUR).await;
-        plain.set(key.clone(), VALUE.to_owned()).await.expect("it is set");
+        plain.set(key.clone(), VALUE.to_owned()).await.expect("the write succeeds");
     }
-    // The server may still tell of what was set while an answer is on its way.
+    // Reads until all keys are near: a late invalidation from the writes above may discard an answer.
     let mut hits = near.stats().near_hits;
     while hits < KEYS as u64 {
         let before = near.stats().near_hits;
-        near.get_many(&keys).await.expect("they are read");
+        near.get_many(&keys).await.expect("the read succeeds");
         hits = near.stats().near_hits - before;
     }
     let before = near.stats().near_hits;
-    let mut figures = [const { Vec::new() }; 3];
-    // Short ones, so that most of them are interrupted by nobody.
+    let mut samples = [const { Vec::new() }; 3];
+    // Short rounds, most of which are not interrupted by another process.
     for round in 0..20 * rounds {
         for (at, times) in [(0, 10), (1, 10), (2, usize::from(round % 20 == 0))] {
             if times == 0 {
@@ -127,17 +128,17 @@ async fn hits(server: &Server, rounds: usize) -> [f64; 3] {
                     }
                 }
             }
-            figures[at].push(begin.elapsed().as_secs_f64() * 1e9 / (times * KEYS) as f64);
+            samples[at].push(begin.elapsed().as_secs_f64() * 1e9 / (times * KEYS) as f64);
         }
     }
     let hits = near.stats().near_hits - before;
-    // A machine that is late may take a connection to be silent, and ask anew.
-    assert!(hits as usize >= 180 * rounds * KEYS, "nearly each is answered here");
-    figures.map(median)
+    // On an overloaded machine a connection may count as silent, so that some keys are read from the server again.
+    assert!(hits as usize >= 180 * rounds * KEYS, "nearly every read is answered locally");
+    samples.map(median)
 }
 
-/// Writes a second; milliseconds from the answer of a write to when it is seen: in the middle, the 99th percentile, and
-/// the most.
+/// Returns writes per second, and the milliseconds from the completion of a write until another process sees it:
+/// median, 99th percentile and maximum.
 async fn delays(server: &Server, seconds: u64) -> [f64; 4] {
     let client = Client::connect(server.url()).await.expect("the server answers");
     let other = Client::connect(server.url()).await.expect("the server answers");
@@ -147,7 +148,7 @@ async fn delays(server: &Server, seconds: u64) -> [f64; 4] {
     let others = tokio::spawn(async move {
         let (mut writes, begin) = (0_u64, Instant::now());
         while Instant::now() < end {
-            // A hundred each ten milliseconds.
+            // A hundred writes every ten milliseconds.
             join_all((0..100).map(|n| writer.set(key(n), writes))).await;
             writes += 100;
             sleep(Duration::from_millis(10 * writes / 100).saturating_sub(begin.elapsed())).await;
@@ -157,42 +158,50 @@ async fn delays(server: &Server, seconds: u64) -> [f64; 4] {
     let (mut delays, mut n) = (Vec::new(), 0);
     while Instant::now() < end {
         n += 1;
-        other.set(HOT.into(), n).await.expect("it is set");
+        other.set(HOT.into(), n).await.expect("the write succeeds");
         let begin = Instant::now();
-        while near.get(HOT).await.expect("it is read") != Some(n) {
+        while near.get(HOT).await.expect("the read succeeds") != Some(n) {
             tokio::task::yield_now().await;
         }
         delays.push(begin.elapsed().as_secs_f64() * 1e3);
         sleep(Duration::from_millis(2)).await;
     }
-    let rate = others.await.expect("it writes");
+    let rate = others.await.expect("the writer does not panic");
     delays.sort_by(f64::total_cmp);
     let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
     [rate, at(0.5), at(0.99), at(1.0)]
 }
 
-/// How often the server is read while a key that many processes read changes so many times.
+/// Returns the number of server reads by all processes while the hot key changes `changes` times.
 async fn hot_key(server: &Server, changes: u64) -> f64 {
     let client = Client::connect(server.url()).await.expect("the server answers");
     let cache: Cache<String, u64> = Cache::new(&client, "hot").expect("a name");
-    cache.set(HOT.into(), 0).await.expect("it is set");
-    let exe = env::current_exe().expect("it has a path");
-    let start = |_| Command::new(&exe).env(READER, server.url()).spawn().expect("it starts");
+    cache.set(HOT.into(), 0).await.expect("the write succeeds");
+    let exe = env::current_exe().expect("the path of this benchmark");
+    let start =
+        |_| Command::new(&exe).env(READER, server.url()).spawn().expect("the reader starts");
     let mut processes: Vec<Child> = (0..PROCESSES).map(start).collect();
     sleep(Duration::from_secs(2)).await;
     let mut plain = server.plain().await;
-    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut plain).await.expect("it may");
+    let () = redis::cmd("CONFIG")
+        .arg("RESETSTAT")
+        .query_async(&mut plain)
+        .await
+        .expect("the command is permitted");
     for n in 1..=changes {
-        cache.set(HOT.into(), n).await.expect("it is set");
+        cache.set(HOT.into(), n).await.expect("the write succeeds");
         sleep(Duration::from_millis(20)).await;
     }
-    let info: String =
-        redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.expect("it answers");
+    let info: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query_async(&mut plain)
+        .await
+        .expect("the server answers");
     let gets = info.lines().find_map(|line| line.strip_prefix("cmdstat_get:calls="));
     let gets = gets.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0.0);
-    cache.set(HOT.into(), END).await.expect("it is set");
+    cache.set(HOT.into(), END).await.expect("the write succeeds");
     processes.iter_mut().for_each(|process| {
-        process.wait().expect("it ends");
+        process.wait().expect("the reader exits");
     });
     gets
 }

@@ -1,4 +1,4 @@
-//! How long it takes until calls succeed again, once that is possible.
+//! Time from the end of an outage until calls succeed again.
 
 use std::{
     fmt::Write,
@@ -14,26 +14,26 @@ use crate::{
     servers::{Cluster, Proxy, Sentinel, Server},
 };
 
-/// What makes calls fail, and then succeed again; the figures are milliseconds.
+/// Returns a table of outages, with the milliseconds until calls succeed again.
 pub(crate) async fn table(rounds: usize) -> String {
     let mut page = String::from(
         "\n## Until calls succeed again\n\n\
-         One caller sets again and again, with all settings as they are by default. Timed is from when it could \
-         succeed: the network is back, or another way is there; a sentinel names the new master; the replica says that \
-         it is one; the server answers a `PING`. Medians, and the longest.\n\n\
-         | | ms | longest |\n| --- | --- | --- |\n",
+         One caller sets a key in a loop, with default settings. The time begins when a call could succeed: the \
+         network or another route is available, a sentinel names the new master, the replica reports that it is the \
+         master, or the server answers a `PING`. Medians and maxima.\n\n\
+         | | ms | maximum |\n| --- | --- | --- |\n",
     );
-    let mut figures = [const { Vec::new() }; 6];
+    let mut samples = [const { Vec::new() }; 6];
     for _ in 0..rounds {
-        figures[0].push(silence().await);
-        figures[1].push(hole().await);
-        figures[2].push(restart().await);
-        figures[3].push(sentinel().await);
-        figures[4].push(cluster(true).await);
-        figures[5].push(cluster(false).await);
+        samples[0].push(silence().await);
+        samples[1].push(hole().await);
+        samples[2].push(restart().await);
+        samples[3].push(sentinel().await);
+        samples[4].push(cluster(true).await);
+        samples[5].push(cluster(false).await);
     }
-    for (name, figures) in [
-        "a connection goes silent; new ones get through",
+    for (name, samples) in [
+        "a connection goes silent; new connections succeed",
         "a network that drops everything for 3 s",
         "a server is killed, and restarted 1 s later",
         "a master behind a sentinel is killed",
@@ -41,12 +41,13 @@ pub(crate) async fn table(rounds: usize) -> String {
         "a master in a cluster is stopped",
     ]
     .into_iter()
-    .zip(figures)
+    .zip(samples)
     {
-        let longest = figures.iter().copied().fold(0.0, f64::max);
-        let middle = median(figures);
-        eprintln!("{name}: {middle:.0} ms, {longest:.0} at most");
-        writeln!(page, "| {name} | {middle:.0} | {longest:.0} |").expect("a string takes all");
+        let longest = samples.iter().copied().fold(0.0, f64::max);
+        let median_ms = median(samples);
+        eprintln!("{name}: {median_ms:.0} ms, {longest:.0} maximum");
+        writeln!(page, "| {name} | {median_ms:.0} | {longest:.0} |")
+            .expect("writing to a String cannot fail");
     }
     page
 }
@@ -54,30 +55,33 @@ pub(crate) async fn table(rounds: usize) -> String {
 async fn cache(urls: impl fleeting::redis::Urls) -> Cache<String, u32> {
     let client = Client::connect(urls).await.expect("the server answers");
     let cache = Cache::new(&client, "recovery").expect("a name");
-    cache.set("a".into(), 1).await.expect("it is set");
+    cache.set("a".into(), 1).await.expect("the write succeeds");
     cache
 }
 
-/// Milliseconds until a call succeeds, from when `is_possible` says so, on a thread of its own.
+/// Returns the milliseconds from the time when `is_possible` returns true until a call succeeds. `is_possible` is
+/// polled on a separate thread.
 async fn until_set(
     cache: &Cache<String, u32>,
     is_possible: impl Fn() -> bool + Send + 'static,
 ) -> f64 {
-    let (tell, told) = mpsc::channel();
+    let (sender, possible_since) = mpsc::channel();
     thread::spawn(move || {
         while !is_possible() {
             thread::sleep(Duration::from_millis(2));
         }
-        let _ = tell.send(Instant::now());
+        let _ = sender.send(Instant::now());
     });
     let begin = Instant::now();
     while cache.set("a".into(), 2).await.is_err() {
         let is_over = begin.elapsed() > Duration::from_secs(60);
-        assert!(!is_over, "it never succeeds; it could since {:?}", told.try_recv());
+        assert!(!is_over, "no call succeeds; possible since {:?}", possible_since.try_recv());
     }
     let end = Instant::now();
-    // One that succeeded before it was possible, or was seen to be, took no time.
-    told.try_recv().map_or(0.0, |since| end.saturating_duration_since(since).as_secs_f64() * 1e3)
+    // A call may succeed before `is_possible` has noticed: such a recovery took no time.
+    possible_since
+        .try_recv()
+        .map_or(0.0, |since| end.saturating_duration_since(since).as_secs_f64() * 1e3)
 }
 
 async fn silence() -> f64 {
@@ -128,10 +132,10 @@ async fn sentinel() -> f64 {
     sentinel.knows_replicas(1);
     let cache = cache(format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port())).await;
     master.kill();
-    // They live until a call has succeeded.
+    // Shared with the polling thread, and kept running until a call has succeeded.
     let servers = Arc::new((sentinel, replica));
-    let looks_at = servers.clone();
-    let time = until_set(&cache, move || looks_at.0.master() == looks_at.1.port()).await;
+    let polled = servers.clone();
+    let time = until_set(&cache, move || polled.0.master() == polled.1.port()).await;
     drop(servers);
     time
 }
@@ -141,7 +145,7 @@ async fn cluster(is_killed: bool) -> f64 {
     let replicas = cluster.add_replicas(3);
     let cache = cache(cluster.urls()).await;
     let has_it = |node: &Server| !node.ask("KEYS *").starts_with("*0");
-    let of = cluster.nodes().iter().position(has_it).expect("one has the key");
+    let of = cluster.nodes().iter().position(has_it).expect("a node has the key");
     if is_killed {
         cluster.nodes()[of].kill();
     } else {

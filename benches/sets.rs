@@ -1,7 +1,7 @@
-//! Time-expired sets beside a BTreeMap: `cargo bench --bench sets` writes docs/sets.md.
+//! Time-expired sets compared with a BTreeMap: `cargo bench --bench sets` writes docs/sets.md.
 //!
-//! Every figure is the median of rounds in which all take turns, on one machine in one run: the ratios are
-//! what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//! Every number is the median of rounds in which all candidates take turns, on one machine in one run; only the ratios
+//! are comparable between machines. `FLEETING_QUICK=1` makes the run short, and writes nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,21 +14,21 @@ use std::{
 use fleeting::{DefaultHasher, ExpiringSet, SortedSet};
 use tokio::runtime::Runtime;
 
-/// Members in the set while it is measured.
+/// Number of members in the measured sets.
 const MEMBERS: u64 = 100_000;
 
-/// So many that their tables are in no cache.
+/// Number of members whose tables do not fit into the processor caches.
 const MANY: u64 = 1_000_000;
 
-/// What is not measured here, as it takes two builds.
+/// A comparison that is not measured here, because it needs two builds.
 const SLOT_TABLE: &str = "\
-    The table that finds a member is the crate's own (`src/sets/scores/slot_table.rs`). With \
-    `hashbrown::HashTable` in its place, of the same 8 bytes a member, the last row takes 1.35 times as long \
-    (1.28 to 1.50), a look-up among as many 1.15 times, a push at 100,000 members 1.09 times; only to look for \
-    who is not there takes half. Processor time, medians of five rounds in turns of two builds that differ in \
-    that file.\n";
+    The table that finds a member is part of this crate (`src/sets/scores/slot_table.rs`). It is compared with \
+    `hashbrown::HashTable`, which also needs 8 bytes per member. With hashbrown, the last row takes 1.35 times as long \
+    (1.28 to 1.50), a lookup in a set of this size 1.15 times, and a push at 100,000 members 1.09 times. Only the \
+    lookup of a missing member takes half the time. The numbers are processor times, medians of five rounds in which \
+    two builds that differ in that file take turns.\n";
 
-/// An hour in which nothing dies.
+/// A TTL that no member reaches before the benchmark ends.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn main() {
@@ -41,9 +41,10 @@ fn main() {
         .expect("a runtime");
     let _inside = runtime.enter();
     let mut page = String::from(
-        "# Time-expired sets beside a BTreeMap\n\n\
-         Made by `cargo bench --bench sets`: medians of rounds in which all take turns, on one machine in one \
-         run. What counts is the ratio to the first column, in brackets. `u64` members.\n\n",
+        "# Time-expired sets compared with a BTreeMap\n\n\
+         Made by `cargo bench --bench sets`: medians of rounds in which all candidates take turns, on one machine in \
+         one run and compared with the first row or column. Only the ratios are comparable between machines. `u64` \
+         members.\n\n",
     );
     page += &pushes(&runtime, rounds);
     page += &many(&runtime, rounds);
@@ -55,7 +56,7 @@ fn main() {
     }
 }
 
-/// Each push of a new member lets the oldest die.
+/// Measures pushes of new members, with each of which the oldest member expires.
 fn pushes(runtime: &Runtime, rounds: usize) -> String {
     let mut tree = BTreeMap::new();
     let (set, map) = (ByHand::default(), ByHand::default());
@@ -67,44 +68,44 @@ fn pushes(runtime: &Runtime, rounds: usize) -> String {
         next += 1;
     }
     let ttl = ttl_of_steady_pushes(runtime);
-    let mut figures = [const { Vec::new() }; 5];
+    let mut samples = [const { Vec::new() }; 5];
     for _ in 0..rounds {
-        figures[0].push(time(MEMBERS, || {
+        samples[0].push(time(MEMBERS, || {
             tree.insert((next, next), next);
             black_box(tree.pop_first());
             next += 1;
         }));
-        figures[1].push(time(MEMBERS, || {
+        samples[1].push(time(MEMBERS, || {
             set.push_only(next, true);
             next += 1;
         }));
-        figures[2].push(time(MEMBERS, || {
+        samples[2].push(time(MEMBERS, || {
             map.push(next, true);
             next += 1;
         }));
         let (each, members) = runtime.block_on(steady_pushes(ttl));
-        figures[3].push(each);
-        figures[4].push(members as f64);
+        samples[3].push(each);
+        samples[4].push(members as f64);
     }
-    let [bare, timed, by_hand, ours, members] = figures.map(median);
+    let [bare, timed, by_hand, ours, members] = samples.map(median);
     eprintln!("push: {bare:.1} {timed:.1} {by_hand:.1} {ours:.1}, at {members} members");
     let mut page = String::from(
-        "## A push, at 100,000 members\n\nEach push of a new member lets the oldest one die.\n\n\
-         | | ns | to the first |\n| --- | --- | --- |\n",
+        "## A push, at 100,000 members\n\nWith each push of a new member, the oldest one expires.\n\n\
+         | | ns | relative to the first row |\n| --- | --- | --- |\n",
     );
-    for (name, figure) in [
+    for (name, value) in [
         ("`BTreeMap`: `insert`, `pop_first`", bare),
         ("the same with `Instant::now()`, in a `Mutex`", timed),
-        ("the same, and a `HashMap` that finds a member's place", by_hand),
+        ("the same, and a `HashMap` to find the score of a member", by_hand),
         ("`ExpiringSet::push`", ours),
     ] {
-        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / bare)
-            .expect("a string takes all");
+        writeln!(page, "| {name} | {value:.0} | {:.2} |", value / bare)
+            .expect("writing to a String cannot fail");
     }
     page + "\n"
 }
 
-/// A TTL at which about `MEMBERS` are pushed before the first of them dies.
+/// Returns a TTL at which about `MEMBERS` members are pushed before the first of them expires.
 fn ttl_of_steady_pushes(runtime: &Runtime) -> Duration {
     let mut ttl = Duration::from_millis(20);
     for _ in 0..5 {
@@ -114,7 +115,7 @@ fn ttl_of_steady_pushes(runtime: &Runtime) -> Duration {
     ttl
 }
 
-/// Nanoseconds a push, once as many die as come, and how many members there are then.
+/// Returns nanoseconds per push after members expire at the rate of pushes, and the number of members then.
 async fn steady_pushes(ttl: Duration) -> (f64, usize) {
     let set = ExpiringSet::new(ttl);
     let mut next = 0;
@@ -130,7 +131,7 @@ async fn steady_pushes(ttl: Duration) -> (f64, usize) {
     (start.elapsed().as_nanos() as f64 / MEMBERS as f64, set.len().await)
 }
 
-/// One comes and the first one goes, in a set of many.
+/// Measures an insert and a removal of the first member, in a set of many members.
 fn many(runtime: &Runtime, rounds: usize) -> String {
     let map = ByHand::default();
     let set = SortedSet::new();
@@ -156,17 +157,18 @@ fn many(runtime: &Runtime, rounds: usize) -> String {
     let [by_hand, ours] = [by_hand, ours].map(median);
     eprintln!("one of many: {by_hand:.1} {ours:.1}");
     format!(
-        "## One comes and one goes, at 1,000,000 members\n\n| | ns | to the first |\n| --- | --- | --- |\n\
+        "## One insert and one removal, at 1,000,000 members\n\n| | ns | relative to the first row |\n| --- | --- | \
+         --- |\n\
          | `BTreeMap` and `HashMap`, with `Instant::now()`, in a `Mutex` | {by_hand:.0} | 1.00 |\n\
          | `SortedSet::insert`, `pop_first` | {ours:.0} | {:.2} |\n\n{SLOT_TABLE}\n",
         ours / by_hand
     )
 }
 
-/// 100,000 dead members leave at once.
+/// Measures the removal of 100,000 expired members in one call.
 fn prunes(rounds: usize) -> String {
     let mut page = String::from(
-        "## 100,000 dead members leave in one call\n\nMicroseconds, with their drop.\n\n\
+        "## 100,000 expired members are removed in one call\n\nMicroseconds, including their drop.\n\n\
          | | `BTreeMap::split_off` | `ExpiringSet::len` |\n| --- | --- | --- |\n",
     );
     for live in [0, MEMBERS, 9 * MEMBERS] {
@@ -177,9 +179,9 @@ fn prunes(rounds: usize) -> String {
         }
         let [bare, ours] = [bare, ours].map(median);
         let ratio = ours / bare;
-        eprintln!("prune beside {live}: {bare:.0} {ours:.0}");
-        writeln!(page, "| {live} stay | {bare:.0} | {ours:.0} ({ratio:.2}) |")
-            .expect("a string takes all");
+        eprintln!("prune with {live} live: {bare:.0} {ours:.0}");
+        writeln!(page, "| {live} remain | {bare:.0} | {ours:.0} ({ratio:.2}) |")
+            .expect("writing to a String cannot fail");
     }
     page
 }
@@ -194,14 +196,14 @@ fn split_off(live: u64) -> f64 {
     elapsed
 }
 
-/// On a runtime of one thread, which is kept from the sweeper until the call has done its work.
+/// Uses a current-thread runtime, which cannot run the sweeper before the measured call has removed the members.
 fn prune(live: u64) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let set = ExpiringSet::new(HOUR);
         let now = tokio::time::Instant::now();
-        let death = now + Duration::from_millis(200 + live / 1_000);
-        let first = death.checked_sub(HOUR).expect("the machine has run for an hour");
+        let deadline = now + Duration::from_millis(200 + live / 1_000);
+        let first = deadline.checked_sub(HOUR).expect("the machine has run for an hour");
         for n in 0..MEMBERS {
             set.push_at(n, first + Duration::from_nanos(n)).await;
         }
@@ -209,8 +211,8 @@ fn prune(live: u64) -> f64 {
             set.push_at(n, now + Duration::from_nanos(n)).await;
         }
         tokio::task::yield_now().await;
-        assert_eq!(set.len().await as u64, MEMBERS + live, "none has died so far");
-        std::thread::sleep(death + Duration::from_millis(1) - tokio::time::Instant::now());
+        assert_eq!(set.len().await as u64, MEMBERS + live, "no member has expired so far");
+        std::thread::sleep(deadline + Duration::from_millis(1) - tokio::time::Instant::now());
         let start = Instant::now();
         let len = set.len().await;
         let elapsed = start.elapsed().as_nanos() as f64 / 1e3;
@@ -219,19 +221,19 @@ fn prune(live: u64) -> f64 {
     })
 }
 
-/// What one writes by hand.
+/// A handwritten set.
 #[derive(Default)]
-struct ByHand(Mutex<Places>);
+struct ByHand(Mutex<Members>);
 
 #[derive(Default)]
-struct Places {
+struct Members {
     order: BTreeMap<(Instant, u64), u64>,
     places: HashMap<u64, (Instant, u64), DefaultHasher>,
 }
 
 impl ByHand {
     fn push_only(&self, member: u64, full: bool) {
-        let mut places = self.0.lock().expect("nothing panics here");
+        let mut places = self.0.lock().expect("not poisoned");
         places.order.insert((Instant::now(), member), member);
         if full {
             black_box(places.order.pop_first());
@@ -239,7 +241,7 @@ impl ByHand {
     }
 
     fn push(&self, member: u64, full: bool) {
-        let mut places = self.0.lock().expect("nothing panics here");
+        let mut places = self.0.lock().expect("not poisoned");
         let place = (Instant::now(), member);
         if let Some(old) = places.places.insert(member, place) {
             places.order.remove(&old);
@@ -251,14 +253,14 @@ impl ByHand {
     }
 }
 
-/// Nanoseconds a call.
+/// Returns nanoseconds per call.
 fn time(calls: u64, mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
     (0..calls).for_each(|_| call());
     start.elapsed().as_nanos() as f64 / calls as f64
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

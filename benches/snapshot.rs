@@ -1,8 +1,9 @@
-//! Ten million entries to a file and back, beside the same bytes written and read alone.
+//! Snapshots of ten million entries to a file and back, compared with writing and reading the same bytes.
 //!
-//! `cargo bench --bench snapshot --features serde` (about 2 minutes, 3 GB of memory, 1 GB of disk; `-- FOLDER` says where,
-//! else the folder of temporary files) writes docs/snapshot.md. `FLEETING_QUICK=1` makes it short, and writes nothing.
-//! While a snapshot is written, a thread reads: how late it was says how long locks were held.
+//! `cargo bench --bench snapshot --features serde` (about 2 minutes, 3 GB of memory, 1 GB of disk) writes
+//! docs/snapshot.md. The file is in the directory given by `-- DIR`, else in that of temporary files.
+//! `FLEETING_QUICK=1` makes the run short, and writes nothing. While a snapshot is written, another thread reads: its
+//! delays show how long locks are held.
 
 mod measure;
 
@@ -27,18 +28,19 @@ type Sessions = Cache<u64, String>;
 
 fn main() {
     let entries = if measure::is_quick() { 1_000_000 } else { 10_000_000 };
-    let folder = env::args().skip(1).find(|arg| !arg.starts_with("--"));
-    let folder = folder.map_or_else(env::temp_dir, Into::into);
-    let file = folder.join(format!("fleeting-{}.snapshot", std::process::id()));
+    let dir = env::args().skip(1).find(|arg| !arg.starts_with("--"));
+    let dir = dir.map_or_else(env::temp_dir, Into::into);
+    let file = dir.join(format!("fleeting-{}.snapshot", std::process::id()));
     let runtime = Runtime::new().expect("a runtime");
     let cache = runtime.block_on(filled(entries));
     let mut page = format!(
         "# Snapshots\n\n\
          Made by `cargo bench --bench snapshot --features serde`: {entries} sessions (a number, and a text of some 45 \
-         bytes) to a file and back, beside the same bytes written and read alone. All that is written is synced. In \
-         turns, {ROUNDS} times; the best of each.\n\n\
-         | | MB | written in s | alone | ratio | processor time for an entry | alone | read in s | alone | a reader \
-         meanwhile, at worst |\n|{}\n",
+         bytes) are written to a file and read back. The columns \"bytes only\" are for writing and reading the same \
+         bytes without a cache. All written data is synced. Both take turns {ROUNDS} times; the table has the best of \
+         each.\n\n\
+         | | MB | written in s | bytes only | ratio | processor time per entry | bytes only | read in s | bytes only \
+         | concurrent reader, worst |\n|{}\n",
         " --- |".repeat(10)
     );
     let mut most = 0.0;
@@ -50,10 +52,10 @@ fn main() {
             let write = || runtime.block_on(write(&cache, &file, entries, is_compressed));
             let ((written, processor), latest) = watched(&cache, entries, || timed(write));
             late = late.max(latest);
-            bytes = fs::read(&file).expect("it was written");
+            bytes = fs::read(&file).expect("the file exists");
             let (read, _) = timed(|| runtime.block_on(read(&file, entries)));
             let (read_alone, _) = timed(|| read_bytes(&file));
-            fs::remove_file(&file).expect("it is there");
+            fs::remove_file(&file).expect("the file exists");
             let (alone, processor_alone) = timed(|| write_bytes(&bytes, &file));
             let all = [written, alone, processor, processor_alone, read, read_alone];
             for (best, now) in best.iter_mut().zip(all) {
@@ -76,15 +78,16 @@ fn main() {
             each(processor_alone),
             late.as_micros(),
         )
-        .expect("a string takes all");
+        .expect("writing to a String cannot fail");
     }
     writeln!(
         page,
-        "\nThe processor time is of both threads: the one that copies and encodes, and the one that writes. One alone \
-         copies, so that the service has the other processors; a third of its time it waits for memory, as each value \
-         lies where it was made. Where a disk takes less than {most:.0} MB a second, a plain snapshot waits for the disk."
+        "\nThe processor time covers both threads: one copies and encodes, the other writes. Only one thread copies, \
+         so that the other processors remain available to the service. It waits for memory for a third of its time, \
+         because values are scattered over the heap. A plain snapshot waits for the disk if the disk writes less than \
+         {most:.0} MB/s."
     )
-    .expect("a string takes all");
+    .expect("writing to a String cannot fail");
     println!("{page}");
     if !measure::is_quick() {
         fs::write("docs/snapshot.md", page).expect("docs/snapshot.md can be written");
@@ -95,7 +98,7 @@ fn main() {
 async fn filled(entries: u64) -> Sessions {
     let cache = Cache::builder().sweep(Sweep::manual()).build();
     for key in 0..entries {
-        let value = format!("session of user {key}, who came by the door {}", key % 100);
+        let value = format!("session of user {key}, entered through door {}", key % 100);
         cache.set_ex(key, value, HOUR + Duration::from_millis(key)).await;
     }
     cache
@@ -107,31 +110,31 @@ async fn write(cache: &Sessions, file: &Path, entries: u64, is_compressed: bool)
         false => cache.snapshot(&mut file).await,
         true => cache.snapshot_compressed(&mut file).await,
     };
-    assert_eq!(written.expect("it is written"), entries);
-    file.sync_all().await.expect("it is on the disk");
+    assert_eq!(written.expect("the write succeeds"), entries);
+    file.sync_all().await.expect("the sync succeeds");
 }
 
 async fn read(file: &Path, entries: u64) {
     let cache: Sessions = Cache::builder().sweep(Sweep::manual()).build();
-    let file = tokio::fs::File::open(file).await.expect("it was written");
-    assert_eq!(cache.restore(file).await.expect("it is whole"), entries);
+    let file = tokio::fs::File::open(file).await.expect("the file exists");
+    assert_eq!(cache.restore(file).await.expect("the snapshot is complete"), entries);
 }
 
 fn write_bytes(bytes: &[u8], file: &Path) {
     let mut file = fs::File::create(file).expect("a file");
     for piece in bytes.chunks(256 * 1_024) {
-        file.write_all(piece).expect("it is written");
+        file.write_all(piece).expect("the write succeeds");
     }
-    file.sync_all().expect("it is on the disk");
+    file.sync_all().expect("the sync succeeds");
 }
 
 fn read_bytes(file: &Path) {
-    let mut file = fs::File::open(file).expect("it was written");
+    let mut file = fs::File::open(file).expect("the file exists");
     let mut piece = vec![0; 256 * 1_024];
-    while file.read(&mut piece).expect("it can be read") > 0 {}
+    while file.read(&mut piece).expect("the read succeeds") > 0 {}
 }
 
-/// Also how long a reader waited at most.
+/// Runs `work` while a thread reads. Returns the result of `work`, and the longest duration of a read.
 fn watched<T>(cache: &Sessions, entries: u64, work: impl FnOnce() -> T) -> (T, Duration) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -152,11 +155,11 @@ fn watched<T>(cache: &Sessions, entries: u64, work: impl FnOnce() -> T) -> (T, D
         });
         let took = work();
         stop.store(true, Relaxed);
-        (took, reader.join().expect("it only reads"))
+        (took, reader.join().expect("the reader does not panic"))
     })
 }
 
-/// How long it took, and how much processor time.
+/// Returns the elapsed time and the processor time of `work`.
 fn timed(work: impl FnOnce()) -> (Duration, Duration) {
     let (begin, processor) = (Instant::now(), measure::process_time());
     work();

@@ -5,49 +5,50 @@
 //! cargo run --example dirq -- drain /tmp/jobs
 //! ```
 //!
-//! Elements come out as lines of JSON, and go in as the same: `dirq drain a | dirq add b`.
+//! Elements are printed as lines of JSON, and added from the same lines: `dirq drain a | dirq add b`.
 //!
 //! ```text
-//! {"name":"5f3c1a80/5f3c1aa1d3e4f7","element":"what a simple queue holds"}
+//! {"name":"5f3c1a80/5f3c1aa1d3e4f7","element":"text of an element of a simple queue"}
 //! {"name":"00000000/5f3c1aa1d3e4f7","element":{"body":"text","header":{"key":"value"}}}
 //! ```
 //!
-//! Bytes that are not UTF-8 are `{"hex":"00ff"}`. A line to add needs no name. A queue of the kind `normal`
-//! takes a schema to read or add elements: `--schema body:string,header:table?`.
+//! Bytes that are not UTF-8 are written as `{"hex":"00ff"}`. A line to add needs no name. A queue of kind `normal`
+//! needs a schema to read or add elements: `--schema body:string,header:table?`.
 //!
-//! | command | what it does |
+//! | command | effect |
 //! | --- | --- |
-//! | `add QUEUE [TEXT]...` | adds texts (simple queues), or the lines of stdin; prints their names |
-//! | `list QUEUE`, `count QUEUE` | the names, locked or not; how many there are |
-//! | `get QUEUE NAME...` | prints elements, which it locks as long as that takes |
-//! | `peek QUEUE NAME...` | prints elements, locked or not, and leaves no trace |
-//! | `lock`, `unlock QUEUE NAME...` | whether each could be locked (if not all: status 1) |
-//! | `touch QUEUE NAME...` | makes elements, and so their locks, young: a purge lets them be for longer |
+//! | `add QUEUE [TEXT]...` | adds texts (simple queues only) or the elements on stdin; prints their names |
+//! | `list QUEUE`, `count QUEUE` | prints the names or the number of all elements, locked or not |
+//! | `get QUEUE NAME...` | prints elements; each is locked while it is read |
+//! | `peek QUEUE NAME...` | prints elements, locked or not, without changing anything |
+//! | `lock`, `unlock QUEUE NAME...` | locks or unlocks elements; status 1 if one could not be locked |
+//! | `touch QUEUE NAME...` | sets the age of elements and their locks to zero, which postpones their purge |
 //! | `remove QUEUE NAME...` | locks elements and removes them |
-//! | `drain QUEUE`, `watch QUEUE` | prints each element and removes it; `watch` waits for more |
-//! | `dead QUEUE` | prints the dead letters: what failed too often; `--remove` removes them |
-//! | `retry QUEUE [NAME]...` | lets dead letters come again, all or some, at once or `--in` some seconds |
-//! | `purge QUEUE` | takes away what dead processes left |
-//! | `convert FROM TO` | moves all to a queue of the other kind |
+//! | `drain QUEUE`, `watch QUEUE` | prints and removes each element; `watch` waits for more |
+//! | `dead QUEUE` | prints the dead letters: elements that failed too often; `--remove` also removes them |
+//! | `retry QUEUE [NAME]...` | revives all or some dead letters, immediately or after `--in` seconds |
+//! | `purge QUEUE` | removes leftovers of crashed processes |
+//! | `convert FROM TO` | moves all elements to a queue of the other kind |
 //!
-//! `get` and `remove` with `--locked` are for elements that you have locked. An element is removed when its line
-//! is written: of those of a `drain` that was killed, the last may come again. Ctrl-C unlocks what is locked.
+//! Pass `--locked` to `get` and `remove` if you have locked the elements. `drain` and `watch` remove an element after
+//! its line is written: if they are killed, the last printed element may be delivered again. Ctrl-C releases the locks
+//! that the command holds.
 //!
-//! # What can't be done
+//! # Failures
 //!
-//! `drain`, `watch`, `convert`, `dead` and `purge` tell on stderr of what they can't read, move or take away, leave it, and
-//! do the rest. What others have locked, what rests after a failure, and what is dead, `drain`, `watch` and `convert` leave;
-//! `convert` says how many these are. The other commands end at the first element, or line of stdin, that is bad; with `--skip-bad` they tell of
-//! it and go on, too.
+//! `drain`, `watch`, `convert` and `dead` report each element that they cannot read or move on stderr, keep it, and
+//! continue. `purge` continues, too, and prints the number of failures. `drain`, `watch` and `convert` also skip
+//! elements that are locked by others, wait for a retry, or are dead letters; `convert` prints their number. The other
+//! commands stop at the first bad element or line of stdin; with `--skip-bad` they report it and continue.
 //!
-//! | status | when |
+//! | status | meaning |
 //! | --- | --- |
-//! | 0 | all was done; with `--skip-bad`, all but what was told of |
-//! | 1 | something could not be done: stderr tells of it, or the line says `false` |
-//! | 2 | the arguments can't be understood |
-//! | 130 | Ctrl-C ended it |
+//! | 0 | success; with `--skip-bad`, bad elements were reported on stderr |
+//! | 1 | failure: see stderr, or the lines with `false` |
+//! | 2 | invalid arguments |
+//! | 130 | interrupted by Ctrl-C |
 //!
-//! Long commands show their progress where stderr is a terminal.
+//! Long commands show their progress if stderr is a terminal.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -67,23 +68,31 @@ use tokio::sync::mpsc;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// How often `watch` looks where the system doesn't tell.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Polling interval of `watch`, for changes without a notification: unlocked elements, and network file systems.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Directory queues: see the top of examples/dirq.rs.
+const AFTER_HELP: &str = "\
+Status: 0 success (with --skip-bad, see stderr for bad elements), 1 failure (see stderr, or the lines with false), \
+2 invalid arguments, 130 interrupted by Ctrl-C.";
+
+/// Directory queues from a shell: prints elements as lines of JSON, and adds elements from the same lines.
+///
+/// The element of a simple queue is text, {"name":"5f3c1a80/5f3c1aa1d3e4f7","element":"text"}, and that of a normal
+/// queue an object of fields, {"element":{"body":"text","header":{"key":"value"}}}. Bytes that are not UTF-8 are
+/// written as {"hex":"00ff"}. A line to add needs no name, so that queues can be copied: dirq drain a | dirq add b
 #[derive(Parser)]
-#[command(name = "dirq")]
+#[command(name = "dirq", after_help = AFTER_HELP)]
 struct Args {
-    /// The kind of the queue. By default what it is, and for a new one simple, or normal with a schema.
+    /// Kind of the queue; by default detected, and for a new queue simple, or normal with --schema
     #[arg(long, global = true)]
     kind: Option<Kind>,
-    /// The fields of a normal queue's elements, such as `body:string,header:table?`.
+    /// Fields of the elements of a normal queue, such as body:string,header:table?
     #[arg(long, global = true)]
     schema: Option<String>,
-    /// Let each element that is added survive a crash of the machine.
+    /// Sync each added element to disk, so that it survives a crash of the machine
     #[arg(long, global = true)]
     sync: bool,
-    /// Go on past what can't be read, added or moved, and tell of it alone.
+    /// Report bad elements and lines on stderr and continue, with status 0
     #[arg(long, global = true)]
     skip_bad: bool,
     #[command(subcommand)]
@@ -96,84 +105,103 @@ enum Kind {
     Normal,
 }
 
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Simple => "simple",
+            Self::Normal => "normal",
+        }
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
-    /// Add texts, or the elements in the lines of stdin.
-    Add { queue: PathBuf, texts: Vec<String> },
-    /// Print the names of all elements.
+    /// Add texts (simple queues only) or the elements on stdin; print their names
+    Add {
+        /// Directory of the queue; created if it does not exist
+        queue: PathBuf,
+        /// Texts to add; without any, lines of JSON are read from stdin
+        texts: Vec<String>,
+    },
+    /// Print the names of all elements, locked or not
     List { queue: PathBuf },
-    /// Print how many elements there are.
+    /// Print the number of elements, locked or not
     Count { queue: PathBuf },
-    /// Print elements.
+    /// Print elements; each is locked while it is read
     Get {
         queue: PathBuf,
         names: Vec<Name>,
-        /// You have locked them.
+        /// You have locked the elements: do not lock them again
         #[arg(long)]
         locked: bool,
     },
-    /// Print elements, locked or not.
+    /// Print elements, locked or not, without changing anything
     Peek { queue: PathBuf, names: Vec<Name> },
-    /// Lock elements, for a program that works on them.
+    /// Lock elements, to work on them in another program; status 1 if one could not be locked
     Lock { queue: PathBuf, names: Vec<Name> },
-    /// Give locks back.
+    /// Unlock elements
     Unlock { queue: PathBuf, names: Vec<Name> },
-    /// Make elements young, and so their locks.
+    /// Set the age of elements and their locks to zero, which postpones their purge
     Touch { queue: PathBuf, names: Vec<Name> },
-    /// Remove elements.
+    /// Lock elements and remove them
     Remove {
         queue: PathBuf,
         names: Vec<Name>,
-        /// You have locked them.
+        /// You have locked the elements: do not lock them again
         #[arg(long)]
         locked: bool,
     },
-    /// Print all elements, and remove each.
+    /// Print and remove all elements
+    ///
+    /// An element is removed after its line is written: if the command is killed, the last one may be delivered again.
+    /// Skips elements that are locked by others, wait for a retry, or are dead letters.
     Drain {
         queue: PathBuf,
-        /// At most so many.
+        /// Maximum number of elements
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
-    /// Print elements as they come, and remove each.
+    /// Print and remove all elements, and wait for more
     Watch {
         queue: PathBuf,
-        /// At most so many.
+        /// Maximum number of elements
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
-    /// Print the elements that failed too often.
+    /// Print the dead letters: elements that failed too often
     Dead {
         queue: PathBuf,
-        /// Remove each.
+        /// Also remove them
         #[arg(long)]
         remove: bool,
     },
-    /// Let elements that failed too often come again.
+    /// Revive dead letters, so that they are delivered again
     Retry {
         queue: PathBuf,
-        /// All, unless some are named.
+        /// Dead letters to revive; without any, all
         names: Vec<Name>,
-        /// In so many seconds.
+        /// Delay of the next delivery
         #[arg(long = "in", value_name = "SECONDS", default_value_t = 0)]
         delay: u64,
     },
-    /// Take away what dead processes left.
+    /// Remove leftovers of crashed processes
     Purge {
         queue: PathBuf,
-        /// The age in seconds from which on an element is taken for left on its way in or out; 0 for never.
+        /// Age from which on temporary files and directories are removed; 0 to keep all
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
         max_temp: u64,
-        /// The age in seconds from which on a lock is taken for left; 0 for never.
+        /// Age from which on locks are removed; 0 to keep all
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         max_lock: u64,
     },
-    /// Move all elements to a queue of the other kind.
+    /// Move all elements to a queue of the other kind
     ///
-    /// An element of the simple queue is the JSON of the other's fields, unless `--field` names the one it is.
+    /// An element of the simple queue is the JSON object of the fields, or with --field, the value of that single
+    /// field. Skips elements that are locked by others, wait for a retry, or are dead letters, and prints their number.
     Convert {
         from: PathBuf,
         to: PathBuf,
+        /// The only field of the normal queue's elements
         #[arg(long)]
         field: Option<String>,
     },
@@ -183,7 +211,7 @@ enum Command {
 async fn main() -> ExitCode {
     let args = Args::parse();
     let stopped = tokio::signal::ctrl_c();
-    // Dropped in mid-work, it gives back its locks.
+    // If the signal wins, `run` is dropped between two steps, which releases its locks.
     let done = tokio::select! {
         done = run(&args) => done,
         _ = stopped => return ExitCode::from(130),
@@ -193,13 +221,13 @@ async fn main() -> ExitCode {
         Ok(false) if args.skip_bad => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            complain(&*failure);
+            report(&*failure);
             ExitCode::FAILURE
         }
     }
 }
 
-/// False where not all could be done that was asked for.
+/// Returns false if a part of the command failed, and the failure has been reported.
 async fn run(args: &Args) -> Result<bool, Failure> {
     let open = |path| Either::open(args, path, kind_of(args, path));
     match &args.command {
@@ -209,18 +237,20 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let bar = progress(None);
             while let Some(line) = lines.recv().await {
                 match queue.add_line(&line?).await {
-                    Ok(name) => say(&json!({ "name": name }))?,
-                    Err(failure) => bar.suspend(|| args.pass_over(failure))?,
+                    Ok(name) => print_line(&json!({ "name": name }))?,
+                    Err(failure) => bar.suspend(|| args.skip_or_fail(failure))?,
                 }
                 bar.inc(1);
             }
         }
         Command::Add { queue, texts } => {
             let Either::Simple(queue) = open(queue).await? else {
-                return Err("texts are for simple queues; give elements as lines on stdin".into());
+                return Err(
+                    "texts are for simple queues only; pass elements as lines of stdin".into()
+                );
             };
             for name in queue.add_many(texts).await? {
-                say(&json!({ "name": name }))?;
+                print_line(&json!({ "name": name }))?;
             }
         }
         Command::List { queue } => {
@@ -229,22 +259,24 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let mut all = true;
             while let Some(name) = names.next().await {
                 match name {
-                    Ok(name) => say(&json!({ "name": name }))?,
+                    Ok(name) => print_line(&json!({ "name": name }))?,
                     Err(error) => {
-                        complain(&error);
+                        report(&error);
                         all = false;
                     }
                 }
             }
             return Ok(all);
         }
-        Command::Count { queue } => say(&json!({ "count": open(queue).await?.count().await? }))?,
+        Command::Count { queue } => {
+            print_line(&json!({ "count": open(queue).await?.count().await? }))?
+        }
         Command::Get { queue, names, locked } => {
             let queue = open(queue).await?;
             for name in names {
                 match queue.read(name, *locked).await {
-                    Ok(element) => say(&json!({ "name": name, "element": element }))?,
-                    Err(failure) => args.pass_over(failure)?,
+                    Ok(element) => print_line(&json!({ "name": name, "element": element }))?,
+                    Err(failure) => args.skip_or_fail(failure)?,
                 }
             }
         }
@@ -252,8 +284,8 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let queue = open(queue).await?;
             for name in names {
                 match queue.peek(name).await {
-                    Ok(element) => say(&json!({ "name": name, "element": element }))?,
-                    Err(failure) => args.pass_over(failure)?,
+                    Ok(element) => print_line(&json!({ "name": name, "element": element }))?,
+                    Err(failure) => args.skip_or_fail(failure)?,
                 }
             }
         }
@@ -262,7 +294,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let mut all = true;
             for name in names {
                 let locked = queue.lock(name).await?;
-                say(&json!({ "name": name, "locked": locked }))?;
+                print_line(&json!({ "name": name, "locked": locked }))?;
                 all &= locked;
             }
             return Ok(all);
@@ -271,8 +303,8 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let queue = open(queue).await?;
             for name in names {
                 match queue.unlock(name).await {
-                    Ok(()) => say(&json!({ "name": name, "locked": false }))?,
-                    Err(failure) => args.pass_over(failure)?,
+                    Ok(()) => print_line(&json!({ "name": name, "locked": false }))?,
+                    Err(failure) => args.skip_or_fail(failure)?,
                 }
             }
         }
@@ -280,24 +312,24 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let queue = open(queue).await?;
             for name in names {
                 match queue.touch(name).await {
-                    Ok(()) => say(&json!({ "name": name, "touched": true }))?,
-                    Err(failure) => args.pass_over(failure)?,
+                    Ok(()) => print_line(&json!({ "name": name, "touched": true }))?,
+                    Err(failure) => args.skip_or_fail(failure)?,
                 }
             }
         }
         Command::Remove { queue, names, locked } => {
             let queue = open(queue).await?;
             for name in names {
-                match queue.take_out(name, *locked).await {
-                    Ok(()) => say(&json!({ "name": name, "removed": true }))?,
-                    Err(failure) => args.pass_over(failure)?,
+                match queue.remove_element(name, *locked).await {
+                    Ok(()) => print_line(&json!({ "name": name, "removed": true }))?,
+                    Err(failure) => args.skip_or_fail(failure)?,
                 }
             }
         }
         Command::Dead { queue, remove } => {
             let queue = open(queue).await?;
             if let Either::Normal(queue, _) = &queue {
-                must_have_schema(queue)?;
+                require_schema(queue)?;
             }
             if !remove {
                 return print_dead(&queue).await;
@@ -311,7 +343,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                     remove_dead(async |max| queue.take_dead(max).await, of_element, &bar).await
                 }
             };
-            return tell_of_the_rest(&queue, removed).await;
+            return report_unreadable(&queue, removed).await;
         }
         Command::Retry { queue, names, delay } => {
             let queue = open(queue).await?;
@@ -326,7 +358,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                     print_all(queue.locked(), |bytes| of_bytes(bytes), *limit, &bar).await
                 }
                 Either::Normal(queue, _) => {
-                    must_have_schema(queue)?;
+                    require_schema(queue)?;
                     print_all(queue.locked(), of_element, *limit, &bar).await
                 }
             };
@@ -335,11 +367,12 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let bar = progress(None);
             return match open(queue).await? {
                 Either::Simple(queue) => {
-                    print_all(queue.watch(LOOK_EVERY), |bytes| of_bytes(bytes), *limit, &bar).await
+                    print_all(queue.watch(POLL_INTERVAL), |bytes| of_bytes(bytes), *limit, &bar)
+                        .await
                 }
                 Either::Normal(queue, _) => {
-                    must_have_schema(&queue)?;
-                    print_all(queue.watch(LOOK_EVERY), of_element, *limit, &bar).await
+                    require_schema(&queue)?;
+                    print_all(queue.watch(POLL_INTERVAL), of_element, *limit, &bar).await
                 }
             };
         }
@@ -353,7 +386,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 Either::Normal(queue, _) => queue.purge(purge).await?,
             };
             bar.finish_and_clear();
-            say(&json!({
+            print_line(&json!({
                 "temporary": report.temporary,
                 "locks": report.locks,
                 "directories": report.directories,
@@ -368,7 +401,12 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 Kind::Normal => Kind::Simple,
             };
             if let Some(kind) = detect(to).filter(|&kind| kind != other) {
-                return Err(format!("{} is {kind:?} too", to.display()).into());
+                let kind = kind.name();
+                return Err(format!(
+                    "{} is also a {kind} queue; name one of the other kind",
+                    to.display()
+                )
+                .into());
             }
             let (from, to) = (open(from).await?, Either::open(args, to, other).await?);
             return convert(&from, &to, field.as_deref()).await;
@@ -380,11 +418,11 @@ async fn run(args: &Args) -> Result<bool, Failure> {
 /// A queue of either kind.
 enum Either {
     Simple(QueueSimple),
-    /// With the types of its fields.
+    /// The queue, and the type of each field by its name.
     Normal(Queue, HashMap<String, String>),
 }
 
-/// The same call on either kind.
+/// Evaluates the same call on a queue of either kind.
 macro_rules! either {
     ($either:expr, $queue:ident => $call:expr) => {
         match $either {
@@ -420,7 +458,7 @@ impl Either {
 
     async fn add_line(&self, line: &str) -> Result<Name, Failure> {
         let line: Json = serde_json::from_str(line)?;
-        self.add(line.get("element").ok_or("a line has no \"element\"")?).await
+        self.add(line.get("element").ok_or("line has no \"element\"")?).await
     }
 
     fn names(&self) -> Walk<Name> {
@@ -435,10 +473,10 @@ impl Either {
         Ok(either!(self, queue => queue.lock(name).await?))
     }
 
-    async fn must_lock(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
+    async fn require_lock(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
         match is_locked || self.lock(name).await? {
             true => Ok(()),
-            false => Err(is_taken(name)),
+            false => Err(not_available(name)),
         }
     }
 
@@ -460,7 +498,7 @@ impl Either {
         Ok(either!(self, queue => queue.revive(name, delay).await?))
     }
 
-    /// Locks an element as long as that takes, unless it is.
+    /// Returns an element, which is locked while it is read unless `is_locked`.
     async fn read(&self, name: &Name, is_locked: bool) -> Result<Json, Failure> {
         let read = match self {
             Self::Simple(queue) if is_locked => Some(of_bytes(&queue.get(name).await?)),
@@ -468,7 +506,7 @@ impl Either {
             Self::Normal(queue, _) if is_locked => Some(of_element(&queue.get(name).await?)),
             Self::Normal(queue, _) => queue.get_element(name).await?.map(|e| of_element(&e)),
         };
-        read.ok_or_else(|| is_taken(name))
+        read.ok_or_else(|| not_available(name))
     }
 
     async fn peek(&self, name: &Name) -> Result<Json, Failure> {
@@ -476,35 +514,35 @@ impl Either {
             Self::Simple(queue) => queue.peek(name).await?.map(|bytes| of_bytes(&bytes)),
             Self::Normal(queue, _) => queue.peek(name).await?.map(|element| of_element(&element)),
         };
-        element.ok_or_else(|| format!("{name} is gone").into())
+        element.ok_or_else(|| format!("element {name} does not exist").into())
     }
 
-    async fn take_out(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
-        self.must_lock(name, is_locked).await?;
+    async fn remove_element(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
+        self.require_lock(name, is_locked).await?;
         either!(self, queue => queue.remove(name).await?);
         Ok(())
     }
 }
 
 impl Args {
-    /// Tells of what is bad, where it is not to end all.
-    fn pass_over(&self, failure: Failure) -> Result<(), Failure> {
+    /// Reports a failure and continues if `--skip-bad` is given, else returns it.
+    fn skip_or_fail(&self, failure: Failure) -> Result<(), Failure> {
         if !self.skip_bad {
             return Err(failure);
         }
-        complain(&*failure);
+        report(&*failure);
         Ok(())
     }
 }
 
-/// How many dead letters are held at once: to find the next, all are listed.
-const DEAD_AT_ONCE: usize = 512;
+/// Number of dead letters to lock at a time. Each call lists all dead letters, so a small number would be slow.
+const DEAD_LETTER_BATCH: usize = 512;
 
-fn is_taken(name: &Name) -> Failure {
-    format!("{name} is locked by somebody else, or gone").into()
+fn not_available(name: &Name) -> Failure {
+    format!("element {name} is locked or does not exist").into()
 }
 
-/// Prints the dead letters; false where some can't be read.
+/// Prints the dead letters. Returns false if some cannot be read.
 async fn print_dead(queue: &Either) -> Result<bool, Failure> {
     let dead = queue.dead().await?;
     let bar = progress(Some(dead.len() as u64));
@@ -512,10 +550,10 @@ async fn print_dead(queue: &Either) -> Result<bool, Failure> {
     for (name, attempts) in dead {
         match queue.peek(&name).await {
             Ok(element) => {
-                say(&json!({ "name": name, "attempts": attempts, "element": element }))?;
+                print_line(&json!({ "name": name, "attempts": attempts, "element": element }))?;
             }
             Err(failure) => {
-                bar.suspend(|| complain(&*failure));
+                bar.suspend(|| report(&*failure));
                 all = false;
             }
         }
@@ -524,41 +562,41 @@ async fn print_dead(queue: &Either) -> Result<bool, Failure> {
     Ok(all)
 }
 
-/// The same, and removes each. What somebody else has locked stays.
+/// Prints the dead letters and removes each, except those that are locked by others.
 async fn remove_dead<T: Send + 'static>(
     take: impl AsyncFn(usize) -> Result<Vec<Lock<T>>, fleeting::dirq::Error>,
     to_json: impl Fn(&T) -> Json,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
     loop {
-        let dead = take(DEAD_AT_ONCE).await?;
+        let dead = take(DEAD_LETTER_BATCH).await?;
         if dead.is_empty() {
             return Ok(());
         }
         for letter in &dead {
             let (name, attempts) = (letter.name(), letter.attempts());
             let element = to_json(letter.value());
-            say(&json!({ "name": name, "attempts": attempts, "element": element }))?;
+            print_line(&json!({ "name": name, "attempts": attempts, "element": element }))?;
             bar.inc(1);
         }
         Lock::ack_all(dead).await?;
     }
 }
 
-/// Tells of all that can't be read, where one of it ended `done`; false where there is some.
-async fn tell_of_the_rest(queue: &Either, done: Result<(), Failure>) -> Result<bool, Failure> {
+/// Reports all dead letters that cannot be read, if `done` failed at one of them. Returns false if there are any.
+async fn report_unreadable(queue: &Either, done: Result<(), Failure>) -> Result<bool, Failure> {
     let Err(failure) = done else { return Ok(true) };
-    let mut told = false;
+    let mut reported = false;
     for (name, _) in queue.dead().await? {
         if let Err(failure) = queue.peek(&name).await {
-            complain(&*failure);
-            told = true;
+            report(&*failure);
+            reported = true;
         }
     }
-    if told { Ok(false) } else { Err(failure) }
+    if reported { Ok(false) } else { Err(failure) }
 }
 
-/// Lets all that is dead come again, unless some are named; false where one of these was not dead.
+/// Revives the named dead letters, by default all. Returns false if a named element is not a dead letter.
 async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool, Failure> {
     let (mut all, mut names) = (true, names.to_vec());
     if names.is_empty() {
@@ -566,13 +604,13 @@ async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool,
     }
     for name in names {
         let revived = queue.revive(&name, delay).await?;
-        say(&json!({ "name": name, "revived": revived }))?;
+        print_line(&json!({ "name": name, "revived": revived }))?;
         all &= revived;
     }
     Ok(all)
 }
 
-/// False where some elements stay, as they can't be read.
+/// Prints and removes elements. Returns false if some cannot be read and so remain.
 async fn print_all<T: Send + 'static>(
     mut locks: Walk<Lock<T>>,
     to_json: impl Fn(&T) -> Json,
@@ -582,19 +620,19 @@ async fn print_all<T: Send + 'static>(
     let mut unreadable = Unreadable::default();
     for _ in 0..limit.unwrap_or(u64::MAX) {
         let Some(lock) = unreadable.next(&mut locks, bar).await else { break };
-        say(&json!({ "name": lock.name(), "element": to_json(lock.value()) }))?;
+        print_line(&json!({ "name": lock.name(), "element": to_json(lock.value()) }))?;
         lock.ack().await?;
         bar.inc(1);
     }
     Ok(unreadable.0.is_empty())
 }
 
-/// What was said of elements that can't be read: of each once, however often it comes.
+/// Messages about unreadable elements that have been printed. A walk may return the same element more than once.
 #[derive(Default)]
 struct Unreadable(HashSet<String>);
 
 impl Unreadable {
-    /// The next that can be read.
+    /// Returns the lock of the next readable element.
     async fn next<T: Send + 'static>(
         &mut self,
         locks: &mut Walk<Lock<T>>,
@@ -604,10 +642,10 @@ impl Unreadable {
             match locks.next().await? {
                 Ok(lock) => return Some(lock),
                 Err(error) => {
-                    let said = sentence(&error);
-                    if !self.0.contains(&said) {
-                        bar.suspend(|| eprintln!("{said}"));
-                        self.0.insert(said);
+                    let message = message(&error);
+                    if !self.0.contains(&message) {
+                        bar.suspend(|| eprintln!("{message}"));
+                        self.0.insert(message);
                     }
                 }
             }
@@ -615,10 +653,10 @@ impl Unreadable {
     }
 }
 
-/// False where some elements stay, as they have no form in the other queue.
+/// Moves all elements. Returns false if some remain.
 async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool, Failure> {
     let bar = progress(Some(from.count().await?));
-    let (mut told, mut unreadable) = (0, Unreadable::default());
+    let (mut reported, mut unreadable) = (0, Unreadable::default());
     match (from, to) {
         (Either::Simple(from), Either::Normal(to, types)) => {
             let mut locks = from.locked();
@@ -633,46 +671,48 @@ async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool
                     Ok(element) => to.add(element).await.map_err(Failure::from),
                     Err(failure) => Err(failure),
                 };
-                told += u64::from(!finish(lock, moved, &bar).await?);
+                reported += u64::from(!finish(lock, moved, &bar).await?);
             }
         }
         (Either::Normal(from, _), Either::Simple(to)) => {
-            must_have_schema(from)?;
+            require_schema(from)?;
             let mut locks = from.locked();
             while let Some(lock) = unreadable.next(&mut locks, &bar).await {
                 let body = match field {
-                    Some(field) => only(lock.value(), field),
+                    Some(field) => only_field(lock.value(), field),
                     None => Ok(of_element(lock.value()).to_string().into_bytes()),
                 };
                 let moved = match body {
                     Ok(body) => to.add(body).await.map_err(Failure::from),
                     Err(failure) => Err(failure),
                 };
-                told += u64::from(!finish(lock, moved, &bar).await?);
+                reported += u64::from(!finish(lock, moved, &bar).await?);
             }
         }
-        _ => unreachable!("the kinds were made to differ"),
+        _ => unreachable!("both queues have the same kind"),
     }
-    told += unreadable.0.len() as u64;
-    // Those that others have locked, that rest, or are dead, and those that came meanwhile.
-    let silent = from.count().await?.saturating_sub(told);
-    if silent > 0 {
-        eprintln!("{silent} elements stay: they are locked, rest, are dead, or came meanwhile");
+    reported += unreadable.0.len() as u64;
+    // Elements that are locked by others, wait for a retry, are dead letters, or were added in the meantime.
+    let skipped = from.count().await?.saturating_sub(reported);
+    if skipped > 0 {
+        eprintln!(
+            "{skipped} elements not moved: locked, waiting for a retry, dead letters, or just added"
+        );
     }
-    Ok(told + silent == 0)
+    Ok(reported + skipped == 0)
 }
 
-/// Else each of its elements is an error.
-fn must_have_schema(queue: &Queue) -> Result<(), Failure> {
+/// Fails if the queue has no schema, with one error in place of one per element.
+fn require_schema(queue: &Queue) -> Result<(), Failure> {
     match queue.schema() {
         Some(_) => Ok(()),
         None => {
-            Err(format!("the queue {} has no schema: give --schema", queue.path().display()).into())
+            Err(format!("queue {} has no schema; pass --schema", queue.path().display()).into())
         }
     }
 }
 
-/// Removes what has moved, and tells why not what stays.
+/// Removes a moved element, or reports why it was not moved and unlocks it.
 async fn finish<T: Send + 'static>(
     lock: Lock<T>,
     moved: Result<Name, Failure>,
@@ -681,14 +721,14 @@ async fn finish<T: Send + 'static>(
     bar.inc(1);
     match moved {
         Ok(name) => {
-            say(&json!({ "from": lock.name(), "name": name }))?;
+            print_line(&json!({ "from": lock.name(), "name": name }))?;
             lock.ack().await?;
             Ok(true)
         }
         Err(failure) => {
             bar.suspend(|| {
-                eprint!("{} stays: ", lock.name());
-                complain(&*failure);
+                eprint!("{} not moved: ", lock.name());
+                report(&*failure);
             });
             lock.unlock().await?;
             Ok(false)
@@ -696,15 +736,15 @@ async fn finish<T: Send + 'static>(
     }
 }
 
-/// The bytes of the one field that an element has.
-fn only(element: &Element, field: &str) -> Result<Vec<u8>, Failure> {
+/// Returns the bytes of `field`, which must be the only field of the element.
+fn only_field(element: &Element, field: &str) -> Result<Vec<u8>, Failure> {
     if let Some((other, _)) = element.iter().find(|(name, _)| *name != field) {
-        return Err(format!("it has the field {other:?} too").into());
+        return Err(format!("element also has a field {other:?}; omit --field").into());
     }
     match element.get(field) {
         Some(Value::Binary(bytes)) => Ok(bytes.to_vec()),
         Some(Value::String(text)) => Ok(text.clone().into_bytes()),
-        _ => Err(format!("its field {field:?} is no text and no bytes").into()),
+        _ => Err(format!("field {field:?} is neither text nor bytes").into()),
     }
 }
 
@@ -727,7 +767,7 @@ fn of_element(element: &Element) -> Json {
     element.iter().map(|(field, value)| (field.clone(), of_value(value))).collect()
 }
 
-/// A text, or `{"hex": ...}`.
+/// Decodes a text, or `{"hex": ...}`.
 fn bytes(json: &Json) -> Result<Vec<u8>, Failure> {
     if let Json::String(text) = json {
         return Ok(text.clone().into_bytes());
@@ -737,22 +777,22 @@ fn bytes(json: &Json) -> Result<Vec<u8>, Failure> {
     let digits: Option<Vec<u8>> =
         hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0);
-    let digits = digits.ok_or_else(|| format!("{hex:?} is not pairs of hexadecimal digits"))?;
+    let digits = digits.ok_or_else(|| format!("{hex:?} is not an even number of hex digits"))?;
     Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 fn element_of(json: &Json, types: &HashMap<String, String>) -> Result<Element, Failure> {
-    let fields = json.as_object().ok_or_else(|| format!("{json} is no object of fields"))?;
+    let fields = json.as_object().ok_or_else(|| format!("{json} is not an object of fields"))?;
     let mut element = Element::new();
     for (field, json) in fields {
         let value = match types.get(field).map(String::as_str) {
             Some("table") => {
                 let table: BTreeMap<String, String> = serde_json::from_value(json.clone())
-                    .map_err(|error| format!("the table {field:?}: {error}"))?;
+                    .map_err(|error| format!("table {field:?}: {error}"))?;
                 Value::from(table)
             }
             Some("binary") => Value::from(bytes(json)?),
-            // The queue says what is wrong with a field that is unknown.
+            // An unknown field is rejected by the queue, with a better message.
             _ => Value::from(String::from_utf8(bytes(json)?)?),
         };
         element = element.with(field, value);
@@ -765,7 +805,8 @@ fn kind_of(args: &Args, path: &Path) -> Kind {
     args.kind.or_else(|| detect(path)).unwrap_or(new)
 }
 
-/// A normal queue has its two other directories from its first moment; a simple one, nothing of its own.
+/// Returns the kind of an existing queue. A normal queue has two directories of its own from its creation on. A simple
+/// queue has none, so any other directory that is not empty counts as one.
 fn detect(path: &Path) -> Option<Kind> {
     if path.join("temporary").is_dir() && path.join("obsolete").is_dir() {
         return Some(Kind::Normal);
@@ -774,7 +815,7 @@ fn detect(path: &Path) -> Option<Kind> {
     is_used.then_some(Kind::Simple)
 }
 
-/// Hidden unless stderr is a terminal.
+/// Returns a progress bar, or a spinner without `len`; both are hidden unless stderr is a terminal.
 fn progress(len: Option<u64>) -> ProgressBar {
     let (bar, template) = match len {
         Some(len) => {
@@ -782,10 +823,10 @@ fn progress(len: Option<u64>) -> ProgressBar {
         }
         None => (ProgressBar::new_spinner(), "{spinner} {human_pos}, {per_sec}"),
     };
-    bar.with_style(ProgressStyle::with_template(template).expect("the template is right"))
+    bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))
 }
 
-/// Read on a thread of its own, as stdin can't be waited for.
+/// Reads stdin on a separate thread, because a blocking read cannot be cancelled.
 fn lines_of_stdin() -> mpsc::Receiver<io::Result<String>> {
     let (sender, lines) = mpsc::channel(64);
     std::thread::spawn(move || {
@@ -794,21 +835,21 @@ fn lines_of_stdin() -> mpsc::Receiver<io::Result<String>> {
     lines
 }
 
-fn say(line: &Json) -> io::Result<()> {
+fn print_line(line: &Json) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }
 
-fn complain(failure: &dyn Error) {
-    eprintln!("{}", sentence(failure));
+fn report(failure: &dyn Error) {
+    eprintln!("{}", message(failure));
 }
 
-/// With all its causes.
-fn sentence(failure: &dyn Error) -> String {
-    let mut sentence = failure.to_string();
+/// Returns the message of an error and of all its sources.
+fn message(failure: &dyn Error) -> String {
+    let mut message = failure.to_string();
     let mut cause = failure.source();
     while let Some(error) = cause {
-        sentence += &format!(": {error}");
+        message += &format!(": {error}");
         cause = error.source();
     }
-    sentence
+    message
 }

@@ -1,5 +1,4 @@
-//! Three ways to learn what left the cache: a stream that never slows it, one that loses nothing, and
-//! a callback.
+//! Three ways to receive removals: a stream that never slows the cache, a lossless stream, and a callback.
 
 use std::time::Duration;
 
@@ -13,13 +12,13 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn main() {
     let cache = Cache::builder()
         .event_capacity(3)
-        // Without this, only what expires is told.
+        // Causes to publish; by default `Expired` and `Evicted`.
         .publish([Cause::Expired, Cause::Removed, Cause::Replaced])
         .build();
     let mut events = cache.events();
     let mut lossless = cache.events_lossless(100);
-    // What it shares with us goes in by an `Arc` or a channel.
-    cache.on_expired(async |event| println!("callback: {} is gone", event.key));
+    // The callback must be `'static`: it shares state with its caller by an `Arc` or a channel.
+    cache.on_expired(async |event| println!("callback: {} has expired", event.key));
 
     cache.set("replaced", 1).await;
     cache.set_ex("replaced", 2, SECOND).await;
@@ -28,25 +27,29 @@ async fn main() {
     for (key, ttl) in [("first", 2 * SECOND), ("second", 3 * SECOND), ("third", 4 * SECOND)] {
         cache.set_ex(key, 0, ttl).await;
     }
-    // Nobody has to ask for a value: the sweeper finds the dead, within 100 ms.
+    // No call is needed for entries to expire: the sweeper removes expired entries within 100 ms.
     sleep(5 * SECOND).await;
-    // Ends the streams after what they hold.
+    // Ends the streams. Their unread events can still be received.
     cache.shutdown().await;
 
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     while let Some(event) = lossless.recv().await {
         println!("lossless: {} {:?} of {:?}", event.key, event.cause, event.value);
-        told.push((event.key, event.cause));
+        received.push((event.key, event.cause));
     }
-    assert_eq!(told.len(), 6);
-    assert_eq!(told[..2], [("replaced", Cause::Replaced), ("removed", Cause::Removed)]);
-    assert!(told[2..].iter().all(|(_, cause)| *cause == Cause::Expired));
+    assert_eq!(received.len(), 6);
+    assert_eq!(received[..2], [("replaced", Cause::Replaced), ("removed", Cause::Removed)]);
+    assert!(received[2..].iter().all(|(_, cause)| *cause == Cause::Expired));
 
-    // We did not read while the events came, and the ring holds three of the six.
+    // This subscriber read nothing so far, and the ring holds the last three of the six events.
     let lagged = events.recv().await.expect("the ring is not empty").expect_err("three are missed");
     println!("stream:   {lagged}");
     assert_eq!(lagged.0, 3);
     while let Some(Ok(event)) = events.recv().await {
-        println!("stream:   {} left {:?} late", event.key, event.lag().expect("it had a deadline"));
+        println!(
+            "stream:   {} expired, lag {:?}",
+            event.key,
+            event.lag().expect("it had a deadline")
+        );
     }
 }

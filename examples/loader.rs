@@ -1,7 +1,7 @@
-//! What a cache spares a server: pages that are loaded over HTTP, while the server hangs, fails and is gone.
+//! Requests that a cache saves a server: pages are loaded over HTTP while the server hangs, fails and disappears.
 //!
-//! The server is in the same program, behind a real socket, and counts the requests that reach it. Each line of the
-//! table is a cache of its own: how many calls there were, of those how many requests, and what the callers got.
+//! The server runs in the same program, behind a real socket, and counts its requests. Each row of the table is a
+//! separate cache: its calls, the requests that reached the server, and the results that the callers got.
 
 use std::{
     error::Error,
@@ -29,9 +29,9 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::sleep};
 use fleeting::{Builder, Cache, Freshness};
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// So short that a page is dead soon.
+/// A TTL so short that a page has expired before the next step.
 const SHORT: Duration = Duration::from_millis(100);
-/// How long the server takes at its best.
+/// Response time of a healthy server.
 const LATENCY: Duration = Duration::from_millis(5);
 const CALLERS: usize = 1_000;
 
@@ -43,87 +43,87 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (site, server) = Site::start().await?;
     println!(
         "{:<22}{:>7}{:>10}{:>8}{:>8}{:>8}{:>8}",
-        "", "asked", "requests", "fresh", "loaded", "stale", "failed"
+        "", "calls", "requests", "fresh", "loaded", "stale", "failed"
     );
     let mut all = Tally::default();
     for tally in [
-        crowd(&site).await?,
-        not_there(&site).await?,
-        hanging(&site).await?,
-        failing(&site).await?,
-        popular(&site).await?,
-        gone(&site, server).await?,
+        cold_cache(&site).await?,
+        missing_page(&site).await?,
+        hanging_server(&site).await?,
+        failing_server(&site).await?,
+        popular_page(&site).await?,
+        stopped_server(&site, server).await?,
     ] {
-        all.asked += tally.asked;
+        all.calls += tally.calls;
         all.requests += tally.requests;
     }
-    println!("\nof {} calls {} reached the server", all.asked, all.requests);
+    println!("\nof {} calls, {} reached the server", all.calls, all.requests);
     Ok(())
 }
 
-/// Ten thousand callers of a hundred pages that the cache has not got yet: each is loaded once.
-async fn crowd(site: &Site) -> Result<Tally, Box<dyn Error>> {
+/// Ten thousand callers request a hundred pages that are not cached yet: each page is loaded once.
+async fn cold_cache(site: &Site) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder(), site);
-    pages.ask(10 * CALLERS, HOUR, |caller| format!("/pages/{}", caller % 100)).await?;
-    Ok(pages.told("a crowd"))
+    pages.request(10 * CALLERS, HOUR, |caller| format!("/pages/{}", caller % 100)).await?;
+    Ok(pages.print_row("cold cache"))
 }
 
-/// What is not there is asked for once, and not again for an hour.
-async fn not_there(site: &Site) -> Result<Tally, Box<dyn Error>> {
+/// A missing page is requested once, and not again for an hour.
+async fn missing_page(site: &Site) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder().negative_ttl(HOUR), site);
-    pages.ask(CALLERS, HOUR, |_| "/nowhere".to_owned()).await?;
-    Ok(pages.told("a page not there"))
+    pages.request(CALLERS, HOUR, |_| "/nowhere".to_owned()).await?;
+    Ok(pages.print_row("missing page"))
 }
 
-/// The server hangs, and nobody waits for it: all get the old page, until the new one is there.
-async fn hanging(site: &Site) -> Result<Tally, Box<dyn Error>> {
+/// The server hangs, and no caller waits for it: all get the stale page until a background refresh has finished.
+async fn hanging_server(site: &Site) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder().stale_while_revalidate(HOUR), site);
-    pages.ask(1, SHORT, |_| "/pages/1".to_owned()).await?;
+    pages.request(1, SHORT, |_| "/pages/1".to_owned()).await?;
     sleep(SHORT).await;
-    site.be(Mood::Hanging);
-    pages.ask(CALLERS, HOUR, |_| "/pages/1".to_owned()).await?;
-    site.be(Mood::Well);
+    site.set_health(Health::Hanging);
+    pages.request(CALLERS, HOUR, |_| "/pages/1".to_owned()).await?;
+    site.set_health(Health::Good);
     pages.cache.wait_for("/pages/1").await;
-    pages.ask(CALLERS, HOUR, |_| "/pages/1".to_owned()).await?;
-    Ok(pages.told("a server that hangs"))
+    pages.request(CALLERS, HOUR, |_| "/pages/1".to_owned()).await?;
+    Ok(pages.print_row("hanging server"))
 }
 
-/// The server answers with errors: all get the old page, and it is asked no more for a while.
-async fn failing(site: &Site) -> Result<Tally, Box<dyn Error>> {
+/// The server responds with errors: all callers get the stale page, and the error is cached, too.
+async fn failing_server(site: &Site) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder().stale_if_error(HOUR).negative_ttl(HOUR), site);
-    pages.ask(1, SHORT, |_| "/pages/1".to_owned()).await?;
+    pages.request(1, SHORT, |_| "/pages/1".to_owned()).await?;
     sleep(SHORT).await;
-    site.be(Mood::Failing);
-    pages.ask(CALLERS, HOUR, |_| "/pages/1".to_owned()).await?;
-    site.be(Mood::Well);
-    Ok(pages.told("a server that fails"))
+    site.set_health(Health::Failing);
+    pages.request(CALLERS, HOUR, |_| "/pages/1".to_owned()).await?;
+    site.set_health(Health::Good);
+    Ok(pages.print_row("failing server"))
 }
 
-/// A page that is asked for all the time is loaded anew before it dies: the first callers wait, and few after.
-async fn popular(site: &Site) -> Result<Tally, Box<dyn Error>> {
+/// A popular page is refreshed before it expires: callers wait for the first load, and rarely for a later one.
+async fn popular_page(site: &Site) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder().refresh_ahead(1.0), site);
     while pages.requests() < 5 {
-        pages.ask(10, SHORT, |_| "/pages/1".to_owned()).await?;
+        pages.request(10, SHORT, |_| "/pages/1".to_owned()).await?;
         sleep(LATENCY / 5).await;
     }
-    Ok(pages.told("a page always asked"))
+    Ok(pages.print_row("popular page"))
 }
 
-/// Nobody listens any more: who asks for a page that was there gets the old one, who asks for another the error.
-async fn gone(
+/// The server has stopped: callers of a page that was cached get the stale page, callers of another page the error.
+async fn stopped_server(
     site: &Site,
     server: JoinHandle<std::io::Result<()>>,
 ) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder().stale_if_error(HOUR).negative_ttl(HOUR), site);
-    pages.ask(1, SHORT, |_| "/pages/0".to_owned()).await?;
+    pages.request(1, SHORT, |_| "/pages/0".to_owned()).await?;
     sleep(SHORT).await;
-    site.be(Mood::Gone);
+    site.set_health(Health::Stopped);
     server.await??;
-    pages.ask(CALLERS, HOUR, |caller| format!("/pages/{}", caller % 2)).await?;
-    Ok(pages.told("a server that is gone"))
+    pages.request(CALLERS, HOUR, |caller| format!("/pages/{}", caller % 2)).await?;
+    Ok(pages.print_row("stopped server"))
 }
 
-/// A cache of the site's pages, and what came of asking it.
+/// A cache of the site's pages, and a tally of its calls.
 struct Pages {
     cache: Cache<String, Page>,
     site: Site,
@@ -133,7 +133,7 @@ struct Pages {
 
 #[derive(Default)]
 struct Tally {
-    asked: usize,
+    calls: usize,
     requests: usize,
     fresh: usize,
     loaded: usize,
@@ -152,8 +152,8 @@ impl Pages {
         }
     }
 
-    /// Lets so many tasks ask at once, each for the path of its number.
-    async fn ask(
+    /// Spawns `callers` tasks, each of which requests `path` of its number.
+    async fn request(
         &mut self,
         callers: usize,
         ttl: Duration,
@@ -163,9 +163,9 @@ impl Pages {
             .map(|caller| {
                 let (cache, site, path) = (self.cache.clone(), self.site.clone(), path(caller));
                 tokio::spawn(async move {
-                    // It owns what it needs: it may go on when this call has returned.
-                    let wanted = path.clone();
-                    let load = async move || site.load(&wanted).await;
+                    // Owned, because a background refresh may still run after this call has returned.
+                    let page = path.clone();
+                    let load = async move || site.load(&page).await;
                     cache.get_or_try_set_with_freshness(&path, ttl, load).await
                 })
             })
@@ -176,18 +176,18 @@ impl Pages {
         Ok(())
     }
 
-    /// How many requests of this cache have reached the server.
+    /// Returns the number of requests of this cache that have reached the server.
     fn requests(&self) -> usize {
         self.site.requests() - self.requests_before
     }
 
-    /// Prints the line of this cache.
-    fn told(mut self, what: &str) -> Tally {
+    /// Prints the row of this cache.
+    fn print_row(mut self, what: &str) -> Tally {
         self.tally.requests = self.requests();
-        let Tally { asked, requests, fresh, loaded, stale, failed, error } = &self.tally;
-        print!("{what:<22}{asked:>7}{requests:>10}{fresh:>8}{loaded:>8}{stale:>8}{failed:>8}");
+        let Tally { calls, requests, fresh, loaded, stale, failed, error } = &self.tally;
+        print!("{what:<22}{calls:>7}{requests:>10}{fresh:>8}{loaded:>8}{stale:>8}{failed:>8}");
         match error {
-            Some(error) => println!("  {}", root(error.as_ref().as_ref())),
+            Some(error) => println!("  {}", root_cause(error.as_ref().as_ref())),
             None => println!(),
         }
         self.tally
@@ -195,9 +195,9 @@ impl Pages {
 }
 
 impl Tally {
-    fn count(&mut self, answer: Result<(Page, Freshness), Arc<LoadError>>) {
-        self.asked += 1;
-        match answer {
+    fn count(&mut self, result: Result<(Page, Freshness), Arc<LoadError>>) {
+        self.calls += 1;
+        match result {
             Ok((_, Freshness::Fresh)) => self.fresh += 1,
             Ok((_, Freshness::Loaded)) => self.loaded += 1,
             Ok((_, Freshness::Stale)) => self.stale += 1,
@@ -209,7 +209,7 @@ impl Tally {
     }
 }
 
-/// A server, and a client of it.
+/// A server, and a client for it.
 #[derive(Clone)]
 struct Site {
     address: SocketAddr,
@@ -219,45 +219,45 @@ struct Site {
 
 struct Shared {
     requests: AtomicUsize,
-    mood: watch::Sender<Mood>,
+    health: watch::Sender<Health>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Mood {
-    Well,
-    /// It accepts requests and doesn't answer.
+enum Health {
+    Good,
+    /// Accepts requests and never responds.
     Hanging,
     Failing,
-    Gone,
+    Stopped,
 }
 
 impl Site {
     async fn start() -> std::io::Result<(Self, JoinHandle<std::io::Result<()>>)> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let mood = watch::Sender::new(Mood::Well);
-        let mut end = mood.subscribe();
-        let shared = Arc::new(Shared { requests: AtomicUsize::new(0), mood });
-        let app = Router::new().fallback(answer).with_state(shared.clone());
+        let health = watch::Sender::new(Health::Good);
+        let mut end = health.subscribe();
+        let shared = Arc::new(Shared { requests: AtomicUsize::new(0), health });
+        let app = Router::new().fallback(respond).with_state(shared.clone());
         let serve = axum::serve(listener, app).with_graceful_shutdown(async move {
-            let _ = end.wait_for(|mood| *mood == Mood::Gone).await;
+            let _ = end.wait_for(|health| *health == Health::Stopped).await;
         });
         let client = Client::builder(TokioExecutor::new()).build_http();
         Ok((Self { address, client, shared }, tokio::spawn(serve.into_future())))
     }
 
     async fn load(&self, path: &str) -> Result<Page, LoadError> {
-        let answer = self.client.get(format!("http://{}{path}", self.address).parse()?).await?;
-        let status = answer.status();
+        let response = self.client.get(format!("http://{}{path}", self.address).parse()?).await?;
+        let status = response.status();
         if !status.is_success() {
             return Err(format!("{path}: {status}").into());
         }
-        let text = answer.into_body().collect().await?.to_bytes();
+        let text = response.into_body().collect().await?.to_bytes();
         Ok(str::from_utf8(&text)?.into())
     }
 
-    fn be(&self, mood: Mood) {
-        self.shared.mood.send_replace(mood);
+    fn set_health(&self, health: Health) {
+        self.shared.health.send_replace(health);
     }
 
     fn requests(&self) -> usize {
@@ -265,19 +265,19 @@ impl Site {
     }
 }
 
-async fn answer(State(server): State<Arc<Shared>>, uri: Uri) -> Result<String, StatusCode> {
+async fn respond(State(server): State<Arc<Shared>>, uri: Uri) -> Result<String, StatusCode> {
     let number = server.requests.fetch_add(1, Relaxed) + 1;
     sleep(LATENCY).await;
-    let mut mood = server.mood.subscribe();
-    match mood.wait_for(|mood| *mood != Mood::Hanging).await.as_deref() {
-        Ok(Mood::Failing) | Err(_) => Err(StatusCode::SERVICE_UNAVAILABLE),
-        Ok(_) if uri.path().starts_with("/pages/") => Ok(format!("answer {number}")),
+    let mut health = server.health.subscribe();
+    match health.wait_for(|health| *health != Health::Hanging).await.as_deref() {
+        Ok(Health::Failing) | Err(_) => Err(StatusCode::SERVICE_UNAVAILABLE),
+        Ok(_) if uri.path().starts_with("/pages/") => Ok(format!("response {number}")),
         Ok(_) => Err(StatusCode::NOT_FOUND),
     }
 }
 
-/// What is at the bottom of an error.
-fn root<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+/// Returns the last error in the chain of sources.
+fn root_cause<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     while let Some(source) = error.source() {
         error = source;
     }

@@ -1,8 +1,8 @@
-//! Logins that are not completed in time are cleaned up by two workers. One is killed in mid-work, and what
-//! it was at is handled by the other.
+//! Two workers clean up logins that were not completed in time. One worker is killed during its work, and the other
+//! handles the same login again.
 //!
-//! `start_paused` makes Tokio's clock jump where it would wait: the minute takes no time, and every figure
-//! is exact.
+//! `start_paused` makes Tokio's clock jump to the next timer instead of waiting. The minute takes no time, and every
+//! printed time is exact.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use fleeting::TimeoutDict;
 
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
 const WORK: Duration = Duration::from_secs(2);
-/// Longer than the work takes. A worker that hangs holds a login no longer than this.
+/// Longer than the work takes. A worker that hangs blocks a login for at most this long.
 const LEASE: Duration = Duration::from_secs(10);
 
 type Logins = TimeoutDict<&'static str, u32>;
@@ -41,12 +41,12 @@ async fn main() {
 
 async fn work(name: &str, logins: Logins, start: Instant) {
     loop {
-        // Waits until a login is due. The claim is given back where this task dies with it.
+        // Waits until a login is due. If this task is aborted, the claim is dropped and the login becomes due again.
         let login = logins.next_claim(LEASE).await;
         let user = login.key();
-        println!("{:2} s: {name} begins with {user}", start.elapsed().as_secs());
+        println!("{:2} s: {name} starts {user}", start.elapsed().as_secs());
         sleep(WORK).await;
-        println!("{:2} s: {name} has handled {user}", start.elapsed().as_secs());
+        println!("{:2} s: {name} finishes {user}", start.elapsed().as_secs());
         login.ack().await;
     }
 }

@@ -1,4 +1,5 @@
-//! From pyttl's TTLDict: each of its calls in a comment, ours below. "But" marks what differs.
+//! Migration from pyttl's TTLDict: each of its calls in a comment, and below it the call of this crate. "But" marks the
+//! difference.
 
 use std::time::Duration;
 
@@ -14,32 +15,32 @@ async fn main() {
     let d = Cache::new();
     // d.setex('a', 60, 1)
     d.set_ex("a", 1, MINUTE).await;
-    // d['b'] = 2    without a TTL, there as here
+    // d['b'] = 2    without a TTL, in both
     d.set("b", 2).await;
-    // d['a']    but a KeyError where it is gone
+    // d['a']    but a KeyError if it is missing
     assert_eq!(d.get("a").await, Some(1));
     // d.ttl('a'), d.ttl('b'), d.ttl('c')    60.0, -1, but a KeyError
     assert_eq!(d.ttl("a").await, Ttl::Remaining(MINUTE));
     assert_eq!([d.ttl("b").await.as_secs(), d.ttl("c").await.as_secs()], [-1, -2]);
-    // d.expire('a', 120)    but it revives the dead, and a KeyError where nothing is
+    // d.expire('a', 120)    but it also revives expired entries, and raises a KeyError if there is no entry
     assert!(d.expire("a", 2 * MINUTE).await && !d.expire("c", MINUTE).await);
     // d.expire('a', 60, now=time.time() + 60)
     assert!(d.expire_at("a", Instant::now() + 2 * MINUTE).await);
-    // d.setdefault('a', 3)    but afterwards 'a' lives for ever
+    // d.setdefault('a', 3)    but afterwards 'a' is persistent
     assert!(!d.set_nx("a", 3, None).await);
-    // d.setex('dead', -1, 1); 'dead' in d    but True
-    d.set_ex("dead", 1, Duration::ZERO).await;
-    assert!(!d.contains_key("dead").await);
-    // len(d), list(d)    but whoever breaks out of a loop over `d` keeps it locked
+    // d.setex('expired', -1, 1); 'expired' in d    but True
+    d.set_ex("expired", 1, Duration::ZERO).await;
+    assert!(!d.contains_key("expired").await);
+    // len(d), list(d)    but a loop over `d` that ends early leaves it locked
     assert_eq!((d.live_len(), d.keys().count()), (2, 2));
-    // del d['b']    but a KeyError where it is gone
+    // del d['b']    but a KeyError if it is missing
     assert_eq!(d.remove("b").await, Some(2));
-    // d.ttl('a', now=time.time() + 120)    but it deletes 'a', now
+    // d.ttl('a', now=time.time() + 120)    but it deletes 'a' now
     advance(2 * MINUTE).await;
     assert_eq!(d.ttl("a").await, Ttl::Missing);
 
-    // What it was made for: the keys that live are the requests of the last minute.
-    // `replay` does it for many clients at once.
+    // The purpose of pyttl: the live keys are the requests of the last minute. The example `replay` does this for many
+    // clients at once.
     let requests = Cache::new();
     for number in 0..8 {
         // allowed = len(d) < 3
@@ -48,7 +49,7 @@ async fn main() {
             // d.setex(number, 60, None)
             requests.set_ex(number, (), MINUTE).await;
         }
-        println!("at {:>3} s: {}", number * 15, if allowed { "go on" } else { "too many" });
+        println!("at {:>3} s: {}", number * 15, if allowed { "allowed" } else { "denied" });
         assert_eq!(allowed, number % 4 < 3);
         advance(MINUTE / 4).await;
     }

@@ -1,12 +1,12 @@
-//! What caches and limiters tell, in OpenTelemetry.
+//! Metrics of caches and limiters, exported to OpenTelemetry.
 //!
 //! ```text
 //! cargo run --example opentelemetry
 //! ```
 //!
-//! The figures go to the `metrics` facade, whose recorder hands them to a meter of OpenTelemetry. A program gives its
-//! provider a reader that sends them on (`opentelemetry_otlp`); this one has a reader that keeps them, and prints the
-//! sums.
+//! The metrics go to the `metrics` facade, whose recorder forwards them to an OpenTelemetry meter. A real program gives
+//! its meter provider an exporter that sends them over the network (`opentelemetry_otlp`). The exporter of this example
+//! keeps them in memory, and the program prints the sums.
 
 use std::{error::Error, time::Duration};
 
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let _ = logins.check("ada").await;
     }
 
-    // By itself all is told twice a second.
+    // Not needed in a program that keeps running: metrics are published twice per second.
     fleeting::publish_metrics();
     provider.force_flush()?;
     if let Some(metrics) = exporter.get_finished_metrics()?.last() {

@@ -1,7 +1,7 @@
-//! How busy this machine was in the last two minutes: load averages and page faults, as Linux tells them.
+//! Load average and page faults of this machine over the last two minutes, as reported by Linux.
 //!
-//! The example of the article "Time Expired Sets Using Redis", without Redis: samples are pushed, and what
-//! is older than two minutes is gone. `cargo run --example server_stats -- 5` watches for 5 seconds.
+//! The example of the article "Time Expired Sets Using Redis", without Redis: samples are pushed to an `ExpiringSet`,
+//! and samples older than two minutes expire. `cargo run --example server_stats -- 5` samples for 5 seconds.
 
 use std::{error::Error, fs::read_to_string, time::Duration};
 
@@ -11,9 +11,9 @@ use tokio::time::{Instant, interval};
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Sample {
     at: Instant,
-    /// The average of the last minute, in hundredths.
+    /// Load average over the last minute, in hundredths.
     load: u32,
-    /// Since the machine was started.
+    /// Page faults since the machine was started.
     faults: u64,
 }
 
@@ -23,7 +23,7 @@ impl Sample {
         let load: f64 = load.split(' ').next().ok_or("/proc/loadavg is empty")?.parse()?;
         let counts = read_to_string("/proc/vmstat")?;
         let faults = counts.lines().find_map(|line| line.strip_prefix("pgfault "));
-        let faults = faults.ok_or("/proc/vmstat counts no page faults")?.parse()?;
+        let faults = faults.ok_or("/proc/vmstat has no pgfault line")?.parse()?;
         Ok(Self { at: Instant::now(), load: (load * 100.0).round() as u32, faults })
     }
 }
@@ -42,11 +42,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let loads = samples.iter().map(|sample| f64::from(sample.load) / 100.0);
     let (mean, max) =
         (loads.clone().sum::<f64>() / samples.len() as f64, loads.fold(0.0, f64::max));
-    println!("{} samples of the last two minutes", samples.len());
+    println!("{} samples in the last two minutes", samples.len());
     println!("load: {mean:.2} on average, {max:.2} at most");
     if let [first, .., last] = &samples[..] {
         let faults = (last.faults - first.faults) as f64 / (last.at - first.at).as_secs_f64();
-        println!("page faults: {faults:.0} a second");
+        println!("page faults: {faults:.0} per second");
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
-"""Takes what `service --spool DIR` has written, with the Python package dirq: spool_worker.py DIR [--once]
+"""Processes the expired sessions that `service --spool DIR` writes, with the Python package dirq.
 
-Any number may work at once. What is no event is told of once, and stays.
+Usage: spool_worker.py DIR [--once]
+
+Any number of workers may run at the same time. An element that is not an event is reported once on stderr, and kept.
 """
 
 import errno
@@ -11,20 +13,20 @@ import time
 from dirq.QueueSimple import QueueSimple
 
 queue = QueueSimple(sys.argv[1])
-told = set()
+reported = set()
 
 
 def work(name):
-    """Prints one event, and removes it from the queue."""
+    """Prints one event and removes it from the queue."""
     if not queue.lock(name):
         return
     try:
         event = json.loads(queue.get(name))
         line = "%s %s %s" % (event["meta"]["cause"], event["key"], json.dumps(event["value"]))
     except (ValueError, KeyError, TypeError) as error:
-        if name not in told:
-            told.add(name)
-            print("%s is no event: %s" % (name, error), file=sys.stderr, flush=True)
+        if name not in reported:
+            reported.add(name)
+            print("%s is not an event: %s" % (name, error), file=sys.stderr, flush=True)
         queue.unlock(name, permissive=True)
         return
     print(line, flush=True)
@@ -32,11 +34,11 @@ def work(name):
 
 
 def step(call, *args):
-    """What a call returns; None where another worker was quicker, who removed an element or a directory."""
+    """Returns the result of a call, or None if another worker has removed its element or directory."""
     try:
         return call(*args)
     except OSError as error:
-        # What the package raises in its own words has no number.
+        # The package also raises OSError without an errno, for failures that it detects itself.
         if error.errno not in (errno.ENOENT, None):
             raise
         return None

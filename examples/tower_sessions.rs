@@ -1,10 +1,11 @@
-//! A store for tower-sessions: its sessions in a cache, which has a bound, lets each leave when it ends, and tells of it.
+//! A session store for tower-sessions, backed by a cache: bounded, sessions end on time, and their end is an event.
 //!
 //! ```text
 //! cargo run --example tower_sessions
 //! ```
 //!
-//! It asks its own service. Tokio's clock is paused, so that half an hour without a request takes no time.
+//! The program sends requests to its own service. Tokio's clock is paused, so half an hour without a request takes no
+//! time.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -29,22 +30,22 @@ use tower_sessions::{
 
 use fleeting::{Cache, Event};
 
-/// Where tower-sessions keeps its sessions. A `fleeting::redis::Cache` has the same verbs, for many instances.
+/// Session store of tower-sessions. A `fleeting::redis::Cache` has the same methods, and is shared by many instances.
 #[derive(Clone, Debug)]
 struct Store(Cache<Id, Record>);
 
 #[async_trait]
 impl SessionStore for Store {
     async fn create(&self, record: &mut Record) -> session_store::Result<()> {
-        // Where somebody has drawn this id before, another is drawn.
-        while !self.0.set_nx(record.id, record.clone(), Some(left(record))).await {
+        // Another session may have drawn the same id; if so, draw again.
+        while !self.0.set_nx(record.id, record.clone(), Some(remaining_ttl(record))).await {
             record.id = Id::default();
         }
         Ok(())
     }
 
     async fn save(&self, record: &Record) -> session_store::Result<()> {
-        self.0.set_ex(record.id, record.clone(), left(record)).await;
+        self.0.set_ex(record.id, record.clone(), remaining_ttl(record)).await;
         Ok(())
     }
 
@@ -58,12 +59,12 @@ impl SessionStore for Store {
     }
 }
 
-/// How long it may live, by the wall clock, which is that of cookies.
-fn left(record: &Record) -> Duration {
+/// Returns the time until the session's expiry date. Both are wall-clock times, as cookies have them.
+fn remaining_ttl(record: &Record) -> Duration {
     (record.expiry_date - OffsetDateTime::now_utc()).try_into().unwrap_or_default()
 }
 
-/// Counts how often a visitor has come.
+/// Counts the visits of a session.
 async fn visit(session: Session) -> Result<String, StatusCode> {
     let failed = |_| StatusCode::INTERNAL_SERVER_ERROR;
     let visits = session.get::<u64>("visits").await.map_err(failed)?.unwrap_or_default() + 1;
@@ -73,10 +74,10 @@ async fn visit(session: Session) -> Result<String, StatusCode> {
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Bounded: who comes without a cookie each time fills no memory.
+    // Bounded: clients that never send their cookie, and so create a session per request, cannot fill the memory.
     let sessions = Cache::builder().name("sessions").max_entries(100_000).build();
     sessions.on_expired(async |gone: Arc<Event<Id, Record>>| {
-        println!("a session ends after {} visits", gone.value.data["visits"]);
+        println!("session expired after {} visits", gone.value.data["visits"]);
     });
     let layer = SessionManagerLayer::new(Store(sessions.clone()))
         .with_expiry(Expiry::OnInactivity(time::Duration::minutes(30)));
@@ -87,11 +88,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         sleep(Duration::from_secs(60 * minutes)).await;
         ask(&app, &mut cookie).await?;
     }
-    println!("{} session is here", sessions.live_len());
+    println!("live sessions: {}", sessions.live_len());
     Ok(())
 }
 
-/// As a browser does, with the cookie that it was given last.
+/// Sends a request with the last cookie received, as a browser does.
 async fn ask(app: &Router, cookie: &mut Option<HeaderValue>) -> Result<(), Box<dyn Error>> {
     let mut request = Request::new(Body::empty());
     if let Some(cookie) = cookie {

@@ -1,8 +1,9 @@
-//! Directory queues beside the Python package dirq: `cargo bench --features dirq --bench dirq` writes docs/dirq.md.
+//! Directory queues compared with the Python package dirq: `cargo bench --features dirq --bench dirq` writes
+//! docs/dirq.md.
 //!
-//! It needs that package, in the venv of `scripts/python.sh` or in the Python that FLEETING_DIRQ_PYTHON names.
-//! Every figure is the median of rounds in which both take turns in one directory, on one machine in one run: the
-//! ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//! The package must be in the venv of `scripts/python.sh`, or available to the Python named by FLEETING_DIRQ_PYTHON.
+//! Every number is the median of rounds in which both take turns in one directory, on one machine in one run; only the
+//! ratios are comparable between machines. `FLEETING_QUICK=1` makes the run short, and writes nothing.
 
 mod calls;
 
@@ -21,13 +22,13 @@ use tokio::runtime::Runtime;
 
 const BODY: [u8; 200] = [b'x'; 200];
 
-/// Elements a round.
+/// Elements per round.
 const COUNT: usize = 2_000;
 
-/// Elements in the queue that is counted.
+/// Elements in the queue for `count`.
 const MANY: usize = 20_000;
 
-/// Elements a round that are synced.
+/// Elements per round of synced adds.
 const SYNCED: usize = 200;
 
 fn main() {
@@ -37,8 +38,8 @@ fn main() {
         true => tempfile::tempdir_in("/dev/shm"),
         false => tempfile::tempdir(),
     };
-    let folder = folder.expect("a folder");
-    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let folder = folder.expect("a temporary directory");
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
     let mut bench = Bench {
         folder: folder.path().to_owned(),
         python: Python::start(),
@@ -50,35 +51,39 @@ fn main() {
         rounds,
     };
     let mut page = String::from(
-        "# Directory queues beside the Python package\n\n\
-         Made by `cargo bench --features dirq --bench dirq`: medians of rounds in which both take turns, in one directory, on one \
-         machine in one run. What counts is the ratio. Bodies of 200 bytes, one process, one call after another; \
-         elements a second.\n\n\
+        "# Directory queues compared with the Python package\n\n\
+         Made by `cargo bench --features dirq --bench dirq`: medians of rounds in which both take turns, in one \
+         directory, on one machine in one run. Only the ratios are comparable between machines. Bodies of 200 bytes, \
+         one process, one call after another, unless noted otherwise.\n\n\
          ## In memory\n\n\
-         On Linux' tmpfs, what is about one element is done in place: `add`, `lock`, `get`, `remove`, `dequeue`, \
-         `ack`, and to go on with what `names` and `locked` have listed. Each list, `add_many` and `count` is one \
-         trip to a thread for blocking work. `add_many` shows no element before all are written.\n\n",
+         On Linux' tmpfs, operations on one element run in place: `add`, `lock`, `get`, `remove`, `dequeue`, `ack`, \
+         and the next element of `names` and `locked` after their directory has been listed. Each directory listing, \
+         `add_many` and `count` runs on a thread for blocking work. `add_many` makes no element visible before all are \
+         written.\n\n",
     );
     let memory = bench.folder.clone();
     page += &bench.simple("Simple queues", &memory);
     page += &bench.normal("Normal queues", &memory);
     page += &bench.counts();
-    page += "\n## On a disk that is quick\n\n\
-             On ext4 in an image that is in memory: all that a disk's file system costs, but for the disk. As on any \
-             disk, each call is made by a thread that may wait, so that a disk that is slow stops no other task. Where \
-             calls follow each other closely, that thread stays awake for the next, and who calls looks out for its \
-             end: neither has to be woken. `locked` locks up to 64 elements a call.\n\n";
+    page += "\n## On a quick disk\n\n\
+             On ext4 in an image in memory: the costs of a disk's file system without the disk. As on any disk, each \
+             call runs on a thread for blocking work, so that a slow disk blocks no other task. If calls follow each \
+             other closely, that thread spins for the next call and the caller spins for the result, so that neither \
+             has to be woken. `locked` locks up to 64 elements per call.\n\n";
     bench.rounds = bench.rounds.min(15);
     match Image::mount(&memory) {
         Ok(image) => page += &bench.disk(&image.folder),
-        Err(why) => writeln!(page, "Not measured: {why}.\n").expect("a string takes all"),
+        Err(why) => {
+            writeln!(page, "Not measured: {why}.\n").expect("writing to a String cannot fail")
+        }
     }
     writeln!(
         page,
-        "## On this machine's disk\n\nOn {}. It is shared, and slowed down after each burst: a rough picture.\n",
+        "## On this machine's disk\n\nOn {}. The disk is shared, and throttled after each burst, so these numbers are \
+         approximate.\n",
         file_system(disk.path())
     )
-    .expect("a string takes all");
+    .expect("writing to a String cannot fail");
     bench.rounds = bench.rounds.min(7);
     page += &bench.disk(disk.path());
     println!("{page}");
@@ -95,79 +100,85 @@ struct Bench {
     rounds: usize,
 }
 
-/// What is measured of both kinds of queues, which are two types with the same calls.
+/// Measures a queue. A macro, because the two kinds of queues are two types with the same methods.
 macro_rules! rounds {
     ($bench:ident, $kind:literal, $path:ident, $queue:ident, $new:expr, $is_whole:expr) => {{
-        let mut figures = [const { Vec::new() }; 10];
+        let mut samples = [const { Vec::new() }; 10];
         for _ in 0..$bench.rounds {
-            figures[0].push($bench.python.seconds(concat!($kind, " add"), &$path));
-            figures[1].push($bench.python.seconds(concat!($kind, " take"), &$path));
-            $bench.time(&mut figures[2], async || {
+            samples[0].push($bench.python.seconds(concat!($kind, " add"), &$path));
+            samples[1].push($bench.python.seconds(concat!($kind, " take"), &$path));
+            $bench.time(&mut samples[2], async || {
                 for _ in 0..COUNT {
-                    $queue.add($new()).await.expect("room");
+                    $queue.add($new()).await.expect("the elements can be added");
                 }
             });
-            $bench.time(&mut figures[3], async || {
+            $bench.time(&mut samples[3], async || {
                 let mut names = $queue.names();
                 while let Some(name) = names.next().await {
                     let name = name.expect("a name");
                     assert!($queue.lock(&name).await.expect("a lock"));
-                    assert!($is_whole(&$queue.get(&name).await.expect("it is locked")));
-                    $queue.remove(&name).await.expect("it is locked");
+                    assert!($is_whole(&$queue.get(&name).await.expect("the element is locked")));
+                    $queue.remove(&name).await.expect("the element is locked");
                 }
             });
-            $bench.time(&mut figures[4], async || {
+            $bench.time(&mut samples[4], async || {
                 for _ in 0..COUNT / 1_000 {
-                    $queue.add_many((0..1_000).map(|_| $new())).await.expect("room");
+                    $queue
+                        .add_many((0..1_000).map(|_| $new()))
+                        .await
+                        .expect("the elements can be added");
                 }
             });
-            $bench.time(&mut figures[5], async || {
+            $bench.time(&mut samples[5], async || {
                 let mut names = $queue.names();
                 while let Some(name) = names.next().await {
                     let taken = $queue.dequeue(&name.expect("a name")).await.expect("a lock");
-                    assert!($is_whole(&taken.expect("it is there")));
+                    assert!($is_whole(&taken.expect("the element exists")));
                 }
             });
-            $bench.time(&mut figures[6], async || {
-                // Eight calls at a time, as from the tasks of a server.
+            $bench.time(&mut samples[6], async || {
+                // Eight concurrent calls, as by the tasks of a server.
                 stream::iter(0..COUNT)
                     .map(|_| $queue.add($new()))
                     .buffer_unordered(8)
                     .try_for_each(async |_| Ok(()))
                     .await
-                    .expect("room");
+                    .expect("the elements can be added");
             });
-            $bench.time(&mut figures[7], async || {
+            $bench.time(&mut samples[7], async || {
                 let mut locks = $queue.locked();
                 while let Some(lock) = locks.next().await {
                     let lock = lock.expect("a lock");
                     assert!($is_whole(lock.value()));
-                    lock.ack().await.expect("it is locked");
+                    lock.ack().await.expect("the element is locked");
                 }
             });
-            $bench.time(&mut figures[4], async || {
+            $bench.time(&mut samples[4], async || {
                 for _ in 0..COUNT / 1_000 {
-                    $queue.add_many((0..1_000).map(|_| $new())).await.expect("room");
+                    $queue
+                        .add_many((0..1_000).map(|_| $new()))
+                        .await
+                        .expect("the elements can be added");
                 }
             });
-            $bench.time(&mut figures[8], async || take_chunks($queue.locked()).await);
+            $bench.time(&mut samples[8], async || take_chunks($queue.locked()).await);
             let names: Vec<_> = $bench.runtime.block_on(async {
                 let names = $queue.add_many((0..COUNT).map(|_| $new())).await;
-                names.expect("room")
+                names.expect("the elements can be added")
             });
-            $bench.time(&mut figures[9], async || {
+            $bench.time(&mut samples[9], async || {
                 stream::iter(&names)
                     .map(|name| $queue.dequeue(name))
                     .buffer_unordered(8)
                     .try_for_each(async |taken| {
-                        assert!($is_whole(&taken.expect("it is there")));
+                        assert!($is_whole(&taken.expect("the element exists")));
                         Ok(())
                     })
                     .await
                     .expect("locks");
             });
         }
-        figures
+        samples
     }};
 }
 
@@ -197,43 +208,43 @@ impl Bench {
         simple + &normal + &self.synced(folder) + &calls
     }
 
-    /// What survives a crash of the machine.
+    /// Measures adds that survive a crash of the machine.
     fn synced(&mut self, folder: &Path) -> String {
         let path = folder.join("synced");
         let queue = QueueSimple::builder(&path).sync(true).open();
         let queue = self.runtime.block_on(queue).expect("a queue");
-        let mut figures = [const { Vec::new() }; 5];
+        let mut samples = [const { Vec::new() }; 5];
         for _ in 0..self.rounds {
-            figures[0].push(self.python.seconds("simple sync", &path));
+            samples[0].push(self.python.seconds("simple sync", &path));
             for (index, callers) in [(1, 1), (2, 8), (3, 64)] {
-                self.time(&mut figures[index], async || {
+                self.time(&mut samples[index], async || {
                     stream::iter(0..SYNCED)
                         .map(|_| queue.add(BODY))
                         .buffer_unordered(callers)
                         .try_for_each(async |_| Ok(()))
                         .await
-                        .expect("room");
+                        .expect("the elements can be added");
                 });
             }
-            self.time(&mut figures[4], async || {
-                queue.add_many([BODY; SYNCED]).await.expect("room");
+            self.time(&mut samples[4], async || {
+                queue.add_many([BODY; SYNCED]).await.expect("the elements can be added");
             });
             self.runtime.block_on(take_chunks(queue.locked()));
         }
-        let figures = figures.map(|figures| SYNCED as f64 / median(figures));
+        let samples = samples.map(|samples| SYNCED as f64 / median(samples));
         let names = [
             "Python: `add`, and `fsync` of the file",
             "`add`, with the file and its directory synced",
-            "the same, eight calls at a time",
-            "the same, 64 calls at a time",
+            "the same, eight concurrent calls",
+            "the same, 64 concurrent calls",
             "`add_many` of 200",
         ];
         let mut page = String::from(
-            "### Synced adds to a simple queue\n\n| | elements a second | to Python's |\n| --- | --- | --- |\n",
+            "### Synced adds to a simple queue\n\n| | elements/s | relative to Python |\n| --- | --- | --- |\n",
         );
-        for (name, figure) in names.iter().zip(figures) {
-            writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / figures[0])
-                .expect("a string takes all");
+        for (name, value) in names.iter().zip(samples) {
+            writeln!(page, "| {name} | {value:.0} | {:.2} |", value / samples[0])
+                .expect("writing to a String cannot fail");
         }
         page + "\n"
     }
@@ -243,62 +254,62 @@ impl Bench {
         let queue = self.runtime.block_on(QueueSimple::open(&path)).expect("a queue");
         self.runtime.block_on(async {
             for _ in 0..MANY / 1_000 {
-                queue.add_many([BODY; 1_000]).await.expect("room");
+                queue.add_many([BODY; 1_000]).await.expect("the elements can be added");
             }
         });
-        let mut figures = [const { Vec::new() }; 2];
+        let mut samples = [const { Vec::new() }; 2];
         for _ in 0..self.rounds {
-            figures[0].push(self.python.seconds("simple count", &path));
-            self.time(&mut figures[1], async || {
+            samples[0].push(self.python.seconds("simple count", &path));
+            self.time(&mut samples[1], async || {
                 assert_eq!(queue.count().await.expect("a count"), MANY as u64);
             });
         }
-        let [python, ours] = figures.map(|figures| median(figures) * 1e3);
+        let [python, ours] = samples.map(|samples| median(samples) * 1e3);
         format!(
-            "### A count of {MANY} elements of a simple queue\n\n| | ms |\n| --- | --- |\n\
+            "### Counting {MANY} elements of a simple queue\n\n| | ms |\n| --- | --- |\n\
              | Python | {python:.2} |\n| `count` | {ours:.2} |\n"
         )
     }
 
-    fn time(&self, figures: &mut Vec<f64>, work: impl AsyncFnOnce()) {
+    fn time(&self, samples: &mut Vec<f64>, work: impl AsyncFnOnce()) {
         let start = Instant::now();
         self.runtime.block_on(work());
-        figures.push(start.elapsed().as_secs_f64());
+        samples.push(start.elapsed().as_secs_f64());
     }
 }
 
-fn table(title: &str, figures: [Vec<f64>; 10]) -> String {
+fn table(title: &str, samples: [Vec<f64>; 10]) -> String {
     let [py_add, py_take, add, take, add_many, dequeue, add_8, locked, chunks, dequeue_8] =
-        figures.map(|figures| COUNT as f64 / median(figures));
+        samples.map(|samples| COUNT as f64 / median(samples));
     let mut page = format!(
-        "### {title}\n\n| | elements a second | to Python's | to `add` |\n| --- | --- | --- | --- |\n"
+        "### {title}\n\n| | elements/s | relative to Python | relative to `add` |\n| --- | --- | --- | --- |\n"
     );
-    for (name, figure) in [
+    for (name, value) in [
         ("Python: `add`", py_add),
         ("`add`", add),
-        ("`add`, eight calls at a time", add_8),
+        ("`add`, eight concurrent calls", add_8),
         ("`add_many` of 1,000", add_many),
     ] {
-        let (to_python, to_add) = (figure / py_add, figure / add);
-        writeln!(page, "| {name} | {figure:.0} | {to_python:.2} | {to_add:.2} |")
-            .expect("a string takes all");
+        let (to_python, to_add) = (value / py_add, value / add);
+        writeln!(page, "| {name} | {value:.0} | {to_python:.2} | {to_add:.2} |")
+            .expect("writing to a String cannot fail");
     }
-    page += "\n| | elements a second | to Python's |\n| --- | --- | --- |\n";
-    for (name, figure) in [
+    page += "\n| | elements/s | relative to Python |\n| --- | --- | --- |\n";
+    for (name, value) in [
         ("Python: `lock`, `get`, `remove`", py_take),
         ("`lock`, `get`, `remove`", take),
         ("`dequeue`", dequeue),
-        ("`dequeue`, eight calls at a time", dequeue_8),
+        ("`dequeue`, eight concurrent calls", dequeue_8),
         ("`locked`, `ack`", locked),
         ("`locked` in chunks, `ack_all`", chunks),
     ] {
-        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / py_take)
-            .expect("a string takes all");
+        writeln!(page, "| {name} | {value:.0} | {:.2} |", value / py_take)
+            .expect("writing to a String cannot fail");
     }
     page + "\n"
 }
 
-/// A file system of a disk, in memory.
+/// An ext4 file system in an image in memory.
 struct Image {
     folder: PathBuf,
 }
@@ -306,15 +317,15 @@ struct Image {
 impl Image {
     fn mount(memory: &Path) -> Result<Self, String> {
         let (image, folder) = (memory.join("image"), memory.join("mounted"));
-        fs::create_dir(&folder).expect("a folder can be made");
-        let file = fs::File::create(&image).expect("a file can be made");
-        file.set_len(1 << 30).expect("it takes no room until it is written");
+        fs::create_dir(&folder).expect("the directory can be created");
+        let file = fs::File::create(&image).expect("the file can be created");
+        file.set_len(1 << 30).expect("the sparse file can be extended");
         let run = |program: &str, args: &[&str], paths: &[&Path]| {
             let output = Command::new(program).args(args).args(paths).output();
-            let output = output.map_err(|error| format!("{program} can't be run ({error})"))?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().next().unwrap_or_default().to_owned();
-            output.status.success().then_some(()).ok_or_else(|| format!("{program}: {said}"))
+            let output = output.map_err(|error| format!("cannot run {program} ({error})"))?;
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let stderr = stderr.lines().next().unwrap_or_default().to_owned();
+            output.status.success().then_some(()).ok_or_else(|| format!("{program}: {stderr}"))
         };
         run("mkfs.ext4", &["-q", "-F"], &[&image])?;
         run("mount", &["-o", "loop"], &[&image, &folder])?;
@@ -328,7 +339,7 @@ impl Drop for Image {
     }
 }
 
-/// The name of the file system at `path`.
+/// Returns the type of the file system at `path`.
 fn file_system(path: &Path) -> String {
     let output = Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output();
     let named = output.ok().filter(|output| output.status.success());
@@ -341,11 +352,11 @@ async fn take_chunks<T: Send + 'static>(locks: Walk<Lock<T>>) {
     let mut chunks = locks.ready_chunks(64);
     while let Some(chunk) = chunks.next().await {
         let locks: Vec<_> = chunk.into_iter().collect::<Result<_, _>>().expect("locks");
-        Lock::ack_all(locks).await.expect("they are locked");
+        Lock::ack_all(locks).await.expect("the elements are locked");
     }
 }
 
-/// A Python that does one thing a line of its stdin, and prints how many seconds that took.
+/// A Python process that performs one task per line of stdin, and prints its duration in seconds.
 struct Python {
     child: Child,
     stdin: ChildStdin,
@@ -399,18 +410,18 @@ impl Python {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("{} can't be run: {error}; scripts/python.sh makes it", python.display())
+                panic!("cannot run {}: {error}; create it by scripts/python.sh", python.display())
             });
-        let stdin = child.stdin.take().expect("it is piped");
-        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let stdin = child.stdin.take().expect("a pipe");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         Self { child, stdin, stdout }
     }
 
     fn seconds(&mut self, work: &str, path: &Path) -> f64 {
-        writeln!(self.stdin, "{work} {}", path.display()).expect("Python listens");
+        writeln!(self.stdin, "{work} {}", path.display()).expect("Python reads its stdin");
         let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("Python answers");
-        line.trim().parse().expect("Python says a number")
+        self.stdout.read_line(&mut line).expect("Python prints a line");
+        line.trim().parse().expect("the line is a number")
     }
 }
 
@@ -421,7 +432,7 @@ impl Drop for Python {
     }
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

@@ -1,4 +1,4 @@
-//! Caches that are full: hits, one in and one out, and what is asked for mostly.
+//! Full caches: hits, sets that evict an entry, and a mix of 95 lookups to 5 writes.
 
 use std::{
     hint::black_box,
@@ -12,25 +12,25 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
+    candidates::{Bare, Candidate, Fleeting, Value},
     head, median,
     ops::{Keys, TTL, keys, rounds, uniform, zipf},
     row,
-    subjects::{Bare, Fleeting, Subject, Value},
 };
 
 const NAMES: [&str; 6] =
     ["DashMap", "moka", "moka, LRU", "quick_cache", "fleeting, no bound", "fleeting"];
 
-/// How many keys there are for each that the cache holds, where it is to be full.
-const KEYS_AN_ENTRY: usize = 8;
+/// Number of keys per entry of a full cache.
+const KEYS_PER_ENTRY: usize = 8;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Op {
-    /// All that are asked for are there.
+    /// Lookups of resident keys.
     Hit,
-    /// Each is new, and another leaves for it.
-    Exchange,
-    /// 95 look-ups to 5 writes; what is missed is set.
+    /// Sets of new keys, each of which evicts an entry.
+    Evict,
+    /// 95 lookups to 5 writes; a missing key is set.
     Mixed,
 }
 
@@ -47,96 +47,103 @@ struct Row {
     is_zipf: bool,
 }
 
-/// All rows, or those whose names contain a word of `asked`.
-pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
+/// Returns a table of all rows, or of those whose names contain a word of `selected`.
+pub(crate) async fn table(quick: bool, selected: &[String]) -> String {
     let mut page = String::from(
-        "\n## Full\n\nNanoseconds a call of caches that hold 1 of 8 keys and are full, but for the hits: there all \
-         keys are resident. The floor is a DashMap without a bound that has all it is asked for, so that a write \
-         replaces.\n\n",
+        "\n## Full caches\n\nNanoseconds per call of full caches that hold 1 of 8 keys. In the rows of hits, all keys \
+         are resident. The baseline is a DashMap without a bound that holds all keys, so that each write replaces a \
+         value.\n\n",
     );
     head(&mut page, "", &NAMES);
     let (calls, rounds) = if quick { (20_000, 3) } else { (400_000, rounds()) };
     for entries in [10_000, 1_000_000] {
         let entries = if quick { entries / 10 } else { entries };
-        for Row { name, op, tasks, is_zipf } in rows(entries, asked) {
-            let keys = keys(if op == Op::Hit { entries } else { KEYS_AN_ENTRY * entries });
+        for Row { name, op, tasks, is_zipf } in rows(entries, selected) {
+            let keys = keys(if op == Op::Hit { entries } else { KEYS_PER_ENTRY * entries });
             let spread = if is_zipf { zipf(keys.len(), calls) } else { uniform(keys.len(), calls) };
-            let field = Field::filled(entries, &keys).await;
-            let figures = field.medians(op, &keys, &spread, tasks, rounds).await;
-            eprintln!("{name}: {figures:.0?}");
-            row(&mut page, &name, &figures);
+            let candidates = Candidates::filled(entries, &keys).await;
+            let samples = candidates.medians(op, &keys, &spread, tasks, rounds).await;
+            eprintln!("{name}: {samples:.0?}");
+            row(&mut page, &name, &samples);
         }
     }
-    if asked.is_empty() || asked.iter().any(|word| "full: beside a storm".contains(word)) {
-        page += &beside_a_storm(quick).await;
+    if selected.is_empty() || selected.iter().any(|word| "full: with a writer".contains(word)) {
+        page += &with_a_writer(quick).await;
     }
     page
 }
 
-/// How long a look-up takes while another task writes what is new, one after the other.
-async fn beside_a_storm(quick: bool) -> String {
+/// Returns a table with the durations of lookups while another task writes new keys.
+async fn with_a_writer(quick: bool) -> String {
     let mut page = String::from(
-        "\nA million entries, one task that only writes what is new, and one that only reads: how long its look-ups \
-         take. The last row has nobody who writes.\n\n",
+        "\nDurations of lookups with a million entries, one task that only writes new keys, and one that only reads. \
+         The last row has no writer.\n\n",
     );
     head(&mut page, "", &["p50", "p99", "p99.9", "p99.99", "worst"]);
     let entries = if quick { 10_000 } else { 1_000_000 };
-    let keys = keys(KEYS_AN_ENTRY * entries);
+    let keys = keys(KEYS_PER_ENTRY * entries);
     let cache =
         filled(Fleeting(fleeting::Cache::builder().max_entries(entries).build()), &keys).await;
     let quick_cache = QuickCache(Arc::new(quick_cache::sync::Cache::new(entries)));
     let quick_cache = filled(quick_cache, &keys).await;
     let rows = [
-        ("fleeting", waits(&cache, &keys, quick, true).await),
-        ("quick_cache", waits(&quick_cache, &keys, quick, true).await),
-        ("fleeting, at rest", waits(&cache, &keys, quick, false).await),
+        ("fleeting", lookup_times(&cache, &keys, quick, true).await),
+        ("quick_cache", lookup_times(&quick_cache, &keys, quick, true).await),
+        ("fleeting, without a writer", lookup_times(&cache, &keys, quick, false).await),
     ];
-    for (name, mut waits) in rows {
-        waits.sort_unstable();
-        let at = |share: f64| waits[(share * (waits.len() - 1) as f64) as usize] as f64 / 1e3;
-        let figures = [0.5, 0.99, 0.999, 0.9999, 1.0].map(|share| format!("{:.2} µs", at(share)));
-        page += &format!("| {name} | {} |\n", figures.join(" | "));
+    for (name, mut lookup_times) in rows {
+        lookup_times.sort_unstable();
+        let at = |share: f64| {
+            lookup_times[(share * (lookup_times.len() - 1) as f64) as usize] as f64 / 1e3
+        };
+        let samples = [0.5, 0.99, 0.999, 0.9999, 1.0].map(|share| format!("{:.2} µs", at(share)));
+        page += &format!("| {name} | {} |\n", samples.join(" | "));
     }
     page
 }
 
-async fn waits<S: Subject>(subject: &S, keys: &Keys, quick: bool, storm: bool) -> Vec<u64> {
+async fn lookup_times<S: Candidate>(
+    candidate: &S,
+    keys: &Keys,
+    quick: bool,
+    is_written: bool,
+) -> Vec<u64> {
     let stop = Arc::new(AtomicBool::new(false));
     let writer = tokio::spawn({
-        let (subject, keys, stop) = (subject.clone(), keys.clone(), stop.clone());
+        let (candidate, keys, stop) = (candidate.clone(), keys.clone(), stop.clone());
         async move {
             let value = Arc::new(1);
             for key in keys.iter().cycle() {
-                if !storm || stop.load(Relaxed) {
+                if !is_written || stop.load(Relaxed) {
                     break;
                 }
-                subject.set_ex(key.clone(), value.clone(), TTL).await;
+                candidate.set_ex(key.clone(), value.clone(), TTL).await;
             }
         }
     });
     let calls = uniform(keys.len(), if quick { 20_000 } else { 2_000_000 });
-    let mut waits = Vec::with_capacity(calls.len());
+    let mut lookup_times = Vec::with_capacity(calls.len());
     for &call in calls.iter() {
         let begin = Instant::now();
-        black_box(subject.get(&keys[call as usize]).await);
-        waits.push(begin.elapsed().as_nanos() as u64);
+        black_box(candidate.get(&keys[call as usize]).await);
+        lookup_times.push(begin.elapsed().as_nanos() as u64);
     }
     stop.store(true, Relaxed);
-    writer.await.expect("no subject panics");
-    waits
+    writer.await.expect("no candidate panics");
+    lookup_times
 }
 
-fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
+fn rows(entries: usize, selected: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (op, op_name, is_zipf) in [
         (Op::Hit, "full: get, hits", false),
-        (Op::Exchange, "full: set, one in and one out", false),
+        (Op::Evict, "full: set that evicts an entry", false),
         (Op::Mixed, "full: 95 : 5, Zipf 0.99", true),
     ] {
         for tasks in [1, 2] {
             let plural = if tasks == 1 { "" } else { "s" };
             let name = format!("{op_name}, {entries} entries, {tasks} task{plural}");
-            if asked.is_empty() || asked.iter().any(|word| name.contains(word)) {
+            if selected.is_empty() || selected.iter().any(|word| name.contains(word)) {
                 rows.push(Row { name, op, tasks, is_zipf });
             }
         }
@@ -144,7 +151,7 @@ fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
     rows
 }
 
-struct Field {
+struct Candidates {
     entries: usize,
     bare: Bare,
     moka: Moka,
@@ -154,7 +161,7 @@ struct Field {
     fleeting: Fleeting,
 }
 
-impl Field {
+impl Candidates {
     async fn filled(entries: usize, keys: &Keys) -> Self {
         let moka = |policy| {
             let builder = moka::future::Cache::builder().max_capacity(entries as u64);
@@ -181,38 +188,38 @@ impl Field {
         tasks: usize,
         rounds: usize,
     ) -> Vec<f64> {
-        // The floor has no bound: it is asked for what it has.
+        // The baseline has no bound and holds all keys, so that its writes replace values.
         let within = calls.iter().map(|call| call % self.entries as u32).collect();
-        let mut figures = vec![Vec::new(); NAMES.len()];
+        let mut samples = vec![Vec::new(); NAMES.len()];
         for _ in 0..rounds {
             let round = [
                 run(&self.bare, op, keys, &within, tasks).await,
                 run(&self.moka, op, keys, calls, tasks).await,
                 run(&self.moka_lru, op, keys, calls, tasks).await,
                 run(&self.quick_cache, op, keys, calls, tasks).await,
-                // It would hold all keys in the end.
+                // Without a bound, this cache would grow to all keys.
                 match op {
                     Op::Hit => run(&self.unbounded, op, keys, calls, tasks).await,
                     _ => f64::NAN,
                 },
                 run(&self.fleeting, op, keys, calls, tasks).await,
             ];
-            figures.iter_mut().zip(round).for_each(|(all, figure)| all.push(figure));
+            samples.iter_mut().zip(round).for_each(|(all, value)| all.push(value));
         }
-        figures.into_iter().map(median).collect()
+        samples.into_iter().map(median).collect()
     }
 }
 
-async fn filled<S: Subject>(subject: S, keys: &[String]) -> S {
+async fn filled<S: Candidate>(candidate: S, keys: &[String]) -> S {
     for key in keys {
-        subject.set_ex(key.clone(), Arc::new(1), TTL).await;
+        candidate.set_ex(key.clone(), Arc::new(1), TTL).await;
     }
-    subject
+    candidate
 }
 
-/// Nanoseconds a call.
-async fn run<S: Subject>(
-    subject: &S,
+/// Returns nanoseconds per call.
+async fn run<S: Candidate>(
+    candidate: &S,
     op: Op,
     keys: &Keys,
     calls: &Arc<[u32]>,
@@ -221,28 +228,28 @@ async fn run<S: Subject>(
     let start = Instant::now();
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
-            let (subject, keys, calls) = (subject.clone(), keys.clone(), calls.clone());
+            let (candidate, keys, calls) = (candidate.clone(), keys.clone(), calls.clone());
             tokio::spawn(async move {
                 let value = Arc::new(task as u64);
                 let (before, after) = calls.split_at(task * calls.len() / 3);
                 for (i, &call) in after.iter().chain(before).enumerate() {
                     let key = &keys[call as usize];
-                    let writes = op == Op::Exchange || op == Op::Mixed && i % 20 == 0;
-                    let missed = !writes && black_box(subject.get(key).await).is_none();
+                    let writes = op == Op::Evict || op == Op::Mixed && i % 20 == 0;
+                    let missed = !writes && black_box(candidate.get(key).await).is_none();
                     if writes || missed && op == Op::Mixed {
-                        subject.set_ex(key.clone(), value.clone(), TTL).await;
+                        candidate.set_ex(key.clone(), value.clone(), TTL).await;
                     }
                 }
             })
         })
         .collect();
     for task in tasks {
-        task.await.expect("no subject panics");
+        task.await.expect("no candidate panics");
     }
     start.elapsed().as_nanos() as f64 / calls.len() as f64
 }
 
-impl Subject for Moka {
+impl Candidate for Moka {
     fn new(entries: usize) -> Self {
         Self(moka::future::Cache::new(entries as u64))
     }
@@ -260,7 +267,7 @@ impl Subject for Moka {
     }
 }
 
-impl Subject for QuickCache {
+impl Candidate for QuickCache {
     fn new(entries: usize) -> Self {
         Self(Arc::new(quick_cache::sync::Cache::new(entries)))
     }

@@ -1,17 +1,17 @@
-//! Bytes an entry, counted by the allocator: `cargo bench --bench bytes` writes docs/bytes.md;
-//! `cargo bench --bench bytes -- index` prints what the sweeper's index takes, and no more; `-- bound` what a bound does.
+//! Bytes per entry, counted by the allocator: `cargo bench --bench bytes` writes docs/bytes.md;
+//! `cargo bench --bench bytes -- index` only prints the memory of the sweeper's index, and `-- bound` that of a bound.
 //!
-//! Apart from `peers`: an allocator that counts would slow those figures.
+//! Separate from `peers`, because a counting allocator would slow the calls that are measured there.
 
 #[allow(dead_code)]
-mod subjects;
+mod candidates;
 
 use std::{alloc::System, fmt::Write, sync::Arc, time::Duration};
 
+use candidates::{Bare, ByHand, Candidate, Fleeting, Moka, NAMES, QuickCache, Retainer};
 use cap::Cap;
 use dashmap::DashMap;
 use fleeting::{Cache, Limit, RateLimiter, Window};
-use subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject};
 
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
@@ -34,15 +34,18 @@ fn main() {
         return println!("{bound}");
     }
     let mut page = String::from(
-        "# Bytes an entry\n\n\
-         Made by `cargo bench --bench bytes`: what the allocator gave out for each entry of a 20-byte `String` \
-         key (its 20 bytes included) and an `Arc<u64>` value (its 24 bytes included).\n\n",
+        "# Bytes per entry\n\n\
+         Made by `cargo bench --bench bytes`: allocated bytes per entry with a 20-byte `String` key (its 20 bytes \
+         included) and an `Arc<u64>` value (its 24 bytes included).\n\n",
     );
-    write!(page, "| entries | DashMap<K, (V, u64)> |").expect("a string takes all");
-    NAMES.iter().for_each(|name| write!(page, " {name} |").expect("a string takes all"));
-    write!(page, "\n|{}\n", " --- |".repeat(NAMES.len() + 2)).expect("a string takes all");
+    write!(page, "| entries | DashMap<K, (V, u64)> |").expect("writing to a String cannot fail");
+    NAMES
+        .iter()
+        .for_each(|name| write!(page, " {name} |").expect("writing to a String cannot fail"));
+    write!(page, "\n|{}\n", " --- |".repeat(NAMES.len() + 2))
+        .expect("writing to a String cannot fail");
     for entries in [100_000, 1_000_000, 1_800_000, 10_000_000] {
-        let figures = runtime.block_on(async {
+        let samples = runtime.block_on(async {
             [
                 with_deadline(entries),
                 bytes::<Bare>(entries).await,
@@ -53,20 +56,21 @@ fn main() {
                 bytes::<Fleeting>(entries).await,
             ]
         });
-        write!(page, "| {entries} |").expect("a string takes all");
-        for figure in figures {
-            write!(page, " {figure:.1} |").expect("a string takes all");
+        write!(page, "| {entries} |").expect("writing to a String cannot fail");
+        for value in samples {
+            write!(page, " {value:.1} |").expect("writing to a String cannot fail");
         }
         page.push('\n');
     }
     page += "\n## A key of a rate limiter\n\n\
-             A 20-byte `String` key (its 20 bytes included) of a million, after so many calls within its window.\n\n\
+             Bytes per key of a million 20-byte `String` keys (their 20 bytes included), by the number of calls within \
+             the window.\n\n\
              | calls | Log | Buckets(10) | Gcra |\n| --- | --- | --- | --- |\n";
     for calls in [1, 2, 10] {
-        write!(page, "| {calls} |").expect("a string takes all");
+        write!(page, "| {calls} |").expect("writing to a String cannot fail");
         for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
-            let figure = runtime.block_on(a_key(window, calls));
-            write!(page, " {figure:.1} |").expect("a string takes all");
+            let value = runtime.block_on(a_key(window, calls));
+            write!(page, " {value:.1} |").expect("writing to a String cannot fail");
         }
         page.push('\n');
     }
@@ -76,20 +80,20 @@ fn main() {
     page += &bound;
     println!("{page}");
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
-    std::fs::create_dir_all(docs).expect("docs/ can be made");
+    std::fs::create_dir_all(docs).expect("docs/ can be created");
     std::fs::write(format!("{docs}/bytes.md"), page).expect("docs/bytes.md can be written");
 }
 
-/// What an entry takes beyond its place in a map: what is kept so that a sweep can pass over it.
+/// Returns a table with the memory of the expiry index, by which a sweep skips entries.
 async fn index() -> String {
     let mut page = String::from(
         "## The index of the sweeper\n\n\
-         `u64` keys and values, each with a TTL, spread over an hour; the map has room for a deadline in each entry. The \
-         last column is the difference without what an empty cache takes.\n\n\
-         | entries | DashMap<u64, (u64, u64)> | fleeting | difference | of that for each entry |\n\
+         `u64` keys and values, with deadlines spread over an hour, in bytes per entry. The map has space for a \
+         deadline in each entry. The last column is the difference without the memory of an empty cache.\n\n\
+         | entries | DashMap<u64, (u64, u64)> | fleeting | difference | difference without an empty cache |\n\
          | --- | --- | --- | --- | --- |\n",
     );
-    // What the first cache of a process takes for all.
+    // The first cache of a process also allocates memory that later caches share.
     numbers(0).await;
     let (map, cache) = numbers(0).await;
     let empty = cache - map;
@@ -104,22 +108,22 @@ async fn index() -> String {
             each(cache - map),
             each(cache - map - empty),
         )
-        .expect("a string takes all");
+        .expect("writing to a String cannot fail");
     }
     page
 }
 
-/// What an entry takes of what a bounded cache knows of its entries, and of those that left.
+/// Returns a table with the memory of a bound: data about entries, and about evicted keys.
 async fn bound() -> String {
     let mut page = String::from(
-        "## What a bound takes\n\n\
-         `u64` keys and values. A cache with `max_entries` into which four times as many were written, beside one \
-         without a bound that holds as many; each in bytes an entry.\n\n\
+        "## Memory of a bound\n\n\
+         `u64` keys and values, in bytes per entry. A cache with `max_entries`, into which four times as many entries \
+         were written, is compared with a cache without a bound that holds the same number.\n\n\
          | entries | no bound | bounded | difference |\n| --- | --- | --- | --- |\n",
     );
     for entries in [1_000, 10_000, 100_000, 1_000_000, 1_800_000] {
-        let mut figures = [0.0; 2];
-        for (figure, is_bounded) in figures.iter_mut().zip([false, true]) {
+        let mut samples = [0.0; 2];
+        for (value, is_bounded) in samples.iter_mut().zip([false, true]) {
             let builder = Cache::builder().shards(16);
             let builder = if is_bounded { builder.max_entries(entries) } else { builder };
             let cache: Cache<u64, u64> = builder.build();
@@ -129,18 +133,18 @@ async fn bound() -> String {
                 cache.set(i, i).await;
             }
             assert_eq!(cache.len(), entries);
-            *figure = (MEMORY.allocated() - empty) as f64 / entries as f64;
+            *value = (MEMORY.allocated() - empty) as f64 / entries as f64;
             drop(cache);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        let [free, bounded] = figures;
+        let [free, bounded] = samples;
         writeln!(page, "| {entries} | {free:.1} | {bounded:.1} | {:.1} |", bounded - free)
-            .expect("a string takes all");
+            .expect("writing to a String cannot fail");
     }
     page
 }
 
-/// The bytes of a bare map and of a cache with so many entries.
+/// Returns the bytes of a bare map and of a cache with this number of entries.
 async fn numbers(entries: u64) -> (f64, f64) {
     let before = MEMORY.allocated();
     let map = DashMap::with_hasher_and_shard_amount(foldhash::fast::RandomState::default(), 64);
@@ -156,12 +160,12 @@ async fn numbers(entries: u64) -> (f64, f64) {
     }
     let of_cache = MEMORY.allocated() - before;
     drop(cache);
-    // Its sweeper may hold it a moment longer.
+    // The sweeper may own the store for a moment longer.
     tokio::time::sleep(Duration::from_millis(100)).await;
     (of_map as f64, of_cache as f64)
 }
 
-/// A bare map with room for a deadline of eight bytes: what there is to match.
+/// Returns the bytes of a bare map with space for a deadline of eight bytes: the baseline.
 fn with_deadline(entries: usize) -> f64 {
     let before = MEMORY.allocated();
     let map = DashMap::with_hasher_and_shard_amount(foldhash::fast::RandomState::default(), 64);
@@ -171,14 +175,14 @@ fn with_deadline(entries: usize) -> f64 {
     each(before, entries)
 }
 
-async fn bytes<S: Subject>(entries: usize) -> f64 {
+async fn bytes<S: Candidate>(entries: usize) -> f64 {
     let before = MEMORY.allocated();
-    let subject = S::new(entries);
+    let candidate = S::new(entries);
     for i in 0..entries {
-        subject.set_ex(key(i), Arc::new(1), TTL).await;
+        candidate.set_ex(key(i), Arc::new(1), TTL).await;
     }
-    // What some do later (moka's write buffer) is done by now.
-    subject.sweep_all().await;
+    // Deferred work, such as moka's write buffer, is done by now.
+    candidate.sweep_all().await;
     each(before, entries)
 }
 
@@ -190,14 +194,14 @@ async fn a_key(window: Window, calls: usize) -> f64 {
         RateLimiter::<String>::builder().limit(Limit::per_hour(1_000)).window(window).build();
     for _ in 0..calls {
         for i in 0..KEYS {
-            limiter.check(&key(i)).await.expect("the quota is not spent");
+            limiter.check(&key(i)).await.expect("the quota suffices");
         }
     }
-    let figure = each(before, KEYS);
+    let value = each(before, KEYS);
     drop(limiter);
-    // Its sweeper may hold it a moment longer.
+    // The sweeper may own the store for a moment longer.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    figure
+    value
 }
 
 fn key(i: usize) -> String {

@@ -1,24 +1,26 @@
-//! The same calls from ten thousand to ten million entries: where each bends.
+//! Costs of the same calls from ten thousand to ten million entries.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::{
+    candidates::{Candidate, NAMES},
     head, median,
-    ops::{Field, Op, TTL, keys, uniform},
+    ops::{Candidates, Op, TTL, keys, uniform},
     row,
-    subjects::{NAMES, Subject},
 };
 
-/// One line of the picture: a title, and for each subject the figures at each size.
+/// One panel of the picture: a title, and for each candidate the nanoseconds at each size.
 pub(crate) struct Lines {
     pub(crate) title: &'static str,
     pub(crate) names: Vec<&'static str>,
     pub(crate) sizes: Vec<f64>,
-    /// By subject, then by size.
-    pub(crate) figures: Vec<Vec<f64>>,
+    /// By candidate, then by size.
+    pub(crate) samples: Vec<Vec<f64>>,
 }
+
+const SWEEP: &str = "a sweep with 1 % of the entries expired";
 
 const SWEPT: [&str; 2] = ["retain", "fleeting"];
 
@@ -29,29 +31,30 @@ pub(crate) async fn table(quick: bool) -> (String, Vec<Lines>) {
     let mut lines = vec![
         lines("get", &NAMES, sizes),
         lines("set_ex", &NAMES, sizes),
-        lines("a sweep that finds 1 % dead, an entry", &SWEPT, sizes),
+        lines(SWEEP, &SWEPT, sizes),
     ];
     for &size in sizes {
         let keys = keys(size);
         let calls = uniform(size, calls);
-        let field = Field::filled(&keys).await;
+        let candidates = Candidates::filled(&keys).await;
         for (line, op) in [Op::Get, Op::SetEx].into_iter().enumerate() {
-            let figures = field.medians(op, &keys, &calls, 1, rounds).await;
-            eprintln!("{} at {size}: {figures:.0?}", lines[line].title);
-            push(&mut lines[line], &figures);
+            let samples = candidates.medians(op, &keys, &calls, 1, rounds).await;
+            eprintln!("{} at {size}: {samples:.0?}", lines[line].title);
+            push(&mut lines[line], &samples);
         }
-        drop(field);
-        let figures = sweeps(size, if quick { 1 } else { 3 }).await;
-        eprintln!("sweep at {size}: {figures:.1?}");
-        push(&mut lines[2], &figures);
+        drop(candidates);
+        let samples = sweeps(size, if quick { 1 } else { 3 }).await;
+        eprintln!("sweep at {size}: {samples:.1?}");
+        push(&mut lines[2], &samples);
     }
-    let mut page = String::from("\n## Costs that grow\n");
+    let mut page = String::from("\n## Costs by number of entries\n");
     for line in &lines {
-        page += &format!("\n{}, nanoseconds:\n\n", line.title);
+        let unit = if line.title == SWEEP { "nanoseconds per entry" } else { "nanoseconds" };
+        page += &format!("\n{}, {unit}:\n\n", line.title);
         head(&mut page, "entries", &line.names);
         for (i, size) in line.sizes.iter().enumerate() {
-            let figures: Vec<f64> = line.figures.iter().map(|figures| figures[i]).collect();
-            row(&mut page, &size.to_string(), &figures);
+            let samples: Vec<f64> = line.samples.iter().map(|samples| samples[i]).collect();
+            row(&mut page, &size.to_string(), &samples);
         }
     }
     (page, lines)
@@ -62,20 +65,20 @@ fn lines(title: &'static str, names: &[&'static str], sizes: &[usize]) -> Lines 
         title,
         names: names.to_vec(),
         sizes: sizes.iter().map(|&size| size as f64).collect(),
-        figures: vec![Vec::new(); names.len()],
+        samples: vec![Vec::new(); names.len()],
     }
 }
 
-fn push(line: &mut Lines, figures: &[f64]) {
-    for (all, figure) in line.figures.iter_mut().zip(figures) {
-        all.push(*figure);
+fn push(line: &mut Lines, samples: &[f64]) {
+    for (all, value) in line.samples.iter_mut().zip(samples) {
+        all.push(*value);
     }
 }
 
-/// What it costs to let one in a hundred leave, for each that stays. moka's timers turn about once a
-/// second, so there is nothing of the kind to measure.
+/// Returns the nanoseconds of a sweep that removes one in a hundred entries, per resident entry. moka has no such
+/// sweep: its timers advance about once per second.
 async fn sweeps(size: usize, rounds: usize) -> Vec<f64> {
-    use crate::subjects::{ByHand, Fleeting};
+    use crate::candidates::{ByHand, Fleeting};
     let (mut by_hand, mut fleeting) = (vec![], vec![]);
     for _ in 0..rounds {
         by_hand.push(sweep::<ByHand>(size).await);
@@ -84,15 +87,15 @@ async fn sweeps(size: usize, rounds: usize) -> Vec<f64> {
     vec![median(by_hand), median(fleeting)]
 }
 
-async fn sweep<S: Subject>(size: usize) -> f64 {
-    let subject = S::new(size);
+async fn sweep<S: Candidate>(size: usize) -> f64 {
+    let candidate = S::new(size);
     let short = Duration::from_millis(1);
     for i in 0..size {
         let ttl = if i % 100 == 0 { short } else { TTL };
-        subject.set_ex(format!("key:{i:016}"), Arc::new(1), ttl).await;
+        candidate.set_ex(format!("key:{i:016}"), Arc::new(1), ttl).await;
     }
     tokio::time::sleep(2 * short).await;
     let start = Instant::now();
-    subject.sweep_all().await;
+    candidate.sweep_all().await;
     start.elapsed().as_nanos() as f64 / size as f64
 }

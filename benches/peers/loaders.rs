@@ -1,7 +1,7 @@
-//! What loaders, many keys at once and idle entries cost, beside moka and beside our own `get`:
-//! `cargo bench --bench loaders` prints the table of docs/loaders.md.
+//! Costs of loaders, many keys at once and idle entries, compared with moka and with a plain `get`:
+//! `cargo bench --bench loaders` prints the tables of docs/loaders.md.
 //!
-//! Every figure is the median of rounds in which the subjects take turns. `FLEETING_QUICK=1` makes it short.
+//! Every number is the median of rounds in which all candidates take turns. `FLEETING_QUICK=1` makes the run short.
 
 use std::{
     hint::black_box,
@@ -17,12 +17,12 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::{task::JoinSet, time::Instant};
 
 type Value = Arc<u64>;
-type Ours = Cache<String, Value>;
+type Fleeting = Cache<String, Value>;
 type Moka = moka::future::Cache<String, Value>;
 
 const TTL: Duration = Duration::from_secs(86_400);
 
-/// How many keys are asked for at once.
+/// Number of keys per call of `get_many` and `set_many`.
 const MANY: usize = 100;
 
 struct Sizes {
@@ -44,13 +44,14 @@ fn main() {
         .expect("a runtime");
     runtime.block_on(async {
         println!(
-            "| | `get` | `get_or_set_with` | idle, `get` | idle and TTL, `get` | moka, `get` | moka, `get_with` |"
+            "| | `get` | `get_or_set_with` | `get` with `time_to_idle` | `get` with `time_to_idle` and TTL | moka, \
+             `get` | moka, `get_with` |"
         );
         println!("|{}", " --- |".repeat(7));
         for entries in sizes.entries {
             hits(entries, &sizes).await;
         }
-        println!("\n| | here | moka |\n| --- | --- | --- |");
+        println!("\n| | fleeting | moka |\n| --- | --- | --- |");
         misses(&sizes).await;
         waiters(&sizes).await;
         dogpile().await;
@@ -66,8 +67,8 @@ fn main() {
 
 async fn hits(entries: usize, sizes: &Sizes) {
     let keys: Vec<String> = (0..entries).map(|n| format!("key:{n:016}")).collect();
-    let (plain, idle) = (Ours::new(), Ours::builder().time_to_idle(TTL).build());
-    let both = Ours::builder().time_to_idle(TTL).time_to_live(2 * TTL).build();
+    let (plain, idle) = (Fleeting::new(), Fleeting::builder().time_to_idle(TTL).build());
+    let both = Fleeting::builder().time_to_idle(TTL).time_to_live(2 * TTL).build();
     let moka = Moka::builder().time_to_live(TTL).build();
     for key in &keys {
         plain.set_ex(key.clone(), Arc::new(1), TTL).await;
@@ -77,7 +78,7 @@ async fn hits(entries: usize, sizes: &Sizes) {
     }
     moka.run_pending_tasks().await;
     let calls = random(entries, sizes.calls);
-    let mut figures = vec![Vec::new(); 6];
+    let mut samples = vec![Vec::new(); 6];
     for _ in 0..sizes.rounds {
         let round = [
             timed(&calls, async |n| plain.get(&keys[n]).await.is_some()).await,
@@ -93,22 +94,22 @@ async fn hits(entries: usize, sizes: &Sizes) {
             })
             .await,
         ];
-        figures.iter_mut().zip(round).for_each(|(all, figure)| all.push(figure));
+        samples.iter_mut().zip(round).for_each(|(all, value)| all.push(value));
     }
-    let figures: Vec<f64> = figures.into_iter().map(median).collect();
+    let samples: Vec<f64> = samples.into_iter().map(median).collect();
     let cells: Vec<String> =
-        figures.iter().map(|ns| format!("{ns:.0} ns ({:.2})", ns / figures[0])).collect();
+        samples.iter().map(|ns| format!("{ns:.0} ns ({:.2})", ns / samples[0])).collect();
     println!("| a hit, {entries} entries | {} |", cells.join(" | "));
 }
 
-/// Each key is new, and its loader returns at once.
+/// Measures misses with a loader that returns immediately.
 async fn misses(sizes: &Sizes) {
     let calls = sizes.calls / 4;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let keys: Vec<String> = (0..calls).map(|n| format!("key:{n:016}")).collect();
     let all: Vec<usize> = (0..calls).collect();
     for _ in 0..sizes.rounds {
-        let cache = Ours::new();
+        let cache = Fleeting::new();
         ours.push(
             timed(&all, async |n| {
                 *cache.get_or_set_with(&keys[n], TTL, async || Arc::new(2)).await == 2
@@ -124,14 +125,17 @@ async fn misses(sizes: &Sizes) {
         );
     }
     let (ours, theirs) = (median(ours), median(theirs));
-    println!("| a miss, loaded at once | {ours:.0} ns ({:.2}) | {theirs:.0} ns |", ours / theirs);
+    println!(
+        "| a miss, with an immediate load | {ours:.0} ns ({:.2}) | {theirs:.0} ns |",
+        ours / theirs
+    );
 }
 
-/// From the end of a load until the last of a thousand who wait for it has its value.
+/// Measures the time from the end of a load until the last of a thousand waiters has the value.
 async fn waiters(sizes: &Sizes) {
     let mut all = Vec::new();
     for round in 0..3 * sizes.rounds as u64 {
-        let (cache, ended) = (Ours::new(), Arc::new(AtomicU64::new(0)));
+        let (cache, ended) = (Fleeting::new(), Arc::new(AtomicU64::new(0)));
         let start = Instant::now();
         let mut waits = JoinSet::new();
         for _ in 0..1_000 {
@@ -146,11 +150,11 @@ async fn waiters(sizes: &Sizes) {
                 start.elapsed()
             });
         }
-        let told = waits.join_all().await.into_iter().max().expect("a thousand");
-        all.push((told - Duration::from_nanos(ended.load(Relaxed))).as_nanos() as f64);
+        let last = waits.join_all().await.into_iter().max().expect("a thousand");
+        all.push((last - Duration::from_nanos(ended.load(Relaxed))).as_nanos() as f64);
     }
     println!(
-        "| a thousand who wait for one load: all have it after | {:.0} µs | |",
+        "| a thousand waiters for one load: time until all have the value | {:.0} µs | |",
         median(all) / 1e3
     );
 }
@@ -169,17 +173,17 @@ async fn dogpile() {
         });
     }
     callers.join_all().await;
-    println!("| 10,000 callers of 100 cold keys: loads | {} | |", cache.stats().loads);
+    println!("| 10,000 callers of 100 missing keys: number of loads | {} | |", cache.stats().loads);
 }
 
 async fn many(entries: usize, sizes: &Sizes) {
     let keys: Vec<String> = (0..entries).map(|n| format!("key:{n:016}")).collect();
-    let (cache, value) = (Ours::new(), Arc::new(1));
+    let (cache, value) = (Fleeting::new(), Arc::new(1));
     for key in &keys {
         cache.set_ex(key.clone(), value.clone(), TTL).await;
     }
     let calls = random(entries, sizes.calls);
-    let mut figures = vec![Vec::new(); 4];
+    let mut samples = vec![Vec::new(); 4];
     for _ in 0..sizes.rounds {
         let get = timed(&calls, async |n| cache.get(&keys[n]).await.is_some()).await;
         let start = Instant::now();
@@ -199,11 +203,11 @@ async fn many(entries: usize, sizes: &Sizes) {
         }
         let set_many = start.elapsed().as_nanos() as f64 / calls.len() as f64;
         let round = [get, get_many, set, set_many];
-        figures.iter_mut().zip(round).for_each(|(all, figure)| all.push(figure));
+        samples.iter_mut().zip(round).for_each(|(all, value)| all.push(value));
     }
-    let figures: Vec<f64> =
-        figures.into_iter().map(|all| median(all) * MANY as f64 / 1e3).collect();
-    let [get, get_many, set, set_many] = figures[..] else { unreachable!("there are four") };
+    let samples: Vec<f64> =
+        samples.into_iter().map(|all| median(all) * MANY as f64 / 1e3).collect();
+    let [get, get_many, set, set_many] = samples[..] else { unreachable!("there are four") };
     println!(
         "| {entries} entries | {get:.1} µs | {get_many:.1} µs ({:.2}) | {set:.1} µs | {set_many:.1} µs ({:.2}) |",
         get_many / get,
@@ -211,7 +215,7 @@ async fn many(entries: usize, sizes: &Sizes) {
     );
 }
 
-/// Nanoseconds a call, in a task of its own, as in a service.
+/// Returns nanoseconds per call.
 async fn timed(calls: &[usize], call: impl AsyncFn(usize) -> bool) -> f64 {
     let start = Instant::now();
     for &n in calls {
@@ -225,7 +229,7 @@ fn random(entries: usize, calls: usize) -> Vec<usize> {
     (0..calls).map(|_| random.random_range(0..entries)).collect()
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

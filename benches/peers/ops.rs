@@ -1,4 +1,4 @@
-//! `get`, `set_ex` and 95 : 5, over sizes, distributions and tasks.
+//! `get`, `set_ex` and a mix of 95 lookups to 5 writes, by number of entries, distribution of keys, and tasks.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 
@@ -6,8 +6,8 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::Instant;
 
 use crate::{
+    candidates::{Bare, ByHand, Candidate, Fleeting, Moka, NAMES, QuickCache, Retainer, Value},
     head, median, row,
-    subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject, Value},
 };
 
 pub(crate) const TTL: Duration = Duration::from_secs(86_400);
@@ -19,7 +19,7 @@ pub(crate) enum Op {
     Mixed,
 }
 
-pub(crate) struct Field {
+pub(crate) struct Candidates {
     bare: Bare,
     by_hand: ByHand,
     moka: Moka,
@@ -34,13 +34,14 @@ pub(crate) fn keys(count: usize) -> Keys {
     (0..count).map(|i| format!("key:{i:016}")).collect()
 }
 
-/// Which keys are asked for, one after the other.
+/// Returns a sequence of uniformly distributed keys.
 pub(crate) fn uniform(keys: usize, calls: usize) -> Arc<[u32]> {
     let mut random = SmallRng::seed_from_u64(1);
     (0..calls).map(|_| random.random_range(0..keys as u32)).collect()
 }
 
-/// Zipf with exponent 0.99, as YCSB has it: key `n` is asked for as often as `n^-0.99`.
+/// Returns a sequence of Zipf-distributed keys with exponent 0.99, as in YCSB: the frequency of key `n` is proportional
+/// to `n^-0.99`.
 pub(crate) fn zipf(keys: usize, calls: usize) -> Arc<[u32]> {
     let mut sum = 0.0;
     let cumulated: Vec<f64> = (1..=keys)
@@ -54,7 +55,7 @@ pub(crate) fn zipf(keys: usize, calls: usize) -> Arc<[u32]> {
     (0..calls).map(|_| rank(random.random_range(0.0..sum))).collect()
 }
 
-impl Field {
+impl Candidates {
     pub(crate) async fn filled(keys: &Keys) -> Self {
         Self {
             bare: filled(keys).await,
@@ -66,7 +67,7 @@ impl Field {
         }
     }
 
-    /// Nanoseconds a call, for each subject in the order of [`NAMES`].
+    /// Returns nanoseconds per call, for each candidate in the order of [`NAMES`].
     pub(crate) async fn round(
         &self,
         op: Op,
@@ -92,26 +93,26 @@ impl Field {
         tasks: usize,
         rounds: usize,
     ) -> Vec<f64> {
-        let mut figures = vec![Vec::new(); NAMES.len()];
+        let mut samples = vec![Vec::new(); NAMES.len()];
         for _ in 0..rounds {
-            for (all, figure) in figures.iter_mut().zip(self.round(op, keys, calls, tasks).await) {
-                all.push(figure);
+            for (all, value) in samples.iter_mut().zip(self.round(op, keys, calls, tasks).await) {
+                all.push(value);
             }
         }
-        figures.into_iter().map(median).collect()
+        samples.into_iter().map(median).collect()
     }
 }
 
-async fn filled<S: Subject>(keys: &Keys) -> S {
-    let subject = S::new(keys.len());
+async fn filled<S: Candidate>(keys: &Keys) -> S {
+    let candidate = S::new(keys.len());
     for key in keys.iter() {
-        subject.set_ex(key.clone(), Arc::new(1), TTL).await;
+        candidate.set_ex(key.clone(), Arc::new(1), TTL).await;
     }
-    subject
+    candidate
 }
 
-async fn run<S: Subject>(
-    subject: &S,
+async fn run<S: Candidate>(
+    candidate: &S,
     op: Op,
     keys: &Keys,
     calls: &Arc<[u32]>,
@@ -121,44 +122,46 @@ async fn run<S: Subject>(
     let start = Instant::now();
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
-            let (subject, keys, calls) = (subject.clone(), keys.clone(), calls.clone());
-            // A value of its own: nobody measures how two cores share a counter of ours.
+            let (candidate, keys, calls) = (candidate.clone(), keys.clone(), calls.clone());
+            // A separate value per task: a shared one would add contention of its reference count.
             let value = Arc::new(*value + task as u64);
             tokio::spawn(async move {
                 let (before, after) = calls.split_at(task * calls.len() / 3);
                 match op {
-                    Op::Get => get(&subject, &keys, after.iter().chain(before)).await,
-                    Op::SetEx => set_ex(&subject, &keys, after.iter().chain(before), &value).await,
-                    Op::Mixed => mixed(&subject, &keys, after.iter().chain(before), &value).await,
+                    Op::Get => get(&candidate, &keys, after.iter().chain(before)).await,
+                    Op::SetEx => {
+                        set_ex(&candidate, &keys, after.iter().chain(before), &value).await
+                    }
+                    Op::Mixed => mixed(&candidate, &keys, after.iter().chain(before), &value).await,
                 }
             })
         })
         .collect();
     for task in tasks {
-        task.await.expect("no subject panics");
+        task.await.expect("no candidate panics");
     }
     start.elapsed().as_nanos() as f64 / calls.len() as f64
 }
 
-async fn get<S: Subject>(subject: &S, keys: &Keys, calls: impl Iterator<Item = &u32>) {
+async fn get<S: Candidate>(candidate: &S, keys: &Keys, calls: impl Iterator<Item = &u32>) {
     for &call in calls {
-        black_box(subject.get(&keys[call as usize]).await);
+        black_box(candidate.get(&keys[call as usize]).await);
     }
 }
 
-async fn set_ex<S: Subject>(
-    subject: &S,
+async fn set_ex<S: Candidate>(
+    candidate: &S,
     keys: &Keys,
     calls: impl Iterator<Item = &u32>,
     value: &Value,
 ) {
     for &call in calls {
-        subject.set_ex(keys[call as usize].clone(), value.clone(), TTL).await;
+        candidate.set_ex(keys[call as usize].clone(), value.clone(), TTL).await;
     }
 }
 
-async fn mixed<S: Subject>(
-    subject: &S,
+async fn mixed<S: Candidate>(
+    candidate: &S,
     keys: &Keys,
     calls: impl Iterator<Item = &u32>,
     value: &Value,
@@ -166,31 +169,33 @@ async fn mixed<S: Subject>(
     for (i, &call) in calls.enumerate() {
         let key = &keys[call as usize];
         match i % 20 {
-            0 => subject.set_ex(key.clone(), value.clone(), TTL).await,
-            _ => drop(black_box(subject.get(key).await)),
+            0 => candidate.set_ex(key.clone(), value.clone(), TTL).await,
+            _ => drop(black_box(candidate.get(key).await)),
         }
     }
 }
 
-/// All rows, or those whose names contain a word of `asked`.
-pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
-    let mut page =
-        String::from("\n## Nanoseconds a call\n\nIn brackets: as a multiple of the floor.\n\n");
+/// All rows, or those whose names contain a word of `selected`.
+pub(crate) async fn table(quick: bool, selected: &[String]) -> String {
+    let mut page = String::from(
+        "\n## Nanoseconds per call\n\nIn brackets: as a multiple of the baseline. \"95 : 5\" is 95 lookups to 5 writes; in \
+             the section on full caches, a missing key is set.\n\n",
+    );
     head(&mut page, "", &NAMES);
     let (calls, rounds) = if quick { (20_000, 3) } else { (400_000, rounds()) };
     for entries in [10_000, 1_000_000] {
         let entries = if quick { entries / 10 } else { entries };
-        let rows = rows(entries, asked);
+        let rows = rows(entries, selected);
         if rows.is_empty() {
             continue;
         }
         let keys = keys(entries);
-        let field = Field::filled(&keys).await;
+        let candidates = Candidates::filled(&keys).await;
         let spreads = [uniform(entries, calls), zipf(entries, calls)];
         for Row { name, spread, tasks, op } in rows {
-            let figures = field.medians(op, &keys, &spreads[spread], tasks, rounds).await;
-            eprintln!("{name}: {figures:.0?}");
-            row(&mut page, &name, &figures);
+            let samples = candidates.medians(op, &keys, &spreads[spread], tasks, rounds).await;
+            eprintln!("{name}: {samples:.0?}");
+            row(&mut page, &name, &samples);
         }
     }
     page
@@ -198,13 +203,13 @@ pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
 
 struct Row {
     name: String,
-    /// The place of its keys among the spreads.
+    /// Index of the row's key sequence.
     spread: usize,
     tasks: usize,
     op: Op,
 }
 
-fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
+fn rows(entries: usize, selected: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (spread, spread_name) in ["uniform", "Zipf 0.99"].into_iter().enumerate() {
         for tasks in [1, 2] {
@@ -212,7 +217,7 @@ fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
                 let plural = if tasks == 1 { "" } else { "s" };
                 let name =
                     format!("{op_name}, {entries} entries, {spread_name}, {tasks} task{plural}");
-                if asked.is_empty() || asked.iter().any(|word| name.contains(word)) {
+                if selected.is_empty() || selected.iter().any(|word| name.contains(word)) {
                     rows.push(Row { name, spread, tasks, op });
                 }
             }
@@ -221,7 +226,7 @@ fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
     rows
 }
 
-/// In how many rounds the subjects take turns.
+/// Returns the number of rounds in which the candidates take turns.
 pub(crate) fn rounds() -> usize {
     let set = std::env::var("FLEETING_ROUNDS").ok();
     set.map_or(9, |rounds| rounds.parse().expect("FLEETING_ROUNDS must be a number"))

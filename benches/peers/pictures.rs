@@ -1,8 +1,8 @@
-//! The pictures of docs/, drawn as SVG.
+//! Pictures of docs/, drawn as SVG.
 
 use plotters::{coord::combinators::LogScalable, prelude::*};
 
-use crate::{growth::Lines, storm::Storm};
+use crate::{growth::Lines, mass_expiration::MassExpiration};
 
 const COLORS: [RGBColor; 6] = [
     RGBColor(130, 130, 130),
@@ -14,17 +14,17 @@ const COLORS: [RGBColor; 6] = [
 ];
 const FONT: &str = "sans-serif";
 
-/// Colours of the page, light or dark as the reader's.
+/// Style of the SVG: colours that follow the light or dark scheme of the reader.
 const STYLE: &str = "<style>svg{color:#1f2328;--page:#fff}\
     @media(prefers-color-scheme:dark){svg{color:#e6edf3;--page:#0d1117}}</style>";
 
-/// A panel for each kind of call, a line for each subject; both axes logarithmic.
+/// Draws a panel for each kind of call and a line for each candidate, with logarithmic axes.
 pub(crate) fn growth(path: &str, panels: &[Lines]) {
     let mut picture = String::new();
     let root = SVGBackend::with_string(&mut picture, (1_200, 420)).into_drawing_area();
     root.fill(&WHITE).expect("drawn in memory");
     for (area, panel) in root.split_evenly((1, panels.len())).iter().zip(panels) {
-        let all = panel.figures.iter().flatten().copied();
+        let all = panel.samples.iter().flatten().copied();
         let (low, high) = all.fold((f64::MAX, 1.0), |(l, h), y| (l.min(y), f64::max(h, y)));
         let sizes = panel.sizes[0]..panel.sizes[panel.sizes.len() - 1];
         let mut chart = ChartBuilder::on(area)
@@ -46,10 +46,10 @@ pub(crate) fn growth(path: &str, panels: &[Lines]) {
             .light_line_style(TRANSPARENT)
             .draw()
             .expect("drawn");
-        for (i, (name, figures)) in panel.names.iter().zip(&panel.figures).enumerate() {
+        for (i, (name, samples)) in panel.names.iter().zip(&panel.samples).enumerate() {
             let color = COLORS[if panel.names.len() < COLORS.len() { [1, 5][i] } else { i }];
             let line: Vec<(f64, f64)> =
-                panel.sizes.iter().copied().zip(figures.iter().copied()).collect();
+                panel.sizes.iter().copied().zip(samples.iter().copied()).collect();
             let width = if *name == "fleeting" { 4 } else { 2 };
             chart
                 .draw_series(LineSeries::new(line, color.stroke_width(width)))
@@ -72,20 +72,21 @@ pub(crate) fn growth(path: &str, panels: &[Lines]) {
     write(path, &picture);
 }
 
-/// Bars on logarithmic axes: until all are gone, and the reader's p99.9 and worst meanwhile.
-pub(crate) fn storm(path: &str, storms: &[Storm]) {
+/// Draws bars on logarithmic axes: the time until all entries are removed, and the reader's p99.9 and worst in that
+/// time.
+pub(crate) fn mass_expiration(path: &str, results: &[MassExpiration]) {
     let mut picture = String::new();
     let root = SVGBackend::with_string(&mut picture, (1_200, 320)).into_drawing_area();
     root.fill(&WHITE).expect("drawn in memory");
-    type Panel = (&'static str, &'static str, fn(&Storm) -> f64);
+    type Panel = (&'static str, &'static str, fn(&MassExpiration) -> f64);
     let panels: [Panel; 3] = [
-        ("all gone", "milliseconds", |storm| storm.gone_ms),
-        ("reader's p99.9", "microseconds", |storm| storm.p999_us),
-        ("reader's worst", "microseconds", |storm| storm.worst_us),
+        ("all removed", "milliseconds", |result| result.removed_ms),
+        ("reader's p99.9", "microseconds", |result| result.p999_us),
+        ("reader's worst", "microseconds", |result| result.worst_us),
     ];
-    for (area, (title, unit, figure)) in root.split_evenly((1, 3)).iter().zip(panels) {
-        let highest = storms.iter().map(figure).fold(1.0, f64::max);
-        let count = storms.len();
+    for (area, (title, unit, value)) in root.split_evenly((1, 3)).iter().zip(panels) {
+        let highest = results.iter().map(value).fold(1.0, f64::max);
+        let count = results.len();
         let mut chart = ChartBuilder::on(area)
             .caption(title, (FONT, 16))
             .margin(12)
@@ -103,13 +104,13 @@ pub(crate) fn storm(path: &str, storms: &[Storm]) {
             .light_line_style(TRANSPARENT)
             .draw()
             .expect("drawn");
-        for (i, storm) in storms.iter().enumerate() {
+        for (i, result) in results.iter().enumerate() {
             let y = (count - 1 - i) as f64;
-            let color = if storm.name.starts_with("fleeting") { COLORS[5] } else { COLORS[0] };
-            let bar = [(0.1_f64.as_f64(), y + 0.55), (figure(storm), y + 0.15)];
-            let label = match storm.given_up {
-                true => format!("{}: given up", storm.name),
-                false => format!("{}: {:.1}", storm.name, figure(storm)),
+            let color = if result.name.starts_with("fleeting") { COLORS[5] } else { COLORS[0] };
+            let bar = [(0.1_f64.as_f64(), y + 0.55), (value(result), y + 0.15)];
+            let label = match result.is_stopped {
+                true => format!("{}: stopped", result.name),
+                false => format!("{}: {:.1}", result.name, value(result)),
             };
             chart.draw_series([Rectangle::new(bar, color.filled())]).expect("drawn in memory");
             chart
@@ -122,7 +123,7 @@ pub(crate) fn storm(path: &str, storms: &[Storm]) {
     write(path, &picture);
 }
 
-/// What is drawn in black on white takes the colours of the reader's page.
+/// Writes the picture, with black and white replaced by the colours of [`STYLE`].
 fn write(path: &str, picture: &str) {
     let (head, drawing) = picture.split_once('\n').expect("an SVG has more than a line");
     let drawing = drawing.replace("#000000", "currentColor").replace("#FFFFFF", "var(--page)");
@@ -130,7 +131,7 @@ fn write(path: &str, picture: &str) {
         .expect("the picture can be written");
 }
 
-/// `10 k` for 10000.
+/// Formats a number with a unit prefix, such as `10 k`.
 fn short(number: &f64) -> String {
     match *number {
         n if n >= 1e6 => format!("{} M", n / 1e6),

@@ -1,7 +1,7 @@
-//! Checks beside governor's: `cargo bench --bench rate_limit` writes docs/rate-limit.md.
+//! Checks compared with governor's: `cargo bench --bench rate_limit` writes docs/rate-limit.md.
 //!
-//! Every figure is the median of rounds in which all take turns, on one machine in one run: the ratios are
-//! what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//! Every number is the median of rounds in which all candidates take turns, on one machine in one run; only the ratios
+//! are comparable between machines. `FLEETING_QUICK=1` makes the run short, and writes nothing.
 
 use std::{
     convert::Infallible,
@@ -27,10 +27,10 @@ use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
 const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
 const NAMES: &str = "| | governor | Log | Buckets(10) | Gcra |\n| --- | --- | --- | --- | --- |\n";
 
-/// How many keys are checked while others are forgotten.
+/// Number of keys that are checked while idle keys are removed.
 const READ: u64 = 1_000;
 
-/// How often what is measured is repeated, and how many calls that takes.
+/// Size of a measurement: rounds, calls per round, and keys.
 #[derive(Clone, Copy)]
 struct Size {
     rounds: usize,
@@ -50,10 +50,11 @@ fn main() {
         .build()
         .expect("a runtime");
     let mut page = String::from(
-        "# Rate limits beside governor\n\n\
-         Made by `cargo bench --bench rate_limit`: medians of rounds in which all take turns, \
-         on one machine in one run. What counts is the ratio to governor, in brackets. `u64` keys.\n\n\
-         ## Nanoseconds a check\n\n",
+        "# Rate limits compared with governor\n\n\
+         Made by `cargo bench --bench rate_limit`: medians of rounds in which all candidates take turns, on one \
+         machine in one run. The ratio to governor is in brackets; only ratios are comparable between machines. `u64` \
+         keys.\n\n\
+         ## Nanoseconds per check\n\n",
     );
     page += NAMES;
     let hot = Limit::per_minute(1_000);
@@ -69,7 +70,7 @@ fn main() {
         let filled = of.filled(&hot, size.keys, &runtime);
         runtime.block_on(filled.checks(2 * size.calls, |i| order[i as usize]))
     });
-    row(&mut page, "a new key of a flood, beyond `max_keys`", fewer, |of| {
+    row(&mut page, "a new key of a flood, above `max_keys`", fewer, |of| {
         let full = of.bounded(&few, FULL, &runtime);
         runtime.block_on(full.checks(size.keys, |i| FULL + i))
     });
@@ -87,17 +88,19 @@ fn main() {
         start.elapsed().as_nanos() as f64 / size.calls as f64
     });
     page += &format!(
-        "\nThe flood is of {} keys, and each meets {FULL} that are in use: governor has no bound, and keeps all. \
-         \"Hot\" is a key that spends a quota of 1,000 a minute call by call, then the next; \"deny\" one \
-         that has spent its 10 an hour. A `Log` must know the time of each call to the nanosecond, and a \
-         reading of the precise clock is about half of what its calls cost; the others, and each denial, \
-         make do with the coarse clock where that decides, and are as exact.\n\
-         \n## Forgetting {} idle keys\n\n\
-         How long checks of other keys take meanwhile: by `retain_recent`, by a sweep.\n\n",
+        "\nThe flood has {} keys, in addition to {FULL} keys in use; governor has no bound, and stores all of them. \
+         \"Hot\" is a key that spends a quota of 1,000 per minute call by call, and then the next quota. \"Deny\" is \
+         a key that has spent its quota of 10 per hour. A `Log` needs the time of each call to the nanosecond, and \
+         reading the precise clock is about half the cost of its calls. The other windows, and all denials, use the \
+         coarse clock if it suffices for the decision; they are equally exact.\n\
+         \n## Removal of {} idle keys\n\n\
+         Durations of checks of other keys during the removal, by `retain_recent` in governor and by a sweep in \
+         fleeting.\n\n",
         size.keys, size.keys
     );
-    page += &runtime.block_on(forgetting(size));
-    page += "\n## The axum layer\n\nNanoseconds a request through a `Router` of one route, no socket, at p50.\n\n";
+    page += &runtime.block_on(removal(size));
+    page += "\n## The axum layer\n\nMedian nanoseconds per request through a `Router` with one route, without a \
+             socket.\n\n";
     page += &runtime.block_on(layers(size));
     println!("{page}");
     if !quick {
@@ -106,12 +109,12 @@ fn main() {
     }
 }
 
-/// How many keys a limiter may have that meets a flood.
+/// Number of keys in use, and bound of the limiter, during a flood.
 const FULL: u64 = 100_000;
 
-/// What is measured.
+/// A limiter to be measured.
 #[derive(Clone, Copy)]
-enum Of {
+enum Candidate {
     Governor,
     Fleeting(Window),
 }
@@ -121,8 +124,8 @@ enum Subject {
     Fleeting(RateLimiter<u64>),
 }
 
-impl Of {
-    /// On the runtime, which a limiter needs.
+impl Candidate {
+    /// Builds the limiter within the runtime, which it needs.
     fn made(self, limit: &Limit, runtime: &tokio::runtime::Runtime) -> Subject {
         let _inside = runtime.enter();
         self.make(limit)
@@ -130,24 +133,24 @@ impl Of {
 
     fn make(self, limit: &Limit) -> Subject {
         match self {
-            Of::Governor => {
+            Candidate::Governor => {
                 let quota = NonZeroU32::new(limit.quota()).expect("a quota");
                 let step = limit.per() / limit.quota();
                 let quota = Quota::with_period(step).expect("longer than zero").allow_burst(quota);
                 Subject::Governor(DefaultKeyedRateLimiter::keyed(quota))
             }
-            Of::Fleeting(window) => {
+            Candidate::Fleeting(window) => {
                 let builder = RateLimiter::builder().limit(limit.clone()).max_keys(2_000_000);
                 Subject::Fleeting(builder.window(window).build())
             }
         }
     }
 
-    /// With as many keys as it may have, where there is a bound.
+    /// Builds a limiter that has reached its bound of keys, if it has one.
     fn bounded(self, limit: &Limit, keys: u64, runtime: &tokio::runtime::Runtime) -> Subject {
         let subject = match self {
-            Of::Governor => self.make(limit),
-            Of::Fleeting(window) => {
+            Candidate::Governor => self.make(limit),
+            Candidate::Fleeting(window) => {
                 let _inside = runtime.enter();
                 let builder = RateLimiter::builder().limit(limit.clone()).max_keys(keys as usize);
                 Subject::Fleeting(builder.window(window).build())
@@ -169,7 +172,7 @@ impl Of {
 }
 
 impl Subject {
-    /// Nanoseconds a check.
+    /// Returns nanoseconds per check.
     async fn checks(&self, calls: u64, key: impl Fn(u64) -> u64) -> f64 {
         let start = Instant::now();
         match self {
@@ -188,31 +191,32 @@ impl Subject {
     }
 }
 
-fn row(page: &mut String, name: &str, size: Size, time: impl Fn(Of) -> f64) {
-    let all = [Of::Governor].into_iter().chain(WINDOWS.map(Of::Fleeting));
-    let mut figures: Vec<Vec<f64>> = vec![Vec::new(); 4];
+fn row(page: &mut String, name: &str, size: Size, time: impl Fn(Candidate) -> f64) {
+    let all = [Candidate::Governor].into_iter().chain(WINDOWS.map(Candidate::Fleeting));
+    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); 4];
     for _ in 0..size.rounds {
-        all.clone().zip(&mut figures).for_each(|(of, figures)| figures.push(time(of)));
+        all.clone().zip(&mut samples).for_each(|(of, samples)| samples.push(time(of)));
     }
-    let figures: Vec<f64> = figures.into_iter().map(median).collect();
-    write!(page, "| {name} | {:.0} |", figures[0]).expect("a string takes all");
-    for figure in &figures[1..] {
-        write!(page, " {figure:.0} ({:.2}) |", figure / figures[0]).expect("a string takes all");
+    let samples: Vec<f64> = samples.into_iter().map(median).collect();
+    write!(page, "| {name} | {:.0} |", samples[0]).expect("writing to a String cannot fail");
+    for value in &samples[1..] {
+        write!(page, " {value:.0} ({:.2}) |", value / samples[0])
+            .expect("writing to a String cannot fail");
     }
     page.push('\n');
-    eprintln!("{name}: {figures:.1?}");
+    eprintln!("{name}: {samples:.1?}");
 }
 
-/// How late checks of some keys are while all others are forgotten.
-async fn forgetting(size: Size) -> String {
+/// Returns a table with the durations of checks of some keys while idle keys are removed.
+async fn removal(size: Size) -> String {
     let mut page = String::from("| | p99.9 | worst |\n| --- | --- | --- |\n");
     let window = Duration::from_secs(2);
-    // All of it is in use for the whole window, whatever the way to count.
+    // A quota of 1, so that a key stays in use for the whole window in every algorithm.
     let limit = Limit::new(1, window);
-    let all = [Of::Governor].into_iter().chain(WINDOWS.map(Of::Fleeting));
-    let mut figures: Vec<[Vec<f64>; 2]> = vec![Default::default(); 4];
+    let all = [Candidate::Governor].into_iter().chain(WINDOWS.map(Candidate::Fleeting));
+    let mut samples: Vec<[Vec<f64>; 2]> = vec![Default::default(); 4];
     for _ in 0..size.rounds / 3 {
-        for (of, [high, worst]) in all.clone().zip(&mut figures) {
+        for (of, [high, worst]) in all.clone().zip(&mut samples) {
             let subject = Arc::new(of.make(&limit));
             let start = Instant::now();
             subject.checks(size.keys, |i| i + READ).await;
@@ -235,20 +239,21 @@ async fn forgetting(size: Size) -> String {
                 }
             }
             stop.store(true, Relaxed);
-            let mut latencies = reader.join().expect("it only checks");
+            let mut latencies = reader.join().expect("the reader does not panic");
             latencies.sort_unstable();
             high.push(latencies[latencies.len() * 999 / 1_000] as f64 / 1e3);
             worst.push(latencies[latencies.len() - 1] as f64 / 1e3);
         }
     }
-    for (of, [high, worst]) in all.zip(figures) {
+    for (of, [high, worst]) in all.zip(samples) {
         let name = match of {
-            Of::Governor => "governor".to_owned(),
-            Of::Fleeting(window) => format!("{window:?}"),
+            Candidate::Governor => "governor".to_owned(),
+            Candidate::Fleeting(window) => format!("{window:?}"),
         };
         let (high, worst) = (median(high), median(worst));
-        eprintln!("forgetting, {name}: {high:.1} {worst:.0}");
-        writeln!(page, "| {name} | {high:.1} µs | {worst:.0} µs |").expect("a string takes all");
+        eprintln!("removal, {name}: {high:.1} {worst:.0}");
+        writeln!(page, "| {name} | {high:.1} µs | {worst:.0} µs |")
+            .expect("writing to a String cannot fail");
     }
     page
 }
@@ -271,7 +276,7 @@ fn latencies(handle: &tokio::runtime::Handle, subject: &Subject, stop: &AtomicBo
     latencies
 }
 
-/// The same route bare, behind our layer, and behind tower-governor's.
+/// Measures the same route without a layer, behind this crate's layer, and behind tower-governor's.
 async fn layers(size: Size) -> String {
     let route = || Router::new().route("/", get(async || "hello"));
     let limiter =
@@ -287,15 +292,15 @@ async fn layers(size: Size) -> String {
         route().layer(RateLimitLayer::by_ip(limiter, TrustedProxies::none())),
         route().layer(GovernorLayer::new(governor)),
     ];
-    let mut figures: [Vec<f64>; 3] = [vec![], vec![], vec![]];
+    let mut samples: [Vec<f64>; 3] = [vec![], vec![], vec![]];
     for _ in 0..size.calls / 2 {
-        for (router, figures) in routers.iter_mut().zip(&mut figures) {
-            figures.push(request(router).await);
+        for (router, samples) in routers.iter_mut().zip(&mut samples) {
+            samples.push(request(router).await);
         }
     }
-    let [bare, ours, theirs] = figures.map(median);
+    let [bare, ours, theirs] = samples.map(median);
     format!(
-        "| | a request | over the bare route |\n| --- | --- | --- |\n\
+        "| | per request | more than the bare route |\n| --- | --- | --- |\n\
          | the bare route | {bare:.0} | |\n\
          | fleeting, with all fields | {ours:.0} | {:.0} |\n\
          | tower-governor, with its fields | {theirs:.0} | {:.0} |\n",
@@ -316,7 +321,7 @@ async fn request(router: &mut Router) -> f64 {
     elapsed
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

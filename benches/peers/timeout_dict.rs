@@ -1,8 +1,8 @@
-//! `TimeoutDict` beside a heap and a `DelayQueue`: `cargo bench --bench timeout_dict` writes
+//! `TimeoutDict` compared with a heap and a `DelayQueue`: `cargo bench --bench timeout_dict` writes
 //! docs/timeout-dict.md.
 //!
-//! Every figure is the median of rounds in which all take turns, on one machine in one run: the ratios are
-//! what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//! Every number is the median of rounds in which all candidates take turns, on one machine in one run; only the ratios
+//! are comparable between machines. `FLEETING_QUICK=1` makes the run short, and writes nothing.
 
 use std::{
     cmp::Reverse,
@@ -20,33 +20,34 @@ use tokio_util::time::DelayQueue;
 
 const ENTRIES: u64 = 100_000;
 
-/// What is not measured here, as it takes two builds.
+/// A comparison that is not measured here, because it needs two builds.
 const KEY_INDEX: &str = "\
     ## The index of the keys\n\n\
-    It is the crate's own (`src/timeout_dict/key_index.rs`). With `hashbrown::HashTable` in its place, of the \
-    same 8 bytes a key, `take_expired(100)` in turns takes 1.14 times as long (1.08 to 1.27), and among \
-    1,000,000 entries a `get` 1.23 times and a `remove` 1.21 times; set and take apart take 0.88 times as long, \
-    and to look for who is not there half. Processor time, medians of six rounds in turns of two builds that \
-    differ in that file.\n";
+    The index is part of this crate (`src/timeout_dict/key_index.rs`). It is compared with `hashbrown::HashTable`, \
+    which also needs 8 bytes per key. With hashbrown, alternating `take_expired(100)` takes 1.14 times as long (1.08 \
+    to 1.27); with 1,000,000 entries, a `get` takes 1.23 times and a `remove` 1.21 times as long. Separate set and \
+    take take 0.88 times as long, and the lookup of a missing key half the time. The numbers are processor times, \
+    medians of six rounds in which two builds that differ in that file take turns.\n";
 
-/// Within which time entries come due.
+/// Range of the random TTLs of entries that become due.
 const SPREAD: Duration = Duration::from_millis(100);
 
-/// How long those live that are not to be due.
+/// TTLs of entries that do not become due during the benchmark.
 const LATER: Range<Duration> = Duration::from_secs(60)..Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug)]
-enum Of {
+enum Candidate {
     Heap,
     Queue,
-    /// By calls that take so many at most.
+    /// `TimeoutDict`, with this maximum of entries per take.
     Dict(usize),
 }
 
-const ALL: [Of; 4] = [Of::Heap, Of::Queue, Of::Dict(1), Of::Dict(100)];
+const ALL: [Candidate; 4] =
+    [Candidate::Heap, Candidate::Queue, Candidate::Dict(1), Candidate::Dict(100)];
 
 enum Subject {
-    /// As a program of one thread would write it: keys by deadline, values by key.
+    /// As written for a single thread: keys by deadline, values by key.
     Heap {
         by_deadline: BinaryHeap<Reverse<(Instant, u64)>>,
         by_key: HashMap<u64, u64, DefaultHasher>,
@@ -55,12 +56,12 @@ enum Subject {
     Dict(TimeoutDict<u64, u64>, usize),
 }
 
-/// Nanoseconds an entry.
+/// Nanoseconds per entry.
 #[derive(Default)]
-struct Figures {
+struct Samples {
     set: Vec<f64>,
     take: Vec<f64>,
-    /// One set and one take, in turns.
+    /// Alternating set and take.
     both: Vec<f64>,
 }
 
@@ -72,13 +73,13 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let mut figures: [Figures; ALL.len()] = Default::default();
+    let mut samples: [Samples; ALL.len()] = Default::default();
     for round in 0..rounds {
-        for (of, figures) in ALL.iter().zip(&mut figures) {
-            runtime.block_on(of.measure(round, figures));
+        for (of, samples) in ALL.iter().zip(&mut samples) {
+            runtime.block_on(of.measure(round, samples));
         }
     }
-    let page = page(figures);
+    let page = page(samples);
     println!("{page}");
     if !quick {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/timeout-dict.md");
@@ -86,8 +87,8 @@ fn main() {
     }
 }
 
-impl Of {
-    async fn measure(self, round: u64, figures: &mut Figures) {
+impl Candidate {
+    async fn measure(self, round: u64, samples: &mut Samples) {
         let mut random = SmallRng::seed_from_u64(round);
         let mut ttls = |range: Range<Duration>| -> Vec<Duration> {
             (0..ENTRIES).map(|_| random.random_range(range.clone())).collect()
@@ -95,13 +96,13 @@ impl Of {
         let (soon, later) = (ttls(Duration::ZERO..SPREAD), ttls(LATER));
 
         let mut subject = self.make();
-        figures.set.push(subject.fill(&soon).await);
+        samples.set.push(subject.fill(&soon).await);
         let start = Instant::now();
         let mut taken = 0;
         while taken < ENTRIES {
             taken += subject.take().await;
         }
-        figures.take.push(each(start.elapsed()));
+        samples.take.push(each(start.elapsed()));
 
         let mut subject = self.make();
         subject.fill(&soon).await;
@@ -113,23 +114,23 @@ impl Of {
             }
             subject.set(ENTRIES + set, *ttl).await;
         }
-        figures.both.push(each(start.elapsed()));
-        assert_eq!(taken, ENTRIES, "{self:?} did not take all that was due, and nothing else");
+        samples.both.push(each(start.elapsed()));
+        assert_eq!(taken, ENTRIES, "{self:?} did not take exactly the due entries");
     }
 
     fn make(self) -> Subject {
         match self {
-            Of::Heap => {
+            Candidate::Heap => {
                 Subject::Heap { by_deadline: BinaryHeap::new(), by_key: HashMap::default() }
             }
-            Of::Queue => Subject::Queue(DelayQueue::new()),
-            Of::Dict(batch) => Subject::Dict(TimeoutDict::new(), batch),
+            Candidate::Queue => Subject::Queue(DelayQueue::new()),
+            Candidate::Dict(batch) => Subject::Dict(TimeoutDict::new(), batch),
         }
     }
 }
 
 impl Subject {
-    /// Sets all, and waits until all are due. Returns how long one took to set.
+    /// Sets all entries and waits until they are due. Returns nanoseconds per set.
     async fn fill(&mut self, ttls: &[Duration]) -> f64 {
         let start = Instant::now();
         for (key, ttl) in (0..).zip(ttls) {
@@ -155,12 +156,12 @@ impl Subject {
         }
     }
 
-    /// Takes what is due, of which there is some; returns how many.
+    /// Takes due entries, of which there must be some. Returns their number.
     async fn take(&mut self) -> u64 {
         match self {
             Subject::Heap { by_deadline, by_key } => {
                 let first = by_deadline.peek();
-                assert!(first.is_some_and(|first| first.0.0 <= Instant::now()), "it is not due");
+                assert!(first.is_some_and(|first| first.0.0 <= Instant::now()), "no entry is due");
                 let Some(Reverse((_, key))) = by_deadline.pop() else { return 0 };
                 black_box(by_key.remove(&key));
                 1
@@ -178,16 +179,16 @@ fn each(time: Duration) -> f64 {
     time.as_nanos() as f64 / ENTRIES as f64
 }
 
-fn page(figures: [Figures; ALL.len()]) -> String {
+fn page(samples: [Samples; ALL.len()]) -> String {
     let mut page = format!(
-        "# Pulled deadlines beside a heap and a queue\n\n\
-         Made by `cargo bench --bench timeout_dict`: medians of rounds in which all take turns, on one machine \
-         in one run. Nanoseconds an entry of `u64`; in brackets the ratios to the heap and to the queue. All \
-         {ENTRIES} entries are set with random TTLs, then all are taken; or one is taken and one is set, in \
-         turns, so that {ENTRIES} are held.\n\n\
-         | | set | take | set + take | in turns |\n| --- | --- | --- | --- | --- |\n",
+        "# Pulled deadlines compared with a heap and a queue\n\n\
+         Made by `cargo bench --bench timeout_dict`: medians of rounds in which all candidates take turns, on one \
+         machine in one run. Nanoseconds per entry of `u64`; in brackets the ratios to the heap and to the queue. All \
+         {ENTRIES} entries are set with random TTLs, then all are taken. In the last column, one entry is taken and \
+         one is set alternately, so that there are always {ENTRIES} entries.\n\n\
+         | | set | take | set + take | alternating |\n| --- | --- | --- | --- | --- |\n",
     );
-    let medians = figures.map(|of| [of.set, of.take, of.both].map(median));
+    let medians = samples.map(|of| [of.set, of.take, of.both].map(median));
     let sums = medians.map(|[set, take, _]| set + take);
     let turns = medians.map(|[_, _, both]| both);
     let ratios = |of: usize, all: [f64; ALL.len()]| match of {
@@ -196,22 +197,22 @@ fn page(figures: [Figures; ALL.len()]) -> String {
     };
     for (i, of) in ALL.iter().enumerate() {
         let name = match of {
-            Of::Heap => "`BinaryHeap` beside a `HashMap`".to_owned(),
-            Of::Queue => "tokio-util's `DelayQueue`".to_owned(),
-            Of::Dict(batch) => format!("`TimeoutDict`, `take_expired({batch})`"),
+            Candidate::Heap => "`BinaryHeap` with a `HashMap`".to_owned(),
+            Candidate::Queue => "tokio-util's `DelayQueue`".to_owned(),
+            Candidate::Dict(batch) => format!("`TimeoutDict`, `take_expired({batch})`"),
         };
         let [set, take, _] = medians[i];
         let (sum, turns) = (ratios(i, sums), ratios(i, turns));
         writeln!(page, "| {name} | {set:.0} | {take:.0} | {sum} | {turns} |")
-            .expect("a string takes all");
+            .expect("writing to a String cannot fail");
     }
-    page += "\nThe heap and the queue are those of one thread, without a lock; the heap's map hashes as ours \
-             does. The queue finds no entry by its key, and rounds deadlines to milliseconds. All read the \
-             clock where they set, and where they take.\n\n";
+    page += "\nThe heap and the queue are used by one thread, without a lock. The map of the heap uses the same \
+             hasher as `TimeoutDict`. The queue cannot find an entry by its key, and rounds deadlines to \
+             milliseconds. All candidates read the clock for each set and each take.\n\n";
     page + KEY_INDEX
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

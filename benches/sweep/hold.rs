@@ -1,12 +1,13 @@
-//! How long a shard is locked while its memory is given back.
+//! Duration of a shard lock while the shard's memory is returned.
 //!
-//! All keys are in one shard, which is as full as one of 64 with 1 M entries that stay and 10 M that die. A thread reads
-//! one key as fast as it can, and its longest look-up is as long as the lock was held, longer by what a hypervisor takes
-//! and by waits for a processor. The same for as long as nothing is given back shows how much that is. Without these
-//! waits, as the kernel counts them, it is too short on a busy machine: who waits for the lock lets others run.
+//! All keys are in one shard, which is as full as one of 64 shards with 1 M remaining and 10 M expiring entries. A
+//! thread reads one key in a loop. Its longest lookup is an upper bound on the duration of the lock: it includes pauses
+//! by a hypervisor and waits for a processor. The phase without returned memory shows this noise. Without the waits
+//! counted by the kernel, the result is too short on a busy machine, because a thread that waits for the lock yields
+//! its processor.
 //!
-//! That memory was given back the process shows where glibc lets it, with `MALLOC_MMAP_THRESHOLD_=131072` in the
-//! environment.
+//! The returned memory only shows in the resident memory of the process if glibc returns it to the system, with
+//! `MALLOC_MMAP_THRESHOLD_=131072` in the environment.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -26,38 +27,38 @@ use super::{
     print,
 };
 
-const STAYING: u64 = 1_000_000 / SHARDS as u64;
-const DYING: u64 = 10 * STAYING;
+const REMAINING: u64 = 1_000_000 / SHARDS as u64;
+const EXPIRING: u64 = 10 * REMAINING;
 
 type Numbers = Cache<u64, u64, ChosenShard>;
-/// While nothing is due, while they expire, while memory is given back: the longest look-up, and that without waits for a
-/// processor.
+/// The longest lookup, with and without waits for a processor, in three phases: no entry is due, entries expire, memory
+/// is returned.
 type Longest = [(Duration, Duration); 3];
 
 pub(crate) fn hold(runtime: &Runtime) {
     let rounds = if is_quick() { 1 } else { 6 };
-    let (longest, given_back): (Vec<Longest>, Vec<f64>) =
-        (0..rounds).map(|_| round(runtime)).unzip();
+    let (longest, returned): (Vec<Longest>, Vec<f64>) = (0..rounds).map(|_| round(runtime)).unzip();
     let shown = |phase: usize| {
         let (took, own) = longest.iter().map(|phases| phases[phase]).unzip();
-        [took, own].map(|mut figures: Vec<Duration>| {
-            figures.sort();
-            format!("{} / {}", show(quantile(&figures, 0.5)), show(quantile(&figures, 1.0)))
+        [took, own].map(|mut samples: Vec<Duration>| {
+            samples.sort();
+            format!("{} / {}", show(quantile(&samples, 0.5)), show(quantile(&samples, 1.0)))
         })
     };
     for (phase, name) in
-        ["nothing is due", "they expire", "memory is given back"].iter().enumerate()
+        ["no entry is due", "its entries expire", "its memory is returned"].iter().enumerate()
     {
         let [took, own] = shown(phase);
-        let figure = format!("the longest look-up while {name}: median / worst of {rounds}");
-        print("hold", &figure, &format!("{took}; without waits for a processor {own}"));
+        let value =
+            format!("the longest lookup in a shard while {name}: median / worst of {rounds}");
+        print("hold", &value, &format!("{took}; without waits for a processor {own}"));
     }
-    print("hold", "what the process then has less", &format!("{:.1} MB", median(given_back)));
+    print("hold", "decrease of the resident memory", &format!("{:.1} MB", median(returned)));
 }
 
-/// The longest look-ups, and how many megabytes the process has less at the end.
+/// Returns the longest lookups, and the decrease of the resident memory in megabytes.
 fn round(runtime: &Runtime) -> (Longest, f64) {
-    // Often, so that it need not last long.
+    // A short interval, so that the benchmark is short.
     let sweep = Sweep::default().every(20 * MILLISECOND);
     let builder =
         Cache::<u64, u64>::builder().shards(SHARDS).hasher(ChosenShard::default()).sweep(sweep);
@@ -67,10 +68,10 @@ fn round(runtime: &Runtime) -> (Longest, f64) {
         runtime.block_on(async {
             let cache = builder.build();
             let deadline = Instant::now() + time + SECOND / 2;
-            for n in 0..STAYING {
+            for n in 0..REMAINING {
                 cache.set(key_of(0, n), n).await;
             }
-            for n in STAYING..STAYING + DYING {
+            for n in REMAINING..REMAINING + EXPIRING {
                 cache.set_ex(key_of(0, n), n, deadline - Instant::now()).await;
             }
             let (reader_cache, phase, handle) = (cache.clone(), &phase, Handle::current());
@@ -79,13 +80,13 @@ fn round(runtime: &Runtime) -> (Longest, f64) {
             sleep_until(deadline).await;
             phase.store(1, Relaxed);
             let full = resident();
-            while cache.len() as u64 > STAYING {
+            while cache.len() as u64 > REMAINING {
                 sleep(MILLISECOND).await;
             }
             phase.store(2, Relaxed);
             sleep(time).await;
             phase.store(3, Relaxed);
-            (reader.join().expect("it only reads"), full - resident())
+            (reader.join().expect("the reader does not panic"), full - resident())
         })
     })
 }
@@ -96,14 +97,14 @@ async fn read(cache: &Numbers, phase: &AtomicUsize) -> Longest {
     let mut waited = waits.so_far();
     for turn in 0_u64.. {
         let Some(longest) = longest.get_mut(phase.load(Relaxed)) else { break };
-        // A fresh count, so that a long look-up is not excused by waits long before it.
+        // Refreshed often, so that waits long before a slow lookup are not subtracted from it.
         if turn % 64 == 0 {
             waited = waits.so_far();
         }
         let start = std::time::Instant::now();
         let value = cache.get(&key_of(0, 0)).await;
         let took = start.elapsed();
-        assert_eq!(value, Some(0), "a live value is lost");
+        assert_eq!(value, Some(0), "a live value is missing");
         if took > longest.1 {
             let before = std::mem::replace(&mut waited, waits.so_far());
             let own = took.saturating_sub(waited - before);

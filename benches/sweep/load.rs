@@ -1,4 +1,4 @@
-//! The share of a core that the sweeper takes, as the kernel counts the processor time of this process.
+//! Share of a core that the sweeper uses, by the processor time of this process.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 pub(crate) fn idle(runtime: &Runtime) {
     let share = runtime.block_on(async {
         let _cache = filled(Sweep::default(), million()).await;
-        // Its first sweeps after growing look at everything.
+        // The first sweeps after growth examine all entries.
         sleep(3 * SECOND).await;
         median_share(async || ()).await
     });
@@ -34,31 +34,31 @@ pub(crate) fn idle(runtime: &Runtime) {
 }
 
 pub(crate) fn busy(runtime: &Runtime) {
-    // Milliseconds over which deadlines are spread: 8,000 of a million a second.
+    // Range of the deadlines in milliseconds: 8,000 of a million per second.
     const SPREAD: u64 = 125_000;
 
     let share = runtime.block_on(async {
         let cache: Sessions = Cache::new();
         let start = Instant::now() + 3 * SECOND;
-        let dies_after = |i: usize| MILLISECOND * ((i as u64 * 7_919) % SPREAD) as u32;
+        let expires_after = |i: usize| MILLISECOND * ((i as u64 * 7_919) % SPREAD) as u32;
         for i in 0..million() {
-            cache.set_ex(key(i), Arc::new(0), start + dies_after(i) - Instant::now()).await;
+            cache.set_ex(key(i), Arc::new(0), start + expires_after(i) - Instant::now()).await;
         }
         sleep_until(start + SECOND).await;
         let mut filled_up_to = Duration::ZERO;
         median_share(async || {
-            let dead = start.elapsed().saturating_sub(MILLISECOND);
+            let due_before = start.elapsed().saturating_sub(MILLISECOND);
             for i in 0..million() {
-                if (filled_up_to..dead).contains(&dies_after(i)) {
-                    let deadline = start + dies_after(i) + SPREAD as u32 * MILLISECOND;
+                if (filled_up_to..due_before).contains(&expires_after(i)) {
+                    let deadline = start + expires_after(i) + SPREAD as u32 * MILLISECOND;
                     cache.set_ex(key(i), Arc::new(0), deadline - Instant::now()).await;
                 }
             }
-            filled_up_to = dead;
+            filled_up_to = due_before;
         })
         .await
     });
-    print("busy", "1 M live, 8,000 due a second", &percent(share));
+    print("busy", "1 M live, 8,000 due per second", &percent(share));
 }
 
 pub(crate) fn twenty(runtime: &Runtime) {
@@ -70,17 +70,17 @@ pub(crate) fn twenty(runtime: &Runtime) {
         }
         sleep(2 * SECOND).await;
         let awake = median_share(async || ()).await;
-        // After so many ticks for nothing, sweepers rest.
+        // After 300 ticks without work, sweepers rest for several ticks at a time.
         sleep(40 * SECOND).await;
         (none, awake, median_share(async || ()).await)
     });
     let shown = format!(
-        "{} ({} in the first half minute, and {} without them)",
+        "{} ({} in the first half minute; {} without these caches)",
         percent(share),
         percent(awake),
         percent(none)
     );
-    print("twenty", "twenty idle caches of 1,000 entries each, nothing due for minutes", &shown);
+    print("twenty", "twenty idle caches of 1,000 entries each, no entry due for minutes", &shown);
 }
 
 pub(crate) fn sliding(runtime: &Runtime) {
@@ -94,7 +94,7 @@ pub(crate) fn sliding(runtime: &Runtime) {
     );
     print(
         "sliding",
-        "1 M, each touched every 10 s with a TTL of 30 s: what the sweeper adds",
+        "1 M, each touched every 10 s with a TTL of 30 s: the share of the sweeper",
         &shown,
     );
 }
@@ -102,11 +102,12 @@ pub(crate) fn sliding(runtime: &Runtime) {
 pub(crate) fn hundred_million(runtime: &Runtime) {
     let count = std::env::args().find_map(|word| word.parse().ok());
     let entries: u64 = count.unwrap_or(if is_quick() { 1_000_000 } else { 100_000_000 });
-    // As many a second of fewer.
+    // With fewer entries, the same number is due per second.
     let spread = HOUR.mul_f64(entries as f64 / 1e8);
     let cache: Cache<u64, u64> = runtime.block_on(async { Cache::new() });
 
-    // As if they had come one after the other: none dies before all are there, then as many each second.
+    // Deadlines as of entries that were added one after the other: none expires before all are added, then the same
+    // number per second.
     let (start, first) = (Instant::now(), entries / 20);
     let golden = 0x9e37_79b9_7f4a_7c15_u64;
     let fill = async |range: std::ops::Range<u64>, begin: Instant| {
@@ -118,42 +119,42 @@ pub(crate) fn hundred_million(runtime: &Runtime) {
     runtime.block_on(fill(0..first, start + LONG));
     let begin = start + 50 * start.elapsed() + 5 * SECOND;
     runtime.block_on(fill(0..entries, begin));
-    assert!(Instant::now() < begin, "it became slow: {:?} for all", start.elapsed());
+    assert!(Instant::now() < begin, "filling became slow: {:?} in total", start.elapsed());
 
-    let heard = Arc::new(Heard::default());
+    let received = Arc::new(Received::default());
     let listener = {
-        let (events, heard) = (cache.events_lossless(65_536), heard.clone());
+        let (events, received) = (cache.events_lossless(65_536), received.clone());
         let handle = runtime.handle().clone();
-        thread::spawn(move || handle.block_on(listen(events, &heard)))
+        thread::spawn(move || handle.block_on(listen(events, &received)))
     };
     let time = if is_quick() { 5 } else { 60 } * SECOND;
     let (share, whole) = runtime.block_on(async {
         sleep_until(begin + 5 * SECOND).await;
-        heard.counts.store(true, Relaxed);
+        received.counts.store(true, Relaxed);
         let start = Instant::now();
         let share = share_of_a_core(time).await;
-        heard.counts.store(false, Relaxed);
+        received.counts.store(false, Relaxed);
         (share, start.elapsed())
     });
     let megabytes = resident();
     drop(cache);
-    let listening = listener.join().expect("it only listens");
+    let listening = listener.join().expect("the subscriber does not panic");
     let shown = format!(
-        "{} of a core (of that {} the subscriber's), worst lag {}, {megabytes:.0} MB, {:.0} a second",
+        "{} of a core (including {} for the subscriber), worst lag {}, {megabytes:.0} MB, {:.0} per second",
         percent(share),
         percent(listening.as_secs_f64() / whole.as_secs_f64()),
-        show(Duration::from_nanos(heard.worst_lag.load(Relaxed))),
-        heard.events.load(Relaxed) as f64 / whole.as_secs_f64(),
+        show(Duration::from_nanos(received.worst_lag.load(Relaxed))),
+        received.events.load(Relaxed) as f64 / whole.as_secs_f64(),
     );
     let millions = entries as f64 / 1e6;
     print(
         "hundred-million",
-        &format!("{millions} M entries of u64, {spread:.0?} to live, spread evenly"),
+        &format!("{millions} M entries of u64, evenly spread deadlines within {spread:.0?}"),
         &shown,
     );
 }
 
-/// The share of one core that the process uses while this task only waits.
+/// Returns the share of one core that the process uses while this task only waits.
 pub(crate) async fn share_of_a_core(time: Duration) -> f64 {
     let time = if is_quick() { time / 10 } else { time };
     let (start, before) = (Instant::now(), process_time());
@@ -161,7 +162,7 @@ pub(crate) async fn share_of_a_core(time: Duration) -> f64 {
     (process_time() - before).as_secs_f64() / start.elapsed().as_secs_f64()
 }
 
-/// The middle of three, before each of which `prepare` has its turn.
+/// Returns the median of three measurements. Calls `prepare` before each.
 async fn median_share(mut prepare: impl AsyncFnMut()) -> f64 {
     let mut shares = Vec::new();
     for _ in 0..3 {
@@ -171,7 +172,7 @@ async fn median_share(mut prepare: impl AsyncFnMut()) -> f64 {
     median(shares)
 }
 
-/// The shares of a core that the process takes, and that the touches alone take.
+/// Returns the shares of a core that the process and the touches alone use.
 fn slide(runtime: &Runtime, sweep: Sweep) -> (f64, f64) {
     let keys: Arc<[String]> = (0..million()).map(key).collect();
     let cache = runtime.block_on(async {
@@ -194,11 +195,11 @@ fn slide(runtime: &Runtime, sweep: Sweep) -> (f64, f64) {
         (whole, touches.as_secs_f64() / start.elapsed().as_secs_f64())
     });
     stop.store(true, Relaxed);
-    toucher.join().expect("it only touches");
+    toucher.join().expect("the toucher does not panic");
     shares
 }
 
-/// Touches a ten-thousandth of the keys each millisecond, on a thread of its own, and notes what that has cost.
+/// Touches a ten-thousandth of the keys every millisecond, on a separate thread, and records its processor time.
 fn touch(handle: &Handle, cache: &Sessions, keys: &[String], stop: &AtomicBool, spent: &AtomicU64) {
     let mut next = std::time::Instant::now();
     for chunk in keys.chunks((keys.len() / 10_000).max(1)).cycle() {
@@ -208,7 +209,7 @@ fn touch(handle: &Handle, cache: &Sessions, keys: &[String], stop: &AtomicBool, 
         handle.block_on(async {
             for key in chunk {
                 let value = cache.get_ex(key, 30 * SECOND).await;
-                assert!(value.is_some(), "a live session is lost");
+                assert!(value.is_some(), "a live session is missing");
             }
         });
         spent.store(thread_time().as_nanos() as u64, Relaxed);
@@ -217,21 +218,21 @@ fn touch(handle: &Handle, cache: &Sessions, keys: &[String], stop: &AtomicBool, 
     }
 }
 
-/// What a subscriber was told while it counted.
+/// Events that a subscriber received while it counted.
 #[derive(Default)]
-struct Heard {
+struct Received {
     counts: AtomicBool,
     events: AtomicUsize,
-    /// Nanoseconds.
+    /// In nanoseconds.
     worst_lag: AtomicU64,
 }
 
-/// Returns the processor time that it took while it counted.
-async fn listen(mut events: LosslessEvents<u64, u64>, heard: &Heard) -> Duration {
+/// Receives all events. Returns the processor time spent while it counted.
+async fn listen(mut events: LosslessEvents<u64, u64>, received: &Received) -> Duration {
     let mut counted = Duration::ZERO;
     let mut since = None;
     while let Some(event) = events.recv().await {
-        match (heard.counts.load(Relaxed), since) {
+        match (received.counts.load(Relaxed), since) {
             (true, None) => since = Some(thread_time()),
             (false, Some(before)) => {
                 counted += thread_time() - before;
@@ -240,12 +241,12 @@ async fn listen(mut events: LosslessEvents<u64, u64>, heard: &Heard) -> Duration
             _ => {}
         }
         if since.is_some() {
-            heard.events.fetch_add(1, Relaxed);
+            received.events.fetch_add(1, Relaxed);
             let lag = event.lag().expect("it had a deadline");
-            heard.worst_lag.fetch_max(lag.as_nanos() as u64, Relaxed);
+            received.worst_lag.fetch_max(lag.as_nanos() as u64, Relaxed);
         }
     }
-    // The stream may end before it hears that it counts no more.
+    // The stream may end before the subscriber sees that counting has stopped.
     counted + since.map_or(Duration::ZERO, |before| thread_time() - before)
 }
 

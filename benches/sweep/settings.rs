@@ -1,4 +1,4 @@
-//! What each setting of the sweeper costs and gives: the table of `docs/sweep.md`.
+//! Costs and delays of other settings of the sweeper.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +11,9 @@ use tokio::{
 use super::{
     LONG, SECOND, filled, key,
     load::share_of_a_core,
+    mass_expiration::{lags, mass_expiration},
     measure::{ms, quantile},
     million,
-    storm::{lags, storm},
 };
 
 struct Setting {
@@ -25,9 +25,9 @@ struct Setting {
 
 pub(crate) fn settings(runtime: &Runtime) {
     println!(
-        "\n| every | sample | repeat at | budget | staleness at most | 1 M live, none due \
-         | 1 M live, 8,000 due a second | lag of 1,000 among 1 M: p50 / p99 / worst \
-         | 1 M dead at once: all gone |"
+        "\n| every | sample | repeat at | budget | bound on staleness | 1 M live, none due \
+         | 1 M live, 8,000 due per second | lag of 1,000 due among 1 M: p50 / p99 / worst \
+         | 1 M expire at once: all removed |"
     );
     println!("|{}", " --- |".repeat(9));
     let rotations = [(1_000, 1.0), (250, 1.0), (100, 1.0), (50, 1.0), (20, 1.0), (100, 0.1)];
@@ -47,7 +47,7 @@ async fn measure(setting: Setting) {
         .repeat_at(setting.repeat_at)
         .budget(setting.budget);
     let cache = filled(sweep, million()).await;
-    // Its first sweep after growing looks at everything.
+    // The first sweep after growth examines all entries.
     sleep(2 * every + SECOND).await;
     let idle = share_of_a_core(5 * SECOND).await;
     for i in 0..million() {
@@ -62,7 +62,7 @@ async fn measure(setting: Setting) {
     sleep(2 * every + SECOND).await;
     let lags = lags(&cache).await;
     let deadline = Instant::now() + 3 * SECOND;
-    let (gone, _) = storm(cache, deadline, false).await;
+    let (removed, _) = mass_expiration(cache, deadline, false).await;
     println!(
         "| {} ms | {} | {} | {} | {:.1} s | {:.2} % | {:.2} % | {:.0} / {:.0} / {:.0} ms | {:.0} ms |",
         setting.every,
@@ -75,6 +75,6 @@ async fn measure(setting: Setting) {
         ms(quantile(&lags, 0.5)),
         ms(quantile(&lags, 0.99)),
         ms(quantile(&lags, 1.0)),
-        ms(gone),
+        ms(removed),
     );
 }

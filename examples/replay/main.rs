@@ -1,22 +1,22 @@
-//! Replays the access log of a web server, with the log's own times as the time of a cache of its clients'
-//! sessions, and of a rate limiter that counts their requests in the last minute.
+//! Replays the access log of a web server. The log's times drive the clock of a cache of client sessions, and of a rate
+//! limiter that counts each client's requests in the last minute.
 //!
 //! ```text
-//! cargo run --example replay                           the excerpt that is shipped
+//! cargo run --example replay                           the excerpt in this repository
 //! cargo run --example replay -- /var/log/access.log    your own, in the combined format
 //! zcat access.log.*.gz | cargo run --example replay -- --json -
 //! ```
 //!
-//! Tokio's clock is paused, and advanced from the time of one line to that of the next, so days pass
-//! in milliseconds and every figure is exact. Servers write a line when they have answered, not when
-//! they were asked, so lines come late: each is held until the log is a minute further, and they are taken in the order
-//! of their times. What comes later than that is taken as happening when it comes.
+//! Tokio's clock is paused, and advanced from the time of one line to that of the next. So days pass in milliseconds,
+//! and every result is exact. Servers write a line when a request ends, with the time at which it began, so lines are
+//! out of order. Each line is held until the log has advanced by a minute, and requests are processed in the order of
+//! their times. A line that is later than that is processed with the current time.
 //!
-//! A session ends when its client has asked for nothing for 30 minutes, to the second: a request at
-//! exactly 30 minutes opens the next. What is malformed is counted and named, and stops nothing.
+//! A session expires after 30 minutes without a request, to the second: a request after exactly 30 minutes opens the
+//! next session. Malformed lines are counted and listed, and skipped.
 //!
-//! Nobody is turned away: the log tells of requests that were answered. So the limiter has a quota that
-//! nobody reaches, and what a permit says is left of it tells how many requests its window holds.
+//! No request is denied, because the log contains requests that were answered. The limiter has a quota that no client
+//! reaches, and the remaining quota of a permit gives the number of requests in its window.
 //!
 //! `data/access-excerpt.log` is the start of a log from Elastic's public examples
 //! (<https://github.com/elastic/examples>, Apache-2.0).
@@ -47,20 +47,20 @@ use fleeting::{Cache, Limit, RateLimiter, Window};
 
 const EXCERPT: &[u8] = include_bytes!("../data/access-excerpt.log");
 
-/// How long a session outlives its last request.
+/// TTL of a session, which restarts at each request.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// By how much a line may come too late, and still be put in its place.
+/// Maximum delay of a line that is still sorted by its time.
 const LATE: Duration = MINUTE;
 
-/// Replays an access log on a cache's clock.
+/// Replays an access log on the clock of a cache: client sessions, and clients with too many requests.
 #[derive(Parser)]
 struct Args {
-    /// The log, in the combined format; `-` reads it from stdin. Without it, a shipped excerpt.
+    /// Access log in the combined format; `-` reads stdin. By default an excerpt of a real log
     log: Option<PathBuf>,
-    /// Print JSON.
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -93,7 +93,7 @@ async fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Reads the log; in memory there is a line, and who asked in the last minute of it.
+/// Reads the log. Only the current line and the requests of the last minute of the log are in memory.
 async fn replay(mut log: impl BufRead) -> io::Result<Report> {
     let mut order = Order::default();
     let mut clock = LogClock::default();
@@ -103,7 +103,7 @@ async fn replay(mut log: impl BufRead) -> io::Result<Report> {
     let mut lines = 0;
     let mut line = Vec::new();
     loop {
-        // It blocks the thread, which is as it should be here: time stands still from line to line.
+        // A blocking read on the runtime's thread is fine here: no other task has work until the clock advances.
         let is_end = log.read_until(b'\n', &mut line)? == 0;
         if !is_end {
             lines += 1;
@@ -147,7 +147,7 @@ async fn replay(mut log: impl BufRead) -> io::Result<Report> {
 
 type Client = Arc<str>;
 
-/// Requests by their time, and those of one second as they came.
+/// A request, ordered by its time, then by its line.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Request {
     time: Timestamp,
@@ -155,12 +155,12 @@ struct Request {
     client: Client,
 }
 
-/// Puts in their places the lines that come up to [`LATE`] too late.
+/// Sorts the lines that are at most [`LATE`] late.
 #[derive(Default)]
 struct Order {
     held: BinaryHeap<Reverse<Request>>,
     latest: Option<Timestamp>,
-    /// How many came behind one of a later time.
+    /// Number of lines that followed a line with a later time.
     late: u64,
 }
 
@@ -172,7 +172,7 @@ impl Order {
         self.held.push(Reverse(request));
     }
 
-    /// The next one before which none can come any more.
+    /// Returns the next request, if no line may come before it any more.
     fn next(&mut self, is_end: bool) -> Option<Request> {
         let Reverse(first) = self.held.peek()?;
         let is_due = is_end || self.latest?.duration_since(first.time).unsigned_abs() >= LATE;
@@ -180,7 +180,7 @@ impl Order {
     }
 }
 
-/// Lets Tokio's paused clock follow the times of the log.
+/// Advances Tokio's paused clock to the times of the log.
 #[derive(Default)]
 struct LogClock {
     first: Option<Timestamp>,
@@ -195,18 +195,18 @@ impl LogClock {
         if time < latest {
             self.back_in_time += 1;
         } else {
-            // Gives the sweepers their turn, too.
+            // `advance` also yields, so the sweeper runs.
             advance(time.duration_since(latest).unsigned_abs()).await;
             self.latest = Some(time);
         }
     }
 }
 
-/// The session of each client, with a TTL that slides with each request.
+/// The session of each client, whose TTL restarts at each request.
 struct Sessions {
     cache: Cache<Client, Session>,
     opened: u64,
-    /// Collects what expires until the cache is shut down.
+    /// Task that collects expired sessions until the cache is shut down.
     expired: JoinHandle<Vec<Session>>,
 }
 
@@ -233,11 +233,11 @@ impl Sessions {
 
     async fn request(&mut self, client: &Client) {
         let now = Instant::now();
-        let goes_on = self.cache.update(client, |session| {
+        let has_session = self.cache.update(client, |session| {
             session.last = now;
             session.requests += 1;
         });
-        if goes_on.await.is_some() {
+        if has_session.await.is_some() {
             self.cache.expire(client, IDLE).await;
         } else {
             let session = Session { first: now, last: now, requests: 1 };
@@ -246,11 +246,11 @@ impl Sessions {
         }
     }
 
-    /// The sessions that have expired, and those that are open.
+    /// Returns the expired sessions and the open ones.
     async fn end(self) -> (Vec<Session>, Vec<Session>) {
         let open = self.cache.values().collect();
-        // The sweeper may be up to a second behind. This lets all leave that is dead by now, and ends
-        // the stream after it.
+        // The sweeper may be behind. The shutdown delivers the events of all sessions that have expired by now, and
+        // then ends the stream.
         self.cache.shutdown().await;
         (self.expired.await.expect("collecting does not panic"), open)
     }
@@ -262,11 +262,11 @@ impl Session {
     }
 }
 
-/// How many requests each client has made in the last minute, to the nanosecond: `Window::Log` counts
-/// exactly those of `(now - 1 min, now]`.
+/// Number of requests of each client in the last minute, to the nanosecond: `Window::Log` counts exactly the requests
+/// in `(now - 1 min, now]`.
 struct Rates {
     limiter: RateLimiter<Client>,
-    /// The most requests in a minute, of the clients that passed the limit.
+    /// Maximum number of requests in a minute, for the clients above the limit.
     over: BTreeMap<Client, u64>,
 }
 
@@ -284,7 +284,7 @@ impl Rates {
 
     async fn request(&mut self, client: &Client) {
         let permit = self.limiter.check(client).await;
-        let permit = permit.expect("nobody asks four billion times in a minute");
+        let permit = permit.expect("no client sends four billion requests in a minute");
         let in_a_minute = u64::from(u32::MAX - permit.remaining());
         if in_a_minute > LIMIT {
             let most = self.over.entry(client.clone()).or_default();
@@ -292,7 +292,7 @@ impl Rates {
         }
     }
 
-    /// The busiest first.
+    /// Returns the clients above the limit, busiest first.
     fn over_limit(self) -> Vec<OverLimit> {
         let over = self.over.into_iter();
         let mut over: Vec<_> = over
@@ -303,7 +303,7 @@ impl Rates {
     }
 }
 
-/// Client and time of a line of the combined format, where it is whole:
+/// Returns the client and the time of a complete line of the combined format:
 /// `client ident user [day/month/year:h:m:s zone] "request" status bytes "referer" "agent"`.
 fn parse(line: &str) -> Option<(&str, Timestamp)> {
     let (client, rest) = line.trim_end().split_once(' ')?;
@@ -320,12 +320,12 @@ fn parse(line: &str) -> Option<(&str, Timestamp)> {
         && (bytes == "-" || is_number(bytes))
         && rest.is_empty();
     let time = Timestamp::strptime("%d/%b/%Y:%H:%M:%S %z", time).ok()?;
-    // From 1970 to 2106. A clock that counts nanoseconds could not follow a log to the year 9999.
+    // From 1970 to 2106: Tokio's clock, which counts nanoseconds, could not be advanced to the year 9999.
     let is_possible = u32::try_from(time.as_second()).is_ok();
     (is_whole && is_possible).then_some((client, time))
 }
 
-/// What comes after a quoted field, in which a quote is written `\"`.
+/// Returns the rest of a line after a quoted field. A quote within the field is written `\"`.
 fn after_quoted(text: &str) -> Option<&str> {
     let field = text.strip_prefix('"')?;
     let mut escaped = false;

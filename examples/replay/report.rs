@@ -1,26 +1,26 @@
-//! What a log has told, as text and as JSON.
+//! Report about a log, as text and as JSON.
 
 use std::fmt;
 
 use jiff::SignedDuration;
 use serde::Serialize;
 
-/// How many requests a minute are nothing to report.
+/// Clients with more requests than this in a minute are reported.
 pub(super) const LIMIT: u64 = 60;
 
-/// How many malformed lines are named; the others are only counted.
+/// Maximum number of malformed lines that are listed; the others are only counted.
 const NAMED: usize = 20;
 
-/// Where the bars of the histogram end, in seconds.
+/// Upper bounds of the histogram's bars, in seconds.
 const BARS: [u64; 6] = [1, 10, 30, 60, 600, 3_600];
 
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) lines: u64,
     pub(super) malformed: Malformed,
-    /// Came late, and were put in their places.
+    /// Lines out of order that were sorted by their times.
     pub(super) late: u64,
-    /// Came too late for that.
+    /// Lines that were too late for that.
     pub(super) back_in_time: u64,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct Report {
     pub(super) open: usize,
     /// From the first to the last request of a session.
     pub(super) seconds: Option<Spread>,
-    /// Of a session.
+    /// Requests per session.
     pub(super) requests: Option<Spread>,
     pub(super) histogram: Vec<Bar>,
     pub(super) over_limit: Vec<OverLimit>,
@@ -41,7 +41,7 @@ pub(super) struct Malformed {
     first_lines: Vec<u64>,
 }
 
-/// Nearest ranks: each is a value that occurs.
+/// Minimum, percentiles and maximum. Percentiles are nearest ranks, so each of them is a value that occurs.
 #[derive(Serialize)]
 pub(super) struct Spread {
     min: u64,
@@ -52,7 +52,7 @@ pub(super) struct Spread {
 
 #[derive(Serialize)]
 pub(super) struct Bar {
-    /// `None` in the last, which has no end.
+    /// `None` for the last bar, which has no upper bound.
     below_seconds: Option<u64>,
     sessions: usize,
 }
@@ -107,10 +107,10 @@ impl fmt::Display for Report {
         }
         let unnamed = malformed.count > NAMED as u64;
         writeln!(f, "{}", if unnamed { ", ..." } else { "" })?;
-        writeln!(f, "{late:>7} up to a minute late, put in their places")?;
-        writeln!(f, "{back_in_time:>7} later than that, taken as now")?;
+        writeln!(f, "{late:>7} out of order by up to a minute, sorted by time")?;
+        writeln!(f, "{back_in_time:>7} later than that, processed with the current time")?;
 
-        writeln!(f, "\nSessions, ended by 30 minutes without a request")?;
+        writeln!(f, "\nSessions (a session expires after 30 minutes without a request)")?;
         writeln!(f, "{opened:>7} opened\n{expired:>7} expired\n{open:>7} still open")?;
         if let (Some(seconds), Some(requests)) = (&self.seconds, &self.requests) {
             writeln!(f, "\n{:10} {:>10} {:>10} {:>10} {:>10}", "", "min", "median", "p90", "max")?;
@@ -132,11 +132,11 @@ impl fmt::Display for Report {
 
         writeln!(f, "\nMore than {LIMIT} requests in a minute")?;
         for OverLimit { client, most_in_a_minute } in &self.over_limit {
-            // Escaped: the log's author must not talk to your terminal.
+            // Escaped: a client name in the log may contain terminal control sequences.
             writeln!(f, "{most_in_a_minute:>7} {}", client.escape_debug())?;
         }
         if self.over_limit.is_empty() {
-            writeln!(f, "{:>7}", "nobody")?;
+            writeln!(f, "{:>7}", "none")?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Where sessions are, and what counts their requests: in this process, or on a Redis server that all
-//! instances of the service share. The verbs are the same; on Redis each may fail.
+//! Backend of sessions and rate limits: in this process, or on a Redis server that is shared by all instances of the
+//! service. Both have the same methods; on Redis each call may fail.
 
 use std::{hash::RandomState, pin::Pin, time::Duration};
 
@@ -18,52 +18,53 @@ use fleeting::{
 #[cfg(feature = "redis")]
 pub(super) use fleeting::redis::Client;
 
-/// Stands where a client of a server would, in a service that was built without.
+/// Takes the place of the Redis client in a service that was built without Redis. It has no values.
 #[cfg(not(feature = "redis"))]
 #[derive(Clone, Copy)]
 pub(super) enum Client {}
 
-/// For how long the server keeps what expires for instances that can't be told at once.
+/// Time for which the server keeps expiry events for instances that cannot be reached.
 #[cfg(feature = "redis")]
 const RETENTION: Duration = Duration::from_secs(3_600);
 
-/// How long a request waits for the shared limits, before its instance decides alone: rather late than wrong.
+/// Time that a request waits for the shared limits before its instance decides alone. A late answer is better than one
+/// that ignores the other instances.
 #[cfg(feature = "redis")]
 const LIMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The instances that handle what expires, each session by one of them.
+/// Subscriber group of all instances: each expired session is handled by one of them.
 #[cfg(feature = "redis")]
 const GROUP: &str = "services";
 
 #[derive(Clone)]
 pub(super) enum Sessions {
-    Here(Cache<String, Session, RandomState>),
-    /// A session is the milliseconds of its TTL, in eight bytes, and its body.
+    Embedded(Cache<String, Session, RandomState>),
+    /// A value is the session's TTL in milliseconds, as eight bytes, followed by its body.
     #[cfg(feature = "redis")]
     Shared(redis::Cache<String, Vec<u8>>),
 }
 
-/// Limits the requests for one session.
+/// Rate limit of the requests for one session.
 #[derive(Clone)]
 pub(super) enum Requests {
-    Here(RateLimiter<String, RandomState>),
+    Embedded(RateLimiter<String, RandomState>),
     #[cfg(feature = "redis")]
     Shared(redis::RateLimiter<String>),
 }
 
-/// A session that has expired.
-pub(super) struct Gone {
+/// An expired session.
+pub(super) struct ExpiredSession {
     pub(super) key: String,
     pub(super) cause: Cause,
     pub(super) lag: Option<Duration>,
 }
 
-pub(super) type Expirations = Pin<Box<dyn Stream<Item = Result<Gone, Lagged>> + Send>>;
+pub(super) type Expirations = Pin<Box<dyn Stream<Item = Result<ExpiredSession, Lagged>> + Send>>;
 
 impl Sessions {
     pub(super) fn new(client: Option<&Client>) -> Result<Self, Error> {
         Ok(match client {
-            None => Self::here(),
+            None => Self::embedded(),
             #[cfg(feature = "redis")]
             Some(client) => Self::shared(client)?,
             #[cfg(not(feature = "redis"))]
@@ -71,18 +72,18 @@ impl Sessions {
         })
     }
 
-    fn here() -> Self {
+    fn embedded() -> Self {
         let sessions = Cache::builder()
             .name("sessions")
-            // A quarter of the sessions ten times a second: none stays dead for much over 0.4 s.
+            // A quarter of the sessions ten times per second: expired sessions are removed within about 0.4 s.
             .sweep(Sweep::default().every(Duration::from_millis(100)).sample(0.25))
             .publish([Cause::Expired])
-            // An operator may ask how long a session lives, and sees no body.
+            // The dashboard shows the TTL of a session by its id, but never its body.
             .inspect(|id| Some(id.to_owned()))
-            // The ids are the clients' choice, so collisions could be too.
+            // Clients choose the ids, so a hasher without a random seed would allow crafted collisions.
             .hasher(RandomState::new())
             .build();
-        Self::Here(sessions)
+        Self::Embedded(sessions)
     }
 
     #[cfg(feature = "redis")]
@@ -94,20 +95,20 @@ impl Sessions {
         Ok(Self::Shared(sessions))
     }
 
-    /// Whether it replaced a live one.
+    /// Stores a session. Returns true if it replaced a live one.
     pub(super) async fn put(&self, id: String, session: Session) -> Result<bool, Error> {
         let ttl = session.ttl;
         Ok(match self {
-            Self::Here(sessions) => sessions.set_ex(id, session, ttl).await.is_some(),
+            Self::Embedded(sessions) => sessions.set_ex(id, session, ttl).await.is_some(),
             #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.set_ex(id, pack(&session), ttl).await?.is_some(),
         })
     }
 
-    /// The body; the session may live for its TTL anew.
+    /// Returns the body of a session, whose TTL restarts.
     pub(super) async fn read(&self, id: &str) -> Result<Option<Bytes>, Error> {
         match self {
-            Self::Here(sessions) => {
+            Self::Embedded(sessions) => {
                 let session = sessions.get_ex_with(id, |session| session.ttl).await;
                 Ok(session.map(|session| session.body))
             }
@@ -120,10 +121,10 @@ impl Sessions {
         }
     }
 
-    /// Whether there was one.
+    /// Removes a session. Returns false if there was none.
     pub(super) async fn remove(&self, id: &str) -> Result<bool, Error> {
         Ok(match self {
-            Self::Here(sessions) => sessions.remove(id).await.is_some(),
+            Self::Embedded(sessions) => sessions.remove(id).await.is_some(),
             #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.remove(id).await?.is_some(),
         })
@@ -131,34 +132,36 @@ impl Sessions {
 
     pub(super) async fn ttl(&self, id: &str) -> Result<Ttl, Error> {
         Ok(match self {
-            Self::Here(sessions) => sessions.ttl(id).await,
+            Self::Embedded(sessions) => sessions.ttl(id).await,
             #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.ttl(id).await?,
         })
     }
 
-    /// What expires from now on, in all instances.
+    /// Returns a stream of all sessions that expire from now on, in all instances.
     pub(super) async fn events(&self) -> Result<Expirations, Error> {
         Ok(match self {
-            Self::Here(sessions) => sessions.events().map(|event| Ok(Gone::new(&*event?))).boxed(),
+            Self::Embedded(sessions) => {
+                sessions.events().map(|event| Ok(ExpiredSession::new(&*event?))).boxed()
+            }
             #[cfg(feature = "redis")]
             Self::Shared(sessions) => {
-                sessions.events().await?.map(|event| Ok(Gone::new(&*event?))).boxed()
+                sessions.events().await?.map(|event| Ok(ExpiredSession::new(&*event?))).boxed()
             }
         })
     }
 
-    /// What expires, each session by one instance, until the cache is shut down.
+    /// Calls `handle` for each expired session, in one of the instances, until the cache is shut down.
     pub(super) async fn handle(
         &self,
-        mut handle: impl FnMut(Gone) + Send + 'static,
+        mut handle: impl FnMut(ExpiredSession) + Send + 'static,
     ) -> Result<(), Error> {
         match self {
-            Self::Here(sessions) => {
+            Self::Embedded(sessions) => {
                 let mut events = sessions.events();
                 tokio::spawn(async move {
                     while let Some(event) = events.recv().await {
-                        event.iter().for_each(|event| handle(Gone::new(&**event)));
+                        event.iter().for_each(|event| handle(ExpiredSession::new(&**event)));
                     }
                 });
             }
@@ -168,8 +171,10 @@ impl Sessions {
                 tokio::spawn(async move {
                     while let Some(event) = events.recv().await {
                         match event {
-                            Ok(event) => handle(Gone::new(&event)),
-                            Err(error) => tracing::warn!(%error, "what expires can't be read"),
+                            Ok(event) => handle(ExpiredSession::new(&event)),
+                            Err(error) => {
+                                tracing::warn!(%error, "receiving an expired session failed")
+                            }
                         }
                     }
                 });
@@ -178,11 +183,11 @@ impl Sessions {
         Ok(())
     }
 
-    /// Figures, as JSON; of a shared cache, those of this instance.
+    /// Returns the statistics as JSON; those of a shared cache cover this instance only.
     #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
     pub(super) fn stats(&self, own_subscribers: usize, handled: u64) -> Value {
         match self {
-            Self::Here(sessions) => {
+            Self::Embedded(sessions) => {
                 let stats = sessions.stats();
                 json!({
                     "entries": stats.resident,
@@ -211,7 +216,7 @@ impl Sessions {
 
     pub(super) async fn shutdown(&self) {
         match self {
-            Self::Here(sessions) => sessions.shutdown().await,
+            Self::Embedded(sessions) => sessions.shutdown().await,
             #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.shutdown().await,
         }
@@ -221,7 +226,7 @@ impl Sessions {
 impl Requests {
     pub(super) fn new(client: Option<&Client>, per_session: u32) -> Result<Self, Error> {
         Ok(match client {
-            None => Self::here(per_session),
+            None => Self::embedded(per_session),
             #[cfg(feature = "redis")]
             Some(client) => Self::shared(client, per_session)?,
             #[cfg(not(feature = "redis"))]
@@ -229,14 +234,14 @@ impl Requests {
         })
     }
 
-    fn here(per_session: u32) -> Self {
+    fn embedded(per_session: u32) -> Self {
         let requests = RateLimiter::builder()
             .name("requests")
             .limit(Limit::per_minute(per_session).named("session"))
             .window(Window::Buckets(10))
             .hasher(RandomState::new())
             .build();
-        Self::Here(requests)
+        Self::Embedded(requests)
     }
 
     #[cfg(feature = "redis")]
@@ -251,7 +256,7 @@ impl Requests {
 
     pub(super) async fn check(&self, id: &str) -> Result<(), Error> {
         match self {
-            Self::Here(requests) => drop(requests.check(id).await?),
+            Self::Embedded(requests) => drop(requests.check(id).await?),
             #[cfg(feature = "redis")]
             Self::Shared(requests) => drop(requests.check(id).await?),
         }
@@ -260,14 +265,14 @@ impl Requests {
 
     pub(super) fn denied(&self) -> u64 {
         match self {
-            Self::Here(requests) => requests.stats().denied,
+            Self::Embedded(requests) => requests.stats().denied,
             #[cfg(feature = "redis")]
             Self::Shared(requests) => requests.stats().denied,
         }
     }
 }
 
-/// Limits the requests of one client address, in this instance or in all.
+/// Rate limit of the requests of one client address, in this instance or in all.
 pub(super) fn by_client(
     client: Option<&Client>,
     per_client: u32,
@@ -279,7 +284,7 @@ pub(super) fn by_client(
             let clients = RateLimiter::builder()
                 .name("clients")
                 .limit(limit)
-                // An operator who is to do something about a client must know which. An id of a session stays secret.
+                // Operators need the address of a client that they want to block. Session ids stay secret.
                 .show_keys(|client: &ClientIp| client.to_string())
                 .build();
             RateLimitLayer::by_ip(clients, trusted)
@@ -297,13 +302,13 @@ pub(super) fn by_client(
     })
 }
 
-impl Gone {
+impl ExpiredSession {
     fn new<V>(event: &fleeting::Event<String, V>) -> Self {
         Self { key: event.key.clone(), cause: event.cause, lag: event.lag() }
     }
 }
 
-/// As it is kept outside of this process.
+/// Encodes a session for storage outside of this process.
 pub(super) fn pack(session: &Session) -> Vec<u8> {
     let ttl = u64::try_from(session.ttl.as_millis()).unwrap_or(u64::MAX);
     [&ttl.to_be_bytes()[..], &session.body].concat()
@@ -311,7 +316,7 @@ pub(super) fn pack(session: &Session) -> Vec<u8> {
 
 pub(super) fn unpack(packed: Vec<u8>) -> Session {
     let mut body = Bytes::from(packed);
-    // What is shorter is not ours: an empty session that dies now.
+    // A value of fewer than eight bytes was not written by `pack`: it becomes an empty session that expires now.
     let ttl = body.split_to(body.len().min(8));
     let ttl = <[u8; 8]>::try_from(&ttl[..]).map_or(0, u64::from_be_bytes);
     Session { body, ttl: Duration::from_millis(ttl) }
@@ -330,28 +335,28 @@ pub(super) async fn connect(urls: &[String]) -> Result<Option<Client>, Box<dyn s
     let servers: Vec<_> = urls.iter().map(|url| without_password(url)).collect();
     let servers = servers.join(", ");
     let hint = match &error {
-        redis::Error::Address(_) => "it is written as redis://HOST:PORT, rediss:// for TLS",
-        _ => "see whether it runs and answers there (redis-cli -u URL ping)",
+        redis::Error::Address(_) => "use redis://HOST:PORT, or rediss:// for TLS",
+        _ => "check that it is running and answers: redis-cli -u URL ping",
     };
-    let mut sentence = format!("can't use the Redis server of --redis {servers}: {error}");
+    let mut message = format!("cannot use the Redis server of --redis {servers}: {error}");
     let mut source = std::error::Error::source(&error);
     while let Some(reason) = source {
-        sentence += &format!(": {reason}");
+        message += &format!(": {reason}");
         source = reason.source();
     }
-    Err(format!("{sentence}; {hint}").into())
+    Err(format!("{message}; {hint}").into())
 }
 
-/// For a log, which is no place for passwords.
+/// Returns the URL without its password, for error messages.
 #[cfg(feature = "redis")]
 fn without_password(url: &str) -> String {
-    // The last one: passwords are often not written as they should be.
+    // Splits at the last `@`: passwords often contain one that is not escaped.
     let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
     let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
     format!("{scheme}://***@{host}")
 }
 
-/// Refuses `--redis`: this service was built without.
+/// Fails if `--redis` is given, because this service was built without Redis.
 #[cfg(not(feature = "redis"))]
 pub(super) async fn connect(urls: &[String]) -> Result<Option<Client>, Box<dyn std::error::Error>> {
     match urls {

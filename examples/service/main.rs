@@ -1,45 +1,45 @@
-//! A session store over HTTP, on the embedded cache alone, or on a Redis server that many instances share.
+//! A session store over HTTP, on the embedded cache, or on a Redis server that is shared by many instances.
 //!
 //! ```text
 //! cargo run --example service -- --listen 127.0.0.1:3000
 //! ```
 //!
-//! It prints its address, which a browser can open, and three `curl` lines to try.
+//! It prints its address, to open in a browser, and three `curl` lines to try.
 //!
-//! | request | answer |
+//! | request | response |
 //! | --- | --- |
-//! | `PUT /sessions/{id}?ttl=30` and a body | 201, or 204 where it replaced a live one |
-//! | `GET /sessions/{id}` | 200 and the body, or 404; the session may live for its TTL anew |
+//! | `PUT /sessions/{id}?ttl=30` and a body | 201, or 204 if it replaced a live session |
+//! | `GET /sessions/{id}` | 200 and the body, or 404; restarts the TTL |
 //! | `DELETE /sessions/{id}` | 204, or 404 |
-//! | `GET /sessions/{id}/ttl` | `{"ttl": 30}` in seconds, -1 for a persistent one, or 404 |
+//! | `GET /sessions/{id}/ttl` | `{"ttl": 30}` in seconds, -1 for a persistent session, or 404 |
 //! | `GET /events` | every expiration, as Server-Sent Events |
-//! | `GET /stats` | figures, as JSON |
-//! | `GET /` | a page that shows them: the dashboard, and sessions to put, read and delete |
+//! | `GET /stats` | statistics as JSON |
+//! | `GET /` | a page with the dashboard and a form to put, read and delete sessions |
 //! | `GET /fleeting` | the dashboard alone |
-//! | `GET /metrics` | figures, as Prometheus reads them |
-//! | `GET /healthz` | 200 as long as it serves |
+//! | `GET /metrics` | metrics in Prometheus' text format |
+//! | `GET /healthz` | 200 while the service is running |
 //!
-//! Each client address may ask 6,000 times a minute, and each session be asked for 600 times
-//! (`--per-client`, `--per-session`); what is above is answered by a 429 that says when to come again. The last five
-//! above are for who runs it, and limited for nobody: keep them from the world by a proxy.
-//! Behind a proxy, name the networks that may say who the client is: `--trust 10.0.0.0/8`.
+//! Each client address may send 6,000 requests per minute (`--per-client`), and each session may receive 600
+//! (`--per-session`). A request above a limit gets a 429 with `Retry-After`. The last five routes are for operators and
+//! have no limit: block them for other clients in a proxy. Behind a proxy, pass the networks of trusted proxies, whose
+//! `X-Forwarded-For` gives the client address: `--trust 10.0.0.0/8`.
 //!
-//! With `--spool DIR`, each session that expires becomes an element of the directory queue there, which any
-//! program can take, such as `examples/spool_worker.py DIR`.
+//! With `--spool DIR`, each expired session is added to the directory queue `DIR`. Any program can process it, such as
+//! `examples/spool_worker.py DIR`.
 //!
-//! With `--snapshot FILE`, sessions outlive a restart: they are written there at Ctrl-C or SIGTERM, and read again at the
-//! start. What they had left to live goes on meanwhile. A file that is no whole snapshot stops the start, and is left as
-//! it is.
+//! With `--snapshot FILE`, sessions are written over a restart: they are written to the file at Ctrl-C or SIGTERM, and
+//! restored at the next start. Their TTLs continue to elapse in the meantime. If the file is not a complete snapshot,
+//! the service does not start, and leaves the file unchanged.
 //!
-//! Built with `--features redis` and started with `--redis redis://127.0.0.1:6379`, sessions and limits are on that server, and all instances with it are
-//! one service: a limit holds for all of them together, `/events` of each tells of every session, and each
-//! that expires is handled (counted as `expired`) by one of them.
+//! Built with `--features redis` and started with `--redis redis://127.0.0.1:6379`, sessions and limits are on that
+//! server, and all instances with the same server are one service: they share the limits, `/events` of each streams all
+//! expirations, and each expired session is handled (counted as `expired`) by one of them.
 //!
-//! A TTL is 0.001 to 31,536,000 seconds (a year), whole or not; without one a session is
-//! persistent. An id has at most 256 bytes, a body 1 MiB. What can't be done is answered by a 4xx
-//! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
+//! A TTL is 0.001 to 31,536,000 seconds (a year) and may have a fraction; without a TTL a session is persistent. An id
+//! has at most 256 bytes, a body 1 MiB. An invalid request gets a 4xx response with `{"error": "message"}`. Ctrl-C
+//! ends the event streams, then the service.
 //!
-//! It logs to stderr what `RUST_LOG` says, such as `info,fleeting=debug`; without it, what is worth knowing.
+//! The service logs to stderr, filtered by `RUST_LOG` such as `info,fleeting=debug`; the default is `info`.
 
 mod backend;
 mod prometheus;
@@ -94,45 +94,45 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 const MIN_TTL_SECONDS: f64 = 0.001;
 const MAX_TTL_SECONDS: f64 = 31_536_000.0;
 
-/// The TTL of a persistent session: to the cache, a deadline that overflows is none.
+/// TTL of a persistent session: in the cache, a deadline that overflows means persistent.
 const FOREVER: Duration = Duration::MAX;
 
-/// How long requests that are under way may still take after Ctrl-C.
+/// Time that requests in progress get to finish after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What is for who runs the service: a limit must not keep them from a look at what is going on.
+/// Routes for operators, who must be able to inspect the service even if their address is above its limit.
 const OPERATORS: [&str; 5] = ["/", "/page.js", "/stats", "/metrics", "/healthz"];
 
-/// Where the dashboard is, with all that it asks for.
+/// Path of the dashboard and its resources.
 const DASHBOARD: &str = "/fleeting";
 
-/// The page loads nothing from anywhere, and talks to nobody but this service.
+/// Content security policy of the page: it loads scripts, styles and data from this service only.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
-/// A session store over HTTP.
+/// Session store over HTTP, with rate limits, a stream of expirations, a dashboard and metrics
 #[derive(Parser)]
 #[command(name = "service", version)]
 struct Args {
-    /// Where to listen; port 0 takes a free one.
+    /// Address to listen on; with port 0, the system chooses a free port
     #[arg(long, default_value = "127.0.0.1:3000", value_name = "ADDR")]
     listen: String,
-    /// Requests a minute from one client address.
+    /// Requests per minute for each client address
     #[arg(long, default_value_t = 6_000, value_name = "N", value_parser = above_zero())]
     per_client: u32,
-    /// Requests a minute for one session.
+    /// Requests per minute for each session
     #[arg(long, default_value_t = 600, value_name = "N", value_parser = above_zero())]
     per_session: u32,
-    /// A network of proxies that may say who the client is.
+    /// Network of trusted proxies, whose X-Forwarded-For field is believed; may be repeated
     #[arg(long, value_name = "NETWORK")]
     trust: Vec<String>,
-    /// A directory queue for what expires.
+    /// Directory queue to which expired sessions are written
     #[arg(long, value_name = "DIR", conflicts_with = "redis")]
     spool: Option<PathBuf>,
-    /// A file that keeps the sessions from one run to the next.
+    /// File in which sessions are written over a restart
     #[arg(long, value_name = "FILE", conflicts_with = "redis")]
     snapshot: Option<PathBuf>,
-    /// A Redis server, or one node of each of a cluster's, that all instances share.
+    /// URL of the Redis server that all instances share, or of a node of its cluster; may be repeated
     #[arg(long, value_name = "URL")]
     redis: Vec<String>,
 }
@@ -158,7 +158,9 @@ async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let signal = stop_signal()?;
     let listener = TcpListener::bind(&args.listen).await.map_err(|error| {
         let listen = &args.listen;
-        format!("can't listen on {listen}: {error}; another address: --listen 127.0.0.1:3001")
+        format!(
+            "cannot listen on {listen}: {error}; choose another address: --listen 127.0.0.1:3001"
+        )
     })?;
     let address = listener.local_addr()?;
 
@@ -173,8 +175,9 @@ async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
         Some(folder) => Some(service.spool(folder).await?),
         None => None,
     };
-    let trusted = TrustedProxies::new(&args.trust)
-        .map_err(|error| format!("--trust takes networks such as 10.0.0.0/8: {error}"))?;
+    let trusted = TrustedProxies::new(&args.trust).map_err(|error| {
+        format!("invalid --trust, expected a network such as 10.0.0.0/8: {error}")
+    })?;
     let by_client = backend::by_client(client.as_ref(), args.per_client, trusted)?
         .skip(|parts| is_for_operators(parts.uri.path()))
         .on_limited(|limited, _| Error::from(limited.clone()));
@@ -186,30 +189,30 @@ async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     greet(address)?;
 
     signal.await;
-    // First the streams: the server waits for all answers under way, and theirs have no end.
+    // First the event streams: the server waits for all open responses, and these would never end.
     sessions.shutdown().await;
     drop(stop);
-    // A client that stopped in the middle of a request or an answer is left behind.
+    // Clients that stopped in the middle of a request or a response are disconnected at the end of the grace period.
     let _ = timeout(GRACE, server).await;
-    // When nobody changes them any more.
-    let kept = match &args.snapshot {
+    // After the server has stopped: no request changes the sessions any more.
+    let written = match &args.snapshot {
         Some(file) => snapshot::write(&sessions, file).await,
         None => Ok(()),
     };
     if let Some(spooling) = spooling
         && timeout(GRACE, spooling).await.is_err()
     {
-        return Err("the spool can't write all that has expired".into());
+        return Err("the spool could not write all expired sessions in time".into());
     }
-    Ok(kept?)
+    Ok(written?)
 }
 
-/// Logs to stderr what `RUST_LOG` says.
+/// Logs to stderr, filtered by `RUST_LOG`.
 fn log() -> Result<(), String> {
-    let wanted = env::var("RUST_LOG").unwrap_or_default();
-    let wanted = if wanted.is_empty() { "info" } else { &wanted };
-    let targets: Targets = wanted.parse().map_err(|error| {
-        format!("RUST_LOG can't be {wanted:?}: {error}; it is such as info,fleeting=debug")
+    let filter = env::var("RUST_LOG").unwrap_or_default();
+    let filter = if filter.is_empty() { "info" } else { &filter };
+    let targets: Targets = filter.parse().map_err(|error| {
+        format!("invalid RUST_LOG {filter:?}: {error}; use a filter such as info,fleeting=debug")
     })?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_filter(targets);
     tracing_subscriber::registry().with(lines).init();
@@ -221,7 +224,7 @@ fn is_for_operators(path: &str) -> bool {
     OPERATORS.contains(&path) || below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// All at once, so that who reads the first line can close the pipe.
+/// Prints the address and the `curl` lines in one write, so that a reader may close the pipe after the first line.
 fn greet(address: SocketAddr) -> io::Result<()> {
     let greeting = format!(
         "http://{address}\n\
@@ -234,7 +237,7 @@ fn greet(address: SocketAddr) -> io::Result<()> {
     out.flush()
 }
 
-/// Comes at Ctrl-C or SIGTERM, both of which are caught from now on.
+/// Returns a future that resolves at Ctrl-C or SIGTERM. Both signals are caught from this call on.
 #[cfg(unix)]
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -249,7 +252,7 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Comes at Ctrl-C.
+/// Returns a future that resolves at Ctrl-C.
 #[cfg(not(unix))]
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     Ok(async { drop(tokio::signal::ctrl_c().await) })
@@ -263,7 +266,7 @@ fn routes(service: Service) -> Router {
         .route("/sessions/{id}", get(read).put(put).delete(remove))
         .route("/sessions/{id}/ttl", get(ttl))
         .route_layer(from_fn(refuse_query))
-        // Below, whatever a link or a prober adds means nothing.
+        // The routes below ignore query parameters, which links and probes may add.
         .route("/", get(page))
         .route("/page.js", get(page_script))
         .route("/healthz", get(async || "ok\n"))
@@ -273,7 +276,7 @@ fn routes(service: Service) -> Router {
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             Error::Refused(
                 StatusCode::METHOD_NOT_ALLOWED,
-                format!("{} takes no {method}", uri.path()),
+                format!("{} does not support {method}", uri.path()),
             )
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
@@ -281,7 +284,7 @@ fn routes(service: Service) -> Router {
         .nest_service(DASHBOARD, fleeting::dashboard())
 }
 
-/// The state that all handlers share.
+/// State shared by all handlers.
 #[derive(Clone)]
 struct Service {
     sessions: Sessions,
@@ -295,11 +298,11 @@ struct Service {
 #[derive(Clone)]
 struct Session {
     body: Bytes,
-    /// What it was put with, to be given anew at each read.
+    /// TTL of the PUT; restarts at each read.
     ttl: Duration,
 }
 
-/// For a queue as text, or where it is none, as a list of bytes; for a snapshot with its TTL.
+/// For a queue: text, or a list of bytes if the body is not UTF-8. For a snapshot: the TTL and the body.
 impl Serialize for Session {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if !serializer.is_human_readable() {
@@ -316,7 +319,7 @@ impl Serialize for Session {
 struct Lag {
     last: Duration,
     max: Duration,
-    /// How many were handled.
+    /// Number of sessions handled.
     count: u64,
 }
 
@@ -328,20 +331,22 @@ impl Service {
         Ok(Self { sessions, requests, lag, spool: None, recorder, started: Instant::now() })
     }
 
-    /// Writes what expires from now on to a queue, until the cache is shut down.
+    /// Writes sessions that expire from now on to a queue, until the cache is shut down.
     async fn spool(&mut self, folder: &FilePath) -> Result<JoinHandle<SpoolStats>, String> {
         let queue = QueueSimple::open(folder).await.map_err(|error| match error.source() {
             Some(reason) => format!("{error}: {reason}"),
             None => error.to_string(),
         })?;
-        // Now, and not when the first session expires: no name of a queue's, and so in nobody's way.
+        // Fails at the start, and not when the first session expires. The probe's name is not a queue's, so other
+        // users of the queue ignore it.
         let probe = folder.join(format!(".{}.probe", std::process::id()));
         let probed = tokio::fs::write(&probe, "").await.and(tokio::fs::remove_file(&probe).await);
         probed.map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
         let spool = Spool::new(queue);
-        #[allow(irrefutable_let_patterns)] // Without Redis they are nowhere else.
-        let Sessions::Here(sessions) = &self.sessions else {
-            return Err("what other instances may handle can't be spooled".into());
+        #[allow(irrefutable_let_patterns)]
+        // Without the feature `redis`, there is no other variant.
+        let Sessions::Embedded(sessions) = &self.sessions else {
+            return Err("sessions on a Redis server cannot be spooled; omit --spool".into());
         };
         let spooling = tokio::spawn(spool.run(sessions.events_lossless(1_024)));
         self.spool = Some(spool);
@@ -349,10 +354,10 @@ impl Service {
     }
 }
 
-/// Follows how late sessions leave, until the cache is shut down.
+/// Tracks the lag of expirations until the cache is shut down.
 async fn watch_lag(sessions: &Sessions) -> Result<watch::Receiver<Lag>, Error> {
     let (sender, receiver) = watch::channel(Lag::default());
-    let handle = move |gone: backend::Gone| {
+    let handle = move |gone: backend::ExpiredSession| {
         let last = gone.lag.unwrap_or_default();
         sender.send_modify(|lag| {
             *lag = Lag { last, max: lag.max.max(last), count: lag.count + 1 };
@@ -369,7 +374,7 @@ async fn put(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Error> {
     service.requests.check(&id).await?;
-    // Copied: `body` is a piece of the connection's buffer, and would keep all of it in memory.
+    // Copied, because `body` is a slice of the connection's buffer and would keep all of it in memory.
     let body = Bytes::copy_from_slice(&body?);
     let replaced = service.sessions.put(id, Session { body, ttl }).await?;
     Ok(if replaced { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
@@ -380,7 +385,7 @@ async fn read(State(service): State<Service>, Id(id): Id) -> Result<impl IntoRes
     let body = service.sessions.read(&id).await?.ok_or_else(|| no_session(&id))?;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream"),
-        // Bodies are anybody's: a browser must not take one for a page of this origin.
+        // Clients choose the bodies: a browser must not interpret one as a page of this origin.
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CACHE_CONTROL, "no-store"),
     ];
@@ -421,7 +426,7 @@ async fn events(
 
 async fn stats(State(service): State<Service>) -> Json<Value> {
     let lag = *service.lag.borrow();
-    // One is our own, which follows the lag, and another the spool.
+    // One subscriber is this service itself, which tracks the lag, and another one the spool.
     let own_subscribers = 1 + usize::from(service.spool.is_some());
     let mut stats = service.sessions.stats(own_subscribers, lag.count);
     stats["limited"] = service.requests.denied().into();
@@ -443,7 +448,7 @@ async fn stats(State(service): State<Service>) -> Json<Value> {
     Json(stats)
 }
 
-/// All that the crate tells of its caches, limiters and the like.
+/// Returns the metrics of all caches, limiters and other types of the crate.
 async fn metrics(State(service): State<Service>) -> impl IntoResponse {
     fleeting::publish_metrics();
     (
@@ -461,19 +466,19 @@ async fn page_script() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("page.js"))
 }
 
-/// A `?ttl=` on anything but a PUT would be ignored without a word.
+/// Rejects queries on routes without parameters: a `?ttl=` on anything but a PUT would be ignored silently.
 async fn refuse_query(request: Request, next: Next) -> Result<Response, Error> {
     match request.uri().query() {
         None | Some("") => {}
         Some(_) if request.method() == Method::PUT => {}
         Some(_) => {
-            return Err(Error::Refused(StatusCode::BAD_REQUEST, "only PUT takes a query".into()));
+            return Err(Error::Refused(StatusCode::BAD_REQUEST, "only PUT accepts a query".into()));
         }
     }
     Ok(next.run(request).await)
 }
 
-/// The id in the path.
+/// Session id in the path.
 struct Id(String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Id {
@@ -482,14 +487,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         let Path(id) = Path::<String>::from_request_parts(parts, state).await?;
         if id.len() > MAX_ID_BYTES {
-            let sentence = format!("an id has at most {MAX_ID_BYTES} bytes, this has {}", id.len());
-            return Err(Error::Refused(StatusCode::BAD_REQUEST, sentence));
+            let message = format!("an id has at most {MAX_ID_BYTES} bytes, this has {}", id.len());
+            return Err(Error::Refused(StatusCode::BAD_REQUEST, message));
         }
         Ok(Self(id))
     }
 }
 
-/// The `?ttl=` of a PUT.
+/// `?ttl=` of a PUT.
 struct GivenTtl(Duration);
 
 #[derive(Deserialize)]
@@ -519,7 +524,7 @@ impl<S: Send + Sync> FromRequestParts<S> for GivenTtl {
     }
 }
 
-/// What the client is told where it can't have what it asked for.
+/// Error response to a client.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{1}")]
@@ -531,14 +536,14 @@ enum Error {
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         match self {
-            Error::Refused(status, sentence) => {
-                (status, Json(json!({ "error": sentence }))).into_response()
+            Error::Refused(status, message) => {
+                (status, Json(json!({ "error": message }))).into_response()
             }
             Error::Limited(limited) => {
-                let sentence = Json(json!({ "error": limited.to_string() }));
-                // With its fields, but the body that all refusals have here.
+                let message = Json(json!({ "error": limited.to_string() }));
+                // Keeps the rate limit fields, and replaces the body by the JSON of all other errors.
                 let mut response = limited.into_response();
-                let (body, bytes) = sentence.into_response().into_parts();
+                let (body, bytes) = message.into_response().into_parts();
                 response.headers_mut().extend(body.headers);
                 *response.body_mut() = bytes;
                 response
@@ -559,7 +564,7 @@ impl From<fleeting::redis::Error> for Error {
         match error {
             fleeting::redis::Error::Limited(limited) => Self::Limited(limited),
             error => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the server fails");
+                tracing::warn!(error = &error as &dyn std::error::Error, "Redis call failed");
                 Self::Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
             }
         }
@@ -597,7 +602,7 @@ fn no_session(id: &str) -> Error {
     Error::Refused(StatusCode::NOT_FOUND, format!("there is no session {id:?}"))
 }
 
-/// To the microsecond.
+/// Converts a duration to milliseconds, with microsecond precision.
 fn milliseconds(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1_000.0
 }

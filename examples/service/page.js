@@ -1,10 +1,10 @@
-// What only this service has, beside the dashboard: sessions to put, read and delete, and those that expired.
-// Ids and bodies come from strangers: all goes through textContent, none through HTML.
+// Parts of the page that only this service has, in addition to the dashboard: a form for sessions, and the list of
+// expired ones. Ids and bodies are untrusted: they are inserted by textContent, never as HTML.
 
 import { make, refusal, share } from "./fleeting/script.js";
 
 const ROWS = 5, SHOWN = 200;
-const beside = path => new URL(path, import.meta.url);
+const relative = path => new URL(path, import.meta.url);
 const form = document.getElementById("session"), answer = form.querySelector("output");
 const isolated = text => make("bdi", { title: text }, text);
 const show = (...words) => answer.replaceChildren(...words);
@@ -14,35 +14,36 @@ form.addEventListener("submit", async event => {
   event.preventDefault();
   const verb = event.submitter?.value ?? "put";
   const { id: { value: id }, ttl: { value: ttl }, body: { value: body } } = form.elements;
-  if (id === "." || id === "..") return show("A browser can't ask for this id.");
-  const address = beside(`sessions/${encodeURIComponent(id)}`);
+  if (id === "." || id === "..") return show("Browsers cannot request this id.");
+  const address = relative(`sessions/${encodeURIComponent(id)}`);
   try {
     if (verb === "put") {
       if (ttl) address.searchParams.set("ttl", ttl);
       const response = await fetch(address, { method: "PUT", body });
-      if (!response.ok) return show(await sentence(response));
-      show(response.status === 201 ? "New: " : "Replaced: ", isolated(id), ttl ? ` lives for ${ttl} s.` : " lives until it is deleted.");
+      if (!response.ok) return show(await errorMessage(response));
+      const done = response.status === 201 ? "Created" : "Replaced";
+      show(`${done}: `, isolated(id), ttl ? `, TTL ${ttl} s.` : ", persistent.");
     } else if (verb === "read") {
       const response = await fetch(address);
-      if (!response.ok) return show(await sentence(response));
+      if (!response.ok) return show(await errorMessage(response));
       const text = await response.text();
       const body = text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text;
       show(isolated(id), body ? ": " : " has an empty body.", body && isolated(body));
     } else {
       const response = await fetch(address, { method: "DELETE" });
-      if (!response.ok) return show(await sentence(response));
+      if (!response.ok) return show(await errorMessage(response));
       show("Deleted: ", isolated(id), ".");
     }
   } catch {
-    show("The service can't be reached.");
+    show("The service is unreachable.");
   }
 });
 
-// What was wrong, as the service says it, or else who answered for it.
-async function sentence(response) {
+// Returns the error message of the service, or of a proxy that responded in its place.
+async function errorMessage(response) {
   const isOurs = (response.headers.get("content-type") ?? "").startsWith("application/json");
-  const told = isOurs ? await response.json() : {};
-  return typeof told.error === "string" ? told.error : refusal(response, "application/json");
+  const parsed = isOurs ? await response.json() : {};
+  return typeof parsed.error === "string" ? parsed.error : refusal(response, "application/json");
 }
 
 const rows = Array.from({ length: ROWS }, (_, row) =>
@@ -51,7 +52,7 @@ document.getElementById("events").append(...rows);
 
 let latest = [], missed = 0, isDue = false;
 
-share(beside("events").href, {
+share(relative("events").href, {
   onEvent(name, data) {
     if (name === "lagged") missed += data.missed;
     else latest = [data, ...latest].slice(0, ROWS);
@@ -63,7 +64,7 @@ share(beside("events").href, {
         rows[row].cells[0].replaceChildren(isolated(key));
         rows[row].cells[1].textContent = lag_ms === null ? "–" : milliseconds(lag_ms);
       });
-      if (missed) document.getElementById("missed").textContent = `Since this page was opened; ${missed} came too fast to be shown`;
+      if (missed) document.getElementById("missed").textContent = `Since this page was opened; ${missed} were too fast to be shown`;
     });
   },
   // The dashboard shows problems of the connection.

@@ -1,5 +1,5 @@
-//! The page of `/metrics`: a recorder of the `metrics` facade, as small as this service needs it, and built in no time. A
-//! program that wants summaries, or a port for the page, takes `metrics-exporter-prometheus`.
+//! Recorder of the `metrics` facade that renders the page `/metrics`. It supports what this service needs, and compiles
+//! quickly. Use `metrics-exporter-prometheus` for summaries, or for a separate port.
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,10 @@ use metrics::{
     SharedString, Unit,
 };
 
-/// Where the bars of histograms end, in seconds.
+/// Upper bounds of the histogram buckets, in seconds.
 const BARS: [f64; 10] = [0.000_1, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0, 60.0];
 
-/// All that was told, by its names.
+/// All metrics by name.
 #[derive(Clone, Default)]
 pub(super) struct Page(Arc<Mutex<BTreeMap<String, Family>>>);
 
@@ -26,11 +26,11 @@ pub(super) struct Page(Arc<Mutex<BTreeMap<String, Family>>>);
 struct Family {
     help: String,
     kind: &'static str,
-    /// By their labels, as the page shows them.
+    /// Series by their labels, in the form of the page.
     series: BTreeMap<String, Series>,
 }
 
-/// Of a counter or a gauge, where the number is bits of an `f64`; or of a histogram.
+/// Value of a counter, of a gauge (as the bits of an `f64`), or of a histogram.
 #[derive(Clone, Default)]
 struct Series {
     number: Arc<AtomicU64>,
@@ -48,14 +48,14 @@ struct Recorded {
 }
 
 impl Page {
-    /// Hears from now on what all libraries of this process tell.
+    /// Installs a recorder for the metrics of all libraries of this process.
     pub(super) fn install() -> Result<Self, SetRecorderError<Self>> {
         let page = Self::default();
         metrics::set_global_recorder(page.clone())?;
         Ok(page)
     }
 
-    /// In Prometheus' text format, version 0.0.4.
+    /// Renders all metrics in Prometheus' text format, version 0.0.4.
     pub(super) fn render(&self) -> String {
         let mut page = String::new();
         for (name, Family { help, kind, series }) in &*self.families() {
@@ -157,5 +157,5 @@ impl Bars {
 }
 
 fn put(page: &mut String, line: Arguments<'_>) {
-    writeln!(page, "{line}").expect("a String takes all");
+    writeln!(page, "{line}").expect("writing to a String cannot fail");
 }

@@ -1,5 +1,5 @@
-//! The sessions in a file, from one run to the next. There is always a whole one: it is written beside the one that it
-//! replaces, and renamed.
+//! Keeps the sessions in a file over a restart. The file is replaced as a whole: a new one is written next to it and
+//! renamed.
 
 use std::{
     error::Error,
@@ -19,20 +19,20 @@ use super::{
     backend::{Sessions, unpack},
 };
 
-/// Reads the sessions of the last run, if there was one, and sees to it that this one's can be written.
+/// Restores the sessions of the last run, if there is a snapshot, and checks that a snapshot can be written.
 pub(super) async fn restore(sessions: &Sessions, path: &Path) -> Result<(), String> {
-    // Now, and not when it is too late.
+    // Fails at the start, because at shutdown it would be too late to choose another path.
     let new = new_file(path);
-    create(&new).await.map_err(|error| sentence("can't write", &new, &error))?;
-    fs::remove_file(&new).await.map_err(|error| sentence("can't write", &new, &error))?;
+    create(&new).await.map_err(|error| message("cannot write", &new, &error))?;
+    fs::remove_file(&new).await.map_err(|error| message("cannot write", &new, &error))?;
     let file = match File::open(path).await {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(sentence("can't read", path, &error)),
+        Err(error) => return Err(message("cannot read", path, &error)),
     };
-    let restored = here(sessions)?.restore(file).await;
-    let restored = restored.map_err(|error| sentence("can't restore", path, &error))?;
-    tracing::info!(sessions = restored, file = %path.display(), "restored");
+    let restored = embedded(sessions)?.restore(file).await;
+    let restored = restored.map_err(|error| message("cannot restore", path, &error))?;
+    tracing::info!(sessions = restored, file = %path.display(), "sessions restored from the snapshot");
     Ok(())
 }
 
@@ -41,28 +41,30 @@ pub(super) async fn write(sessions: &Sessions, path: &Path) -> Result<(), String
     let new = new_file(path);
     let written = async {
         let mut file = create(&new).await?;
-        let written = here(sessions)?.snapshot_compressed(&mut file).await?;
+        let written = embedded(sessions)?.snapshot_compressed(&mut file).await?;
         file.sync_all().await?;
         fs::rename(&new, path).await?;
         sync_folder(path).await?;
         Ok::<_, Box<dyn Error + Send + Sync>>(written)
     };
-    let written = written.await.map_err(|error| sentence("can't write", path, &*error))?;
-    tracing::info!(sessions = written, file = %path.display(), "written");
+    let written = written.await.map_err(|error| message("cannot write", path, &*error))?;
+    tracing::info!(sessions = written, file = %path.display(), "sessions written to the snapshot");
     Ok(())
 }
 
 type InMemory = fleeting::Cache<String, Session, std::hash::RandomState>;
 
-fn here(sessions: &Sessions) -> Result<&InMemory, String> {
+fn embedded(sessions: &Sessions) -> Result<&InMemory, String> {
     match sessions {
-        Sessions::Here(sessions) => Ok(sessions),
+        Sessions::Embedded(sessions) => Ok(sessions),
         #[cfg(feature = "redis")]
-        Sessions::Shared(_) => Err("what a server keeps needs no snapshot".into()),
+        Sessions::Shared(_) => {
+            Err("sessions on a Redis server need no snapshot; omit --snapshot".into())
+        }
     }
 }
 
-/// Whoever has a session is who it says, so nobody else may read them.
+/// Creates a file that only its owner may read, because a session id authenticates its client.
 async fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -71,7 +73,7 @@ async fn create(path: &Path) -> io::Result<File> {
     options.open(path).await
 }
 
-/// A rename is on the disk when its folder is.
+/// Syncs the directory: a rename survives a crash of the machine only after that.
 async fn sync_folder(path: &Path) -> io::Result<()> {
     match path.parent().filter(|_| cfg!(unix)) {
         Some(folder) if folder.as_os_str().is_empty() => File::open(".").await?.sync_all().await,
@@ -86,7 +88,7 @@ fn new_file(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn sentence(what: &str, path: &Path, error: &(dyn Error + 'static)) -> String {
+fn message(what: &str, path: &Path, error: &(dyn Error + 'static)) -> String {
     let path = path.display();
     match error.source() {
         Some(reason) => format!("{what} {path}: {error}: {reason}"),
@@ -94,7 +96,7 @@ fn sentence(what: &str, path: &Path, error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// As it is in a snapshot, and on a server: see `pack`.
+/// Decodes a session as written by `pack`.
 impl<'de> Deserialize<'de> for Session {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Packed;
@@ -103,7 +105,7 @@ impl<'de> Deserialize<'de> for Session {
             type Value = Session;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a session, in bytes")
+                f.write_str("a session as bytes")
             }
 
             fn visit_bytes<E: de::Error>(self, packed: &[u8]) -> Result<Session, E> {
@@ -111,7 +113,7 @@ impl<'de> Deserialize<'de> for Session {
             }
 
             fn visit_byte_buf<E: de::Error>(self, packed: Vec<u8>) -> Result<Session, E> {
-                // Copied: else the time to live would be kept in front of each body.
+                // Copied, because a slice of `packed` would also keep the TTL in memory.
                 let Session { body, ttl } = unpack(packed);
                 Ok(Session { body: Bytes::copy_from_slice(&body), ttl })
             }

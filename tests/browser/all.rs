@@ -1,7 +1,7 @@
-//! The page of the example `service`, and with it the dashboard, in a real browser: Debian's Chromium, without a window.
+//! Tests of the dashboard and of the page of the example `service` in a real browser: Debian's Chromium, headless.
 //!
-//! Longer: `FLEETING_BROWSER_SECONDS=600` looks for so long whether the heap grows. `FLEETING_PICTURES=310` writes
-//! the pictures of the README, after so many seconds of some load.
+//! `FLEETING_BROWSER_SECONDS=600` checks for this time that the heap does not grow. `FLEETING_PICTURES=310` writes the
+//! pictures of the README, after this number of seconds under load.
 
 mod browser;
 #[path = "../common/example.rs"]

@@ -1,4 +1,5 @@
-//! A browser, by the WebDriver protocol. Whatever is in its way fails the test, so that no caller has to ask.
+//! Browser controlled by the WebDriver protocol. Its methods panic on any failure, so that tests need not handle
+//! errors.
 
 use std::{
     io::{BufRead, BufReader},
@@ -21,13 +22,14 @@ use tokio::{
 };
 use url::{ParseError, Url};
 
-/// For what must come, on a machine that does much else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout of a test on an overloaded machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Not more at a time: each has a dozen processes.
+/// Limits the number of concurrent browsers, each of which has a dozen processes.
 static BROWSERS: Semaphore = Semaphore::const_new(3);
 
-/// What finds a card of the dashboard, a figure of it, and the word on it.
+/// Functions for scripts: `card` returns a card of the dashboard, `figure` one of its values, and `word` the text below
+/// it.
 const FIND: &str = "
     const card = name => [...document.querySelectorAll('article')]
         .find(card => card.querySelector('h3').textContent === name);
@@ -46,7 +48,7 @@ pub(crate) struct Browser {
 
 impl Browser {
     pub(crate) async fn start() -> Self {
-        let turn = BROWSERS.acquire().await.expect("it is never closed");
+        let turn = BROWSERS.acquire().await.expect("the semaphore is never closed");
         let mut driver = Driver::start();
         let capabilities = json!({
             "browserName": "chrome",
@@ -54,40 +56,35 @@ impl Browser {
             "goog:chromeOptions": { "args": [
                 "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                 "--hide-scrollbars", "--window-size=1280,900",
-                // A name that is not this machine's own, to a browser.
+                // A host name that the browser does not treat as local.
                 "--host-resolver-rules=MAP elsewhere.test 127.0.0.1",
             ] },
         });
-        let Value::Object(capabilities) = capabilities else {
-            unreachable!("it is written as one")
-        };
+        let Value::Object(capabilities) = capabilities else { unreachable!("a JSON object") };
         let capabilities: Capabilities = capabilities.into_iter().collect();
         let client = ClientBuilder::new(HttpConnector::new())
             .capabilities(capabilities)
             .connect(&format!("http://127.0.0.1:{}", driver.port))
             .await;
         let client = client.expect("Chromium can be started: run scripts/browser.sh");
-        let told = client.capabilities().and_then(|told| told.get("goog:processID")?.as_u64());
-        driver.browser = told;
+        let process = client.capabilities().and_then(|all| all.get("goog:processID")?.as_u64());
+        driver.browser = process;
         Self { client, driver, _turn: turn }
     }
 
     pub(crate) async fn open(&self, url: &str) {
-        self.client
-            .goto(url)
-            .await
-            .unwrap_or_else(|error| panic!("{url} can't be opened: {error}"));
+        self.client.goto(url).await.unwrap_or_else(|error| panic!("cannot open {url}: {error}"));
     }
 
-    /// What `script` returns, which may use `card`, `figure`, `word` and `state`.
-    pub(crate) async fn ask(&self, script: &str) -> Value {
+    /// Runs `script` and returns its result. It may use `card`, `figure`, `word` and `state`.
+    pub(crate) async fn run(&self, script: &str) -> Value {
         let script = format!("{FIND}\n{script}");
         let answer = self.client.execute(&script, Vec::new()).await;
         answer.unwrap_or_else(|error| panic!("{script}\n{error}"))
     }
 
-    /// What the promise that `script` is comes to.
-    pub(crate) async fn await_for(&self, script: &str) -> Value {
+    /// Returns the result of the promise that `script` evaluates to.
+    pub(crate) async fn run_async(&self, script: &str) -> Value {
         let script = format!(
             "const done = arguments[0]; ({script}).then(done, error => done(`${{error}}`));"
         );
@@ -95,33 +92,33 @@ impl Browser {
         answer.unwrap_or_else(|error| panic!("{script}\n{error}"))
     }
 
-    /// Asks until what `script` returns is `true`.
+    /// Evaluates `script` until it is `true`.
     pub(crate) async fn until(&self, script: &str) {
         let start = Instant::now();
-        // What it looks for may not be there yet.
+        // An error counts as false: elements that the script needs may not exist yet.
         let attempt = format!("try {{ return {script} }} catch (error) {{ return `${{error}}` }}");
-        while self.ask(&attempt).await != true {
-            if start.elapsed() > PATIENCE {
-                let seen = self.ask("return state + document.body.innerText").await;
-                panic!("{script} never came true: {seen}");
+        while self.run(&attempt).await != true {
+            if start.elapsed() > TIMEOUT {
+                let seen = self.run("return state + document.body.innerText").await;
+                panic!("{script} was never true: {seen}");
             }
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Until the page is live.
+    /// Waits until the page receives live data.
     pub(crate) async fn until_live(&self) {
         self.until("state.startsWith('Live.')").await;
     }
 
-    /// A command of the DevTools protocol.
+    /// Runs a command of the DevTools protocol.
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
         let answer = self.issue(Vendor { path: "goog/cdp/execute", body }).await;
         answer.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// Sees the page on a screen of this size, light or dark.
+    /// Sets the size of the screen and its color scheme, light or dark.
     pub(crate) async fn on_screen(&self, width: u32, height: u32, scheme: &str) {
         let (scale, mobile) = (1, width < 600);
         let screen = json!({ "width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile });
@@ -130,22 +127,22 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", features).await;
     }
 
-    /// What the page has complained of since the last call.
-    pub(crate) async fn complaints(&self) -> Vec<String> {
+    /// Returns the errors and warnings in the browser's log since the last call.
+    pub(crate) async fn log_problems(&self) -> Vec<String> {
         let body = json!({ "type": "browser" });
         let log = self.issue(Vendor { path: "se/log", body }).await.expect("the log can be read");
-        let log = log.as_array().expect("it is a list").iter();
+        let log = log.as_array().expect("a list").iter();
         let severe = log.filter(|line| line["level"] == "SEVERE" || line["level"] == "WARNING");
         severe.map(|line| line["message"].to_string()).collect()
     }
 
-    /// Bytes of the heap that are in use.
+    /// Returns the used bytes of the JavaScript heap, after garbage collection.
     pub(crate) async fn heap(&self) -> u64 {
         for _ in 0..3 {
             self.devtools("HeapProfiler.collectGarbage", json!({})).await;
         }
         let usage = self.devtools("Runtime.getHeapUsage", json!({})).await;
-        usage["usedSize"].as_f64().expect("it is a number") as u64
+        usage["usedSize"].as_f64().expect("a number") as u64
     }
 
     pub(crate) async fn close(mut self) {
@@ -158,7 +155,7 @@ impl Browser {
     }
 }
 
-/// A command that is not of the standard.
+/// A command that is not in the WebDriver standard.
 #[derive(Debug)]
 struct Vendor {
     path: &'static str,
@@ -167,7 +164,7 @@ struct Vendor {
 
 impl WebDriverCompatibleCommand for Vendor {
     fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
-        let session = session.expect("there is one from the start");
+        let session = session.expect("a session");
         base.join(&format!("session/{session}/{}", self.path))
     }
 
@@ -176,11 +173,11 @@ impl WebDriverCompatibleCommand for Vendor {
     }
 }
 
-/// What drives the browser, and ends it when this is dropped.
+/// chromedriver, which is killed with its browser on drop.
 struct Driver {
     child: Child,
     port: u16,
-    /// Which process the browser is: it outlives its driver.
+    /// Process id of the browser, which keeps running after its driver is killed.
     browser: Option<u64>,
 }
 
@@ -198,7 +195,7 @@ impl Driver {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         });
-        let port = port.expect("chromedriver says where it listens");
+        let port = port.expect("chromedriver prints its port");
         thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Self { child, port, browser: None }
     }
@@ -206,13 +203,13 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Where a test fails, it was not closed.
+        // After a failed test the browser has not been closed.
         if let Some(browser) = self.browser {
             let _ = Command::new("kill").arg(browser.to_string()).status();
         }
-        let told = Command::new("kill").arg(self.child.id().to_string()).status();
+        let signaled = Command::new("kill").arg(self.child.id().to_string()).status();
         let start = Instant::now();
-        while told.is_ok() && start.elapsed() < Duration::from_secs(10) {
+        while signaled.is_ok() && start.elapsed() < Duration::from_secs(10) {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }

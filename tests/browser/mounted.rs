@@ -1,4 +1,4 @@
-//! The dashboard in a service of this process: names that are hostile, and a browser that can't share a stream.
+//! Tests of the dashboard in a service of this process: hostile names, and browsers that cannot share a stream.
 
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ const HOSTILE: [&str; 5] = [
 /// Serves the dashboard at `/watch`, and returns its port.
 async fn serve(app: Router) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let port = listener.local_addr().expect("it is bound").port();
+    let port = listener.local_addr().expect("a local address").port();
     tokio::spawn(axum::serve(listener, app).into_future());
     port
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_and_keys_are_texts_whatever_is_in_them() {
+async fn hostile_names_and_keys_are_shown_as_text() {
     let caches = HOSTILE.map(|name| {
         Cache::<String, u32>::builder()
             .name(name)
@@ -65,17 +65,17 @@ async fn names_and_keys_are_texts_whatever_is_in_them() {
     browser.until(&format!("{expected}.every(name => figure(name, 'Entries') === '1')")).await;
     let inert = "document.title === 'fleeting' && !document.querySelector('img') \
                  && document.querySelectorAll('script').length === 1";
-    assert_eq!(browser.ask(&format!("return {inert}")).await, true);
-    let wide = browser.ask("return document.documentElement.scrollWidth").await;
-    assert!(wide.as_u64() <= Some(360), "a name makes the page {wide} wide");
-    assert_eq!(browser.complaints().await, [""; 0]);
+    assert_eq!(browser.run(&format!("return {inert}")).await, true);
+    let wide = browser.run("return document.documentElement.scrollWidth").await;
+    assert!(wide.as_u64() <= Some(360), "a name makes the page {wide} px wide");
+    assert_eq!(browser.log_problems().await, [""; 0]);
     browser.close().await;
 }
 
-/// By plain HTTP from what is not `localhost`, a browser has no locks; and here no stream gets through either.
+/// Without HTTPS, browsers have no Web Locks except on `localhost`. In addition, no stream gets through here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_nothing_can_be_shared_it_asks_again_and_again() {
-    let cache = Cache::<u32, u32>::builder().name("asked for").build();
+async fn dashboard_polls_if_no_stream_can_be_shared() {
+    let cache = Cache::<u32, u32>::builder().name("polled").build();
     let no_streams = async |request: Request, next: Next| -> Response {
         match request.uri().path().ends_with("/stream") {
             true => StatusCode::BAD_GATEWAY.into_response(),
@@ -87,11 +87,11 @@ async fn where_nothing_can_be_shared_it_asks_again_and_again() {
     let browser = Browser::start().await;
     for host in ["elsewhere.test", "127.0.0.1"] {
         browser.open(&format!("http://{host}:{port}/watch")).await;
-        let has_locks = browser.ask("return 'locks' in navigator").await;
+        let has_locks = browser.run("return 'locks' in navigator").await;
         assert_eq!(has_locks, host == "127.0.0.1");
         for entries in 1..=2 {
             cache.set_ex(entries, 0, Duration::MAX).await;
-            browser.until(&format!("figure('asked for', 'Entries') === '{entries}'")).await;
+            browser.until(&format!("figure('polled', 'Entries') === '{entries}'")).await;
         }
         cache.clear().await;
     }

@@ -1,4 +1,4 @@
-//! What the page shows is what there is; and everybody can use it.
+//! Tests of the page: its values are those of the API, it is accessible, and it shows all input as text.
 
 use std::{
     env, fs,
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::{browser::Browser, example::Service, http::Client};
 
 #[tokio::test]
-async fn figures_are_those_of_the_api() {
+async fn page_shows_the_values_of_the_api() {
     let service = Service::start_with(&["--per-session", "5"]);
     let client = Client::new();
     let put = async |id: &str, query: &str| {
@@ -41,32 +41,32 @@ async fn figures_are_those_of_the_api() {
     assert_eq!((&stats["entries"], &stats["expired"]), (&20.into(), &7.into()), "{stats}");
     assert_eq!((&stats["hits"], &stats["limited"]), (&4.into(), &4.into()), "{stats}");
     browser.until("figure('sessions', 'Hits') === '4' && figure('sessions', 'Set') === '27'").await;
-    // By a hash, as ids are secret; clients by their address.
+    // Keys of sessions are shown as hashes, because ids are secret. Clients are shown by their address.
     let key =
-        browser.ask("return card('requests').querySelector('table tbody td').textContent").await;
-    let key = key.as_str().expect("it is a text");
+        browser.run("return card('requests').querySelector('table tbody td').textContent").await;
+    let key = key.as_str().expect("a string");
     assert!(key.starts_with("# ") && key.len() == 14, "{key}");
-    // A chart has a text, with the numbers that it shows.
+    // A chart has a text alternative with its numbers.
     browser
         .until(
             "card('sessions').querySelector('figcaption').textContent.includes('Now: expired 0')",
         )
         .await;
 
-    // What may be searched is found by its key.
+    // A cache with `inspect` can be searched by key.
     let search = "const form = card('sessions').querySelector('form'); form.elements.key.value = 'long3'; \
                   form.requestSubmit(); return true";
-    browser.ask(search).await;
+    browser.run(search).await;
     let found = "card('sessions').querySelector('output').textContent";
     browser.until(&format!("{found}.startsWith('long3 expires in')")).await;
-    let seconds = browser.ask(&format!("return {found}.match(/in (.*) ms|in (.*) s/)[2]")).await;
+    let seconds = browser.run(&format!("return {found}.match(/in (.*) ms|in (.*) s/)[2]")).await;
     let seconds: u64 =
         seconds.as_str().and_then(|text| text.replace(',', "").parse().ok()).expect("seconds");
     assert!((100..=1_000).contains(&seconds), "{seconds}");
-    browser.ask(&search.replace("long3", "nobody")).await;
-    browser.until(&format!("{found} === 'nobody has no live value.'")).await;
+    browser.run(&search.replace("long3", "unknown")).await;
+    browser.until(&format!("{found} === 'unknown has no live value.'")).await;
 
-    // Sessions are put, read and deleted.
+    // The form puts, reads and deletes sessions.
     let press = |verb: &str, id: &str| {
         format!(
             "const form = document.getElementById('session'); form.elements.id.value = '{id}'; \
@@ -77,46 +77,49 @@ async fn figures_are_those_of_the_api() {
     let answered =
         |what: &str| format!("document.querySelector('#session output').textContent === '{what}'");
     for (verb, answer) in [
-        ("put", "New: a/b? lives for 60 s."),
+        ("put", "Created: a/b?, TTL 60 s."),
         ("read", "a/b?: hello"),
         ("delete", "Deleted: a/b?."),
         ("read", "there is no session \"a/b?\""),
     ] {
-        browser.ask(&press(verb, "a/b?")).await;
+        browser.run(&press(verb, "a/b?")).await;
         browser.until(&answered(answer)).await;
     }
     assert_eq!(client.get(format!("{}/sessions/a%2Fb%3F", service.url)).send().await.status(), 404);
 
-    // The one complaint is of the session that is not there, which the browser makes by itself.
-    let complaints = browser.complaints().await;
-    assert!(complaints.iter().all(|line| line.contains("404")), "{complaints:#?}");
+    // The browser logs the 404 of the deleted session by itself. There must be no other problem.
+    let problems = browser.log_problems().await;
+    assert!(problems.iter().all(|line| line.contains("404")), "{problems:#?}");
     for (width, scheme) in [(1_280, "light"), (1_280, "dark"), (390, "light"), (390, "dark")] {
         browser.on_screen(width, 900, scheme).await;
-        assert_everybody_can_use(&browser, &format!("{width} wide, {scheme}")).await;
-        let wide = browser.ask("return document.documentElement.scrollWidth").await;
-        assert!(wide.as_u64() <= Some(width.into()), "it is {wide} wide on {width}");
+        assert_accessible(&browser, &format!("{width} wide, {scheme}")).await;
+        let wide = browser.run("return document.documentElement.scrollWidth").await;
+        assert!(
+            wide.as_u64() <= Some(width.into()),
+            "the page is {wide} px wide on a screen of {width} px"
+        );
     }
     assert_the_heap_stays(&browser, &service).await;
     browser.close().await;
 }
 
-/// By the rules of axe-core.
-async fn assert_everybody_can_use(browser: &Browser, case: &str) {
+/// Asserts that axe-core finds no violation of its accessibility rules.
+async fn assert_accessible(browser: &Browser, case: &str) {
     let axe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/axe/axe.min.js");
     let axe = fs::read_to_string(&axe)
         .unwrap_or_else(|error| panic!("{}: {error}: run scripts/browser.sh", axe.display()));
-    // Open, so that what is within is looked at.
+    // Opened, so that axe-core also checks their content.
     browser
-        .ask("document.querySelectorAll('details').forEach(details => details.open = true)")
+        .run("document.querySelectorAll('details').forEach(details => details.open = true)")
         .await;
-    browser.ask(&format!("{axe};\nreturn true")).await;
+    browser.run(&format!("{axe};\nreturn true")).await;
     let found = browser
-        .await_for(
+        .run_async(
             "axe.run().then(found => found.violations.map(({ id, help, nodes }) =>
         ({ id, help, nodes: nodes.map(node => node.html + ' ' + node.failureSummary) })))",
         )
         .await;
-    let found = found.as_array().unwrap_or_else(|| panic!("axe fails: {found}"));
+    let found = found.as_array().unwrap_or_else(|| panic!("axe-core failed: {found}"));
     assert!(found.is_empty(), "{case}: {found:#?}");
 }
 
@@ -135,7 +138,7 @@ async fn assert_the_heap_stays(browser: &Browser, service: &Service) {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    // All lines that there may be, at last, where it is to last.
+    // In a long run, the first half fills all charts and lists.
     load(length / 2).await;
     let before = browser.heap().await;
     load(length / 2).await;
@@ -144,7 +147,7 @@ async fn assert_the_heap_stays(browser: &Browser, service: &Service) {
 }
 
 #[tokio::test]
-async fn ids_are_texts_whatever_is_in_them() {
+async fn hostile_ids_are_shown_as_text() {
     let service = Service::start();
     let client = Client::new();
     let browser = Browser::start().await;
@@ -172,29 +175,29 @@ async fn ids_are_texts_whatever_is_in_them() {
             "{listed}.filter(text => text.trim() && text !== 'None.').length === {count}"
         ))
         .await;
-    let seen = browser.ask(&format!("return {listed}")).await;
-    let seen: Vec<String> = serde_json::from_value(seen).expect("they are texts");
+    let seen = browser.run(&format!("return {listed}")).await;
+    let seen: Vec<String> = serde_json::from_value(seen).expect("strings");
     for id in hostile {
         assert!(seen.iter().any(|other| other == id), "{id:?} is not in {seen:?}");
     }
-    // Also where they are typed.
+    // The same in the forms.
     for id in hostile {
         let id = Value::from(id);
         let fill = format!(
             "for (const form of document.forms) {{ const field = form.elements.id ?? form.elements.key; \
              field.value = {id}; form.requestSubmit(); }} return true"
         );
-        browser.ask(&fill).await;
+        browser.run(&fill).await;
         browser
-            .until("document.querySelector('#session output').textContent.includes('lives for')")
+            .until("document.querySelector('#session output').textContent.includes(', TTL ')")
             .await;
         browser.until("!!card('sessions').querySelector('output').textContent.trim()").await;
     }
     let inert = "document.title === 'fleeting sessions' && !document.querySelector('img, td h1, b') \
                  && document.querySelectorAll('script').length === 2";
-    assert_eq!(browser.ask(&format!("return {inert}")).await, true);
-    let wide = browser.ask("return document.documentElement.scrollWidth").await;
-    assert!(wide.as_u64() <= Some(390), "an id makes the page {wide} wide");
-    assert_eq!(browser.complaints().await, [""; 0]);
+    assert_eq!(browser.run(&format!("return {inert}")).await, true);
+    let wide = browser.run("return document.documentElement.scrollWidth").await;
+    assert!(wide.as_u64() <= Some(390), "an id makes the page {wide} px wide");
+    assert_eq!(browser.log_problems().await, [""; 0]);
     browser.close().await;
 }

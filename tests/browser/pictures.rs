@@ -1,4 +1,4 @@
-//! The pictures of the README, of the service under some load. Only where `FLEETING_PICTURES` says for how many seconds.
+//! Writes the pictures of the README, of the service under load, if `FLEETING_PICTURES` is a number of seconds.
 
 use std::{env, f64::consts::PI, fs, path::Path, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use crate::{browser::Browser, example::Service, http::Client};
 
 #[tokio::test]
-async fn pictures_of_the_page() {
+async fn page_pictures_are_written_if_requested() {
     let Ok(seconds) = env::var("FLEETING_PICTURES") else { return };
     let length =
         Duration::from_secs(seconds.parse().expect("FLEETING_PICTURES is a number of seconds"));
@@ -17,7 +17,7 @@ async fn pictures_of_the_page() {
     browser.open(&service.url).await;
     browser.until_live().await;
     let url = service.url.clone();
-    let load = tokio::spawn(async move { ask(&url).await });
+    let load = tokio::spawn(async move { send_load(&url).await });
     sleep(length).await;
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     for (name, width, height, scheme) in [
@@ -27,15 +27,15 @@ async fn pictures_of_the_page() {
     ] {
         browser.on_screen(width, height, scheme).await;
         sleep(Duration::from_millis(1_500)).await;
-        let picture = browser.client.screenshot().await.expect("it can be seen");
-        fs::write(docs.join(name), picture).expect("docs/ can be written to");
+        let picture = browser.client.screenshot().await.expect("a screenshot");
+        fs::write(docs.join(name), picture).expect("docs/ can be written");
     }
     load.abort();
     browser.close().await;
 }
 
-/// Waves, and every minute many at once that live equally long; and some who ask too often.
-async fn ask(url: &str) {
+/// Sends a load with TTLs in waves, a mass expiration every minute, and some clients above their limit.
+async fn send_load(url: &str) {
     let (client, start) = (Client::new(), Instant::now());
     for n in 0_u32.. {
         let seconds = start.elapsed().as_secs_f64();

@@ -1,4 +1,4 @@
-//! A proxy before the service, which may lose it.
+//! Proxy in front of the service, which can lose its connection to the service.
 
 use std::sync::{
     Arc, Mutex,
@@ -21,10 +21,10 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) async fn to(address: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let url = format!("http://{}", listener.local_addr().expect("a local address"));
         let proxy =
             Self { url, answer: Arc::default(), port: Arc::default(), connections: Arc::default() };
-        proxy.lead_to(address);
+        proxy.forward_to(address);
         let (answer, port) = (proxy.answer.clone(), proxy.port.clone());
         let connections = proxy.connections.clone();
         tokio::spawn(async move {
@@ -41,14 +41,14 @@ impl Proxy {
         proxy
     }
 
-    /// From now on it leads to another.
-    pub(crate) fn lead_to(&self, address: &str) {
+    /// Forwards new connections to `address`.
+    pub(crate) fn forward_to(&self, address: &str) {
         let (_, port) = address.rsplit_once(':').expect("an address has a port");
         self.port.store(port.parse().expect("a port is a number"), Relaxed);
     }
 
-    /// From now on it answers this by itself, or leads on.
-    pub(crate) fn answer(&self, answer: Option<&'static str>) {
+    /// Sends this response to every request, or with `None` forwards requests again.
+    pub(crate) fn respond_with(&self, answer: Option<&'static str>) {
         *self.answer.lock().unwrap() = answer;
         self.connections.lock().unwrap().abort_all();
     }
@@ -62,7 +62,7 @@ async fn carry(mut near: TcpStream, port: u16) {
 
 async fn refuse(mut near: TcpStream, answer: &str) {
     let mut request = [0; 4_096];
-    // A request of a page is shorter.
+    // Requests of the page fit into this buffer.
     if matches!(near.read(&mut request).await, Ok(1..)) {
         let _ = near.write_all(answer.as_bytes()).await;
         let _ = near.shutdown().await;

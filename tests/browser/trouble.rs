@@ -1,4 +1,4 @@
-//! Whatever is wrong, the page says so in words; and it comes back by itself.
+//! Tests of failures: the page names each problem, and recovers without a reload.
 
 use axum::http::Method;
 
@@ -10,11 +10,11 @@ const LOG_IN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-leng
     connection: close\r\n\r\nlog in";
 
 #[tokio::test]
-async fn it_comes_back_after_a_restart_and_after_a_502() {
+async fn page_recovers_after_a_restart_and_after_a_502() {
     let first = Service::start();
     let proxy = Proxy::to(first.address()).await;
     let browser = Browser::start().await;
-    // The dashboard alone, by both of its addresses.
+    // The dashboard alone, with and without a trailing slash.
     for path in ["/fleeting/", "/fleeting"] {
         browser.open(&format!("{}{path}", proxy.url)).await;
         browser.until_live().await;
@@ -23,35 +23,35 @@ async fn it_comes_back_after_a_restart_and_after_a_502() {
 
     drop(first);
     browser.until("state.startsWith('The service is unreachable.')").await;
-    let nowhere = browser.ask("return document.body.innerText").await;
+    let nowhere = browser.run("return document.body.innerText").await;
     assert!(!nowhere.to_string().contains("NaN"), "{nowhere}");
     let second = Service::start();
     let url = format!("{}/sessions/ada", second.url);
     assert_eq!(Client::new().request(Method::PUT, url).send().await.status(), 201);
-    proxy.lead_to(second.address());
+    proxy.forward_to(second.address());
     browser.until_live().await;
     browser.until("figure('sessions', 'Entries') === '1'").await;
 
-    for (answer, sentence) in [
+    for (response, message) in [
         (BAD_GATEWAY, "A proxy cannot reach the service (502)."),
         (LOG_IN, "The answer is not from the service: possibly a login page."),
     ] {
-        proxy.answer(Some(answer));
-        browser.until(&format!("state.startsWith('{sentence}')")).await;
-        // The figures stay, and say of when they are.
+        proxy.respond_with(Some(response));
+        browser.until(&format!("state.startsWith('{message}')")).await;
+        // The last values stay visible, with their time.
         browser
             .until("figure('sessions', 'Entries') === '1' && state.includes('Showing data from')")
             .await;
-        let shown = browser.ask("return document.body.innerText").await;
+        let shown = browser.run("return document.body.innerText").await;
         assert!(!shown.to_string().contains("NaN"), "{shown}");
-        proxy.answer(None);
+        proxy.respond_with(None);
         browser.until_live().await;
     }
     browser.close().await;
 }
 
 #[tokio::test]
-async fn limits_are_told_and_keep_nobody_from_the_page() {
+async fn rate_limit_is_reported_and_does_not_block_the_page() {
     let service = Service::start_with(&["--per-client", "3"]);
     let browser = Browser::start().await;
     browser.open(&service.url).await;
@@ -61,21 +61,21 @@ async fn limits_are_told_and_keep_nobody_from_the_page() {
     let output = "document.querySelector('#session output').textContent";
     loop {
         browser
-            .ask(&format!("document.querySelector('#session output').textContent = ''; {read}"))
+            .run(&format!("document.querySelector('#session output').textContent = ''; {read}"))
             .await;
         browser.until(&format!("{output} !== ''")).await;
-        let said = browser.ask(&format!("return {output}")).await;
-        let said = said.as_str().expect("it is a text");
-        if said.starts_with("over the limit of 3 in 60s (client)") {
+        let text = browser.run(&format!("return {output}")).await;
+        let text = text.as_str().expect("a string");
+        if text.starts_with("over the limit of 3 in 60s (client)") {
             break;
         }
-        assert_eq!(said, "there is no session \"ada\"");
+        assert_eq!(text, "there is no session \"ada\"");
     }
-    // The dashboard and what it asks for are for who runs the service.
-    browser.client.refresh().await.expect("it can be loaded again");
+    // The dashboard and its requests have no limit.
+    browser.client.refresh().await.expect("the page can be reloaded");
     browser.until_live().await;
     browser.until("[...card('clients').querySelectorAll('td')].some(td => td.textContent === '127.0.0.1')").await;
-    let shown = browser.ask("return document.body.innerText").await;
+    let shown = browser.run("return document.body.innerText").await;
     assert!(!shown.to_string().contains("NaN"), "{shown}");
     browser.close().await;
 }

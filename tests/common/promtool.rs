@@ -1,4 +1,4 @@
-//! What Prometheus itself says of a page of figures.
+//! Check of a metrics page by Prometheus' own tool.
 
 use std::{
     io::Write,
@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Panics where `promtool check metrics` finds anything to say.
+/// Panics if `promtool check metrics` reports any problem.
 pub(crate) fn ask_promtool(page: &str) {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/promtool/promtool");
     let promtool = if Path::new(own).exists() { own } else { "promtool" };
@@ -15,9 +15,17 @@ pub(crate) fn ask_promtool(page: &str) {
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("there is no promtool: run scripts/prometheus.sh");
-    child.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "promtool says:\n{said}\nof:\n{page}");
+        .expect("promtool is not installed: run scripts/prometheus.sh");
+    child
+        .stdin
+        .take()
+        .expect("stdin is piped")
+        .write_all(page.as_bytes())
+        .expect("promtool reads its stdin");
+    let output = child.wait_with_output().expect("promtool exits");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && stderr.is_empty(),
+        "promtool reports:\n{stderr}\nabout:\n{page}"
+    );
 }

@@ -1,4 +1,4 @@
-//! The example `dirq`, as a process.
+//! Tests of the example `dirq`, run as a process.
 
 use std::{
     fs,
@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 use crate::example::example;
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of a test on an overloaded machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const SCHEMA: [&str; 2] = ["--schema", "body:string,header:table?,raw:binary?"];
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a folder for the test can't be made")
+fn dir() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }
 
 fn command(args: &[&str]) -> Command {
@@ -30,14 +30,14 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end with `input` on stdin.
+/// Runs `dirq` until it exits, with `input` on stdin.
 fn output(args: &[&str], input: &str) -> Output {
-    let mut child = command(args).stdin(Stdio::piped()).spawn().expect("dirq can't be run");
+    let mut child = command(args).stdin(Stdio::piped()).spawn().expect("dirq starts");
     let mut stdin = child.stdin.take().expect("stdin is piped");
     let input = input.to_owned();
     let writer = thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().expect("dirq can't be waited for");
-    // Who needs no input may have closed it.
+    let output = child.wait_with_output().expect("dirq can be waited for");
+    // The write may fail: a command that needs no input may exit before.
     let _ = writer.join().expect("the writer does not panic");
     output
 }
@@ -49,12 +49,12 @@ fn lines(output: &Output) -> Vec<Value> {
         .collect()
 }
 
-/// What it printed, where it must succeed without a word on stderr.
+/// Returns the printed lines. Panics if the command fails or prints anything to stderr.
 fn run_with(args: &[&str], input: &str) -> Vec<Value> {
     let output = output(args, input);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?} ended with {}: {complaint}", output.status);
-    assert_eq!(complaint, "", "{args:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?} ended with {}: {stderr}", output.status);
+    assert_eq!(stderr, "", "{args:?}");
     lines(&output)
 }
 
@@ -62,11 +62,11 @@ fn run(args: &[&str]) -> Vec<Value> {
     run_with(args, "")
 }
 
-/// Its complaint, where it must fail.
+/// Returns stderr. Panics unless the command fails.
 fn fails(args: &[&str], input: &str) -> String {
     let output = output(args, input);
     assert_eq!(output.status.code(), Some(1), "{args:?} printed {:?}", lines(&output));
-    String::from_utf8(output.stderr).expect("the complaint is UTF-8")
+    String::from_utf8(output.stderr).expect("stderr is UTF-8")
 }
 
 fn name(line: &Value) -> &str {
@@ -77,14 +77,14 @@ fn elements(lines: &[Value]) -> Vec<&Value> {
     lines.iter().map(|line| &line["element"]).collect()
 }
 
-fn path(folder: &TempDir, name: &str) -> String {
-    folder.path().join(name).to_str().expect("the path is UTF-8").to_owned()
+fn path(dir: &TempDir, name: &str) -> String {
+    dir.path().join(name).to_str().expect("the path is UTF-8").to_owned()
 }
 
 #[test]
-fn a_simple_queue_from_beginning_to_end() {
-    let folder = folder();
-    let queue = &path(&folder, "a/b/queue");
+fn simple_queue_commands_add_list_get_lock_remove_and_drain() {
+    let dir = dir();
+    let queue = &path(&dir, "a/b/queue");
     let added = run(&["add", queue, "one", "", "thrée\n"]);
     let names: Vec<_> = added.iter().map(name).collect();
     assert_eq!(names.len(), 3);
@@ -98,14 +98,14 @@ fn a_simple_queue_from_beginning_to_end() {
 
     assert_eq!(run(&["lock", queue, names[0]]), [json!({ "name": names[0], "locked": true })]);
     let again = output(&["lock", queue, names[0], names[1]], "");
-    assert_eq!(again.status.code(), Some(1), "not all could be locked");
+    assert_eq!(again.status.code(), Some(1), "one element was locked already");
     assert_eq!(
         lines(&again),
         [json!({ "name": names[0], "locked": false }), json!({ "name": names[1], "locked": true })]
     );
     for command in ["get", "remove"] {
-        let complaint = fails(&[command, queue, names[0]], "");
-        assert!(complaint.contains("locked by somebody else"), "{complaint}");
+        let stderr = fails(&[command, queue, names[0]], "");
+        assert!(stderr.contains("is locked or does not exist"), "{stderr}");
     }
     let got = run(&["get", "--locked", queue, names[0]]);
     assert_eq!(elements(&got), ["one"]);
@@ -113,7 +113,7 @@ fn a_simple_queue_from_beginning_to_end() {
     run(&["unlock", queue, names[1]]);
     assert!(fails(&["unlock", queue, names[1]], "").contains("is not locked"));
     run(&["remove", queue, names[1]]);
-    assert!(fails(&["get", queue, names[1]], "").contains("gone"));
+    assert!(fails(&["get", queue, names[1]], "").contains("does not exist"));
 
     let drained = run(&["drain", queue]);
     assert_eq!(drained, [json!({ "name": names[2], "element": "thrée\n" })]);
@@ -122,9 +122,9 @@ fn a_simple_queue_from_beginning_to_end() {
 }
 
 #[test]
-fn a_normal_queue_from_beginning_to_end() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn normal_queue_commands_add_get_and_drain_with_a_schema() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     let with = |args: &[&str]| -> Vec<String> {
         SCHEMA.iter().chain(args).map(|&arg| arg.to_owned()).collect()
     };
@@ -139,11 +139,14 @@ fn a_normal_queue_from_beginning_to_end() {
     );
     let added = run_with(&["add", queue], &input);
     assert_eq!(added.len(), 2);
-    assert!(Path::new(queue).join("temporary").is_dir(), "a schema makes a new queue a normal one");
+    assert!(
+        Path::new(queue).join("temporary").is_dir(),
+        "a new queue is normal if a schema is given"
+    );
 
     let got = run_with(&["get", queue, name(&added[0])], "");
     assert_eq!(elements(&got), [&all]);
-    // What needs no schema.
+    // These commands need no schema.
     assert_eq!(run(&["count", queue]), [json!({ "count": 2 })]);
     assert_eq!(run(&["list", queue]), added);
     run(&["lock", queue, name(&added[0])]);
@@ -157,9 +160,9 @@ fn a_normal_queue_from_beginning_to_end() {
 }
 
 #[test]
-fn what_drain_prints_add_takes() {
-    let folder = folder();
-    let (from, to) = (path(&folder, "from"), path(&folder, "to"));
+fn drained_lines_can_be_added_to_another_queue() {
+    let dir = dir();
+    let (from, to) = (path(&dir, "from"), path(&dir, "to"));
     let odd = json!({ "element": { "hex": "fffe00" } });
     let quoted = json!({ "element": "\"quoted\"\n" });
     run_with(&["add", &from], &format!("{odd}\n{quoted}\n"));
@@ -177,48 +180,48 @@ fn what_drain_prints_add_takes() {
 }
 
 #[test]
-fn bad_input_is_refused_with_a_sentence() {
-    let folder = folder();
-    let (simple, normal) = (path(&folder, "simple"), path(&folder, "normal"));
-    for (line, wanted) in [
+fn invalid_input_is_refused_with_a_message() {
+    let dir = dir();
+    let (simple, normal) = (path(&dir, "simple"), path(&dir, "normal"));
+    for (line, expected) in [
         ("{", "EOF"),
         ("{}", "has no \"element\""),
         (r#"{"element":1}"#, "neither a text nor"),
-        (r#"{"element":{"hex":"0"}}"#, "pairs of hexadecimal digits"),
-        (r#"{"element":{"hex":"0g"}}"#, "pairs of hexadecimal digits"),
-        (r#"{"element":{"hex":"+1"}}"#, "pairs of hexadecimal digits"),
+        (r#"{"element":{"hex":"0"}}"#, "not an even number of hex digits"),
+        (r#"{"element":{"hex":"0g"}}"#, "not an even number of hex digits"),
+        (r#"{"element":{"hex":"+1"}}"#, "not an even number of hex digits"),
     ] {
-        let complaint = fails(&["add", &simple], line);
-        assert!(complaint.contains(wanted), "{line}: {complaint}");
+        let stderr = fails(&["add", &simple], line);
+        assert!(stderr.contains(expected), "{line}: {stderr}");
     }
-    for (line, wanted) in [
-        (r#"{"element":"text"}"#, "no object of fields"),
+    for (line, expected) in [
+        (r#"{"element":"text"}"#, "not an object of fields"),
         (r#"{"element":{}}"#, "missing mandatory field \"body\""),
         (r#"{"element":{"body":"","more":""}}"#, "unexpected field \"more\""),
-        (r#"{"element":{"body":"","header":{"a":1}}}"#, "the table \"header\""),
+        (r#"{"element":{"body":"","header":{"a":1}}}"#, "table \"header\""),
         (r#"{"element":{"body":{"hex":"ff"}}}"#, "utf-8"),
     ] {
-        let complaint = fails(&[SCHEMA[0], SCHEMA[1], "add", &normal], line);
-        assert!(complaint.contains(wanted), "{line}: {complaint}");
+        let stderr = fails(&[SCHEMA[0], SCHEMA[1], "add", &normal], line);
+        assert!(stderr.contains(expected), "{line}: {stderr}");
     }
     assert!(fails(&["add", &normal, "text"], "").contains("texts are for simple queues"));
     let bad = output(&["get", &simple, "../../etc/passwd"], "");
     assert_eq!(bad.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&bad.stderr).contains("invalid element name"));
-    let file = path(&folder, "file");
-    fs::write(&file, "in the way").unwrap();
-    let complaint = fails(&["count", &file], "");
-    assert!(complaint.contains(&file) && complaint.contains("not a directory"), "{complaint}");
+    let file = path(&dir, "file");
+    fs::write(&file, "not a directory").unwrap();
+    let stderr = fails(&["count", &file], "");
+    assert!(stderr.contains(&file) && stderr.contains("not a directory"), "{stderr}");
     assert!(
         fails(&["--schema", "body:text", "count", &normal], "").contains("invalid type \"text\"")
     );
 }
 
 #[test]
-fn a_purge_gives_back_what_a_dead_process_locked() {
+fn purge_releases_locks_of_crashed_processes() {
     for schema in [&[][..], &SCHEMA] {
-        let folder = folder();
-        let queue = &path(&folder, "queue");
+        let dir = dir();
+        let queue = &path(&dir, "queue");
         let args = |rest: &[&str]| -> Vec<String> {
             schema.iter().chain(rest).map(|&arg| arg.to_owned()).collect()
         };
@@ -238,11 +241,11 @@ fn a_purge_gives_back_what_a_dead_process_locked() {
     }
 }
 
-/// A directory in the place of an element's field, and bytes that are no text: each alone must not stop a worker.
+/// The unreadable elements are a directory in place of a field, and a text field that is not UTF-8.
 #[test]
-fn what_can_not_be_read_is_passed_over_and_told_once() {
-    let folder = folder();
-    let [queue, moved] = ["queue", "moved"].map(|name| path(&folder, name));
+fn unreadable_elements_are_skipped_and_reported_once() {
+    let dir = dir();
+    let [queue, moved] = ["queue", "moved"].map(|name| path(&dir, name));
     let [option, schema] = SCHEMA;
     let input: String = ["a", "b", "c", "d"]
         .map(|body| json!({ "element": { "body": body } }).to_string() + "\n")
@@ -257,36 +260,40 @@ fn what_can_not_be_read_is_passed_over_and_told_once() {
     let bodies: Vec<_> =
         lines(&drained).iter().map(|line| line["element"]["body"].clone()).collect();
     assert_eq!(bodies, ["b", "d"]);
-    let said = String::from_utf8_lossy(&drained.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&drained.stderr).into_owned();
     assert!(
-        said.contains("is not valid UTF-8") && said.contains("of the queue's format"),
-        "{said}"
+        stderr.contains("is not valid UTF-8") && stderr.contains("of the queue's format"),
+        "{stderr}"
     );
-    assert!([0, 2].iter().all(|&index| said.contains(name(&added[index]))), "{said}");
-    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!([0, 2].iter().all(|&index| stderr.contains(name(&added[index]))), "{stderr}");
+    assert_eq!(stderr.lines().count(), 2, "{stderr}");
     let converted = output(&[option, schema, "convert", &queue, &moved], "");
     assert_eq!((converted.status.code(), lines(&converted).len()), (Some(1), 0));
     for command in ["drain", "dead"] {
         let passed = output(&[option, schema, "--skip-bad", command, &queue], "");
         assert!(passed.status.success(), "{command}");
-        assert_eq!(passed.stderr.is_empty(), command == "dead", "it is told of all the same");
+        assert_eq!(
+            passed.stderr.is_empty(),
+            command == "dead",
+            "{command}: only drain reports them"
+        );
     }
     assert_eq!(run(&["count", &queue]), [json!({ "count": 2 })]);
 
-    // It looks again and again.
+    // `watch` polls the queue more than once in this time, and must report each unreadable element only once.
     run_with(&[option, schema, "add", &queue], &json!({ "element": { "body": "e" } }).to_string());
     let mut watch = Running::start(&[option, schema, "watch", "--limit", "2", &queue]);
     assert_eq!(watch.line()["element"]["body"], "e");
     thread::sleep(Duration::from_millis(1_500));
     run_with(&[option, schema, "add", &queue], &json!({ "element": { "body": "f" } }).to_string());
     assert_eq!(watch.line()["element"]["body"], "f");
-    assert_eq!(watch.wait(), Some(1), "some can't be read");
+    assert_eq!(watch.wait(), Some(1), "some elements are unreadable");
 }
 
 #[test]
-fn convert_moves_all_to_the_other_kind_and_back() {
-    let folder = folder();
-    let [simple, normal, back] = ["simple", "normal", "back"].map(|name| path(&folder, name));
+fn convert_moves_all_elements_to_the_other_kind_and_back() {
+    let dir = dir();
+    let [simple, normal, back] = ["simple", "normal", "back"].map(|name| path(&dir, name));
     let element = |n: u32| json!({ "body": format!("{n}"), "header": { "n": n.to_string() } });
     let input: String =
         (0..50).map(|n| json!({ "element": element(n) }).to_string() + "\n").collect();
@@ -306,33 +313,37 @@ fn convert_moves_all_to_the_other_kind_and_back() {
     run(&[option, schema, "convert", &simple, &back]);
     let drained = run(&[option, schema, "drain", &back]);
     let expected: Vec<_> = (0..50).map(element).collect();
-    assert_eq!(elements(&drained), expected.iter().collect::<Vec<_>>(), "in their order");
+    assert_eq!(elements(&drained), expected.iter().collect::<Vec<_>>(), "the order is kept");
 
-    assert!(fails(&["convert", &normal, &back], "").contains("is Normal too"));
+    assert!(fails(&["convert", &normal, &back], "").contains("is also a normal queue"));
 }
 
 #[test]
-fn convert_by_one_field_leaves_what_has_more() {
-    let folder = folder();
-    let [simple, normal, back] = ["simple", "normal", "back"].map(|name| path(&folder, name));
+fn convert_by_field_skips_elements_with_other_fields() {
+    let dir = dir();
+    let [simple, normal, back] = ["simple", "normal", "back"].map(|name| path(&dir, name));
     run(&["add", &simple, "plain text", "more"]);
     run_with(&["add", &simple], &json!({ "element": { "hex": "ff" } }).to_string());
     let [option, schema] = SCHEMA;
     let output = output(&[option, schema, "convert", "--field", "body", &simple, &normal], "");
-    assert_eq!(output.status.code(), Some(1), "bytes are no text");
+    assert_eq!(output.status.code(), Some(1), "the bytes are not UTF-8");
     assert_eq!(lines(&output).len(), 2);
-    assert!(String::from_utf8_lossy(&output.stderr).contains(" stays: "));
-    assert_eq!(elements(&run(&["drain", &simple])), [&json!({ "hex": "ff" })], "unlocked");
+    assert!(String::from_utf8_lossy(&output.stderr).contains(" not moved: "));
+    assert_eq!(
+        elements(&run(&["drain", &simple])),
+        [&json!({ "hex": "ff" })],
+        "the element is unlocked"
+    );
 
     let full = json!({ "element": { "body": "x", "header": {} } });
     run_with(&[option, schema, "add", &normal], &full.to_string());
-    let complaint = fails(&[option, schema, "convert", "--field", "body", &normal, &back], "");
-    assert!(complaint.contains("it has the field \"header\" too"), "{complaint}");
+    let stderr = fails(&[option, schema, "convert", "--field", "body", &normal, &back], "");
+    assert!(stderr.contains("element also has a field \"header\""), "{stderr}");
     assert_eq!(elements(&run(&["drain", &back])), ["plain text", "more"]);
     assert_eq!(run(&["count", &normal]), [json!({ "count": 1 })]);
 }
 
-/// A process that runs on, with its lines as they come.
+/// A running `dirq`, and the lines that it prints.
 struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -341,7 +352,7 @@ struct Running {
 
 impl Running {
     fn start(args: &[&str]) -> Self {
-        let mut child = command(args).stdin(Stdio::piped()).spawn().expect("dirq can't be run");
+        let mut child = command(args).stdin(Stdio::piped()).spawn().expect("dirq starts");
         let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
@@ -353,17 +364,17 @@ impl Running {
     }
 
     fn line(&self) -> Value {
-        let line = self.lines.recv_timeout(PATIENCE).expect("no line came for too long");
+        let line = self.lines.recv_timeout(TIMEOUT).expect("dirq prints a line in time");
         serde_json::from_str(&line).expect("a line is JSON")
     }
 
     fn wait(&mut self) -> Option<i32> {
         let start = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait().expect("dirq can't be waited for") {
+            if let Some(status) = self.child.try_wait().expect("dirq can be waited for") {
                 return status.code();
             }
-            assert!(start.elapsed() < PATIENCE, "dirq does not end");
+            assert!(start.elapsed() < TIMEOUT, "dirq does not exit");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -371,16 +382,16 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail where it has ended already.
+        // Both fail if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 #[test]
-fn watch_prints_what_comes_and_removes_it() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn watch_prints_and_removes_new_elements() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     run(&["add", queue, "before"]);
     let mut watch = Running::start(&["watch", queue, "--limit", "4"]);
     assert_eq!(watch.line()["element"], "before");
@@ -396,12 +407,12 @@ fn watch_prints_what_comes_and_removes_it() {
 }
 
 #[test]
-fn an_added_line_is_named_at_once() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn add_prints_a_name_per_line_without_waiting_for_more_input() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     let mut add = Running::start(&["add", queue]);
     for n in 0..3 {
-        let mut stdin = add.stdin.as_ref().expect("it is open");
+        let mut stdin = add.stdin.as_ref().expect("stdin is open");
         writeln!(stdin, "{}", json!({ "element": n.to_string() })).unwrap();
         let line = add.line();
         assert_eq!(elements(&run(&["get", queue, name(&line)])), [&json!(n.to_string())]);
@@ -410,11 +421,11 @@ fn an_added_line_is_named_at_once() {
     assert_eq!(add.wait(), Some(0));
 }
 
-/// Who can't write its line must not remove the element, and Ctrl-C unlocks what is locked.
+/// `drain` must not remove an element if it cannot write its line, and Ctrl-C must release all locks.
 #[test]
-fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn interrupted_drain_loses_no_element_and_leaves_no_lock() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     let input: String =
         (0..2_000).map(|n| json!({ "element": format!("{n:0>200}") }).to_string() + "\n").collect();
     run_with(&["add", queue], &input);
@@ -430,7 +441,7 @@ fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
     let left = run(&["count", queue])[0]["count"].as_u64().unwrap();
     assert!((1..=1_999).contains(&left), "{left}");
 
-    // Behind those that are drained, it has locked more than it has printed.
+    // `watch` locks ahead: at Ctrl-C it holds locks of elements that it has not printed.
     let mut watch = Running::start(&["watch", queue]);
     for _ in 0..left {
         watch.line();
@@ -443,7 +454,7 @@ fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
 
     run_with(&["add", queue], &input);
     let mut child = command(&["drain", queue]).spawn().unwrap();
-    // It has begun, and stands at a full pipe.
+    // Waits until `drain` has started and is blocked by the full pipe.
     let start = Instant::now();
     let mut before = 2_000;
     loop {
@@ -453,7 +464,7 @@ fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
             break;
         }
         before = left;
-        assert!(start.elapsed() < PATIENCE, "it drains {} of 2,000", 2_000 - left);
+        assert!(start.elapsed() < TIMEOUT, "drained {} of 2,000", 2_000 - left);
     }
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
@@ -462,52 +473,53 @@ fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let printed = printed.lines().count();
     let rest = run(&["drain", queue]).len();
-    assert!((2_000..=2_001).contains(&(printed + rest)), "{printed} and {rest}");
+    assert!((2_000..=2_001).contains(&(printed + rest)), "{printed} printed, {rest} left");
 }
 
 #[test]
-fn long_commands_show_their_progress_on_a_terminal() {
-    let folder = folder();
-    let [from, to] = ["from", "to"].map(|name| path(&folder, name));
+fn long_commands_show_progress_on_a_terminal() {
+    let dir = dir();
+    let [from, to] = ["from", "to"].map(|name| path(&dir, name));
     let lines = "{\"element\":\"x\"}\n".repeat(300);
     let program = example("dirq");
     let on_terminal = |args: &str| {
         let command = format!("stty cols 80; {} {args} >/dev/null", program.display());
-        // Of util-linux: it gives a program a terminal, and prints what that would show.
+        // `script` of util-linux runs a program on a terminal, and prints the output of that terminal.
         Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output()
     };
     if on_terminal(&format!("count {from}")).is_err() {
-        println!("no `script` here: it is not tried");
+        println!("skipped: util-linux's `script` is not installed");
         return;
     }
     run_with(&["add", &from], &lines);
     let convert = format!("convert --schema body:string --field body {from} {to}");
     for command in [convert, format!("drain --schema body:string {to}")] {
-        let output = on_terminal(&command).expect("it was there");
+        let output = on_terminal(&command).expect("script runs");
         let shown = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && shown.contains(" of 300, "), "{command}: {shown}");
     }
 }
 
-/// What a library's worker leaves that fails twice at each of so many jobs.
+/// Makes `jobs` elements dead letters, as a worker that fails twice for each.
 fn fail(queue: &str, jobs: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime can be made").block_on(async {
+    runtime.expect("a runtime").block_on(async {
         let queue = fleeting::dirq::QueueSimple::builder(queue).max_attempts(2);
-        let queue = queue.backoff(Duration::ZERO, Duration::ZERO).open().await.expect("it opens");
+        let queue =
+            queue.backoff(Duration::ZERO, Duration::ZERO).open().await.expect("the queue opens");
         for _ in 0..2 {
             let mut work = queue.locked();
             for _ in 0..jobs {
-                drop(work.next().await.expect("a job").expect("it can be read"));
+                drop(work.next().await.expect("an element").expect("a readable element"));
             }
         }
     });
 }
 
 #[test]
-fn dead_letters_are_seen_removed_and_tried_again() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn dead_letters_can_be_listed_removed_and_revived() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     let added = run(&["add", queue, "one", "two", "three", "four"]);
     let names: Vec<_> = added.iter().map(name).collect();
     fail(queue, 3);
@@ -517,18 +529,18 @@ fn dead_letters_are_seen_removed_and_tried_again() {
         .map(|(text, name)| json!({ "name": name, "attempts": 2, "element": text }))
         .collect();
     for _ in 0..2 {
-        assert_eq!(run(&["dead", queue]), dead, "to look changes nothing");
+        assert_eq!(run(&["dead", queue]), dead, "listing changes nothing");
     }
     assert_eq!(elements(&run(&["drain", queue])), ["four"]);
 
     let revived = run(&["retry", queue, names[1]]);
     assert_eq!(revived, [json!({ "name": names[1], "revived": true })]);
     let again = output(&["retry", queue, names[1]], "");
-    assert_eq!(again.status.code(), Some(1), "it lives");
+    assert_eq!(again.status.code(), Some(1), "it is not a dead letter any more");
     assert_eq!(elements(&run(&["drain", queue])), ["two"]);
     let both = run(&["retry", queue, "--in", "3600"]);
     assert_eq!(both.iter().map(name).collect::<Vec<_>>(), [names[0], names[2]]);
-    assert!(run(&["drain", queue]).is_empty(), "they rest");
+    assert!(run(&["drain", queue]).is_empty(), "revived elements wait for their delay");
     assert!(run(&["dead", queue]).is_empty() && run(&["retry", queue]).is_empty());
 
     let more = run(&["add", queue, "five"]);
@@ -539,26 +551,26 @@ fn dead_letters_are_seen_removed_and_tried_again() {
     assert!(listed.iter().all(|line| name(line) != name(&more[0])) && listed.len() == 2);
 }
 
-/// What can't be read may be made good.
+/// Unreadable elements are kept, since they may be repaired.
 #[test]
-fn a_dead_letter_that_can_not_be_read_is_told_of_and_may_come_again() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn unreadable_dead_letters_are_reported_and_can_be_revived() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     let added = run(&["add", queue, "one", "two", "three", "four"]);
     let names: Vec<_> = added.iter().map(name).collect();
     fail(queue, 4);
     for name in [names[0], names[2]] {
-        let file = folder.path().join("queue").join(name);
-        fs::remove_file(&file).expect("it is there");
-        fs::create_dir(&file).expect("its name is free");
+        let file = dir.path().join("queue").join(name);
+        fs::remove_file(&file).expect("the element is a file");
+        fs::create_dir(&file).expect("its name is unused");
     }
     for command in [&["dead", queue][..], &["dead", "--remove", queue]] {
         let printed = output(command, "");
         assert_eq!(elements(&lines(&printed)), ["two", "four"], "{command:?}");
         assert_eq!(printed.status.code(), Some(1), "{command:?}");
-        let complaint = String::from_utf8(printed.stderr).expect("it is UTF-8");
-        assert_eq!(complaint.lines().count(), 2, "{complaint}");
-        assert!([names[0], names[2]].iter().all(|name| complaint.contains(name)), "{complaint}");
+        let stderr = String::from_utf8(printed.stderr).expect("stderr is UTF-8");
+        assert_eq!(stderr.lines().count(), 2, "{stderr}");
+        assert!([names[0], names[2]].iter().all(|name| stderr.contains(name)), "{stderr}");
         assert!(output(&[&["--skip-bad"], command].concat(), "").status.success());
     }
     let revived = run(&["retry", queue]);
@@ -567,9 +579,9 @@ fn a_dead_letter_that_can_not_be_read_is_told_of_and_may_come_again() {
 }
 
 #[test]
-fn convert_tells_of_what_stays_where_it_is() {
-    let folder = folder();
-    let (from, to) = (&path(&folder, "from"), &path(&folder, "to"));
+fn convert_prints_the_number_of_skipped_elements() {
+    let dir = dir();
+    let (from, to) = (&path(&dir, "from"), &path(&dir, "to"));
     let added = run(&["add", from, "dead", "locked", "moves"]);
     fail(from, 1);
     run(&["lock", from, name(&added[1])]);
@@ -577,45 +589,45 @@ fn convert_tells_of_what_stays_where_it_is() {
         output(&["--schema", "body:string", "convert", "--field", "body", from, to], "");
     assert_eq!(converted.status.code(), Some(1));
     assert_eq!(lines(&converted).len(), 1);
-    let complaint = String::from_utf8(converted.stderr).expect("it is UTF-8");
-    assert!(complaint.contains("2 elements stay") && complaint.lines().count() == 1, "{complaint}");
+    let stderr = String::from_utf8(converted.stderr).expect("stderr is UTF-8");
+    assert!(stderr.contains("2 elements not moved") && stderr.lines().count() == 1, "{stderr}");
     assert_eq!(run(&["count", from]), [json!({ "count": 2 })]);
 }
 
 #[test]
-fn an_element_is_looked_at_and_touched_whoever_has_it() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn peek_and_touch_work_on_locked_elements() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     let added = run(&["add", queue, "one"]);
     let name = name(&added[0]);
     run(&["lock", queue, name]);
-    let file = folder.path().join("queue").join(name);
+    let file = dir.path().join("queue").join(name);
     let old = std::time::SystemTime::now() - Duration::from_secs(1_000);
     let set = |file: &fs::File| file.set_modified(old);
-    fs::File::open(&file).and_then(|file| set(&file)).expect("its times can be set");
+    fs::File::open(&file).and_then(|file| set(&file)).expect("file times can be set");
     assert_eq!(run(&["peek", queue, name]), [json!({ "name": name, "element": "one" })]);
     assert_eq!(run(&["touch", queue, name]), [json!({ "name": name, "touched": true })]);
-    assert_eq!(run(&["purge", queue])[0]["locks"], 0, "its lock is young");
-    fs::File::open(&file).and_then(|file| set(&file)).expect("its times can be set");
+    assert_eq!(run(&["purge", queue])[0]["locks"], 0, "touch has reset the age of the lock");
+    fs::File::open(&file).and_then(|file| set(&file)).expect("file times can be set");
     assert_eq!(run(&["purge", queue])[0]["locks"], 1);
     run(&["remove", queue, name]);
-    assert!(fails(&["peek", queue, name], "").contains("gone"));
+    assert!(fails(&["peek", queue, name], "").contains("does not exist"));
     assert!(fails(&["touch", queue, name], "").contains("touch"));
 }
 
 #[test]
-fn what_is_bad_ends_a_command_or_is_passed_over_by_choice() {
-    let folder = folder();
-    let queue = &path(&folder, "queue");
+fn bad_elements_stop_a_command_unless_skip_bad_is_given() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
     let lines = "{\"element\":\"one\"}\nno JSON\n{\"no\":\"element\"}\n{\"element\":\"two\"}\n";
     fails(&["add", queue], lines);
-    assert_eq!(run(&["count", queue]), [json!({ "count": 1 })], "it ended at the second line");
+    assert_eq!(run(&["count", queue]), [json!({ "count": 1 })], "add stopped at the second line");
     let passed = output(&["add", "--skip-bad", queue], lines);
     assert!(passed.status.success());
     let added = self::lines(&passed);
     assert_eq!((added.len(), String::from_utf8_lossy(&passed.stderr).lines().count()), (2, 2));
-    let gone = "00000000/00000000000000";
-    let names = [gone, name(&added[0]), gone, name(&added[1])];
+    let missing = "00000000/00000000000000";
+    let names = [missing, name(&added[0]), missing, name(&added[1])];
     for command in ["get", "peek", "unlock", "touch", "remove"] {
         let all = [&[command, "--skip-bad", queue][..], &names].concat();
         if command == "unlock" {
@@ -626,12 +638,12 @@ fn what_is_bad_ends_a_command_or_is_passed_over_by_choice() {
         assert_eq!(self::lines(&passed).len(), 2, "{command}");
         assert_eq!(String::from_utf8_lossy(&passed.stderr).lines().count(), 2, "{command}");
         let strict = [&[command, queue][..], &names].concat();
-        assert!(lines_of(&strict).is_empty(), "{command} ends at the first");
+        assert!(lines_of(&strict).is_empty(), "{command} stops at the first bad element");
     }
     assert_eq!(output(&["drain", "--no-such-option", queue], "").status.code(), Some(2));
 }
 
-/// What it printed before it failed.
+/// Returns the lines that the command printed before it failed.
 fn lines_of(args: &[&str]) -> Vec<Value> {
     let output = output(args, "");
     assert_eq!(output.status.code(), Some(1), "{args:?}");

@@ -1,4 +1,4 @@
-//! The example `limit`, through real sockets.
+//! Tests of the example `limit`, over real sockets.
 
 use std::{
     io::{BufRead, BufReader},
@@ -10,7 +10,7 @@ use crate::{
     http::{Client, Response},
 };
 
-/// The example on a free port, killed when this is dropped.
+/// The running example on a free port, killed on drop.
 struct Example {
     url: String,
     child: Child,
@@ -25,14 +25,18 @@ impl Example {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{} can't be run: {error}", path.display()));
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}", path.display()));
         let stdout = child.stdout.take().expect("stdout is piped");
         let mut example = Self { url: String::new(), child };
         let mut lines = BufReader::new(stdout).lines();
-        example.url = lines.next().expect("it says nothing").expect("it says no text");
-        assert!(example.url.starts_with("http://127.0.0.1:"), "its first line is {}", example.url);
+        example.url = lines.next().expect("a first line").expect("stdout is UTF-8");
+        assert!(
+            example.url.starts_with("http://127.0.0.1:"),
+            "unexpected first line {}",
+            example.url
+        );
         for line in lines.take(3) {
-            let line = line.expect("it says no text");
+            let line = line.expect("stdout is UTF-8");
             assert!(line.contains("curl") && line.contains(&example.url), "{line}");
         }
         example
@@ -41,39 +45,39 @@ impl Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // Both fail where it has ended already.
+        // Both fail if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 #[tokio::test]
-async fn it_limits_in_all_four_ways() {
+async fn limits_apply_in_a_handler_as_a_layer_per_plan_and_by_actual_cost() {
     let example = Example::start(&["--trust", "127.0.0.1"]);
     let client = Client::new();
-    let ask = async |path: &str, client_ip: &str, token: &str| -> Response {
+    let send = async |path: &str, client_ip: &str, token: &str| -> Response {
         let request = client.get(format!("{}{path}", example.url));
         let request = request.header("x-forwarded-for", client_ip).header("x-token", token);
         request.send().await
     };
-    let told = |response: &Response| {
-        response.headers()["ratelimit-policy"].to_str().expect("it is text").to_owned()
+    let policy_of = |response: &Response| {
+        response.headers()["ratelimit-policy"].to_str().expect("header fields are ASCII").to_owned()
     };
 
-    // In the handler: by user. What was not sent is not charged.
+    // In the handler, per user. A letter that was not sent is not charged.
     for (path, status) in [
         ("/letters/ada", 200),
         ("/letters/ada", 200),
         ("/letters/ada", 429),
         ("/letters/grace", 200),
-        ("/letters/nobody", 200),
-        ("/letters/nobody", 200),
-        ("/letters/nobody", 200),
+        ("/letters/unknown", 200),
+        ("/letters/unknown", 200),
+        ("/letters/unknown", 200),
     ] {
-        assert_eq!(ask(path, "192.0.2.1", "").await.status(), status, "{path}");
+        assert_eq!(send(path, "192.0.2.1", "").await.status(), status, "{path}");
     }
 
-    // By plan, and by what a request costs.
+    // Per plan, with a cost per request.
     for (path, token, status, policy) in [
         ("/reports", "free-1", 200, r#""free";q=1;w=60"#),
         ("/reports", "free-1", 429, r#""free";q=1;w=60"#),
@@ -83,32 +87,32 @@ async fn it_limits_in_all_four_ways() {
         ("/reports?long", "paid-1", 429, r#""paid";q=5;w=60"#),
         ("/reports", "paid-1", 200, r#""paid";q=5;w=60"#),
     ] {
-        let response = ask(path, "192.0.2.2", token).await;
+        let response = send(path, "192.0.2.2", token).await;
         assert_eq!(response.status(), status, "{path} {token}");
-        assert!(told(&response).starts_with(policy), "{}", told(&response));
+        assert!(policy_of(&response).starts_with(policy), "{}", policy_of(&response));
     }
 
-    // By what it turns out to take: 80 tokens of 100, and then more than there are.
+    // By actual cost: 80 of 100 tokens, then a debt.
     for status in [200, 200, 429] {
-        assert_eq!(ask("/stories/ada/20", "192.0.2.4", "").await.status(), status);
+        assert_eq!(send("/stories/ada/20", "192.0.2.4", "").await.status(), status);
     }
-    assert_eq!(ask("/stories/grace/1", "192.0.2.4", "").await.status(), 200);
+    assert_eq!(send("/stories/grace/1", "192.0.2.4", "").await.status(), 200);
 
-    // As a layer: by address, for all that there is.
-    let response = ask("/elsewhere", "192.0.2.3", "").await;
+    // As a layer around all routes, per address.
+    let response = send("/elsewhere", "192.0.2.3", "").await;
     assert_eq!(response.status(), 404);
-    assert_eq!(told(&response), r#""burst";q=20;w=1, "hourly";q=1000;w=3600"#);
-    let left = response.headers()["ratelimit"].to_str().expect("it is text");
-    assert!(left.contains(r#""hourly";r=999;t="#), "{left}");
+    assert_eq!(policy_of(&response), r#""burst";q=20;w=1, "hourly";q=1000;w=3600"#);
+    let fields = response.headers()["ratelimit"].to_str().expect("header fields are ASCII");
+    assert!(fields.contains(r#""hourly";r=999;t="#), "{fields}");
 }
 
 #[test]
-fn a_network_that_is_none_is_a_sentence() {
+fn invalid_trusted_network_is_reported() {
     let output = Command::new(example("limit"))
         .args(["--listen", "127.0.0.1:0", "--trust", "10.0.0.0/33"])
         .output()
-        .expect("the example can't be run");
+        .expect("the example runs");
     assert!(!output.status.success());
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(complaint.contains("10.0.0.0/33"), "it says {complaint:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("10.0.0.0/33"), "{stderr}");
 }

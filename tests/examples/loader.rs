@@ -1,43 +1,43 @@
-//! The example `loader`: what reaches the server is what its table says, and little of what was asked.
+//! Tests of the example `loader`: few calls reach the server, and the numbers in its table are as expected.
 
 use std::process::Command;
 
 use crate::example::example;
 
 #[test]
-fn little_of_what_is_asked_reaches_the_server() {
-    let output = Command::new(example("loader")).output().expect("it can be run");
+fn few_calls_reach_the_server() {
+    let output = Command::new(example("loader")).output().expect("the example runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).expect("it says text");
+    let stdout = String::from_utf8(output.stdout).expect("stdout is UTF-8");
     let line = |what: &str| -> Vec<usize> {
-        let lines = said.lines().filter_map(|line| line.strip_prefix(what));
-        let figures = lines.map(|line| line.split_whitespace().map_while(|word| word.parse().ok()));
-        figures.flatten().collect()
+        let lines = stdout.lines().filter_map(|line| line.strip_prefix(what));
+        let numbers = lines.map(|line| line.split_whitespace().map_while(|word| word.parse().ok()));
+        numbers.flatten().collect()
     };
-    let [asked, requests, fresh, loaded, stale, failed] = line("a crowd")[..] else {
-        panic!("{said}")
+    let [calls, requests, fresh, loaded, stale, failed] = line("cold cache")[..] else {
+        panic!("{stdout}")
     };
-    assert_eq!((asked, requests, fresh + loaded, stale, failed), (10_000, 100, 10_000, 0, 0));
+    assert_eq!((calls, requests, fresh + loaded, stale, failed), (10_000, 100, 10_000, 0, 0));
 
-    // asked, requests, fresh, loaded, stale, failed. Who looked for an error just before it was kept may load too: that
-    // is one for each thread.
+    // Calls, requests, fresh, loaded, stale, failed. Callers that looked up the key just before the error was cached
+    // may load, too: at most one per thread.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    for (what, figures) in [
-        ("a page not there", [1_000, 1, 0, 0, 0, 1_000]),
-        ("a server that hangs", [2_001, 2, 1_000, 1, 1_000, 0]),
-        ("a server that fails", [1_001, 2, 0, 1, 1_000, 0]),
-        ("a server that is gone", [1_001, 1, 0, 1, 500, 500]),
+    for (what, numbers) in [
+        ("missing page", [1_000, 1, 0, 0, 0, 1_000]),
+        ("hanging server", [2_001, 2, 1_000, 1, 1_000, 0]),
+        ("failing server", [1_001, 2, 0, 1, 1_000, 0]),
+        ("stopped server", [1_001, 1, 0, 1, 500, 500]),
     ] {
         let mut line = line(what);
-        assert!((figures[1]..=figures[1] + threads).contains(&line[1]), "{said}");
-        line[1] = figures[1];
-        assert_eq!(line, figures, "{said}");
+        assert!((numbers[1]..=numbers[1] + threads).contains(&line[1]), "{stdout}");
+        line[1] = numbers[1];
+        assert_eq!(line, numbers, "{stdout}");
     }
 
-    let [asked, requests, fresh, loaded, stale, failed] = line("a page always asked")[..] else {
-        panic!("{said}")
+    let [calls, requests, fresh, loaded, stale, failed] = line("popular page")[..] else {
+        panic!("{stdout}")
     };
-    assert!(requests >= 5 && loaded >= 1 && asked > requests, "{said}");
-    assert_eq!((fresh + loaded, stale, failed), (asked, 0, 0), "{said}");
-    assert!(said.contains("/nowhere: 404 Not Found"), "{said}");
+    assert!(requests >= 5 && loaded >= 1 && calls > requests, "{stdout}");
+    assert_eq!((fresh + loaded, stale, failed), (calls, 0, 0), "{stdout}");
+    assert!(stdout.contains("/nowhere: 404 Not Found"), "{stdout}");
 }

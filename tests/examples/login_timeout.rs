@@ -1,30 +1,32 @@
-//! The example `login_timeout`: one of its two workers is killed, and each login is handled once.
+//! Tests of the example `login_timeout`: one of its two workers is killed, and each login is handled once.
 
 use std::process::Command;
 
 use crate::example::example;
 
 #[test]
-fn each_login_is_handled_once_though_a_worker_is_killed() {
-    let output = Command::new(example("login_timeout")).output().expect("it can be run");
+fn each_login_is_handled_once_if_a_worker_is_killed() {
+    let output = Command::new(example("login_timeout")).output().expect("the example runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).expect("it says text");
+    let stdout = String::from_utf8(output.stdout).expect("stdout is UTF-8");
     let at = |what: &str| {
-        let lines = said.lines().enumerate().filter(|(_, line)| line.ends_with(what));
+        let lines = stdout.lines().enumerate().filter(|(_, line)| line.ends_with(what));
         lines.map(|(at, _)| at).collect::<Vec<_>>()
     };
 
     for user in ["ada", "alan", "edsger", "barbara"] {
-        assert_eq!(at(&format!(" has handled {user}")).len(), 1, "{user} in {said}");
+        assert_eq!(at(&format!(" finishes {user}")).len(), 1, "{user} in {stdout}");
     }
-    assert_eq!(said.lines().filter(|line| line.contains(" has handled ")).count(), 4, "{said}");
-    assert_eq!(at("grace").len(), 0, "who has logged in is not handled: {said}");
+    assert_eq!(stdout.lines().filter(|line| line.contains(" finishes ")).count(), 4, "{stdout}");
+    assert_eq!(at("grace").len(), 0, "a completed login is not handled: {stdout}");
 
-    let [killed] = at("worker 1 is killed")[..] else { panic!("it is not killed once: {said}") };
-    let [begun] = at("worker 1 begins with edsger")[..] else {
-        panic!("it is not at work: {said}")
+    let [killed] = at("worker 1 is killed")[..] else {
+        panic!("worker 1 is not killed once: {stdout}")
     };
-    let [again] = at("worker 2 begins with edsger")[..] else { panic!("it is lost: {said}") };
-    assert!(begun < killed && killed < again, "it was not killed in mid-work: {said}");
-    assert!(at("worker 2 has handled edsger")[0] > again);
+    let [begun] = at("worker 1 starts edsger")[..] else {
+        panic!("worker 1 has not started: {stdout}")
+    };
+    let [again] = at("worker 2 starts edsger")[..] else { panic!("the login is lost: {stdout}") };
+    assert!(begun < killed && killed < again, "worker 1 was not killed during its work: {stdout}");
+    assert!(at("worker 2 finishes edsger")[0] > again);
 }

@@ -1,4 +1,4 @@
-//! The examples, as processes.
+//! Tests of the examples, run as processes.
 
 #[path = "../common/clock.rs"]
 mod clock;

@@ -1,14 +1,14 @@
-//! The example `opentelemetry`: counters of caches and limiters, as a reader of OpenTelemetry has them.
+//! Tests of the example `opentelemetry`: counters of caches and limiters reach an OpenTelemetry exporter.
 
 use std::process::Command;
 
 use crate::example::example;
 
 #[test]
-fn counters_come_to_a_reader() {
-    let output = Command::new(example("opentelemetry")).output().expect("it can be run");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+fn counters_reach_an_opentelemetry_exporter() {
+    let output = Command::new(example("opentelemetry")).output().expect("the example runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let lines = String::from_utf8_lossy(&output.stdout);
     for line in [
         "fleeting_cache_hits_total sessions 1",

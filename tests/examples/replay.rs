@@ -1,5 +1,5 @@
-//! The example `replay`: each figure that it prints, against a computation so simple that it must be
-//! right, which shares nothing with it: no cache, no clock, no library of dates.
+//! Tests of the example `replay`: each number of its report is compared with a simple computation that shares no code
+//! with it: no cache, no clock, and no date library.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ const MONTHS: [(&str, i64); 12] = [
 ];
 
 #[test]
-fn the_shipped_excerpt() {
+fn report_about_the_excerpt_is_exact() {
     let path = in_crate("examples/data/access-excerpt.log");
     let log = fs::read(&path).unwrap();
     let report = json_of(&replay(&["--json"], b""));
@@ -41,11 +41,11 @@ fn the_shipped_excerpt() {
 }
 
 #[test]
-fn the_whole_log() {
+fn report_about_the_whole_log_is_exact() {
     let path = in_crate("../shared/data/access.log");
     let Ok(log) = fs::read(&path) else {
         eprintln!(
-            "skipped: {} is not there (it is no part of the crate); the excerpt is tested all the same",
+            "skipped: {} does not exist (it is not part of the crate); another test covers the excerpt",
             path.display()
         );
         return;
@@ -60,7 +60,7 @@ fn the_whole_log() {
 }
 
 #[test]
-fn nothing_at_all() {
+fn report_about_an_empty_log_is_empty() {
     let report = replayed(b"");
     assert_eq!(report, expected(b""));
     assert_eq!(report["lines"], 0);
@@ -69,9 +69,9 @@ fn nothing_at_all() {
     assert!(text(&replay(&["-"], b"")).contains("      0 lines\n"));
 }
 
-/// Each line of `bad` is malformed, and those around it are read all the same.
+/// Each line of `bad` is malformed, and the lines around it are still read.
 #[test]
-fn malformed_lines_are_counted_and_named() {
+fn malformed_lines_are_counted_and_listed() {
     let good = request("ok", "17/May/2015:10:05:03 +0000");
     let cut = |to: &str| good[..good.find(to).unwrap() + to.len()].to_owned();
     let bad: Vec<Vec<u8>> = [
@@ -129,7 +129,7 @@ fn malformed_lines_are_counted_and_named() {
     assert_eq!(report["lines"], 1 + 2 * bad.len());
     assert_eq!(report, expected(&log));
 
-    // One by one, so that no two mistakes make up for each other.
+    // Each line alone, so that two errors cannot cancel each other.
     for line in &bad {
         let log = [good.as_bytes(), line, good.as_bytes()].join(&b'\n');
         let shown = String::from_utf8_lossy(&line[..line.len().min(200)]);
@@ -139,7 +139,7 @@ fn malformed_lines_are_counted_and_named() {
 }
 
 #[test]
-fn unusual_lines_that_are_none_the_less_whole() {
+fn unusual_but_complete_lines_are_read() {
     let good = request("ok", "17/May/2015:10:05:03 +0000");
     let long = good.replace("GET /", &format!("GET /{}", "x".repeat(1 << 20)));
     let mut log = [
@@ -174,21 +174,21 @@ fn unusual_lines_that_are_none_the_less_whole() {
 }
 
 #[test]
-fn carriage_returns_change_nothing() {
+fn carriage_returns_are_ignored() {
     let log = fs::read_to_string(in_crate("examples/data/access-excerpt.log")).unwrap();
     assert_eq!(replayed(log.replace('\n', "\r\n").as_bytes()), expected(log.as_bytes()));
 }
 
 #[test]
-fn a_line_that_comes_late_is_put_in_its_place() {
-    // With what comes last but one, the log is 31, 60 and 61 seconds further than what comes last.
+fn lines_up_to_a_minute_late_are_sorted_by_time() {
+    // The line before the last is 31, 60 and 61 seconds later than the last.
     for (last, late) in [("10:30:30", 1), ("10:30:59", 1), ("10:31:00", 0)] {
         let last = format!("17/May/2015:{last} +0000");
         let log = log([
             ("a", "17/May/2015:10:00:00 +0000"),
             ("b", "17/May/2015:10:30:00 +0000"),
             ("b", &last),
-            // In its place it keeps its session; at 10:30:00 that is dead.
+            // Sorted by its time, this request belongs to the open session. That session expires at 10:30:00.
             ("a", "17/May/2015:10:29:59 +0000"),
         ]);
         let report = replayed(&log);
@@ -199,14 +199,14 @@ fn a_line_that_comes_late_is_put_in_its_place() {
 }
 
 #[test]
-fn later_than_a_minute_is_now() {
+fn lines_over_a_minute_late_count_as_current() {
     let log = log([
         ("a", "17/May/2015:10:00:00 +0000"),
         ("a", "17/May/2015:10:29:59 +0000"),
-        // An hour late: without the rule a session of its own.
+        // An hour late: sorted by its time, it would be a session of its own.
         ("a", "17/May/2015:09:29:59 +0000"),
         ("b", "01/Jan/1970:00:00:00 +0000"),
-        // Taken as 10:00:00, what was before it is dead by now.
+        // The line before counts as 10:00:00, so its session has expired by now.
         ("b", "17/May/2015:10:59:59 +0000"),
     ]);
     let report = replayed(&log);
@@ -217,7 +217,7 @@ fn later_than_a_minute_is_now() {
 }
 
 #[test]
-fn zones_are_heeded() {
+fn time_zones_are_applied() {
     let log = log([
         ("a", "31/Dec/2015:23:30:00 +0000"),
         ("a", "01/Jan/2016:01:30:00 +0200"),
@@ -231,9 +231,9 @@ fn zones_are_heeded() {
     assert_eq!(report, expected(&log));
 }
 
-/// Dead from the deadline on, not a second later and not a second sooner.
+/// A session expires exactly at its deadline, not a second earlier or later.
 #[test]
-fn a_session_dies_at_thirty_minutes() {
+fn session_expires_after_exactly_thirty_minutes() {
     for (second, opened) in [("10:29:59", 1), ("10:30:00", 2), ("10:30:01", 2)] {
         let second = format!("17/May/2015:{second} +0000");
         let log = log([("a", "17/May/2015:10:00:00 +0000"), ("a", &second)]);
@@ -242,14 +242,14 @@ fn a_session_dies_at_thirty_minutes() {
         assert_eq!(report["open"], 1);
         assert_eq!(report, expected(&log));
 
-        // Nobody asks for it again: only the events tell of it.
+        // No request follows, so only the event reports the expiry.
         let log = self::log([("a", "17/May/2015:10:00:00 +0000"), ("b", &second)]);
         assert_eq!(replayed(&log)["expired"], opened - 1, "with the end at {second}");
     }
 }
 
 #[test]
-fn each_request_keeps_its_session() {
+fn each_request_extends_its_session() {
     let log = log([
         ("a", "17/May/2015:10:00:00 +0000"),
         ("a", "17/May/2015:10:29:59 +0000"),
@@ -264,9 +264,9 @@ fn each_request_keeps_its_session() {
 }
 
 #[test]
-fn a_minute_is_sixty_seconds() {
+fn rate_window_is_exactly_sixty_seconds() {
     let first = "17/May/2015:10:00:00 +0000";
-    // 60 at once are no offence; the next is, while it meets them.
+    // 60 requests at once are within the limit; the next exceeds it while they are in the window.
     for (second, over) in [("00:00", 61), ("00:59", 61), ("01:00", 0), ("01:01", 0)] {
         let last = format!("17/May/2015:10:{second} +0000");
         let log = log([("a", first)].repeat(60).into_iter().chain([("b", first), ("a", &last)]));
@@ -279,21 +279,21 @@ fn a_minute_is_sixty_seconds() {
 }
 
 #[test]
-fn what_people_read_says_the_same() {
+fn text_report_has_the_same_numbers_as_json() {
     let path = in_crate("examples/data/access-excerpt.log");
     let mut log = fs::read(&path).unwrap();
     log.extend(b"garbage\n\n");
     log.extend(self::log([("e\x1bvil", "17/May/2015:15:00:00 +0000")].repeat(61)));
     let shown = text(&replay(&["-"], &log));
-    assert_eq!(shown, text(&replay(&["-"], &log)), "twice the same");
+    assert_eq!(shown, text(&replay(&["-"], &log)), "the output is deterministic");
 
     let report = expected(&log);
     let count = |name: &str, words: &str| format!("{:>7} {words}\n", report[name]);
     for line in [
         count("lines", "lines"),
         "      2 malformed: line 501, 502\n".to_owned(),
-        count("late", "up to a minute late, put in their places"),
-        count("back_in_time", "later than that, taken as now"),
+        count("late", "out of order by up to a minute, sorted by time"),
+        count("back_in_time", "later than that, processed with the current time"),
         count("opened", "opened"),
         count("expired", "expired"),
         count("open", "still open"),
@@ -308,25 +308,25 @@ fn what_people_read_says_the_same() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_log_is_reported_with_its_path() {
     for path in ["no/such.log", "examples"] {
         let output = replay(&[path], b"");
         assert_eq!(output.status.code(), Some(1));
-        let complaint = String::from_utf8(output.stderr).unwrap();
-        assert!(complaint.starts_with(&format!("replay: {path}: ")), "{complaint}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with(&format!("replay: {path}: ")), "{stderr}");
     }
 }
 
-/// A line of a log: a request after some seconds, one that comes late, or rubbish.
+/// A line of a log: a request some seconds after the last one, a late request, or a malformed line.
 #[derive(Clone, Debug)]
 enum Line {
     After(u8, i64),
     Late(u8, i64),
-    Rubbish,
+    Malformed,
 }
 
 fn line() -> impl Strategy<Value = Line> {
-    // One of them is busy, so that it passes the limit.
+    // One client is busy enough to exceed the limit.
     let client = || prop_oneof![4 => Just(0_u8), 1 => 1..4_u8];
     let gap = prop_oneof![
         60 => Just(0),
@@ -338,7 +338,7 @@ fn line() -> impl Strategy<Value = Line> {
     prop_oneof![
         20 => (client(), gap).prop_map(|(client, gap)| Line::After(client, gap)),
         5 => (client(), prop_oneof![0..70_i64, 1..4_000_i64]).prop_map(|(client, late)| Line::Late(client, late)),
-        1 => Just(Line::Rubbish),
+        1 => Just(Line::Malformed),
     ]
 }
 
@@ -350,7 +350,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_log(lines in proptest::collection::vec(line(), 0..600)) {
+    fn report_is_exact_for_any_log(lines in proptest::collection::vec(line(), 0..600)) {
         let mut now = 1_431_857_103;
         let mut log = String::new();
         for line in lines {
@@ -360,8 +360,8 @@ proptest! {
                     (client, now)
                 }
                 Line::Late(client, late) => (client, now - late),
-                Line::Rubbish => {
-                    log.push_str("rubbish\n");
+                Line::Malformed => {
+                    log.push_str("malformed\n");
                     continue;
                 }
             };
@@ -375,7 +375,7 @@ proptest! {
     }
 }
 
-/// What `--json` has to say of `log`.
+/// Returns the expected output of `--json` for `log`.
 fn expected(log: &[u8]) -> Value {
     let log = String::from_utf8_lossy(log);
     let lines: Vec<&str> = log.strip_suffix('\n').unwrap_or(&log).split('\n').collect();
@@ -385,17 +385,17 @@ fn expected(log: &[u8]) -> Value {
     let mut clients: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     let (mut latest, mut late, mut back_in_time) = (i64::MIN, 0, 0);
     for (index, line) in lines.iter().enumerate() {
-        let Some((client, said)) = read(line) else {
+        let Some((client, logged)) = read(line) else {
             malformed.push(index + 1);
             continue;
         };
-        let is_late = said < latest;
-        latest = latest.max(said);
-        // A minute behind the latest all is as it stays: what comes before that comes then.
+        let is_late = logged < latest;
+        latest = latest.max(logged);
+        // Requests at least 60 s older than the latest are already processed: an older line counts as the last of them.
         let settled = times.iter().copied().filter(|time| *time <= latest - 60).max();
-        let time = settled.map_or(said, |settled| settled.max(said));
-        back_in_time += u64::from(time > said);
-        late += u64::from(is_late && time == said);
+        let time = settled.map_or(logged, |settled| settled.max(logged));
+        back_in_time += u64::from(time > logged);
+        late += u64::from(is_late && time == logged);
         times.push(time);
         clients.entry(client).or_default().push(time);
     }
@@ -448,7 +448,7 @@ fn expected(log: &[u8]) -> Value {
     })
 }
 
-/// Client and Unix time of a line, by the quotes in it.
+/// Parses the client and the Unix time of a line, which is split at its quotes.
 fn read(line: &str) -> Option<(&str, i64)> {
     let bare = line.replace(r"\\", "").replace(r#"\""#, "");
     let pieces: Vec<&str> = bare.trim_end().split('"').collect();
@@ -484,7 +484,7 @@ fn read(line: &str) -> Option<(&str, i64)> {
     line.split_once(' ').map(|(client, _)| (client, time)).filter(|(client, _)| !client.is_empty())
 }
 
-/// Year, month (from 0), day (from 1) and time of day of a Unix time.
+/// Returns year, month (from 0), day (from 1) and time of day of a Unix time.
 fn civil(time: i64) -> (i64, usize, i64, [i64; 3]) {
     let mut days = time / 86_400;
     let mut year = 1970;
@@ -515,7 +515,7 @@ fn days_in(year: i64, month: usize) -> i64 {
     MONTHS[month].1 + i64::from(is_leap && month == 1)
 }
 
-/// The nearest ranks: the smallest values that so many percent of all do not exceed.
+/// Percentiles by nearest rank: the smallest value that is not below the given percentage of all values.
 fn spread(values: &[i64]) -> Option<Value> {
     let rank = |percent: usize| {
         let reaches = |value: &&i64| {
@@ -560,7 +560,7 @@ fn replay(args: &[&str], stdin: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It reads all before it prints; where it does not read, the pipe breaks, which is no matter.
+    // The example reads all input before it prints. If it reads nothing, the pipe breaks, which is harmless.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     child.wait_with_output().unwrap()
 }

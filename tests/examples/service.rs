@@ -1,4 +1,4 @@
-//! The example `service`, through real sockets, on the real clock.
+//! Tests of the example `service`, over real sockets and on the real clock.
 
 use std::{collections::HashSet, process::Command, time::Duration};
 
@@ -21,18 +21,18 @@ use crate::{
     promtool::ask_promtool,
 };
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Timeout of a test on an overloaded machine.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The service and a client of it.
-struct Talk {
+/// The running service and a client.
+struct TestService {
     service: Service,
     client: Client,
 }
 
-impl Talk {
+impl TestService {
     fn start() -> Self {
         Self::start_with(&[])
     }
@@ -58,13 +58,13 @@ impl Talk {
         self.send(Method::DELETE, path, "").await.status()
     }
 
-    /// The session's body; `None` where it is not found.
+    /// Returns the session's body, or `None` if there is no session.
     async fn body(&self, path: &str) -> Option<Vec<u8>> {
         let response = self.get(path).await;
         match response.status() {
             StatusCode::OK => Some(response.bytes().await.to_vec()),
             StatusCode::NOT_FOUND => None,
-            status => panic!("GET {path} answered {status}"),
+            status => panic!("GET {path} returned {status}"),
         }
     }
 
@@ -76,26 +76,23 @@ impl Talk {
 
     async fn ttl(&self, id: &str) -> i64 {
         let ttl = self.json(&format!("/sessions/{id}/ttl")).await;
-        ttl["ttl"].as_i64().unwrap_or_else(|| panic!("no whole ttl in {ttl}"))
+        ttl["ttl"].as_i64().unwrap_or_else(|| panic!("no integer ttl in {ttl}"))
     }
 
-    /// Asks for the figures until they are as wanted.
-    async fn stats_where(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+    /// Polls `/stats` until they fulfill `condition`.
+    async fn wait_for_stats(&self, condition: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
             let stats = self.json("/stats").await;
-            if wanted(&stats) {
+            if condition(&stats) {
                 return stats;
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "the figures never came to what was wanted: {stats}"
-            );
+            assert!(start.elapsed() < TIMEOUT, "the stats never fulfilled the condition: {stats}");
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// A stream of events. What expires from now on is on it.
+    /// Opens a stream of all expirations from now on.
     async fn events(&self) -> EventStream {
         let response = Client::new().get(format!("{}/events", self.service.url)).send().await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -103,30 +100,30 @@ impl Talk {
         EventStream { response, text: Vec::new() }
     }
 
-    /// A connection below HTTP.
+    /// Opens a raw TCP connection.
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.service.address()).await.expect("the service takes no connection")
+        TcpStream::connect(self.service.address()).await.expect("the service accepts connections")
     }
 }
 
-/// Server-Sent Events, as they come.
+/// A stream of Server-Sent Events.
 struct EventStream {
     response: Response,
     text: Vec<u8>,
 }
 
 impl EventStream {
-    /// The next event's name and data; `None` at a clean end.
+    /// Returns the name and the data of the next event, or `None` at the end of the stream.
     async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some(event) = take_event(&mut self.text) {
                 return Some(event);
             }
-            let piece = timeout(PATIENCE, self.response.chunk()).await;
-            match piece.expect("no event came for too long") {
+            let piece = timeout(TIMEOUT, self.response.chunk()).await;
+            match piece.expect("an event arrives in time") {
                 Some(piece) => self.text.extend(piece),
                 None => {
-                    assert_eq!(self.text, b"", "the event stream ends inside of an event");
+                    assert_eq!(self.text, b"", "the stream ends within an event");
                     return None;
                 }
             }
@@ -134,13 +131,13 @@ impl EventStream {
     }
 
     async fn expired(&mut self) -> Value {
-        let (name, data) = self.next().await.expect("the event stream has ended");
+        let (name, data) = self.next().await.expect("the stream has not ended");
         assert_eq!(name, "expired", "with {data}");
         data
     }
 }
 
-/// Takes a whole event off the front of `text`, past the comments that keep the stream alive.
+/// Removes the first complete event from `text`, and the keep-alive comments before it.
 fn take_event(text: &mut Vec<u8>) -> Option<(String, Value)> {
     loop {
         let end = text.windows(2).position(|two| two == b"\n\n")? + 2;
@@ -151,7 +148,7 @@ fn take_event(text: &mut Vec<u8>) -> Option<(String, Value)> {
             assert!(event.starts_with(':'), "neither an event nor a comment: {event:?}");
             continue;
         };
-        let data = serde_json::from_str(data).expect("the data of events is JSON");
+        let data = serde_json::from_str(data).expect("event data is JSON");
         return Some((name.to_owned(), data));
     }
 }
@@ -159,145 +156,163 @@ fn take_event(text: &mut Vec<u8>) -> Option<(String, Value)> {
 /// Reads a raw connection to its end.
 async fn rest(mut connection: TcpStream) -> String {
     let mut text = String::new();
-    let read = timeout(PATIENCE, connection.read_to_string(&mut text)).await;
-    read.expect("the connection stays open").expect("the connection breaks off");
+    let read = timeout(TIMEOUT, connection.read_to_string(&mut text)).await;
+    read.expect("the connection is closed in time").expect("the connection is not reset");
     text
 }
 
 #[test]
-fn says_its_address_and_what_to_try_first() {
+fn first_lines_are_the_address_and_curl_commands() {
     let service = Service::start();
     for _ in 0..3 {
         let line = service.line();
-        assert!(line.starts_with("curl "), "{line:?} is not to be tried");
-        assert!(line.contains(&service.url), "{line:?} does not go to {}", service.url);
+        assert!(line.starts_with("curl "), "{line:?} is not a curl command");
+        assert!(line.contains(&service.url), "{line:?} does not request {}", service.url);
     }
 }
 
 #[tokio::test]
-async fn a_session_from_put_to_delete() {
-    let talk = Talk::start();
-    assert_eq!(talk.body("/sessions/ada").await, None);
-    assert_eq!(talk.put("/sessions/ada?ttl=100", "first").await, StatusCode::CREATED);
-    assert_eq!(talk.body("/sessions/ada").await.as_deref(), Some(&b"first"[..]));
-    assert_eq!(talk.ttl("ada").await, 100);
+async fn sessions_can_be_put_read_replaced_and_deleted() {
+    let service = TestService::start();
+    assert_eq!(service.body("/sessions/ada").await, None);
+    assert_eq!(service.put("/sessions/ada?ttl=100", "first").await, StatusCode::CREATED);
+    assert_eq!(service.body("/sessions/ada").await.as_deref(), Some(&b"first"[..]));
+    assert_eq!(service.ttl("ada").await, 100);
 
-    assert_eq!(talk.put("/sessions/ada", "second").await, StatusCode::NO_CONTENT);
-    assert_eq!(talk.body("/sessions/ada").await.as_deref(), Some(&b"second"[..]));
-    assert_eq!(talk.ttl("ada").await, -1, "put without a ttl it is persistent");
+    assert_eq!(service.put("/sessions/ada", "second").await, StatusCode::NO_CONTENT);
+    assert_eq!(service.body("/sessions/ada").await.as_deref(), Some(&b"second"[..]));
+    assert_eq!(service.ttl("ada").await, -1, "a session put without a TTL is persistent");
 
-    assert_eq!(talk.delete("/sessions/ada").await, StatusCode::NO_CONTENT);
-    assert_eq!(talk.delete("/sessions/ada").await, StatusCode::NOT_FOUND);
-    assert_eq!(talk.get("/sessions/ada/ttl").await.status(), StatusCode::NOT_FOUND);
-    assert_eq!(talk.body("/sessions/ada").await, None);
-    assert_eq!(talk.put("/sessions/ada", "third").await, StatusCode::CREATED);
+    assert_eq!(service.delete("/sessions/ada").await, StatusCode::NO_CONTENT);
+    assert_eq!(service.delete("/sessions/ada").await, StatusCode::NOT_FOUND);
+    assert_eq!(service.get("/sessions/ada/ttl").await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(service.body("/sessions/ada").await, None);
+    assert_eq!(service.put("/sessions/ada", "third").await, StatusCode::CREATED);
 }
 
 #[tokio::test]
-async fn bodies_come_back_as_they_were() {
-    let talk = Talk::start();
+async fn bodies_are_returned_unchanged() {
+    let service = TestService::start();
     let every_byte: Vec<u8> = (0..=255).collect();
     for body in [vec![], vec![0], every_byte.clone(), every_byte.repeat(4_096)] {
-        talk.put("/sessions/bytes?ttl=100", body.clone()).await;
-        let back = talk.body("/sessions/bytes").await;
-        assert!(back.is_some_and(|back| back == body), "{} bytes were changed", body.len());
+        service.put("/sessions/bytes?ttl=100", body.clone()).await;
+        let back = service.body("/sessions/bytes").await;
+        assert!(
+            back.is_some_and(|back| back == body),
+            "a body of {} bytes was changed",
+            body.len()
+        );
     }
-    let response = talk.get("/sessions/bytes").await;
+    let response = service.get("/sessions/bytes").await;
     assert_eq!(response.headers()[header::CONTENT_TYPE], "application/octet-stream");
     assert_eq!(response.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
     assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
 }
 
 #[tokio::test]
-async fn ids_are_any_text_up_to_256_bytes() {
-    let talk = Talk::start();
+async fn session_ids_are_any_text_up_to_256_bytes() {
+    let service = TestService::start();
     let longest = "x".repeat(256);
     let ids = ["a%2Fb", "a%20b", "%E2%82%AC", "%00", "..%2F..", "%22", "ttl", &longest];
     for id in ids {
         let path = format!("/sessions/{id}");
-        assert_eq!(talk.put(&path, id.to_owned()).await, StatusCode::CREATED, "{id} is another");
+        assert_eq!(
+            service.put(&path, id.to_owned()).await,
+            StatusCode::CREATED,
+            "{id} is an id of its own"
+        );
     }
     for id in ids {
-        let body = talk.body(&format!("/sessions/{id}")).await;
+        let body = service.body(&format!("/sessions/{id}")).await;
         assert_eq!(body.as_deref(), Some(id.as_bytes()));
     }
 }
 
 #[tokio::test]
-async fn one_of_many_puts_at_once_is_the_new_one() {
-    let talk = Talk::start();
-    let puts = join_all((0..40).map(|n| talk.put("/sessions/race?ttl=100", n.to_string()))).await;
+async fn one_of_many_concurrent_puts_creates_the_session() {
+    let service = TestService::start();
+    let puts =
+        join_all((0..40).map(|n| service.put("/sessions/race?ttl=100", n.to_string()))).await;
     let created = puts.iter().filter(|&&status| status == StatusCode::CREATED).count();
     let replaced = puts.iter().filter(|&&status| status == StatusCode::NO_CONTENT).count();
     assert_eq!((created, replaced), (1, 39));
 }
 
 #[tokio::test]
-async fn a_read_gives_the_ttl_of_the_put_anew() {
-    let talk = Talk::start();
-    talk.put("/sessions/long?ttl=1000", "").await;
-    talk.put("/sessions/long?ttl=100", "").await;
-    talk.put("/sessions/endless?ttl=100", "").await;
-    talk.put("/sessions/endless", "").await;
+async fn read_restarts_the_ttl_of_the_put() {
+    let service = TestService::start();
+    service.put("/sessions/long?ttl=1000", "").await;
+    service.put("/sessions/long?ttl=100", "").await;
+    service.put("/sessions/endless?ttl=100", "").await;
+    service.put("/sessions/endless", "").await;
     sleep(Duration::from_millis(1_100)).await;
-    let before = talk.ttl("long").await;
-    assert!(before < 100, "{before} s are left after one of 100");
+    let before = service.ttl("long").await;
+    assert!(before < 100, "{before} s left after 1 of 100");
 
     let read = Instant::now();
-    assert!(talk.body("/sessions/long").await.is_some());
-    let (after, late) = (talk.ttl("long").await, read.elapsed().as_secs() as i64);
-    assert!((100 - late..=100).contains(&after), "{after} s are left, {late} s after the read");
-    assert!(talk.body("/sessions/endless").await.is_some());
-    assert_eq!(talk.ttl("endless").await, -1);
+    assert!(service.body("/sessions/long").await.is_some());
+    let (after, late) = (service.ttl("long").await, read.elapsed().as_secs() as i64);
+    assert!((100 - late..=100).contains(&after), "{after} s left, {late} s after the read");
+    assert!(service.body("/sessions/endless").await.is_some());
+    assert_eq!(service.ttl("endless").await, -1);
 }
 
 #[tokio::test]
-async fn what_is_read_lives_on_and_what_is_not_dies_in_time() {
+async fn reads_keep_a_session_and_unread_sessions_expire_on_time() {
     in_time(async || {
-        let talk = Talk::start();
-        // 3 s on a machine that is in time.
+        let service = TestService::start();
+        // `ms` scales the TTLs on a slow machine.
         let (ttl, short) = (ms(3_000), ms(1_500));
-        talk.put(&format!("/sessions/read?ttl={}", ttl.as_secs_f64()), "").await;
+        service.put(&format!("/sessions/read?ttl={}", ttl.as_secs_f64()), "").await;
         let before = Instant::now();
-        talk.put(&format!("/sessions/unread?ttl={}", short.as_secs_f64()), "").await;
+        service.put(&format!("/sessions/unread?ttl={}", short.as_secs_f64()), "").await;
         let after = Instant::now();
-        let mut died = None;
+        let mut expired = None;
         while before.elapsed() < ttl * 4 / 3 {
-            assert!(talk.body("/sessions/read").await.is_some(), "a session died that was read");
-            // To ask for the TTL is not to read.
-            let asked = after.elapsed();
-            if talk.get("/sessions/unread/ttl").await.status() == StatusCode::NOT_FOUND {
-                died = died.or(Some(before.elapsed()));
+            assert!(
+                service.body("/sessions/read").await.is_some(),
+                "a session expired although it was read"
+            );
+            // Requests of the TTL do not restart it.
+            let requested = after.elapsed();
+            if service.get("/sessions/unread/ttl").await.status() == StatusCode::NOT_FOUND {
+                expired = expired.or(Some(before.elapsed()));
             }
-            assert!(died.is_some() || asked < short, "alive {asked:?} after {short:?} were given");
+            assert!(
+                expired.is_some() || requested < short,
+                "live {requested:?} after a put with a TTL of {short:?}"
+            );
             sleep(short / 15).await;
         }
-        let died = died.expect("an unread session outlived its TTL");
-        assert!(died >= short, "dead {died:?} after {short:?} were given");
-        assert_eq!(talk.body("/sessions/unread").await, None);
+        let expired = expired.expect("the unread session has expired");
+        assert!(expired >= short, "expired {expired:?} after a put with a TTL of {short:?}");
+        assert_eq!(service.body("/sessions/unread").await, None);
     })
     .await;
 }
 
 #[tokio::test]
-async fn every_ttl_in_the_range_is_taken() {
-    let talk = Talk::start();
+async fn every_ttl_in_the_range_is_accepted() {
+    let service = TestService::start();
     for (given, left) in [("31536000", 31_536_000), ("99.5", 100), ("1e2", 100), ("100.000", 100)] {
         let put = Instant::now();
         assert_eq!(
-            talk.put(&format!("/sessions/{given}?ttl={given}"), "").await,
+            service.put(&format!("/sessions/{given}?ttl={given}"), "").await,
             StatusCode::CREATED
         );
-        // The seconds are rounded up: exact within the first of them.
-        let (ttl, late) = (talk.ttl(given).await, put.elapsed().as_secs() as i64);
-        assert!((left - 2 - late..=left).contains(&ttl), "put for {given}, {ttl} are left");
+        // The TTL is rounded up to seconds, so the given number is exact only within the first second.
+        let (ttl, late) = (service.ttl(given).await, put.elapsed().as_secs() as i64);
+        assert!(
+            (left - 2 - late..=left).contains(&ttl),
+            "{ttl} s left after a put with a TTL of {given}"
+        );
     }
-    assert_eq!(talk.put("/sessions/short?ttl=0.001", "").await, StatusCode::CREATED);
+    assert_eq!(service.put("/sessions/short?ttl=0.001", "").await, StatusCode::CREATED);
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_refused_with_a_sentence() {
-    let talk = Talk::start();
+async fn invalid_requests_are_refused_with_a_message() {
+    let service = TestService::start();
     let (put, get, delete, post) = (Method::PUT, Method::GET, Method::DELETE, Method::POST);
     let bad = StatusCode::BAD_REQUEST;
     let missing = StatusCode::NOT_FOUND;
@@ -305,9 +320,9 @@ async fn what_cannot_be_done_is_refused_with_a_sentence() {
     let too_long = format!("/sessions/{}", "x".repeat(257));
     let too_long_in_utf8 = format!("/sessions/{}", "%E2%82%AC".repeat(86));
     let cases = [
-        (&get, "/sessions/nobody", missing, "nobody"),
-        (&delete, "/sessions/nobody", missing, "nobody"),
-        (&get, "/sessions/nobody/ttl", missing, "nobody"),
+        (&get, "/sessions/unknown", missing, "unknown"),
+        (&delete, "/sessions/unknown", missing, "unknown"),
+        (&get, "/sessions/unknown/ttl", missing, "unknown"),
         (&put, "/sessions/a?ttl=abc", bad, "abc"),
         (&put, "/sessions/a?ttl=-1", bad, "-1"),
         (&put, "/sessions/a?ttl=0", bad, "\"0\""),
@@ -346,49 +361,49 @@ async fn what_cannot_be_done_is_refused_with_a_sentence() {
     ];
     for (method, path, status, part) in cases {
         let case = format!("{method} {path}");
-        let response = talk.send(method.clone(), path, "body").await;
+        let response = service.send(method.clone(), path, "body").await;
         assert_eq!(response.status(), status, "{case}");
         let has_allow = response.headers().contains_key(header::ALLOW);
         assert_eq!(has_allow, status == not_allowed, "{case}: the Allow field");
-        assert_sentence(response, part, &case).await;
+        assert_error(response, part, &case).await;
     }
-    assert_eq!(talk.json("/stats").await["entries"], 0, "something refused was stored");
+    assert_eq!(service.json("/stats").await["entries"], 0, "a refused request stored a session");
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_refused() {
-    let talk = Talk::start();
+async fn body_over_the_limit_is_refused() {
+    let service = TestService::start();
     let limit = 1024 * 1024;
-    let over = talk.send(Method::PUT, "/sessions/a", vec![7; limit + 1]).await;
+    let over = service.send(Method::PUT, "/sessions/a", vec![7; limit + 1]).await;
     assert_eq!(over.status(), StatusCode::PAYLOAD_TOO_LARGE);
-    assert_sentence(over, "1048576 bytes", "a PUT of a byte too many").await;
-    assert_eq!(talk.body("/sessions/a").await, None);
-    assert_eq!(talk.put("/sessions/a", vec![7; limit]).await, StatusCode::CREATED);
+    assert_error(over, "1048576 bytes", "a PUT with one byte too many").await;
+    assert_eq!(service.body("/sessions/a").await, None);
+    assert_eq!(service.put("/sessions/a", vec![7; limit]).await, StatusCode::CREATED);
 }
 
-/// Checks for JSON of one field, `error`: a sentence in which `part` is.
-async fn assert_sentence(response: Response, part: &str, case: &str) {
+/// Asserts that the response is a JSON object with the single field `error`, a message that contains `part`.
+async fn assert_error(response: Response, part: &str, case: &str) {
     assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json", "{case}");
     let error: Value = response.json().await;
     let fields = error.as_object().map_or(0, |object| object.len());
-    let sentence = error["error"].as_str().unwrap_or_else(|| panic!("{case}: {error}"));
-    assert!(fields == 1 && sentence.contains(' '), "{case}: no sentence alone in {error}");
-    assert!(sentence.contains(part), "{case}: {part:?} is not in {sentence:?}");
+    let message = error["error"].as_str().unwrap_or_else(|| panic!("{case}: {error}"));
+    assert!(fields == 1 && message.contains(' '), "{case}: not a message alone: {error}");
+    assert!(message.contains(part), "{case}: {part:?} is not in {message:?}");
 }
 
 #[tokio::test]
-async fn what_expires_comes_to_every_subscriber_once() {
+async fn each_expiration_is_sent_to_every_subscriber_once() {
     in_time(async || {
-        let talk = Talk::start();
-        let mut streams = [talk.events().await, talk.events().await, talk.events().await];
+        let service = TestService::start();
+        let mut streams = [service.events().await, service.events().await, service.events().await];
         let short = ms(500).as_secs_f64();
-        talk.put(&format!("/sessions/deleted?ttl={short}"), "").await;
-        talk.delete("/sessions/deleted").await;
-        talk.put(&format!("/sessions/replaced?ttl={short}"), "").await;
-        talk.put("/sessions/replaced?ttl=1000", "").await;
+        service.put(&format!("/sessions/deleted?ttl={short}"), "").await;
+        service.delete("/sessions/deleted").await;
+        service.put(&format!("/sessions/replaced?ttl={short}"), "").await;
+        service.put("/sessions/replaced?ttl=1000", "").await;
         let keys = ["ada", "grace%0Ahopper", "%3Cb%3E%22"];
         for key in keys {
-            talk.put(&format!("/sessions/{key}?ttl={short}"), "body").await;
+            service.put(&format!("/sessions/{key}?ttl={short}"), "body").await;
         }
         for stream in &mut streams {
             let mut seen = HashSet::new();
@@ -396,14 +411,14 @@ async fn what_expires_comes_to_every_subscriber_once() {
                 let event = stream.expired().await;
                 assert_eq!(event["cause"], "expired");
                 let lag = event["lag_ms"].as_f64().expect("lag_ms is a number");
-                assert!((0.0..3_000.0 * short).contains(&lag), "{lag} ms late");
-                seen.insert(event["key"].as_str().expect("key is text").to_owned());
+                assert!((0.0..3_000.0 * short).contains(&lag), "a lag of {lag} ms");
+                seen.insert(event["key"].as_str().expect("key is a string").to_owned());
             }
             let seen: HashSet<_> = seen.iter().map(String::as_str).collect();
             assert_eq!(seen, HashSet::from(["ada", "grace\nhopper", "<b>\""]));
         }
-        // Long after the others: nothing but it comes.
-        talk.put(&format!("/sessions/last?ttl={}", 2.0 * short), "").await;
+        // The next event is of this session, so no event was sent twice.
+        service.put(&format!("/sessions/last?ttl={}", 2.0 * short), "").await;
         for stream in &mut streams {
             assert_eq!(stream.expired().await["key"], "last");
         }
@@ -412,20 +427,20 @@ async fn what_expires_comes_to_every_subscriber_once() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_does_not_read_is_told_what_it_missed() {
+async fn slow_subscriber_is_sent_the_number_of_missed_events() {
     const SESSIONS: u64 = 16_000;
 
-    let talk = Talk::start_with(&["--per-client", "100000"]);
-    // With little room on its way, so that the service has to wait for it soon.
-    let socket = TcpSocket::new_v4().expect("no socket can be made");
-    socket.set_recv_buffer_size(4_096).expect("the receive buffer can't be made small");
-    let address = talk.service.address().parse().expect("the address is one of a socket");
-    let mut slow = socket.connect(address).await.expect("the service takes no connection");
-    // HTTP/1.0: the stream comes without chunks, and ends with the connection.
-    slow.write_all(b"GET /events HTTP/1.0\r\n\r\n").await.expect("the request can't be sent");
-    talk.stats_where(|stats| stats["subscribers"] == 1).await;
+    let service = TestService::start_with(&["--per-client", "100000"]);
+    // A small receive buffer, so that the service soon cannot send more.
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4_096).expect("the receive buffer can be set");
+    let address = service.service.address().parse().expect("a socket address");
+    let mut slow = socket.connect(address).await.expect("the service accepts connections");
+    // HTTP/1.0: the response is not chunked, and ends with the connection.
+    slow.write_all(b"GET /events HTTP/1.0\r\n\r\n").await.expect("the request is sent");
+    service.wait_for_stats(|stats| stats["subscribers"] == 1).await;
 
-    let (mut answers, mut requests) = talk.connect().await.into_split();
+    let (mut answers, mut requests) = service.connect().await.into_split();
     let send = async {
         for number in 0..SESSIONS {
             let request = format!(
@@ -433,22 +448,22 @@ async fn a_subscriber_that_does_not_read_is_told_what_it_missed() {
                  connection: {}\r\n\r\n",
                 if number + 1 == SESSIONS { "close" } else { "keep-alive" }
             );
-            requests.write_all(request.as_bytes()).await.expect("the requests can't be sent");
+            requests.write_all(request.as_bytes()).await.expect("the requests are sent");
         }
     };
     let mut answer = Vec::new();
-    let (_, read) = tokio::join!(send, timeout(PATIENCE, answers.read_to_end(&mut answer)));
-    read.expect("the answers take too long").expect("the answers break off");
+    let (_, read) = tokio::join!(send, timeout(TIMEOUT, answers.read_to_end(&mut answer)));
+    read.expect("the responses arrive in time").expect("the connection is not reset");
     let created = answer.windows(12).filter(|line| line == b"HTTP/1.1 201").count() as u64;
     assert_eq!(created, SESSIONS);
-    talk.stats_where(|stats| stats["expired"] == SESSIONS).await;
+    service.wait_for_stats(|stats| stats["expired"] == SESSIONS).await;
 
     let (mut text, mut seen, mut missed) = (Vec::new(), 0, 0);
     let mut head = true;
     while seen + missed < SESSIONS {
-        let read = timeout(PATIENCE, slow.read_buf(&mut text)).await;
-        let read = read.expect("the events stop").expect("the event stream breaks off");
-        assert_ne!(read, 0, "the event stream ends after {seen} events and {missed} missed");
+        let read = timeout(TIMEOUT, slow.read_buf(&mut text)).await;
+        let read = read.expect("events arrive in time").expect("the connection is not reset");
+        assert_ne!(read, 0, "the stream ended after {seen} events and {missed} missed ones");
         if head {
             let Some(end) = text.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
             text.drain(..end + 4);
@@ -461,29 +476,29 @@ async fn a_subscriber_that_does_not_read_is_told_what_it_missed() {
             }
         }
     }
-    assert_eq!(seen + missed, SESSIONS, "seen and missed are not all");
-    assert!(missed > 0, "it read nothing, and missed nothing of {seen}");
+    assert_eq!(seen + missed, SESSIONS, "seen and missed events are all events");
+    assert!(missed > 0, "no event was missed");
 }
 
 #[tokio::test]
-async fn a_client_that_asks_too_often_is_told_when_to_come_again() {
-    let talk = Talk::start_with(&["--per-client", "5"]);
+async fn client_above_its_limit_gets_429_with_retry_after() {
+    let service = TestService::start_with(&["--per-client", "5"]);
     for left in (0..5).rev() {
-        let response = talk.get("/sessions/ada").await;
+        let response = service.get("/sessions/ada").await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND);
         let fields = response.headers()["ratelimit"].to_str().expect("fields are ASCII");
         assert!(fields.starts_with(&format!("\"client\";r={left};t=")), "{fields}");
     }
-    // Another path, another connection.
-    let talk = Talk { client: Client::new(), ..talk };
-    let response = talk.get("/sessions/eve").await;
+    // The limit also holds for another path and another connection.
+    let service = TestService { client: Client::new(), ..service };
+    let response = service.get("/sessions/eve").await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
-    let told: serde_json::Value = response.json().await;
-    let sentence = told["error"].as_str().expect("a refusal is a sentence");
-    assert!(sentence.starts_with("over the limit of 5 in 60s (client)"), "{sentence}");
-    // Who runs the service sees what is going on all the same.
+    let error: serde_json::Value = response.json().await;
+    let message = error["error"].as_str().expect("error is a string");
+    assert!(message.starts_with("over the limit of 5 in 60s (client)"), "{message}");
+    // The routes for operators have no limit.
     for path in [
         "/",
         "/page.js",
@@ -497,22 +512,22 @@ async fn a_client_that_asks_too_often_is_told_when_to_come_again() {
         "/fleeting/figures",
         "/fleeting/stream",
     ] {
-        let response = talk.get(path).await;
+        let response = service.get(path).await;
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         assert!(!response.headers().contains_key("ratelimit"), "{path}");
     }
 }
 
 #[tokio::test]
-async fn prometheus_reads_its_figures() {
-    let talk = Talk::start_with(&["--per-session", "3"]);
-    assert_eq!(talk.put("/sessions/ada?ttl=0.05", "x").await, StatusCode::CREATED);
-    assert_eq!(talk.put("/sessions/eve", "x").await, StatusCode::CREATED);
+async fn metrics_are_in_the_format_of_prometheus() {
+    let service = TestService::start_with(&["--per-session", "3"]);
+    assert_eq!(service.put("/sessions/ada?ttl=0.05", "x").await, StatusCode::CREATED);
+    assert_eq!(service.put("/sessions/eve", "x").await, StatusCode::CREATED);
     for _ in 0..4 {
-        talk.get("/sessions/eve").await;
+        service.get("/sessions/eve").await;
     }
-    talk.stats_where(|stats| stats["expired"] == 1).await;
-    let response = talk.get("/metrics").await;
+    service.wait_for_stats(|stats| stats["expired"] == 1).await;
+    let response = service.get("/metrics").await;
     assert_eq!(
         response.headers()[header::CONTENT_TYPE],
         "text/plain; version=0.0.4; charset=utf-8"
@@ -537,64 +552,64 @@ async fn prometheus_reads_its_figures() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_asked_for_too_often_leaves_others_alone() {
-    let talk = Talk::start_with(&["--per-session", "3"]);
-    assert_eq!(talk.put("/sessions/ada", "").await, StatusCode::CREATED);
-    assert_eq!(talk.get("/sessions/ada").await.status(), StatusCode::OK);
-    assert_eq!(talk.get("/sessions/ada/ttl").await.status(), StatusCode::OK);
-    let response = talk.get("/sessions/ada").await;
+async fn limit_of_one_session_does_not_affect_others() {
+    let service = TestService::start_with(&["--per-session", "3"]);
+    assert_eq!(service.put("/sessions/ada", "").await, StatusCode::CREATED);
+    assert_eq!(service.get("/sessions/ada").await.status(), StatusCode::OK);
+    assert_eq!(service.get("/sessions/ada/ttl").await.status(), StatusCode::OK);
+    let response = service.get("/sessions/ada").await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     let policy = response.headers()["ratelimit-policy"].to_str().expect("fields are ASCII");
     assert!(policy.contains("\"session\";q=3;w=60"), "{policy}");
     assert!(response.headers().contains_key("retry-after"));
-    assert_eq!(talk.delete("/sessions/ada").await, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(talk.put("/sessions/grace", "").await, StatusCode::CREATED);
-    talk.stats_where(|stats| stats["limited"] == 2).await;
+    assert_eq!(service.delete("/sessions/ada").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(service.put("/sessions/grace", "").await, StatusCode::CREATED);
+    service.wait_for_stats(|stats| stats["limited"] == 2).await;
 }
 
 #[tokio::test]
-async fn the_figures_are_those_of_what_happened() {
-    let talk = Talk::start();
-    let mut events = talk.events().await;
-    talk.put("/sessions/a?ttl=100", "").await;
-    talk.put("/sessions/a?ttl=100", "").await;
-    talk.put("/sessions/b", "").await;
-    talk.put("/sessions/c", "").await;
+async fn stats_count_reads_removals_and_subscribers() {
+    let service = TestService::start();
+    let mut events = service.events().await;
+    service.put("/sessions/a?ttl=100", "").await;
+    service.put("/sessions/a?ttl=100", "").await;
+    service.put("/sessions/b", "").await;
+    service.put("/sessions/c", "").await;
     for path in ["/sessions/a", "/sessions/a", "/sessions/b", "/sessions/x", "/sessions/y"] {
-        talk.body(path).await;
+        service.body(path).await;
     }
-    talk.delete("/sessions/c").await;
-    talk.delete("/sessions/x").await;
-    talk.put("/sessions/brief?ttl=0.05", "").await;
+    service.delete("/sessions/c").await;
+    service.delete("/sessions/x").await;
+    service.put("/sessions/brief?ttl=0.05", "").await;
     let lag = events.expired().await["lag_ms"].clone();
 
-    let stats = talk.stats_where(|stats| stats["last_lag_ms"] == lag).await;
+    let stats = service.wait_for_stats(|stats| stats["last_lag_ms"] == lag).await;
     let expected = json!({
         "entries": 2, "hits": 3, "misses": 2, "hit_ratio": 0.6, "expired": 1, "removed": 1,
         "replaced": 1, "subscribers": 1, "last_lag_ms": lag, "max_lag_ms": lag,
     });
-    for (name, value) in expected.as_object().expect("it is written as one") {
+    for (name, value) in expected.as_object().expect("a JSON object") {
         assert_eq!(&stats[name], value, "{name} in {stats}");
     }
     assert!(stats["uptime_s"].as_f64().is_some_and(|seconds| seconds > 0.0), "{stats}");
     let sweeps = stats["sweeps"].as_u64().expect("sweeps is a number");
-    talk.stats_where(|stats| stats["sweeps"].as_u64() > Some(sweeps)).await;
+    service.wait_for_stats(|stats| stats["sweeps"].as_u64() > Some(sweeps)).await;
 
     drop(events);
-    talk.stats_where(|stats| stats["subscribers"] == 0).await;
+    service.wait_for_stats(|stats| stats["subscribers"] == 0).await;
 }
 
 #[tokio::test]
-async fn the_page_loads_nothing_from_elsewhere_and_minds_no_query() {
-    let talk = Talk::start();
-    let response = talk.get("/?utm_source=x&y").await;
+async fn page_loads_nothing_from_other_origins_and_accepts_a_query() {
+    let service = TestService::start();
+    let response = service.get("/?utm_source=x&y").await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()[header::CONTENT_TYPE], "text/html; charset=utf-8");
     let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str();
-    let policy = policy.expect("it is ASCII");
+    let policy = policy.expect("header fields are ASCII");
     assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
     let page = response.text().await;
-    let script = talk.get("/page.js").await;
+    let script = service.get("/page.js").await;
     assert_eq!(script.headers()[header::CONTENT_TYPE], "text/javascript; charset=utf-8");
     let script = script.text().await;
     for needed in ["<!doctype html>", "fleeting/style.css", "fleeting/script.js", "page.js"] {
@@ -604,98 +619,103 @@ async fn the_page_loads_nothing_from_elsewhere_and_minds_no_query() {
         assert!(!page.contains(danger), "the page has {danger}");
         assert!(!script.contains(danger), "its script has {danger}");
     }
-    assert_eq!(talk.get("/healthz?probe=1").await.status(), StatusCode::OK);
+    assert_eq!(service.get("/healthz?probe=1").await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
-async fn ctrl_c_ends_the_streams_and_the_service() {
+async fn ctrl_c_ends_the_event_streams_and_the_service() {
     in_time(async || {
-        let mut talk = Talk::start();
-        let (mut first, mut second) = (talk.events().await, talk.events().await);
-        talk.put("/sessions/brief?ttl=0.001", "").await;
+        let mut service = TestService::start();
+        let (mut first, mut second) = (service.events().await, service.events().await);
+        service.put("/sessions/brief?ttl=0.001", "").await;
         first.expired().await;
-        let silent = talk.connect().await;
-        let mut idle = talk.connect().await;
+        let silent = service.connect().await;
+        let mut idle = service.connect().await;
         idle.write_all(b"GET /stats HTTP/1.1\r\nhost: x\r\n\r\n")
             .await
-            .expect("it takes a request");
+            .expect("the request is sent");
         let mut answer = [0; 12];
-        idle.read_exact(&mut answer).await.expect("it answers");
+        idle.read_exact(&mut answer).await.expect("the service responds");
         assert_eq!(&answer, b"HTTP/1.1 200");
 
         let stopped = Instant::now();
-        talk.service.signal("INT");
+        service.service.signal("INT");
         assert_eq!(first.next().await, None);
         second.expired().await;
         assert_eq!(second.next().await, None);
-        assert!(rest(idle).await.ends_with('}'), "the idle connection got more than its answer");
+        assert!(
+            rest(idle).await.ends_with('}'),
+            "the idle connection received more than its response"
+        );
         assert_eq!(rest(silent).await, "");
         let left = (5 * SECOND).saturating_sub(stopped.elapsed());
-        assert_eq!(talk.service.wait(left).code(), Some(0));
+        assert_eq!(service.service.wait(left).code(), Some(0));
     })
     .await;
 }
 
 #[tokio::test]
-async fn sigterm_ends_it_although_a_request_stays_unfinished_and_somebody_looks() {
+async fn sigterm_ends_the_service_despite_unfinished_requests() {
     in_time(async || {
-        let mut talk = Talk::start();
-        let mut half = talk.connect().await;
-        half.write_all(b"PUT /sessions/a HTTP/1.1\r\nhost: x\r\n").await.expect("it takes a half");
-        // Answered on a connection made later, so the half has come by then.
-        talk.json("/stats").await;
-        let _dashboard = talk.get("/fleeting/stream").await;
-        talk.service.signal("TERM");
-        assert_eq!(talk.service.wait(5 * SECOND).code(), Some(0));
+        let mut service = TestService::start();
+        let mut half = service.connect().await;
+        half.write_all(b"PUT /sessions/a HTTP/1.1\r\nhost: x\r\n")
+            .await
+            .expect("half a request is sent");
+        // A response on a later connection: the service has received the half request by now.
+        service.json("/stats").await;
+        let _dashboard = service.get("/fleeting/stream").await;
+        service.service.signal("TERM");
+        assert_eq!(service.service.wait(5 * SECOND).code(), Some(0));
     })
     .await;
 }
 
 #[test]
-fn an_address_in_use_is_a_sentence() {
+fn address_in_use_is_reported_with_a_remedy() {
     let service = Service::start();
     let second = Command::new(example("service"))
         .args(["--listen", service.address()])
         .output()
-        .expect("the service can't be run");
+        .expect("the service runs");
     assert!(!second.status.success());
     assert_eq!(String::from_utf8_lossy(&second.stdout), "");
-    let complaint = String::from_utf8_lossy(&second.stderr);
-    assert!(complaint.starts_with("error: can't listen on 127.0.0.1:"), "it says {complaint:?}");
-    assert!(complaint.contains("--listen"), "it says {complaint:?}");
+    let stderr = String::from_utf8_lossy(&second.stderr);
+    assert!(stderr.starts_with("error: cannot listen on 127.0.0.1:"), "{stderr}");
+    assert!(stderr.contains("--listen"), "{stderr}");
 }
 
-/// What it says and how it ends, with `RUST_LOG` as given.
-fn said(args: &[&str], log: &str) -> (Option<i32>, String, String) {
+/// Runs the service with `RUST_LOG` set to `log`. Returns its exit code, stdout and stderr.
+fn run_service(args: &[&str], log: &str) -> (Option<i32>, String, String) {
     let mut service = Command::new(example("service"));
     let output = service.args(["--listen", "127.0.0.1:0"]).args(args).env("RUST_LOG", log).output();
-    let output = output.expect("the service can't be run");
+    let output = output.expect("the service runs");
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 #[test]
-fn it_tells_its_version() {
-    let (code, stdout, _) = said(&["--version"], "");
+fn version_option_prints_the_version() {
+    let (code, stdout, _) = run_service(&["--version"], "");
     assert_eq!((code, &*stdout), (Some(0), "service 0.1.0\n"));
 }
 
 #[test]
-fn what_it_is_given_wrong_is_a_sentence() {
+fn invalid_options_are_reported() {
     for (args, log, parts) in [
-        (&["--trust", "10.0.0.0/99"][..], "", &["--trust takes networks", "10.0.0.0/99"][..]),
-        (&[], "fleeting=loud", &["RUST_LOG can't be \"fleeting=loud\"", "info,fleeting=debug"]),
+        (&["--trust", "10.0.0.0/99"][..], "", &["invalid --trust", "10.0.0.0/99"][..]),
+        (&[], "fleeting=loud", &["invalid RUST_LOG \"fleeting=loud\"", "info,fleeting=debug"]),
         (&["--spool", "/dev/null/queue"], "", &["/dev/null/queue"]),
-        (&["--snapshot", "/nowhere/file"], "", &["can't write /nowhere/file"]),
+        (&["--snapshot", "/nowhere/file"], "", &["cannot write /nowhere/file"]),
         (
-            // Nobody listens on this port: it is not one that is given out.
+            // No server listens on port 1, which the system does not assign.
             &["--redis", "redis://ada:secret@127.0.0.1:1"],
             "",
-            &["the Redis server of --redis redis://***@127.0.0.1:1", "see whether it runs"],
+            &["the Redis server of --redis redis://***@127.0.0.1:1", "check that it is running"],
         ),
         (&["--redis", "127.0.0.1 6379"], "", &["redis://HOST:PORT"]),
     ] {
-        let (code, _, stderr) = said(args, log);
+        let (code, _, stderr) = run_service(args, log);
         assert_eq!(code, Some(1), "{args:?}: {stderr}");
         let last = stderr.lines().last().unwrap_or_default();
         assert!(last.starts_with("error: ") && last.contains(' '), "{args:?}: {stderr}");

@@ -1,4 +1,4 @@
-//! Two instances of the example `service` on one Redis server are one service.
+//! Tests of the example `service`: two instances on one Redis server are one service.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use tokio::time::sleep;
 
 use crate::{clock::in_time, example::Service, http::Client, servers::Server};
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Timeout of a test on an overloaded machine.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 struct Instance {
     service: Service,
@@ -40,7 +40,7 @@ impl Instance {
     async fn stats(&self) -> Value {
         let (status, stats) = self.get("/stats").await;
         assert_eq!(status, StatusCode::OK, "{stats}");
-        serde_json::from_str(&stats).expect("figures are JSON")
+        serde_json::from_str(&stats).expect("stats are JSON")
     }
 
     async fn handled(&self) -> u64 {
@@ -48,28 +48,28 @@ impl Instance {
     }
 }
 
-async fn until_handled(instances: [&Instance; 2], wanted: u64) -> [u64; 2] {
+async fn until_handled(instances: [&Instance; 2], expected: u64) -> [u64; 2] {
     let begin = Instant::now();
     loop {
         let handled = [instances[0].handled().await, instances[1].handled().await];
-        if handled[0] + handled[1] >= wanted {
+        if handled[0] + handled[1] >= expected {
             return handled;
         }
-        assert!(begin.elapsed() < PATIENCE, "{handled:?} of {wanted}");
+        assert!(begin.elapsed() < TIMEOUT, "{handled:?} of {expected}");
         sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test]
-async fn two_instances_have_the_same_sessions() {
+async fn sessions_are_shared_by_both_instances() {
     let server = Server::start();
     let (a, b) = (Instance::start(&server, &[]), Instance::start(&server, &[]));
     assert_eq!(a.put("/sessions/ada?ttl=3600", "hello").await, StatusCode::CREATED);
     assert_eq!(b.put("/sessions/ada?ttl=3600", "hullo").await, StatusCode::NO_CONTENT);
     assert_eq!(a.get("/sessions/ada").await, (StatusCode::OK, "hullo".into()));
     assert_eq!(a.get("/sessions/ada/ttl").await, (StatusCode::OK, r#"{"ttl":3600}"#.into()));
-    assert_eq!(b.put("/sessions/eve", "for ever").await, StatusCode::CREATED);
-    assert_eq!(a.get("/sessions/eve").await, (StatusCode::OK, "for ever".into()));
+    assert_eq!(b.put("/sessions/eve", "persistent").await, StatusCode::CREATED);
+    assert_eq!(a.get("/sessions/eve").await, (StatusCode::OK, "persistent".into()));
     assert_eq!(a.get("/sessions/eve/ttl").await.1, r#"{"ttl":-1}"#);
     assert_eq!(b.send(Method::DELETE, "/sessions/ada", "").await.0, StatusCode::NO_CONTENT);
     assert_eq!(a.get("/sessions/ada").await.0, StatusCode::NOT_FOUND);
@@ -77,7 +77,7 @@ async fn two_instances_have_the_same_sessions() {
 }
 
 #[tokio::test]
-async fn each_expiration_is_told_by_both_and_handled_by_one_also_after_a_kill() {
+async fn each_expiration_is_streamed_by_both_instances_and_handled_by_one() {
     in_time(async || {
         let server = Server::start();
         let (a, mut b) = (Instance::start(&server, &[]), Instance::start(&server, &[]));
@@ -96,23 +96,28 @@ async fn each_expiration_is_told_by_both_and_handled_by_one_also_after_a_kill() 
         for stream in &mut streams {
             let mut text = String::new();
             while text.matches("event: expired").count() < 100 {
-                let piece = tokio::time::timeout(PATIENCE, stream.chunk()).await.unwrap();
-                text += std::str::from_utf8(&piece.expect("the stream goes on")).unwrap();
+                let piece = tokio::time::timeout(TIMEOUT, stream.chunk()).await.unwrap();
+                text += std::str::from_utf8(&piece.expect("the stream has not ended")).unwrap();
             }
             assert!((0..100).all(|n| text.contains(&format!("\"key\":\"{n}\""))));
         }
         sleep(Duration::from_millis(500)).await;
-        assert_eq!(until_handled([&a, &b], 100).await.iter().sum::<u64>(), 100, "no more");
+        assert_eq!(
+            until_handled([&a, &b], 100).await.iter().sum::<u64>(),
+            100,
+            "an event was handled twice"
+        );
 
+        // After a kill, the other instance handles the expirations.
         let before = a.handled().await;
         for n in 0..20 {
             assert_eq!(a.put(&format!("/sessions/{n}?ttl=1"), "x").await, StatusCode::CREATED);
         }
         b.service.signal("KILL");
-        b.service.wait(PATIENCE);
+        b.service.wait(TIMEOUT);
         let begin = Instant::now();
         while a.handled().await < before + 20 {
-            assert!(begin.elapsed() < PATIENCE, "{} of 20", a.handled().await - before);
+            assert!(begin.elapsed() < TIMEOUT, "{} of 20", a.handled().await - before);
             sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(a.handled().await, before + 20);
@@ -121,7 +126,7 @@ async fn each_expiration_is_told_by_both_and_handled_by_one_also_after_a_kill() 
 }
 
 #[tokio::test]
-async fn a_limit_holds_for_both_together() {
+async fn limits_are_shared_by_both_instances() {
     in_time(async || {
         let server = Server::start();
         let args = ["--per-session", "50", "--per-client", "130"];
@@ -135,7 +140,7 @@ async fn a_limit_holds_for_both_together() {
             }
         }
         assert_eq!(passed, 50, "requests for the session");
-        // 80 requests of this client so far.
+        // The client has already sent 80 of its 130 requests.
         let mut passed = 0;
         for n in 0..80 {
             let instance = if n % 2 == 0 { &a } else { &b };
@@ -150,7 +155,7 @@ async fn a_limit_holds_for_both_together() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_a_503_and_comes_back() {
+async fn unreachable_server_is_a_503_until_it_is_back() {
     let mut server = Server::durable();
     let instance = Instance::start(&server, &[]);
     assert_eq!(instance.put("/sessions/ada", "hello").await, StatusCode::CREATED);
@@ -161,7 +166,7 @@ async fn a_server_that_is_away_is_a_503_and_comes_back() {
     server.restart();
     let begin = Instant::now();
     while instance.get("/sessions/ada").await != (StatusCode::OK, "hello".into()) {
-        assert!(begin.elapsed() < PATIENCE);
+        assert!(begin.elapsed() < TIMEOUT);
         sleep(Duration::from_millis(50)).await;
     }
 }

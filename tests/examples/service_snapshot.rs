@@ -1,4 +1,4 @@
-//! The example `service` with `--snapshot`: sessions outlive a restart, and a damaged file stops it.
+//! Tests of the example `service --snapshot`: sessions are kept over a restart, and a damaged file prevents the start.
 
 use std::{
     fs,
@@ -16,13 +16,13 @@ use crate::{
     http::Client,
 };
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a test on an overloaded machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn sessions_outlive_a_restart_and_go_on_to_die() {
-    let folder = scratch();
-    let file = folder.path().join("sessions");
+async fn sessions_and_their_ttls_are_kept_over_a_restart() {
+    let dir = scratch();
+    let file = dir.path().join("sessions");
     let args = ["--snapshot", file.to_str().unwrap()];
     let client = Client::new();
     let mut service = Service::start_with(&args);
@@ -35,12 +35,12 @@ async fn sessions_outlive_a_restart_and_go_on_to_die() {
     put(&service, "ada?ttl=100.5", b"text").await;
     put(&service, "short?ttl=0.5", b"").await;
     service.signal("TERM");
-    assert_eq!(service.wait(PATIENCE).code(), Some(0));
+    assert_eq!(service.wait(TIMEOUT).code(), Some(0));
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         let mode = fs::metadata(&file).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "others may read the sessions");
+        assert_eq!(mode & 0o777, 0o600, "other users can read the sessions");
     }
     tokio::time::sleep(Duration::from_millis(600)).await;
 
@@ -54,47 +54,47 @@ async fn sessions_outlive_a_restart_and_go_on_to_die() {
     let ttl = ttl["ttl"].as_i64().unwrap();
     assert!((10..=100).contains(&ttl), "{ttl}");
     assert_eq!(get(&service, "ada").await.text().await, "text");
-    // Read, it may live as long as it was put for.
+    // The read has restarted the TTL, which is rounded up.
     let ttl: Value = get(&service, "ada/ttl").await.json().await;
     assert_eq!(ttl["ttl"], 101);
 
-    // Once more, by the other signal.
+    // The same with the other signal.
     service.signal("INT");
-    assert_eq!(service.wait(PATIENCE).code(), Some(0));
+    assert_eq!(service.wait(TIMEOUT).code(), Some(0));
     let service = Service::start_with(&args);
     assert_eq!(get(&service, "ada").await.text().await, "text");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something is left beside it");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a temporary file is left");
 }
 
 #[tokio::test]
-async fn a_damaged_file_stops_the_start_and_is_left_as_it_is() {
-    let folder = scratch();
-    let file = folder.path().join("sessions");
+async fn damaged_snapshot_prevents_the_start_and_is_not_changed() {
+    let dir = scratch();
+    let file = dir.path().join("sessions");
     for (bytes, reason) in [
         (&b"{\"foreign\": true}"[..], "the data is not a snapshot of a cache"),
         (b"fleeting", "the snapshot is truncated"),
     ] {
         fs::write(&file, bytes).unwrap();
-        let complaint = refused(&file);
-        assert!(complaint.contains("can't restore") && complaint.contains(reason), "{complaint}");
+        let error = failed_start(&file);
+        assert!(error.contains("cannot restore") && error.contains(reason), "{error}");
         assert_eq!(fs::read(&file).unwrap(), bytes);
     }
 }
 
 #[tokio::test]
-async fn what_can_t_be_written_stops_the_start() {
-    let folder = scratch();
-    let complaint = refused(&folder.path().join("missing").join("sessions"));
-    assert!(complaint.contains("can't write") && complaint.contains("sessions.new"), "{complaint}");
+async fn unwritable_snapshot_path_prevents_the_start() {
+    let dir = scratch();
+    let error = failed_start(&dir.path().join("missing").join("sessions"));
+    assert!(error.contains("cannot write") && error.contains("sessions.new"), "{error}");
 }
 
-/// What it says.
-fn refused(file: &Path) -> String {
+/// Returns the stderr of a service that does not start.
+fn failed_start(file: &Path) -> String {
     let Output { status, stdout, stderr } = Command::new(example("service"))
         .args(["--listen", "127.0.0.1:0", "--snapshot"])
         .arg(file)
         .output()
-        .expect("the service can't be run");
+        .expect("the service runs");
     assert_eq!((status.code(), stdout), (Some(1), Vec::new()));
     String::from_utf8_lossy(&stderr).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The example `service` with `--spool`: what expires is in a queue, which a program in Python takes.
+//! Tests of the example `service --spool`: expired sessions are written to a queue, which a Python program processes.
 
 use std::{
     fs,
@@ -17,13 +17,13 @@ use crate::{
     http::Client,
 };
 
-/// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a test on an overloaded machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn the_service_spools_and_a_python_program_takes_it() {
-    let folder = scratch();
-    let queue = folder.path().join("expired");
+async fn expired_sessions_are_spooled_and_processed_by_a_python_program() {
+    let dir = scratch();
+    let queue = dir.path().join("expired");
     let mut service = Service::start_with(&["--spool", queue.to_str().unwrap()]);
     let client = Client::new();
     let put = async |path: &str, body: &'static [u8]| {
@@ -36,16 +36,16 @@ async fn the_service_spools_and_a_python_program_takes_it() {
     put("bytes?ttl=0.05", b"\x00\xff").await;
     let start = Instant::now();
     while !queue.is_dir() || elements(&queue).len() < 2 {
-        assert!(start.elapsed() < PATIENCE, "nothing comes to the queue");
+        assert!(start.elapsed() < TIMEOUT, "the queue has too few elements");
         sleep(Duration::from_millis(10)).await;
     }
-    // They are in the queue a moment before the spool counts them.
+    // The spool counts elements shortly after it has added them.
     let stats = loop {
         let stats: Value = client.get(format!("{}/stats", service.url)).send().await.json().await;
         if stats["spooled"] != json!(0) && stats["spooled"] != json!(1) {
             break stats;
         }
-        assert!(start.elapsed() < PATIENCE, "nothing is counted: {stats}");
+        assert!(start.elapsed() < TIMEOUT, "the spool has counted too few elements: {stats}");
         sleep(Duration::from_millis(10)).await;
     };
     assert_eq!((&stats["spooled"], &stats["subscribers"]), (&json!(2), &json!(0)));
@@ -62,25 +62,25 @@ async fn the_service_spools_and_a_python_program_takes_it() {
     assert_eq!(work(), [r#"expired ada "\"text\"\t""#, "expired bytes [0, 255]"]);
     assert!(elements(&queue).is_empty());
 
-    // At the end it delivers what is due.
+    // The shutdown spools sessions that have expired by then.
     put("last?ttl=0.001", b"").await;
     service.signal("TERM");
-    assert_eq!(service.wait(PATIENCE).code(), Some(0));
+    assert_eq!(service.wait(TIMEOUT).code(), Some(0));
     assert_eq!(work(), [r#"expired last """#]);
 }
 
-/// What is no event stays, and nobody stops at it; two that want the same are not in each other's way.
+/// Elements that are not events are kept and do not stop a worker. Workers that compete for an element do not fail.
 #[tokio::test]
-async fn several_workers_take_what_is_an_event_and_pass_over_what_is_not() {
-    let folder = scratch();
-    let queue = QueueSimple::builder(folder.path()).granularity(Duration::from_secs(1 << 31));
+async fn concurrent_workers_process_each_event_once_and_skip_other_elements() {
+    let dir = scratch();
+    let queue = QueueSimple::builder(dir.path()).granularity(Duration::from_secs(1 << 31));
     let queue = queue.open().await.unwrap();
     let event = |n: usize| json!({ "key": n, "value": n, "meta": { "cause": "expired" } });
     let bad = ["no JSON", "{}", "[1]", "\"text\""];
     queue.add_many(bad).await.unwrap();
     let names = queue.add_many((0..300).map(|n| event(n).to_string())).await.unwrap();
     let worker = include_str!("../../examples/spool_worker.py");
-    let args = [folder.path().to_str().unwrap(), "--once"];
+    let args = [dir.path().to_str().unwrap(), "--once"];
     let workers: Vec<_> = (0..3)
         .map(|_| {
             let mut command = python_command(worker, &args);
@@ -90,59 +90,59 @@ async fn several_workers_take_what_is_an_event_and_pass_over_what_is_not() {
     let mut printed = Vec::new();
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
-        assert!(said.lines().count() <= bad.len() && said.contains("is no event"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{stderr}");
+        assert!(
+            stderr.lines().count() <= bad.len() && stderr.contains("is not an event"),
+            "{stderr}"
+        );
         printed.extend(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned));
     }
     printed.sort();
     let mut expected: Vec<_> = (0..names.len()).map(|n| format!("expired {n} {n}")).collect();
     expected.sort();
-    assert_eq!(printed, expected, "each once");
-    assert_eq!(elements(folder.path()).len(), bad.len());
+    assert_eq!(printed, expected, "each event is processed once");
+    assert_eq!(elements(dir.path()).len(), bad.len());
     let mut locked = queue.locked();
     for body in bad {
-        assert_eq!(locked.next().await.unwrap().unwrap().value(), body, "unlocked");
+        assert_eq!(locked.next().await.unwrap().unwrap().value(), body, "the element is unlocked");
     }
 }
 
-/// It would only be found out when the first session expires.
+/// Without this check at the start, the failure would only appear when the first session expires.
 #[test]
-fn a_folder_that_is_read_only_is_a_sentence() {
-    let folder = scratch();
+fn read_only_spool_directory_prevents_the_start() {
+    let dir = scratch();
     let mount = r#"mount -t tmpfs none "$0" && mount -o remount,ro "$0" && exec "$@""#;
     let can_mount = |program: &str, args: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(["-rm", "sh", "-c", mount]).arg(folder.path()).arg(program).args(args);
-        command.output().expect("unshare of util-linux runs")
+        command.args(["-rm", "sh", "-c", mount]).arg(dir.path()).arg(program).args(args);
+        command.output().expect("util-linux's unshare runs")
     };
     if !can_mount("true", &[]).status.success() {
-        println!("no mounts here: it is not tried");
+        println!("skipped: mounts are not permitted");
         return;
     }
-    let path = folder.path().to_str().unwrap();
+    let path = dir.path().to_str().unwrap();
     let program = example("service");
     let service =
         can_mount(program.to_str().unwrap(), &["--listen", "127.0.0.1:0", "--spool", path]);
     assert_eq!((service.status.code(), service.stdout), (Some(1), Vec::new()));
-    let complaint = String::from_utf8_lossy(&service.stderr);
-    assert!(complaint.contains("cannot write to") && complaint.contains(path), "{complaint}");
+    let error = String::from_utf8_lossy(&service.stderr);
+    assert!(error.contains("cannot write to") && error.contains(path), "{error}");
 }
 
 #[test]
-fn a_folder_that_can_be_no_queue_is_a_sentence() {
-    let folder = scratch();
-    let file = folder.path().join("file");
-    fs::write(&file, "in the way").unwrap();
+fn spool_path_that_is_a_file_prevents_the_start() {
+    let dir = scratch();
+    let file = dir.path().join("file");
+    fs::write(&file, "not a directory").unwrap();
     let service = Command::new(example("service"))
         .args(["--listen", "127.0.0.1:0", "--spool"])
         .arg(&file)
         .output()
-        .expect("the service can't be run");
+        .expect("the service runs");
     assert_eq!((service.status.code(), service.stdout), (Some(1), Vec::new()));
-    let complaint = String::from_utf8_lossy(&service.stderr);
-    assert!(
-        complaint.contains("cannot open") && complaint.contains("not a directory"),
-        "{complaint}"
-    );
+    let error = String::from_utf8_lossy(&service.stderr);
+    assert!(error.contains("cannot open") && error.contains("not a directory"), "{error}");
 }

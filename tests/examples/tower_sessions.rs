@@ -1,22 +1,22 @@
-//! The example `tower_sessions`: sessions live as long as somebody comes, and their end is told.
+//! Tests of the example `tower_sessions`: requests extend a session, and its expiry is an event.
 
 use std::process::Command;
 
 use crate::example::example;
 
 #[test]
-fn sessions_slide_and_end() {
-    let output = Command::new(example("tower_sessions")).output().expect("it can be run");
+fn requests_extend_a_session_until_it_expires() {
+    let output = Command::new(example("tower_sessions")).output().expect("the example runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).expect("it says text");
-    let lines: Vec<_> = said.lines().collect();
+    let stdout = String::from_utf8(output.stdout).expect("stdout is UTF-8");
+    let lines: Vec<_> = stdout.lines().collect();
     let expected = [
         "visit 1",
         "visit 2",
         "visit 3",
-        "a session ends after 3 visits",
+        "session expired after 3 visits",
         "visit 1",
-        "1 session is here",
+        "live sessions: 1",
     ];
     assert_eq!(lines, expected);
 }

@@ -1,32 +1,33 @@
-//! Hit ratios side by side: `cargo bench --bench hit_ratio` writes docs/hit-ratio.md and its picture.
+//! Hit ratios of several caches: `cargo bench --bench hit_ratio` writes docs/hit-ratio.md and its picture.
 //!
-//! No clock is measured, so any machine will do. Who hashes with a random seed is a tenth of a point higher or lower
-//! each time. `FLEETING_QUICK=1` takes the beginning of each trace, and writes nothing. `FLEETING_TRACES=folder` says where the public traces are.
+//! The results do not depend on the machine. Caches with a random hash seed vary by a tenth of a percentage point.
+//! `FLEETING_QUICK=1` uses the beginning of each trace, and writes nothing. `FLEETING_TRACES` is the directory of the
+//! public traces.
 
-mod ours;
+mod candidates;
+mod fleeting_cache;
 mod page;
 mod picture;
 mod reference;
 mod replay;
-mod subjects;
 mod traces;
 
 use std::path::PathBuf;
 
-use replay::{Subject, replay};
+use replay::{Candidate, replay};
 use traces::Trace;
 
-/// How much room there is, in percent of the keys of a trace.
+/// Capacities of the caches, in percent of the keys of a trace.
 const SIZES: [usize; 4] = [1, 5, 10, 25];
 
 const NAMES: [&str; 8] =
     ["fleeting", "moka", "moka, LRU", "quick_cache", "foyer", "LRU", "S3-FIFO", "optimum"];
 
-/// The hit ratios of all on one trace with so much room.
+/// Hit ratios of all candidates for one trace and one capacity.
 pub(crate) struct Cell {
     trace: &'static str,
     size: usize,
-    room: usize,
+    capacity: usize,
     hits: [f64; NAMES.len()],
 }
 
@@ -42,18 +43,18 @@ fn main() {
     let mut cells = Vec::new();
     for trace in &traces {
         for size in SIZES {
-            let room = (trace.keys * size / 100).max(1);
+            let capacity = (trace.keys * size / 100).max(1);
             let hits = [
-                run::<ours::Fleeting>(trace, room),
-                run::<subjects::Moka>(trace, room),
-                run::<subjects::MokaLru>(trace, room),
-                run::<subjects::QuickCache>(trace, room),
-                run::<subjects::Foyer>(trace, room),
-                run::<reference::Lru>(trace, room),
-                run::<reference::S3Fifo>(trace, room),
-                reference::optimum(trace, room),
+                run::<fleeting_cache::Fleeting>(trace, capacity),
+                run::<candidates::Moka>(trace, capacity),
+                run::<candidates::MokaLru>(trace, capacity),
+                run::<candidates::QuickCache>(trace, capacity),
+                run::<candidates::Foyer>(trace, capacity),
+                run::<reference::Lru>(trace, capacity),
+                run::<reference::S3Fifo>(trace, capacity),
+                reference::optimum(trace, capacity),
             ];
-            cells.push(Cell { trace: trace.name, size, room, hits });
+            cells.push(Cell { trace: trace.name, size, capacity, hits });
         }
     }
     let page = page::write(&cells);
@@ -66,11 +67,11 @@ fn main() {
     std::fs::write(format!("{docs}/hit-ratio.md"), page).expect("docs/ can be written");
 }
 
-fn run<S: Subject>(trace: &Trace, room: usize) -> f64 {
+fn run<S: Candidate>(trace: &Trace, capacity: usize) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime");
-    runtime.block_on(replay::<S>(trace, room))
+    runtime.block_on(replay::<S>(trace, capacity))
 }

@@ -1,4 +1,4 @@
-//! The picture: a panel for each trace, a line for each of the field.
+//! Picture of the hit ratios: a panel for each trace and a line for each candidate.
 
 use plotters::prelude::*;
 
@@ -16,7 +16,7 @@ const COLORS: [RGBColor; NAMES.len()] = [
     RGBColor(130, 130, 130),
 ];
 
-/// Colours of the page, light or dark as the reader's.
+/// Style of the SVG: colours that follow the light or dark scheme of the reader.
 const STYLE: &str = "<style>svg{color:#1f2328;--page:#fff}\
     @media(prefers-color-scheme:dark){svg{color:#e6edf3;--page:#0d1117}}</style>";
 

@@ -1,4 +1,4 @@
-//! What the field is measured against: exact LRU, S3-FIFO as its paper has it, and Belady's optimum.
+//! Reference policies: exact LRU, S3-FIFO as in its paper, and Belady's optimum.
 
 use std::{
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
@@ -6,23 +6,23 @@ use std::{
 };
 
 use crate::{
-    replay::Subject,
+    replay::Candidate,
     traces::{FOREVER, Request, Trace},
 };
 
 #[derive(Default)]
 pub(crate) struct Lru {
-    room: usize,
-    /// The deadline of each key, and which call asked for it last.
+    capacity: usize,
+    /// Deadline of each key, and number of the last call for it.
     entries: HashMap<u32, (u32, usize)>,
-    /// Who was asked for by which call.
+    /// Keys by the number of the last call for them.
     order: BTreeMap<usize, u32>,
     calls: usize,
 }
 
-impl Subject for Lru {
-    fn new(room: usize) -> Self {
-        Self { room, ..Self::default() }
+impl Candidate for Lru {
+    fn new(capacity: usize) -> Self {
+        Self { capacity, ..Self::default() }
     }
 
     async fn get(&mut self, key: u32) -> Option<u32> {
@@ -39,30 +39,31 @@ impl Subject for Lru {
             self.order.remove(&last);
         }
         self.order.insert(self.calls, request.key);
-        if self.entries.len() > self.room {
-            let (_, oldest) = self.order.pop_first().expect("each entry is in it");
+        if self.entries.len() > self.capacity {
+            let (_, oldest) = self.order.pop_first().expect("every entry is in the order");
             self.entries.remove(&oldest);
         }
     }
 }
 
-/// Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023): a tenth of the room is for what is new.
+/// S3-FIFO by Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023). New keys start in a queue
+/// with a tenth of the capacity.
 #[derive(Default)]
 pub(crate) struct S3Fifo {
-    room: usize,
-    /// The deadline of each key, and how often it was asked for, up to three.
+    capacity: usize,
+    /// Deadline and number of hits of each key; hits are counted up to three.
     entries: HashMap<u32, (u32, u8)>,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
-    /// Who was evicted, and as the how manieth.
+    /// Evicted keys, with the sequence number of their eviction.
     ghosts: HashMap<u32, usize>,
     ghost_order: VecDeque<(usize, u32)>,
     evicted: usize,
 }
 
-impl Subject for S3Fifo {
-    fn new(room: usize) -> Self {
-        Self { room, ..Self::default() }
+impl Candidate for S3Fifo {
+    fn new(capacity: usize) -> Self {
+        Self { capacity, ..Self::default() }
     }
 
     async fn get(&mut self, key: u32) -> Option<u32> {
@@ -72,11 +73,11 @@ impl Subject for S3Fifo {
     }
 
     async fn set(&mut self, request: &Request, deadline: u32) {
-        if let Some((died, _)) = self.entries.get_mut(&request.key) {
-            *died = deadline;
+        if let Some((old, _)) = self.entries.get_mut(&request.key) {
+            *old = deadline;
             return;
         }
-        while self.entries.len() >= self.room {
+        while self.entries.len() >= self.capacity {
             self.evict();
         }
         let comes_back = self.ghosts.remove(&request.key).is_some();
@@ -87,9 +88,9 @@ impl Subject for S3Fifo {
 }
 
 impl S3Fifo {
-    /// Lets one leave, or gives one another chance.
+    /// Evicts the head of a queue, or moves it to the tail of the main queue if it had hits.
     fn evict(&mut self) {
-        if self.small.len() * 10 >= self.room || self.main.is_empty() {
+        if self.small.len() * 10 >= self.capacity || self.main.is_empty() {
             let key = self.small.pop_front().expect("the smaller queue is not empty");
             if self.entries[&key].1 > 1 {
                 return self.main.push_back(key);
@@ -98,15 +99,15 @@ impl S3Fifo {
             self.evicted += 1;
             self.ghosts.insert(key, self.evicted);
             self.ghost_order.push_back((self.evicted, key));
-            while self.ghost_order.len() > self.room {
-                let (nth, key) = self.ghost_order.pop_front().expect("it is too long");
+            while self.ghost_order.len() > self.capacity {
+                let (nth, key) = self.ghost_order.pop_front().expect("the queue is too long");
                 if self.ghosts.get(&key) == Some(&nth) {
                     self.ghosts.remove(&key);
                 }
             }
         } else {
-            let key = self.main.pop_front().expect("it is not empty");
-            let (_, hits) = self.entries.get_mut(&key).expect("what is queued is there");
+            let key = self.main.pop_front().expect("the main queue is not empty");
+            let (_, hits) = self.entries.get_mut(&key).expect("queued keys have an entry");
             if *hits > 0 {
                 *hits -= 1;
                 self.main.push_back(key);
@@ -117,15 +118,16 @@ impl S3Fifo {
     }
 }
 
-/// Who is asked for last, or dies before it is, leaves: nobody can do better.
-pub(crate) fn optimum(trace: &Trace, room: usize) -> f64 {
+/// Returns the hit ratio of Belady's optimum, which evicts the entry that is requested last. Entries that expire before
+/// their next request are not stored.
+pub(crate) fn optimum(trace: &Trace, capacity: usize) -> f64 {
     let requests = &trace.requests;
     let mut next = vec![usize::MAX; requests.len()];
     let mut coming = HashMap::new();
     for (at, request) in requests.iter().enumerate().rev() {
         next[at] = coming.insert(request.key, at).unwrap_or(usize::MAX);
     }
-    // The deadline of each key, and when it is asked for next; the farthest of these first, also what is no longer so.
+    // Deadline and next request of each key, and a heap by next request. The heap may contain outdated pairs.
     let mut entries: HashMap<u32, (u32, usize)> = HashMap::new();
     let mut farthest: BinaryHeap<(usize, u32)> = BinaryHeap::new();
     let mut hits = 0;
@@ -144,9 +146,9 @@ pub(crate) fn optimum(trace: &Trace, room: usize) -> f64 {
         }
         entries.insert(request.key, (deadline, next));
         farthest.push((next, request.key));
-        while entries.len() > room {
-            let (asked, key) = farthest.pop().expect("each entry is in it");
-            if entries.get(&key).is_some_and(|(_, next)| *next == asked) {
+        while entries.len() > capacity {
+            let (requested, key) = farthest.pop().expect("every entry is in the order");
+            if entries.get(&key).is_some_and(|(_, next)| *next == requested) {
                 entries.remove(&key);
             }
         }

@@ -1,8 +1,9 @@
-//! The traces: public ones from files, others made from fixed seeds. Never changed by a new version of a crate.
+//! Traces: public ones from files, and others generated from fixed seeds. The generators use no other crate, so that
+//! the traces never change.
 
 use std::{collections::HashSet, path::Path, process::Command};
 
-/// Who asks for a key, and for how many requests what it then sets lives.
+/// A request for a key, and the TTL of the value that is set after a miss, in requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) key: u32,
@@ -14,7 +15,7 @@ pub(crate) const FOREVER: u32 = u32::MAX;
 pub(crate) struct Trace {
     pub(crate) name: &'static str,
     pub(crate) requests: Vec<Request>,
-    /// How many different ones.
+    /// Number of distinct keys.
     pub(crate) keys: usize,
     pub(crate) has_ttls: bool,
 }
@@ -27,7 +28,7 @@ impl Trace {
         trace
     }
 
-    /// Of so many requests at most.
+    /// Truncates the trace to at most `len` requests.
     pub(crate) fn shorten(&mut self, len: usize) {
         self.requests.truncate(len);
         self.keys = self.requests.iter().map(|r| r.key).collect::<HashSet<_>>().len();
@@ -54,19 +55,19 @@ pub(crate) fn made() -> Vec<Trace> {
     ]
 }
 
-/// The public ones: `folder` holds `oltp.lis.zst`, `sprite.trace.gz`, `loop.trace.gz`.
-/// The public ones, of which `folder` has these files. Unpacked by the system, so that no crate is needed for it.
+/// Reads the public traces `oltp.lis.zst`, `sprite.trace.gz` and `loop.trace.gz` from `folder`. The tools of the system
+/// decompress them, so that no crate is needed for it.
 pub(crate) fn public(folder: &Path) -> Vec<Trace> {
     let read = |tool: &str, file: &str| {
         let output = Command::new(tool).arg(folder.join(file)).output();
-        let output = output.unwrap_or_else(|error| panic!("{tool} can't be run: {error}"));
+        let output = output.unwrap_or_else(|error| panic!("cannot run {tool}: {error}"));
         assert!(
             output.status.success(),
             "{tool} {file}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
         let text = String::from_utf8(output.stdout).expect("a trace is text");
-        // Of what else a line has, nothing is of use.
+        // The first word of a line is the key; the others are not needed.
         let first = text.lines().filter_map(|line| line.split(' ').find(|word| !word.is_empty()));
         first.map(|word| word.parse().expect("a trace has numbers")).collect()
     };
@@ -88,7 +89,7 @@ fn zipf(skew: f64) -> Vec<u32> {
     (0..LEN).map(|_| zipf.draw(&mut random)).collect()
 }
 
-/// After each 5,000 requests, 2,500 keys that never come again.
+/// After every 5,000 requests, a scan of 2,500 keys that never occur again.
 fn short_scans() -> Vec<u32> {
     let mut random = Random(2);
     let zipf = Zipf::new(50_000, 0.9);
@@ -101,7 +102,7 @@ fn short_scans() -> Vec<u32> {
     keys
 }
 
-/// After each 40,000 requests, a scan of 30,000 keys, one in two times of the same ones.
+/// After every 40,000 requests, a scan of 30,000 keys; every second scan has the same keys.
 fn long_scans() -> Vec<u32> {
     let mut random = Random(3);
     let zipf = Zipf::new(50_000, 1.0);
@@ -120,7 +121,7 @@ fn long_scans() -> Vec<u32> {
     keys
 }
 
-/// By turns, 50,000 requests of what was lately asked for, and of a loop.
+/// Alternately, 50,000 requests for recently requested keys, and 50,000 requests of a loop.
 fn shifts() -> Vec<u32> {
     let mut random = Random(4);
     let mut keys = Vec::new();
@@ -150,7 +151,7 @@ fn recency() -> Vec<u32> {
     keys
 }
 
-/// Runs of neighbouring blocks, each new or one of lately, as of a file system.
+/// Runs of neighbouring blocks, as in a file system; each run is new or a recent one.
 fn runs() -> Vec<u32> {
     let mut random = Random(6);
     let mut keys: Vec<u32> = Vec::new();
@@ -170,7 +171,7 @@ fn runs() -> Vec<u32> {
     keys
 }
 
-/// What is popular changes, one in five is asked for once.
+/// Popular keys change over time; one request in six is for a key that occurs once.
 fn churn() -> Vec<u32> {
     let mut random = Random(7);
     let zipf = Zipf::new(60_000, 0.9);
@@ -191,14 +192,14 @@ fn churn() -> Vec<u32> {
     keys
 }
 
-/// One of few, one of many, by turns.
+/// Alternately a key from a small pool and from a large pool.
 fn two_pools() -> Vec<u32> {
     let mut random = Random(8);
     let mut draw = |n: f64| (random.unit() * n) as u32;
     (0..LEN).map(|i| if i % 2 == 0 { draw(1_000.0) } else { 1_000 + draw(20_000.0) }).collect()
 }
 
-/// Loops of several lengths, each for a while.
+/// Loops of several lengths, one after the other.
 fn loops() -> Vec<u32> {
     let mut random = Random(9);
     let lengths = [300, 2_000, 8_000, 25_000];
@@ -214,7 +215,7 @@ fn loops() -> Vec<u32> {
     keys
 }
 
-/// A loop, what is popular, what is recent, and what comes once, all at a time.
+/// A loop, popular keys, recent keys, and keys that occur once, interleaved.
 fn mixed() -> Vec<u32> {
     let mut random = Random(10);
     let zipf = Zipf::new(30_000, 1.0);
@@ -240,7 +241,8 @@ fn mixed() -> Vec<u32> {
     keys
 }
 
-/// Three classes of keys that live for thousands, tens and hundreds of thousands of requests; what is popular drifts.
+/// Three classes of keys with TTLs of thousands, tens of thousands and hundreds of thousands of requests; popular keys
+/// drift.
 fn ttls() -> Trace {
     let mut random = Random(11);
     let zipf = Zipf::new(40_000, 0.9);
@@ -254,7 +256,7 @@ fn ttls() -> Trace {
     Trace::new("three TTLs", requests.collect())
 }
 
-/// With this chance a key of before: how long before is even on a logarithmic scale.
+/// Returns an earlier key with this probability. Its age is uniformly distributed on a logarithmic scale.
 fn again(keys: &[u32], chance: f64, farthest: f64, random: &mut Random) -> Option<u32> {
     let back = farthest.powf(random.unit()) as usize;
     let hit = random.unit() < chance;
@@ -280,11 +282,11 @@ impl Zipf {
     }
 }
 
-/// SplitMix64.
+/// Random number generator SplitMix64.
 struct Random(u64);
 
 impl Random {
-    /// From 0 up to 1.
+    /// Returns a number from 0 (inclusive) to 1 (exclusive).
     fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

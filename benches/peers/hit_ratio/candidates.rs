@@ -1,15 +1,15 @@
-//! The field, each driven through its public API.
+//! Caches of other crates, used through their public APIs.
 
 use moka::policy::EvictionPolicy;
 
-use crate::{replay::Subject, traces::Request};
+use crate::{replay::Candidate, traces::Request};
 
-/// moka as it comes: TinyLFU.
+/// moka with its default policy, TinyLFU.
 pub(crate) struct Moka(moka::future::Cache<u32, u32>);
 
-impl Subject for Moka {
-    fn new(room: usize) -> Self {
-        Self(moka::future::Cache::new(room as u64))
+impl Candidate for Moka {
+    fn new(capacity: usize) -> Self {
+        Self(moka::future::Cache::new(capacity as u64))
     }
 
     async fn get(&mut self, key: u32) -> Option<u32> {
@@ -27,9 +27,9 @@ impl Subject for Moka {
 
 pub(crate) struct MokaLru(Moka);
 
-impl Subject for MokaLru {
-    fn new(room: usize) -> Self {
-        let builder = moka::future::Cache::builder().max_capacity(room as u64);
+impl Candidate for MokaLru {
+    fn new(capacity: usize) -> Self {
+        let builder = moka::future::Cache::builder().max_capacity(capacity as u64);
         Self(Moka(builder.eviction_policy(EvictionPolicy::lru()).build()))
     }
 
@@ -48,9 +48,9 @@ impl Subject for MokaLru {
 
 pub(crate) struct QuickCache(quick_cache::sync::Cache<u32, u32>);
 
-impl Subject for QuickCache {
-    fn new(room: usize) -> Self {
-        Self(quick_cache::sync::Cache::new(room))
+impl Candidate for QuickCache {
+    fn new(capacity: usize) -> Self {
+        Self(quick_cache::sync::Cache::new(capacity))
     }
 
     async fn get(&mut self, key: u32) -> Option<u32> {
@@ -62,12 +62,12 @@ impl Subject for QuickCache {
     }
 }
 
-/// foyer's part in memory as it comes: w-TinyLFU.
+/// foyer's in-memory cache with its default policy, w-TinyLFU.
 pub(crate) struct Foyer(foyer_memory::Cache<u32, u32>);
 
-impl Subject for Foyer {
-    fn new(room: usize) -> Self {
-        Self(foyer_memory::CacheBuilder::new(room).build())
+impl Candidate for Foyer {
+    fn new(capacity: usize) -> Self {
+        Self(foyer_memory::CacheBuilder::new(capacity).build())
     }
 
     async fn get(&mut self, key: u32) -> Option<u32> {

@@ -1,11 +1,11 @@
-//! Ours, as a user has it. A request takes a millisecond of the paused clock.
+//! fleeting, through its public API. A request takes a millisecond of the paused clock.
 
 use std::time::Duration;
 
 use fleeting::Cache;
 
 use crate::{
-    replay::Subject,
+    replay::Candidate,
     traces::{FOREVER, Request},
 };
 
@@ -13,9 +13,9 @@ const REQUEST: Duration = Duration::from_millis(1);
 
 pub(crate) struct Fleeting(Cache<u32, u32>);
 
-impl Subject for Fleeting {
-    fn new(room: usize) -> Self {
-        Self(Cache::builder().max_entries(room).build())
+impl Candidate for Fleeting {
+    fn new(capacity: usize) -> Self {
+        Self(Cache::builder().max_entries(capacity).build())
     }
 
     async fn get(&mut self, key: u32) -> Option<u32> {

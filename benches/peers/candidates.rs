@@ -1,4 +1,4 @@
-//! The field behind one face: what each cache makes of `get` and `set_ex`.
+//! Candidates behind a common trait: each cache's implementation of `get` and `set_ex`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,28 +11,28 @@ type Hasher = foldhash::fast::RandomState;
 pub(crate) const NAMES: [&str; 6] =
     ["DashMap", "DashMap + now", "moka", "quick_cache", "retainer", "fleeting"];
 
-#[allow(async_fn_in_trait)] // Measured with each type known, never as `dyn`.
-pub(crate) trait Subject: Clone + Send + Sync + 'static {
+#[allow(async_fn_in_trait)] // Only used with static dispatch.
+pub(crate) trait Candidate: Clone + Send + Sync + 'static {
     fn new(entries: usize) -> Self;
     fn get(&self, key: &str) -> impl Future<Output = Option<Value>> + Send;
     fn set_ex(&self, key: String, value: Value, ttl: Duration) -> impl Future<Output = ()> + Send;
-    /// Entries in memory, as far as it tells.
+    /// Returns the number of resident entries, as reported by the cache.
     fn len(&self) -> impl Future<Output = usize> + Send;
-    /// Lets all that is dead leave, now.
+    /// Removes all expired entries.
     fn sweep_all(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
-    /// What a user has to run so that the dead leave.
+    /// Starts the task that a user of the cache needs to remove expired entries, if any.
     fn sweeper(&self) -> Option<JoinHandle<()>> {
         None
     }
 }
 
-/// No clock, no deadline: the floor.
+/// DashMap without a clock and deadlines: the baseline.
 #[derive(Clone)]
 pub(crate) struct Bare(Arc<DashMap<String, Value, Hasher>>);
 
-impl Subject for Bare {
+impl Candidate for Bare {
     fn new(_: usize) -> Self {
         Self(Arc::new(DashMap::with_hasher_and_shard_amount(Hasher::default(), 64)))
     }
@@ -50,11 +50,11 @@ impl Subject for Bare {
     }
 }
 
-/// What people write by hand.
+/// A handwritten cache: DashMap with a deadline in each value.
 #[derive(Clone)]
 pub(crate) struct ByHand(Arc<DashMap<String, (Value, Instant), Hasher>>);
 
-impl Subject for ByHand {
+impl Candidate for ByHand {
     fn new(_: usize) -> Self {
         Self(Arc::new(DashMap::with_hasher_and_shard_amount(Hasher::default(), 64)))
     }
@@ -116,7 +116,7 @@ impl moka::Expiry<String, (Value, Duration)> for PerEntry {
     }
 }
 
-impl Subject for Moka {
+impl Candidate for Moka {
     fn new(_: usize) -> Self {
         Self(moka::future::Cache::builder().expire_after(PerEntry).build())
     }
@@ -137,7 +137,7 @@ impl Subject for Moka {
         self.0.run_pending_tasks().await;
     }
 
-    /// Nothing expires unless it is driven.
+    /// moka removes expired entries only during other calls, so a task has to run its pending tasks.
     fn sweeper(&self) -> Option<JoinHandle<()>> {
         let cache = self.0.clone();
         Some(tokio::spawn(async move {
@@ -150,11 +150,11 @@ impl Subject for Moka {
     }
 }
 
-/// No TTL at all.
+/// quick_cache, which has no TTL.
 #[derive(Clone)]
 pub(crate) struct QuickCache(Arc<quick_cache::sync::Cache<String, Value>>);
 
-impl Subject for QuickCache {
+impl Candidate for QuickCache {
     fn new(entries: usize) -> Self {
         Self(Arc::new(quick_cache::sync::Cache::new(2 * entries)))
     }
@@ -175,7 +175,7 @@ impl Subject for QuickCache {
 #[derive(Clone)]
 pub(crate) struct Retainer(Arc<retainer::Cache<String, Value>>);
 
-impl Subject for Retainer {
+impl Candidate for Retainer {
     fn new(_: usize) -> Self {
         Self(Arc::new(retainer::Cache::new()))
     }
@@ -203,7 +203,7 @@ impl Subject for Retainer {
 #[derive(Clone)]
 pub(crate) struct Fleeting(pub(crate) fleeting::Cache<String, Value>);
 
-impl Subject for Fleeting {
+impl Candidate for Fleeting {
     fn new(_: usize) -> Self {
         Self(fleeting::Cache::new())
     }
@@ -220,7 +220,7 @@ impl Subject for Fleeting {
         self.0.len()
     }
 
-    /// A whole rotation: each sweep goes on where the last one stopped.
+    /// Sweeps ten times: each sweep continues where the last one stopped, so that all entries are covered.
     async fn sweep_all(&self) {
         for _ in 0..10 {
             self.0.sweep().await;
