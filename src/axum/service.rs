@@ -1,5 +1,5 @@
-//! The service that a layer makes, and the future of its answers: how a request is put through to the service within,
-//! without a box where nothing is waited for. What is decided of it is in `admission.rs`.
+//! Service of a layer, and the future of its responses, which is not boxed if no step has to wait. The decision about a
+//! request is made in `admission.rs`.
 
 use std::{
     fmt,
@@ -27,14 +27,14 @@ use super::{
 };
 use crate::engine::hasher::DefaultHasher;
 
-/// A service within a [`RateLimitLayer`](super::RateLimitLayer).
+/// Service that a [`RateLimitLayer`](super::RateLimitLayer) puts around another.
 pub struct RateLimit<Inner, K, S = DefaultHasher> {
     inner: Inner,
     settings: Arc<Settings<K, S>>,
 }
 
 pin_project! {
-    /// An answer on its way: the service's, or the layer's own.
+    /// Future of a response: the inner service's, or the layer's own.
     pub struct RateLimitFuture<F, K, S, R, E> {
         #[pin]
         answer: Answer<F, K, S, R, E>,
@@ -44,9 +44,9 @@ pin_project! {
 pin_project! {
     #[project = AnswerProjection]
     enum Answer<F, K, S, R, E> {
-        // The request passed at once; `inner` answers it.
+        // The request passed immediately; `inner` answers it.
         Passed { #[pin] inner: F, settings: Arc<Settings<K, S>>, admission: Admission<K> },
-        // What takes longer: a key to be extracted, a limiter to be asked, the body of a denial to be read.
+        // The step has to wait: for a key extractor, a limiter, or the body of a denial.
         Boxed { future: BoxFuture<'static, Result<HttpResponse<RateLimitBody<R>>, E>> },
     }
 }
@@ -77,7 +77,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let settings = self.settings.clone();
-        // In `call`, as `poll_ready` knows no request.
+        // The decision is made in `call`, because `poll_ready` has no request.
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
                 settings.tell(&admission, &mut parts.extensions);
@@ -108,9 +108,10 @@ where
 }
 
 impl<Inner: Clone, K, S> RateLimit<Inner, K, S> {
-    /// Gives back what the service reserved when it said that it was ready (a place of a `ConcurrencyLimit`, say), as it
-    /// is not called now: kept, the place of a denied request would be taken until the connection's next one, or its end,
-    /// and that of one that waits would be missing to those that need not. Returns a service to be asked anew.
+    /// Gives up the capacity that `poll_ready` reserved in the inner service (such as a permit of a
+    /// `ConcurrencyLimit`), by replacing the service with a clone, since it is not called now. A denied request would
+    /// otherwise hold the permit until the next request of its connection, or its end. A request that waits would
+    /// withhold it from those that need not wait. Returns another clone, which has to be polled for readiness again.
     fn give_back(&mut self) -> Inner {
         let clone = self.inner.clone();
         self.inner = clone.clone();
@@ -161,10 +162,10 @@ impl<Inner: fmt::Debug, K, S> fmt::Debug for RateLimit<Inner, K, S> {
     }
 }
 
-/// An answer of the layer's own.
+/// Converts a response of the layer itself.
 async fn own<R>(answer: Response) -> HttpResponse<RateLimitBody<R>> {
     let (parts, body) = answer.into_parts();
-    // A body that breaks off could not be sent, either.
+    // A body that fails could not be sent either, so an empty one takes its place.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     HttpResponse::from_parts(parts, RateLimitBody::own(body))
 }
@@ -187,7 +188,7 @@ mod tests {
     use super::{super::key::KeyExtractor, *};
     use crate::rate_limit::{Limit, RateLimiter};
 
-    /// Takes a place where it says that it is ready, as tower's `ConcurrencyLimit` does.
+    /// Takes a place when it is ready, as tower's `ConcurrencyLimit` does.
     #[derive(Default)]
     struct Places {
         taken: Arc<AtomicUsize>,
