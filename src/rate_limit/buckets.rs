@@ -1,40 +1,40 @@
-//! [`Window::Buckets`](super::Window::Buckets): counters of parts of the window. Never above the quota, and what was
-//! charged is free again up to a part of the window late.
+//! [`Window::Buckets`](super::Window::Buckets): counters for parts of the window. Never admits more than the quota;
+//! quota is free again up to one part late.
 
 use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
-/// A ring of counters, one for each part of the window and one for the part that the present is in. The
-/// oldest counts in full, so no window of `per` ever holds more than the quota.
+/// Ring of counters: one for each part of the window, and one for the part that contains the present. The oldest counts
+/// in full, so no window of `per` contains more than the quota.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buckets {
     counts: Counts,
-    /// How many there are.
+    /// Number of buckets.
     len: u16,
-    /// Where the newest is.
+    /// Index of the newest bucket.
     newest: u16,
-    /// The sum of all, as far as it goes: a debt may be above every quota.
+    /// Sum of all buckets, saturating: a debt may exceed every quota.
     used: u32,
-    /// When the newest began; no sense where nothing is in use.
+    /// Start of the newest bucket; meaningless if nothing is in use.
     start: Option<Tick>,
-    /// How long each is.
+    /// Length of a bucket.
     step: u64,
 }
 
-/// The counters; small ones need no memory of their own.
+/// Counters of the buckets; a few small ones are stored inline.
 #[derive(Clone, Debug)]
 enum Counts {
     Few([u16; FEW]),
     Many(Box<[u32]>),
 }
 
-/// As many as fit into three words beside what tells which they are.
+/// Number of inline counters: with the enum's tag, they fill three words.
 const FEW: usize = 11;
 
 impl Buckets {
-    /// Goes on to the bucket that `now` is in, and lets go of what has left.
+    /// Advances to the bucket that contains `now`, and clears the buckets that have left the window.
     fn roll(&mut self, params: &LimitParams, now: &impl Now, start: Tick) {
-        // By the coarse clock it is these, or more.
+        // The coarse clock is late: this many buckets have passed, or more.
         let mut passed = now.at_least().nanoseconds_since(start) / self.step;
         if now.has_reached(start.later((passed + 1) * self.step)) {
             passed = now.tick().nanoseconds_since(start) / self.step;
@@ -45,7 +45,7 @@ impl Buckets {
             self.empty(self.newest);
         }
         self.start = Some(start);
-        // In the last tick of the newest, what came in that of the oldest is as old as the window.
+        // At the last tick of the newest bucket, even the last charge of the oldest is `per` old, so it leaves too.
         if now.has_reached(self.leaves(params, start, self.len - 1)) {
             self.empty(self.at_age(self.len - 1));
         }
@@ -63,7 +63,7 @@ impl Buckets {
         }
     }
 
-    /// The sum of all, also where `used` can't tell.
+    /// Returns the sum of all buckets, counted again if `used` is saturated.
     #[inline]
     fn total(&self) -> u64 {
         if self.used < u32::MAX { self.used.into() } else { self.sum() }
@@ -74,12 +74,12 @@ impl Buckets {
         (0..self.len).map(|bucket| u64::from(self.counts.get(bucket))).sum()
     }
 
-    /// Another plan has other buckets: what is still in use counts as if it were all charged just now.
+    /// Changes to the buckets of other parameters: the present usage counts as if it were charged now.
     #[cold]
     fn refit(&mut self, params: &LimitParams, now: &impl Now) {
         self.used = self.used(params, now);
         self.len = params.buckets + 1;
-        // A plan of a smaller quota may find more in use than it has.
+        // The usage may be above a smaller quota.
         self.counts = Counts::new(self.len, params.quota.max(self.used));
         self.counts.add(0, self.used);
         self.newest = 0;
@@ -94,13 +94,13 @@ impl Buckets {
             && self.counts.holds(params.quota)
     }
 
-    /// The start of a bucket whose last tick is `now`: what is charged in it is free again after `per`, not
-    /// a bucket later.
+    /// Returns the start of a bucket whose last tick is `now`. A charge at `now` is then free again after `per`, not
+    /// one bucket later.
     fn ending_with(&self, now: Tick) -> Tick {
         now.earlier(self.step - 1)
     }
 
-    /// When the last that may have come in the bucket so much older than the newest leaves.
+    /// Returns when the bucket that is `age` older than the newest leaves: `per` after its last tick.
     #[inline]
     fn leaves(&self, params: &LimitParams, start: Tick, age: u16) -> Tick {
         let last = start.later(self.step - 1).earlier(u64::from(age) * self.step);
@@ -112,7 +112,7 @@ impl Buckets {
         if age <= self.newest { self.newest - age } else { self.newest + (self.len - age) }
     }
 
-    /// When that leaves which has no room beside the cost and all that is newer.
+    /// Returns when the bucket leaves that makes the cost exceed the quota, counted from the newest.
     #[inline(never)]
     fn wait(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         let idle_evictor = u64::from(params.quota - cost);
@@ -138,7 +138,7 @@ impl Buckets {
 impl Algorithm for Buckets {
     #[inline]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        // Where there is room anyway, the time makes no difference.
+        // If it fits with all charges counted, the time makes no difference, and the clock is not read.
         let holds = u64::from(self.used) + u64::from(cost) <= u64::from(params.quota);
         if holds { None } else { self.wait(params, now, cost) }
     }
@@ -182,7 +182,7 @@ impl Algorithm for Buckets {
 
     #[inline]
     fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
-        // That of the newest bucket, whether or not something is in it: a little late, and cheap.
+        // The time of the newest bucket, even if it is empty: a little late, but without a search.
         self.start.map(|start| self.leaves(params, start, 0))
     }
 }
@@ -195,7 +195,7 @@ impl Counts {
         }
     }
 
-    /// Whether each counter can count so far.
+    /// Returns `true` if each counter can count up to `most`.
     #[inline]
     fn holds(&self, most: u32) -> bool {
         matches!(self, Counts::Many(_)) || most <= u32::from(u16::MAX)
@@ -220,7 +220,7 @@ impl Counts {
             Counts::Few(counts) => counts[usize::from(index)] += units as u16,
             Counts::Many(counts) => {
                 let count = &mut counts[usize::from(index)];
-                // What is above every quota leaves as a whole, so how far it is above makes no difference.
+                // Saturates: a count above every quota leaves as a whole, so its exact size makes no difference.
                 *count = count.saturating_add(units);
             }
         }

@@ -1,4 +1,4 @@
-//! The orders in which threads may meet in the line of a key; see `crate::engine::interleavings`.
+//! Interleavings of threads in the wait queue of a key; see `crate::engine::interleavings`.
 
 use std::{
     future::pending,
@@ -23,7 +23,7 @@ fn waiting() -> Arc<WaitQueue> {
     Arc::new(Waiting::new(DefaultHasher::default()))
 }
 
-/// Waits for its turn by being told alone: time stands still.
+/// Waits for a turn by notifications alone; the clock does not move.
 fn wait(waiter: &Waiter<'_, u8, DefaultHasher>, now: Instant) {
     while waiter.turn(now).is_err() {
         block_on(waiter.told_or(pin!(pending::<()>())));
@@ -60,7 +60,7 @@ fn interleavings_of_a_line_that_some_leave() {
             })
         };
         let threads = [passes(), gives_up(), passes(), gives_up(), passes()];
-        // Shuttle tells where one is never woken.
+        // Shuttle reports a deadlock if a waiter is never woken.
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
         assert!(waiting.is_empty());
     });
@@ -75,7 +75,7 @@ fn interleavings_of_a_line_whose_head_is_silent() {
             thread::spawn(move || {
                 let waiter = waiting.join(KEY, 1);
                 let _ = waiter.turn(start);
-                // Polled again some time, or never.
+                // Polled again at some time, or never.
                 thread::yield_now();
                 let _ = waiter.turn(start);
                 thread::yield_now();
@@ -86,7 +86,7 @@ fn interleavings_of_a_line_whose_head_is_silent() {
             thread::spawn(move || {
                 let waiter = waiting.join(KEY, 1);
                 let mut now = start;
-                // As it sleeps no longer than it is told to, it has its turn in the end.
+                // It sleeps until the returned time, so it gets its turn eventually.
                 for _ in 0..100 {
                     match waiter.turn(now) {
                         Ok(()) => return,

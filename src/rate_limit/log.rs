@@ -1,5 +1,5 @@
-//! [`Window::Log`](super::Window::Log), the sliding-window log: the time of each call that passed. (Nothing is
-//! written to tracing here: that is `denial_log.rs`.)
+//! [`Window::Log`](super::Window::Log), the sliding-window log: the time of each admitted call. (Events for tracing are
+//! in `denial_log.rs`.)
 
 use std::num::NonZeroU32;
 
@@ -8,22 +8,21 @@ use smallvec::SmallVec;
 use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
-/// The times of the calls that passed. A call counts for `per` from its time on, so the window is
-/// `(now - per, now]`.
+/// Times of admitted calls. A call counts for `per` from its time on, so the window is `(now - per, now]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
-    /// In the order of their times, one for each time. The first two need no memory of their own.
+    /// In order of time, one item per distinct time. The first two are stored inline.
     calls: SmallVec<[Calls; 2]>,
-    /// One more than have left at the front: never zero, which saves a word.
+    /// One more than the number of items at the front that have left the window. Never zero, which saves a word.
     start: NonZeroU32,
-    /// The sum of the costs of the others, as far as it goes: a debt may be above every quota.
+    /// Sum of the costs in the window, saturating: a debt may exceed every quota.
     used: u32,
 }
 
-/// So much memory is not worth giving back.
+/// Capacity below which memory is not given back.
 const SMALL: usize = 32;
 
-/// Packed, as a quarter would be padding.
+/// Calls of one time. Packed, since a quarter of it would be padding.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(4))]
 struct Calls {
@@ -32,7 +31,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// A copy: there are no references into what is packed.
+    /// Returns a copy: references to fields of a packed struct are not allowed.
     #[inline]
     fn at(&self) -> Tick {
         self.at
@@ -73,8 +72,9 @@ impl Log {
     #[inline]
     fn push(&mut self, calls: Calls) {
         let (gone, len) = (self.gone(), self.calls.len());
-        // As many leave at once as stay, so that each is moved once at most, as the memory grows. Where next to nothing
-        // stays, at once: a burst must not take its memory for ever.
+        // At a full buffer, compacts only if at least half of the items have left the window, so that each is moved at
+        // most once between two growths. Compacts early if nearly all have left: otherwise a burst would keep its
+        // memory forever.
         let has_no_room = len == self.calls.capacity() && 2 * gone >= len;
         if has_no_room || gone > SMALL && gone / 4 > len - gone {
             self.compact();
@@ -96,7 +96,7 @@ impl Log {
         self.start = NonZeroU32::MIN;
     }
 
-    /// The sum of the costs, also where `used` can't tell.
+    /// Returns the sum of the costs, counted again if `used` is saturated.
     #[inline]
     fn total(&self) -> u64 {
         if self.used < u32::MAX { self.used.into() } else { self.sum() }
@@ -131,9 +131,9 @@ impl Algorithm for Log {
         self.used = self.used.saturating_add(cost);
         let gone = self.gone();
         match self.calls[gone..].last_mut() {
-            // Not after it: times stay in order also where a clock would go back.
+            // Not after the last item: times stay in order even if a clock went back.
             Some(last) if last.at() >= at => {
-                // What is above every quota leaves as a whole, so how far it is above makes no difference.
+                // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
                 last.cost = last.cost.saturating_add(cost);
                 at = last.at();
             }

@@ -1,4 +1,4 @@
-//! What a limiter tells of itself to the `metrics` facade.
+//! Metrics of a limiter, for the `metrics` facade.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -20,7 +20,7 @@ static SERIES: [Series; 7] = [
     gauge("fleeting_limiter_keys", "Keys in memory: in use, or idle and not yet swept."),
 ];
 
-/// Has a limiter tell of itself.
+/// Registers a limiter as a source of metrics.
 pub(super) fn follow<K, A, S>(limiter: &Arc<Limiter<K, A, S>>)
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,

@@ -1,8 +1,8 @@
-//! Which keys were denied most often of late: a sketch of fixed size, which only denials write to.
+//! Recently most frequently denied keys: a sketch of fixed size, which only denials write to.
 //!
-//! Space-saving (Metwally, Agrawal, El Abbadi, ICDT 2005), anew each minute: a key that is not among those counted takes
-//! the place of the one with the fewest denials, and its count, which is then what it has at most. What is told is what
-//! it has at least.
+//! Space-saving (Metwally, Agrawal, El Abbadi, ICDT 2005), started again each minute. A key that is not counted yet
+//! takes the counter with the fewest denials, together with its count. That count is an upper bound of the new key's
+//! denials; the lower bound is reported.
 
 use std::{
     array,
@@ -18,18 +18,18 @@ use crate::engine::{
     metrics::{DeniedKey, KeyName},
 };
 
-/// Each with a lock of its own: whoever is denied at the same time, by other keys, seldom meets.
+/// Number of parts, each with its own lock, so that concurrent denials of different keys rarely contend.
 const PARTS: usize = 8;
 
-/// Keys that are counted in each part.
+/// Number of counters per part.
 const COUNTED: usize = 16;
 
-/// Keys that are told.
+/// Number of keys that are reported.
 const TOLD: usize = 8;
 
 const MINUTE: u64 = 60_000_000_000;
 
-/// What a key is called, where it may be.
+/// Function that formats a key for the dashboard.
 pub(crate) type ShowKey<K> = Arc<dyn Fn(&K) -> String + Send + Sync>;
 
 pub(crate) struct TopDenied<K> {
@@ -37,7 +37,7 @@ pub(crate) struct TopDenied<K> {
     show: Option<ShowKey<K>>,
 }
 
-/// The denials of the minute, and of the one before.
+/// Denials of the present minute, and of the previous one.
 #[derive(Default)]
 struct Part {
     minute: u64,
@@ -46,10 +46,10 @@ struct Part {
 }
 
 struct Counter {
-    /// Of the key.
+    /// Hash of the key.
     hash: u64,
     denials: u64,
-    /// How many of them may be of others, whose place it took.
+    /// Maximum number of denials that belong to keys that had this counter before.
     excess: u64,
     text: Option<String>,
 }
@@ -59,7 +59,7 @@ impl<K> TopDenied<K> {
         Self { parts: array::from_fn(|_| Mutex::default()), show }
     }
 
-    /// Counts a denial of the key of this hash, under no lock.
+    /// Counts a denial of the key with this hash. The caller holds no lock.
     #[cold]
     pub(crate) fn note(&self, hash: u64, now: Tick, key: impl FnOnce() -> K) {
         let part = &self.parts[(hash >> 7) as usize % PARTS];
@@ -73,17 +73,17 @@ impl<K> TopDenied<K> {
             return;
         };
         drop(locked);
-        // Somebody's code, which may panic: the denial stands all the same.
+        // User code, which may panic; the denial is counted anyway.
         let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
         let mut locked = lock(part);
         let locked = locked.at(minute);
-        // Another may have put it meanwhile.
+        // A concurrent denial may have inserted the key while the part was unlocked.
         if !locked.bump(hash) {
             locked.put(hash, text);
         }
     }
 
-    /// The keys with the most denials in this minute and the one before.
+    /// Returns the keys with the most denials in this minute and the previous one.
     pub(crate) fn read(&self, now: Tick) -> Vec<DeniedKey> {
         let mut all: HashMap<u64, (u64, Option<String>)> = HashMap::new();
         for part in &self.parts {
@@ -107,7 +107,7 @@ impl<K> TopDenied<K> {
 }
 
 impl Part {
-    /// As it is in this minute. One who comes late finds it as it is.
+    /// Advances to the given minute, unless it has passed.
     fn at(&mut self, minute: u64) -> &mut Self {
         if minute > self.minute {
             let before = mem::take(&mut self.now);
@@ -117,7 +117,7 @@ impl Part {
         self
     }
 
-    /// Counts a denial, if the key is among those counted.
+    /// Counts a denial if the key has a counter; returns `false` if it has none.
     fn bump(&mut self, hash: u64) -> bool {
         let known = self.now.iter_mut().find(|counter| counter.hash == hash);
         known.map(|counter| counter.denials += 1).is_some()
@@ -135,7 +135,7 @@ impl Part {
     }
 }
 
-/// A hash that tells nothing of the key, nor of how the limiter hashes.
+/// Hashes again with a secret key, so that neither the key nor the limiter's hash can be inferred.
 fn keyed(hash: u64) -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEY.hash_one(hash)
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn the_hottest_of_a_flood_are_found_and_none_is_told_too_often() {
         let top_denied = TopDenied::<u64>::new(Some(Arc::new(|key| format!("key {key}"))));
-        // Of hashes that are spread, as those of keys are: one in a hundred is one of four.
+        // One denial in a hundred is of each of the four keys. Their hashes are spread, as those of real keys are.
         for n in 0..100_000_u64 {
             let key = if n % 25 == 0 { n / 25 % 4 } else { 1_000 + n };
             top_denied.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key);

@@ -1,4 +1,4 @@
-//! The wait until a call passes. Only who is at the head of a key's line asks; the others wait for its place.
+//! Waiting until a call passes. Only the head of a key's wait queue checks the limits; the others wait for its place.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -19,7 +19,8 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Calls `inspect` as a check does, each time that it asks. Tells whether it had to wait.
+    /// Waits until the call passes, up to `max_wait`. Calls `inspect` at each check. Also returns whether the call had
+    /// to wait.
     pub(super) async fn until_ready<Q>(
         &self,
         key: &Q,
@@ -53,7 +54,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let clock = &self.shared.clock;
-        // Beyond the end of time there is none.
+        // A time that cannot be represented is no end.
         let end = max_wait.and_then(|wait| clock.instant_of(clock.now().after(wait)));
         let in_time =
             |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
@@ -61,7 +62,7 @@ where
         if self.needs_no_wait(limits, cost) {
             return self.decide_by(key, limits, cost, false, inspect);
         }
-        // Where nobody waits it asks at once, and stands in line only where it has to wait.
+        // If no call waits, it checks immediately, and joins the queue only if it is denied.
         let mut first_told = None;
         if !self.waiting.has_line(key) {
             match self.decide_by(key, limits, cost, true, inspect) {
@@ -80,7 +81,8 @@ where
         }
         loop {
             let first_told = first_told.take();
-            // Again after each change: what may pass now, or never will, waits for nobody.
+            // Checked again after each change of the limits: a call that passes at any usage, or can never pass, does
+            // not wait.
             if self.needs_no_wait(limits, cost) {
                 return self.decide_by(key, limits, cost, false, inspect);
             }
@@ -88,11 +90,11 @@ where
             let wake_at = match waiter.turn(now) {
                 Err(look_at) if end.is_none_or(|end| now < end) => look_at,
                 Err(_) => {
-                    // Never at the head, so nothing was asked yet.
+                    // It never was the head, so it has no denial of its own yet.
                     let limited = self.soonest(key, limits, cost, || 0);
                     return Err(self.count_denied_waiter(key, limits, limited));
                 }
-                // Again after each sleep, as a check that did not wait may have come first.
+                // Again after each sleep, since a check that did not wait may have taken the quota.
                 Ok(()) => {
                     let ask = || self.decide_by(key, limits, cost, true, inspect);
                     match first_told.map_or_else(ask, Err) {
@@ -122,7 +124,7 @@ where
         }
     }
 
-    /// Whether a call passes at once whatever is in use, or never.
+    /// Returns `true` if the call passes whatever is in use, or can never pass.
     fn needs_no_wait(&self, limits: Option<&[Limit]>, cost: u32) -> bool {
         cost == 0 || cost > self.with_limits(limits, |limits, _| least_quota(limits))
     }

@@ -1,8 +1,8 @@
-//! Keys that have no entry: those beyond [`max_keys`](super::RateLimiterBuilder::max_keys), which share one window, and
-//! those that had left when a call of theirs was settled. What each of them has in use is known by the hash of its key,
-//! and goes along when it gets an entry: so nobody gets off, and nobody else pays for it.
+//! Untracked keys, which have no entry: keys beyond [`max_keys`](super::RateLimiterBuilder::max_keys), which share one
+//! window, and keys that were swept before a call of theirs was settled. The usage of each is known by the hash of the
+//! key, and moves to its entry when it gets one. So no key evades its limit, and no other key pays for it.
 //!
-//! Locked under a shard's lock at times, so no shard is locked under it.
+//! The lock here is sometimes taken under a shard's lock, so no shard may be locked under it.
 
 use std::{
     collections::HashMap,
@@ -22,31 +22,31 @@ use crate::engine::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// So many are known at least, also by a limiter of fewer keys.
+/// Minimum number of untracked keys whose own usage is known, even if `max_keys` is smaller.
 const LEAST_KNOWN: usize = 1_024;
 
 pub(super) struct UntrackedKeys<A> {
     states: Mutex<States<A>>,
-    /// Until which tick anything here is in use. Beside its lock, which each new key would have to take else, also
-    /// where there never was a stranger.
+    /// Tick until which anything here is in use. Outside the lock, which every new key would otherwise have to take,
+    /// even if there never was an untracked key.
     until: AtomicU64,
     pub(super) counts: CheckCounts,
 }
 
 struct States<A> {
-    /// What all beyond the bound have in use together. Its id is 0, which no key's is.
+    /// Common usage of all keys beyond the bound. Its number is 0, which no key's state has.
     shared: KeyState<A>,
-    /// In two generations: the old one goes as a whole when nothing of it is in use.
+    /// Usage by key, in two generations. The old one is dropped as a whole when nothing of it is in use.
     young: Generation<A>,
     old: Generation<A>,
     most_known: usize,
-    /// More came than are known: until this tick, new keys share, too.
+    /// Tick until which new keys share the window because the usage of further keys could not be recorded.
     crowded_until: u64,
 }
 
 struct Generation<A> {
     by_hash: HashMap<u64, KeyState<A>, DefaultHasher>,
-    /// Until which tick anything of it is in use.
+    /// Tick until which anything of the generation is in use.
     until: u64,
 }
 
@@ -66,7 +66,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         }
     }
 
-    /// Charges a key beyond the bound. Returns which state was charged.
+    /// Charges a key beyond the bound. Returns the number of the state that was charged.
     #[cold]
     pub(super) fn charge(
         &self,
@@ -92,7 +92,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         })
     }
 
-    /// Charges a key without an entry what it owes; `shares` where it was charged beyond the bound before.
+    /// Charges a debt to a key without an entry; `shares` if the call was charged to the shared window.
     pub(super) fn add_debt(
         &self,
         hash: u64,
@@ -111,11 +111,11 @@ impl<A: Algorithm> UntrackedKeys<A> {
     }
 
     pub(super) fn refund(&self, charges: &[Charge], now: &LazyNow<'_>) {
-        // What the key itself is known for stays, to its disadvantage: its marks are others.
+        // The key's own record keeps the charge, at the key's expense: its marks are not those of the permit.
         self.with(now, |states| states.shared.refund(charges, now));
     }
 
-    /// Counts what is in use by other rules, and keeps it as long as those say.
+    /// Converts the usage to the parameters of other limits, and keeps it as long as those say.
     pub(super) fn adapt(&self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
         if !self.any(now) {
             return;
@@ -138,17 +138,17 @@ impl<A: Algorithm> UntrackedKeys<A> {
         });
     }
 
-    /// Whether so many came of late that new keys share one window though there is room.
+    /// Returns `true` if too many keys came recently, so that new keys share the window even below the bound.
     pub(super) fn are_crowded(&self, now: &LazyNow<'_>) -> bool {
         self.any(now) && self.with(now, |states| states.are_crowded(now))
     }
 
-    /// What a key has in use that gets an entry; [`take`](Strangers::take) is for when it has it.
+    /// Returns the usage of a key that may get an entry; [`take`](UntrackedKeys::take) removes it once it has.
     pub(super) fn get(&self, hash: u64, now: &LazyNow<'_>) -> Option<KeyState<A>> {
         if self.any(now) { self.with(now, |states| states.known(hash).cloned()) } else { None }
     }
 
-    /// Forgets a key.
+    /// Removes the record of a key.
     pub(super) fn take(&self, hash: u64, now: &LazyNow<'_>) -> Option<KeyState<A>> {
         if !self.any(now) {
             return None;
@@ -158,7 +158,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         })
     }
 
-    /// Calls `inspect` with what a check of a key without an entry would begin with.
+    /// Calls `inspect` with the usage that a check of a key without an entry would find.
     pub(super) fn inspect<R>(
         &self,
         hash: u64,
@@ -179,7 +179,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         })
     }
 
-    /// Whether anything here is in use. What no longer is, is let go.
+    /// Returns `true` if anything here is in use, and otherwise drops all records.
     #[inline]
     fn any(&self, now: &LazyNow<'_>) -> bool {
         let until = self.until.load(Relaxed);
@@ -187,7 +187,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
             return true;
         }
         if until > 0 && self.until.compare_exchange(until, 0, Relaxed, Relaxed).is_ok() {
-            // Twice: the old ones go, and then those that were young.
+            // Twice: each call drops the old generation and makes the young one old.
             self.with(now, |_| {});
             self.with(now, |_| {});
         }
@@ -205,7 +205,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         let gone = if has_expired { mem::replace(&mut states.old, young) } else { young };
         let result = what(&mut states);
         drop(states);
-        // There may be many.
+        // Dropped after the lock is released, since there may be many records.
         drop(gone);
         result
     }
@@ -220,7 +220,8 @@ impl<A: Algorithm> States<A> {
         !now.has_reached(Tick::from_nanoseconds(self.crowded_until))
     }
 
-    /// Charges what is known of a key, or all together where too many are known. Tells until when it is in use.
+    /// Charges the record of a key, or the shared window if there are too many records. Returns the tick until which it
+    /// is in use.
     fn charge_own(
         &mut self,
         hash: u64,
