@@ -78,12 +78,12 @@ pub struct ClientIp {
 ///
 /// The field is ignored if the peer is not trusted.
 ///
-/// # Which proxies to trust
+/// # Choice of proxies
 ///
 /// Trust only your own, by the addresses from which they connect. Any host of a trusted network can claim any client
 /// address; with `0.0.0.0/0`, every host on the Internet can.
 ///
-/// # Which field
+/// # Choice of the field
 ///
 /// Only the field that your proxies write is read. Proxies pass the other fields through unchanged, so a client gains
 /// nothing by sending them. The crate cannot detect which field your proxies write. If they write only `Forwarded`,
@@ -113,15 +113,15 @@ pub struct ClientIp {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it does nothing until a request is asked about"]
+#[must_use = "it has no effect until it is given to a layer"]
 pub struct TrustedProxies {
     networks: Arc<[IpNet]>,
     field: Field,
     unix_socket: bool,
     ipv6_prefix: u8,
-    /// Whether the warning about a possibly missing proxy was logged: for a peer on the Internet, and for one in a
+    /// Set when the warning about a possibly missing proxy was logged: for a peer on the Internet, and for one in a
     /// private network. They are separate because any client can trigger the first.
-    is_told: Arc<[AtomicBool; 2]>,
+    has_warned: Arc<[AtomicBool; 2]>,
 }
 
 /// Header field in which the proxies report the client.
@@ -135,7 +135,7 @@ enum Field {
 
 /// Error for a text that is neither an IP address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is neither an address nor a network")]
+#[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
 pub struct BadNetwork {
     text: String,
 }
@@ -144,7 +144,7 @@ pub struct BadNetwork {
 /// misconfigured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the peer's address is unknown, serve the router by \
+    "peer address is unknown; serve the router with \
      `into_make_service_with_connect_info::<SocketAddr>()`"
 )]
 #[non_exhaustive]
@@ -221,8 +221,8 @@ impl TrustedProxies {
     /// Trusts no proxy: the client is the peer.
     pub fn none() -> Self {
         let field = Field::XForwardedFor;
-        let is_told = Arc::default();
-        Self { networks: [].into(), field, unix_socket: false, ipv6_prefix: 64, is_told }
+        let has_warned = Arc::default();
+        Self { networks: [].into(), field, unix_socket: false, ipv6_prefix: 64, has_warned }
     }
 
     /// Trusts the given networks, such as `10.0.0.0/8`, and addresses.
@@ -280,13 +280,17 @@ impl TrustedProxies {
         let peer = peer.to_canonical();
         if !self.trusts(peer) {
             self.warn_of_proxy(peer, headers);
-            return self.client(peer);
+            return self.with_prefix(peer);
         }
-        self.client(self.behind(peer, self.claims(headers)))
+        self.with_prefix(self.client_behind(peer, self.claims(headers)))
     }
 
     /// Follows the reported addresses from the trusted proxy `addr` to the first that is not trusted, or to the last.
-    fn behind(&self, mut addr: IpAddr, claims: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
+    fn client_behind(
+        &self,
+        mut addr: IpAddr,
+        claims: impl Iterator<Item = Option<IpAddr>>,
+    ) -> IpAddr {
         for claim in claims.map_while(|claim| claim) {
             addr = claim;
             if !self.trusts(addr) {
@@ -303,17 +307,17 @@ impl TrustedProxies {
             own || headers.contains_key(&X_FORWARDED_FOR)
                 || headers.contains_key(&header::FORWARDED)
         };
-        let told = &self.is_told[usize::from(is_local(peer))];
-        if !told.load(Relaxed) && names_clients() && !told.swap(true, Relaxed) {
+        let has_warned = &self.has_warned[usize::from(is_local(peer))];
+        if !has_warned.load(Relaxed) && names_clients() && !has_warned.swap(true, Relaxed) {
             tracing::warn!(
                 %peer,
-                "a peer that is not trusted names its clients: if it is a proxy of yours, they all share one key; \
+                "untrusted peer sent a forwarding header; if it is your proxy, all its clients share one key: \
                  trust it by `TrustedProxies::new`"
             );
         }
     }
 
-    fn client(&self, addr: IpAddr) -> ClientIp {
+    fn with_prefix(&self, addr: IpAddr) -> ClientIp {
         ClientIp { addr, prefix: self.ipv6_prefix }
     }
 
@@ -325,8 +329,8 @@ impl TrustedProxies {
         }
         let mut claims = self.claims(&parts.headers).filter(|_| self.unix_socket);
         let first = claims.next().flatten().ok_or(ClientIpRejection)?;
-        let addr = if self.trusts(first) { self.behind(first, claims) } else { first };
-        Ok(self.client(addr))
+        let addr = if self.trusts(first) { self.client_behind(first, claims) } else { first };
+        Ok(self.with_prefix(addr))
     }
 
     fn trusts(&self, addr: IpAddr) -> bool {

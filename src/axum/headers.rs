@@ -153,15 +153,15 @@ impl Partition<'_> {
             }
             list.extend_from_slice(member.as_bytes());
             // Filled from the right, since the digits of a number are computed from the last to the first.
-            let mut figures = [0; 48];
-            let mut start = figures.len();
+            let mut digits = [0; 48];
+            let mut start = digits.len();
             if let Some(seconds) = field.more_after {
-                start = write_before(start, seconds, &mut figures);
-                figures[start - 3..start].copy_from_slice(b";t=");
+                start = write_before(start, seconds, &mut digits);
+                digits[start - 3..start].copy_from_slice(b";t=");
                 start -= 3;
             }
-            start = write_before(start, field.remaining.into(), &mut figures);
-            list.extend_from_slice(&figures[start..]);
+            start = write_before(start, field.remaining.into(), &mut digits);
+            list.extend_from_slice(&digits[start..]);
             if let Some(key) = self.key {
                 list.extend_from_slice(b";pk=");
                 list.extend_from_slice(key.as_bytes());
@@ -177,7 +177,7 @@ impl<'a> Field<'a> {
         Self { limit, remaining: left.units, more_after }
     }
 
-    /// Values for the limit that denied a call: no units are left for such a call.
+    /// Values for the limit that denied a call: such a call has no units left.
     pub(super) fn denied(retry_after: &RetryAfter<'a>) -> Self {
         Self { limit: retry_after.limit, remaining: 0, more_after: retry_after.seconds() }
     }

@@ -56,7 +56,9 @@ impl LayerPermit {
             #[cfg(feature = "redis")]
             (Self::Redis(permit), Some(runtime)) => drop(runtime.spawn(permit.settle(actual))),
             #[cfg(feature = "redis")]
-            (Self::Redis(_), None) => tracing::error!("no runtime to settle on"),
+            (Self::Redis(_), None) => tracing::error!(
+                "failed to settle a permit on Redis: the request ran outside of a Tokio runtime"
+            ),
         }
     }
 }
@@ -66,7 +68,7 @@ pub(super) struct Decision {
     pub(super) permit: Result<LayerPermit, Limited>,
     /// Remaining quota, by limit; empty if it is unknown.
     pub(super) remaining: PerLimit<Remaining>,
-    /// How long the request had to wait; `None` if it did not.
+    /// Time that the request had to wait; `None` if it did not.
     pub(super) waited: Option<Duration>,
 }
 

@@ -24,16 +24,16 @@ pub(crate) struct Buckets {
 /// Counters of the buckets; a few small ones are stored inline.
 #[derive(Clone, Debug)]
 enum Counts {
-    Few([u16; FEW]),
+    Few([u16; INLINE]),
     Many(Box<[u32]>),
 }
 
 /// Number of inline counters: with the enum's tag, they fill three words.
-const FEW: usize = 11;
+const INLINE: usize = 11;
 
 impl Buckets {
     /// Advances to the bucket that contains `now`, and clears the buckets that have left the window.
-    fn roll(&mut self, params: &LimitParams, now: &impl Now, start: Tick) {
+    fn advance(&mut self, params: &LimitParams, now: &impl Now, start: Tick) {
         // The coarse clock is late: this many buckets have passed, or more.
         let mut passed = now.at_least().nanoseconds_since(start) / self.step;
         if now.has_reached(start.later((passed + 1) * self.step)) {
@@ -42,16 +42,16 @@ impl Buckets {
         let start = start.later(passed * self.step);
         for _ in 0..passed.min(u64::from(self.len)) {
             self.newest = if self.newest + 1 < self.len { self.newest + 1 } else { 0 };
-            self.empty(self.newest);
+            self.clear(self.newest);
         }
         self.start = Some(start);
         // At the last tick of the newest bucket, even the last charge of the oldest is `per` old, so it leaves too.
-        if now.has_reached(self.leaves(params, start, self.len - 1)) {
-            self.empty(self.at_age(self.len - 1));
+        if now.has_reached(self.leaves_at(params, start, self.len - 1)) {
+            self.clear(self.at_age(self.len - 1));
         }
     }
 
-    fn empty(&mut self, bucket: u16) {
+    fn clear(&mut self, bucket: u16) {
         self.take(bucket, self.counts.get(bucket));
     }
 
@@ -84,7 +84,7 @@ impl Buckets {
         self.counts.add(0, self.used);
         self.newest = 0;
         self.step = params.step;
-        self.start = Some(self.ending_with(now.tick()));
+        self.start = Some(self.bucket_ending_at(now.tick()));
     }
 
     #[inline]
@@ -96,13 +96,13 @@ impl Buckets {
 
     /// Returns the start of a bucket whose last tick is `now`. A charge at `now` is then free again after `per`, not
     /// one bucket later.
-    fn ending_with(&self, now: Tick) -> Tick {
+    fn bucket_ending_at(&self, now: Tick) -> Tick {
         now.earlier(self.step - 1)
     }
 
     /// Returns when the bucket that is `age` older than the newest leaves: `per` after its last tick.
     #[inline]
-    fn leaves(&self, params: &LimitParams, start: Tick, age: u16) -> Tick {
+    fn leaves_at(&self, params: &LimitParams, start: Tick, age: u16) -> Tick {
         let last = start.later(self.step - 1).earlier(u64::from(age) * self.step);
         last.later(u64::from(params.buckets) * params.step)
     }
@@ -114,14 +114,14 @@ impl Buckets {
 
     /// Returns when the bucket leaves that makes the cost exceed the quota, counted from the newest.
     #[inline(never)]
-    fn wait(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        let idle_evictor = u64::from(params.quota - cost);
-        let mut kept = 0;
+    fn ready_late(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
+        let headroom = u64::from(params.quota - cost);
+        let mut sum = 0;
         let age = (0..self.len).find(|age| {
-            kept += u64::from(self.counts.get(self.at_age(*age)));
-            kept > idle_evictor
+            sum += u64::from(self.counts.get(self.at_age(*age)));
+            sum > headroom
         })?;
-        let leaves = self.leaves(params, self.start?, age);
+        let leaves = self.leaves_at(params, self.start?, age);
         (!now.has_reached(leaves)).then_some(leaves)
     }
 
@@ -130,7 +130,7 @@ impl Buckets {
         let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
         (0..self.len).rev().filter_map(move |age| {
             let units = self.counts.get(self.at_age(age));
-            (units > 0).then(|| (self.leaves(params, start, age), units))
+            (units > 0).then(|| (self.leaves_at(params, start, age), units))
         })
     }
 }
@@ -140,7 +140,7 @@ impl Algorithm for Buckets {
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         // If it fits with all charges counted, the time makes no difference, and the clock is not read.
         let holds = u64::from(self.used) + u64::from(cost) <= u64::from(params.quota);
-        if holds { None } else { self.wait(params, now, cost) }
+        if holds { None } else { self.ready_late(params, now, cost) }
     }
 
     #[inline]
@@ -150,10 +150,10 @@ impl Algorithm for Buckets {
         }
         let mut start = self.start.unwrap_or_else(|| now.tick());
         if now.has_reached(start.later(self.step - 1)) {
-            self.roll(params, now, start);
+            self.advance(params, now, start);
         }
         if self.used == 0 {
-            self.start = Some(self.ending_with(now.tick()));
+            self.start = Some(self.bucket_ending_at(now.tick()));
         }
         start = self.start.unwrap_or(start);
         let used = self.used.saturating_add(cost);
@@ -183,14 +183,14 @@ impl Algorithm for Buckets {
     #[inline]
     fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
         // The time of the newest bucket, even if it is empty: a little late, but without a search.
-        self.start.map(|start| self.leaves(params, start, 0))
+        self.start.map(|start| self.leaves_at(params, start, 0))
     }
 }
 
 impl Counts {
     fn new(len: u16, most: u32) -> Self {
         match usize::from(len) {
-            len if len <= FEW && most <= u32::from(u16::MAX) => Counts::Few([0; FEW]),
+            len if len <= INLINE && most <= u32::from(u16::MAX) => Counts::Few([0; INLINE]),
             len => Counts::Many(vec![0; len].into()),
         }
     }
@@ -237,6 +237,6 @@ impl Counts {
 
 impl Default for Counts {
     fn default() -> Self {
-        Counts::Few([0; FEW])
+        Counts::Few([0; INLINE])
     }
 }

@@ -229,7 +229,7 @@ where
             TopDenied::new(self.show_keys),
         );
         #[cfg(feature = "metrics")]
-        super::metrics::follow(&limiter);
+        super::metrics::register_limiter(&limiter);
         limiter
     }
 }

@@ -38,7 +38,7 @@ where
             return;
         }
         let more = actual - permit.cost;
-        match &permit.limit_set {
+        match &permit.params {
             Some(params) => self.add_debt(permit, params, more),
             None => self.with_limits(None, |_, params| self.add_debt(permit, params, more)),
         }

@@ -35,6 +35,6 @@ impl DenialLog {
     pub(super) fn write(&self, limiter: &str, denied: u64, limit: &Limit) {
         // A slow caller may find a later total, so the difference saturates.
         let denials = denied - self.logged.swap(denied, Relaxed).min(denied);
-        tracing::info!(limiter, denials, %limit, "calls are denied");
+        tracing::info!(limiter, denials, %limit, "rate limiter denied calls");
     }
 }

@@ -12,10 +12,10 @@ use crate::engine::{
 };
 
 /// Maximum number of entries that a new key at the bound examines for an idle one.
-const LOOK_FOR_ROOM: usize = 512;
+const MAX_EXAMINED: usize = 512;
 
 /// Pause after an unsuccessful search, in nanoseconds.
-const PAUSE: u64 = 1_000_000;
+const SEARCH_PAUSE: u64 = 1_000_000;
 
 /// Search for idle keys. A flood of new keys cannot make it costly: unsuccessful searches are followed by a pause, and
 /// only shards are locked that may contain an idle key.
@@ -29,7 +29,7 @@ impl IdleEvictor {
     /// Removes some keys that are idle and not yet swept; returns `true` if there were any. It locks shards, so the
     /// caller must not hold a shard's lock.
     #[cold]
-    pub(super) fn make<K, A, S>(
+    pub(super) fn evict_idle<K, A, S>(
         &self,
         shared: &SharedState<K, KeyState<A>, S>,
         place: Location,
@@ -45,20 +45,20 @@ impl IdleEvictor {
         }
         let store = &shared.store;
         let mut idle = Vec::new();
-        let mut looked_at = 0;
+        let mut examined = 0;
         // Starting at the key's own shard: concurrent searches then start at different locks.
         for shard in 0..store.shard_count() {
             let shard = (place.shard() + shard) % store.shard_count();
             if store.has_nothing_due(shard, now) {
                 continue;
             }
-            let mut pass = Store::<K, KeyState<A>, S>::begin_shard_pass(shard);
-            while !pass.is_done() && looked_at < LOOK_FOR_ROOM {
+            let mut shard_pass = Store::<K, KeyState<A>, S>::begin_shard_pass(shard);
+            while !shard_pass.is_done() && examined < MAX_EXAMINED {
                 let all = |buckets| buckets;
                 let (clock, wait) = (&shared.clock, LockWait::Wait);
                 let window =
-                    store.sweep_windows(&mut pass, all, clock, usize::MAX, wait, &mut idle);
-                looked_at += window.map_or(0, |window| window.looked_at.max(1));
+                    store.sweep_windows(&mut shard_pass, all, clock, usize::MAX, wait, &mut idle);
+                examined += window.map_or(0, |window| window.looked_at.max(1));
                 if !idle.is_empty() {
                     // Dropped after the lock is released, since the drop of a key is user code.
                     drop_all(idle);
@@ -66,7 +66,7 @@ impl IdleEvictor {
                 }
             }
         }
-        self.not_before.store(now.later(PAUSE).nanoseconds(), Relaxed);
+        self.not_before.store(now.later(SEARCH_PAUSE).nanoseconds(), Relaxed);
         false
     }
 }

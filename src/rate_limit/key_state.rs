@@ -47,7 +47,7 @@ impl Exceeded {
         Self(bit | u64::from(limit as u32))
     }
 
-    fn and(self, other: Self) -> Self {
+    fn union(self, other: Self) -> Self {
         Self(self.0 | other.0 >> 32 << 32)
     }
 
@@ -101,9 +101,9 @@ impl<A: Algorithm> KeyState<A> {
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Admitted, Denied> {
-        self.make_place(params.len());
+        self.grow_to(params.len());
         // All limits are asked before one is charged, so a denied check charges none.
-        self.idle_evictor(params, now, cost)?;
+        self.ensure_fits(params, now, cost)?;
         let mut least = u32::MAX;
         let charges = self.each.iter_mut().zip(params).map(|(state, params)| {
             let (charge, remaining) = state.charge(params, now, cost);
@@ -114,7 +114,7 @@ impl<A: Algorithm> KeyState<A> {
     }
 
     /// Returns an error if `cost` more units do not pass all limits.
-    pub(super) fn idle_evictor(
+    pub(super) fn ensure_fits(
         &self,
         params: &[LimitParams],
         now: &LazyNow<'_>,
@@ -141,7 +141,7 @@ impl<A: Algorithm> KeyState<A> {
 
     /// Charges all limits, even above their quotas.
     pub(super) fn charge_anyway(&mut self, params: &[LimitParams], now: &LazyNow<'_>, cost: u32) {
-        self.make_place(params.len());
+        self.grow_to(params.len());
         for (state, params) in self.each.iter_mut().zip(params) {
             state.charge(params, now, cost);
         }
@@ -149,7 +149,7 @@ impl<A: Algorithm> KeyState<A> {
 
     /// Adds the usage of another state of the same key, as if it were charged now.
     pub(super) fn absorb(&mut self, other: &Self, params: &[LimitParams], now: &LazyNow<'_>) {
-        self.make_place(params.len());
+        self.grow_to(params.len());
         for ((state, other), params) in self.each.iter_mut().zip(&*other.each).zip(params) {
             let used = other.used(params, now);
             if used > 0 {
@@ -200,7 +200,7 @@ impl<A: Algorithm> KeyState<A> {
 
     /// Adds states if a plan has more limits than earlier ones. States of further limits stay.
     #[inline]
-    fn make_place(&mut self, limits: usize) {
+    fn grow_to(&mut self, limits: usize) {
         if self.each.len() < limits {
             let missing = limits - self.each.len();
             let old = self.each.iter().cloned();
@@ -220,7 +220,7 @@ impl Denied {
     pub(super) fn longer(self, other: Self) -> Self {
         let (longer, shorter) =
             if other.ready > self.ready { (other, self) } else { (self, other) };
-        Self { limits: longer.limits.and(shorter.limits), ..longer }
+        Self { limits: longer.limits.union(shorter.limits), ..longer }
     }
 }
 

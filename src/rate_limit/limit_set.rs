@@ -77,7 +77,7 @@ impl CurrentLimits {
     }
 
     /// Wakes the waiters for a change.
-    pub(super) fn tell(&self) {
+    pub(super) fn notify_change(&self) {
         // The version first: a waiter registers and then reads it. `SeqCst` here and in `version` orders the two pairs,
         // so a waiter that reads the old version is registered before `notify_waiters` runs.
         self.version.fetch_add(1, SeqCst);

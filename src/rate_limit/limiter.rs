@@ -42,7 +42,7 @@ use crate::engine::{
 pub(crate) struct Limiter<K, A, S> {
     pub(super) shared: Arc<SharedState<K, KeyState<A>, S>>,
     pub(super) window: Window,
-    pub(super) limit_set: CurrentLimits,
+    pub(super) current_limits: CurrentLimits,
     pub(super) untracked: UntrackedKeys<A>,
     idle_evictor: IdleEvictor,
     pub(super) waiting: Waiting<K, S>,
@@ -84,7 +84,7 @@ where
             window,
             untracked: UntrackedKeys::new(limits.len(), max_keys),
             idle_evictor: IdleEvictor::default(),
-            limit_set: CurrentLimits::new(LimitSet::new(limits.into(), window)),
+            current_limits: CurrentLimits::new(LimitSet::new(limits.into(), window)),
             waiting: Waiting::new(hasher),
             counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
@@ -113,7 +113,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         ready!(coop::poll_proceed(cx));
-        let Some(limit_set) = self.limit_set.unchanged() else {
+        let Some(limit_set) = self.current_limits.unchanged() else {
             return Poll::Ready(self.decide(key, None, cost));
         };
         // Hashed once: the location also selects the counters.
@@ -122,8 +122,8 @@ where
             return Poll::Ready(self.decide_by_cost(place, &limit_set.limits, cost));
         }
         let now = self.shared.clock.lazy_now();
-        let check = Check { place, params: &limit_set.params, cost, now, waits: false };
-        Poll::Ready(self.check_by(check, key, &limit_set.limits, &mut |_, _| {}))
+        let check = Check { place, params: &limit_set.params, cost, now, is_waiter: false };
+        Poll::Ready(self.run_check(check, key, &limit_set.limits, &mut |_, _| {}))
     }
 
     /// Charges `cost` to `key` by the given limits, or by the limiter's own if there are none; or returns the denial.
@@ -136,7 +136,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.decide_by(key, limits, cost, false, &mut |_, _| {})
+        self.decide_and_inspect(key, limits, cost, false, &mut |_, _| {})
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
@@ -145,8 +145,8 @@ where
     {
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         // The state's number is not used again, so a permit that is refunded later changes nothing.
-        let forgot = store.remove(key, clock, Cause::Removed).is_some();
-        self.untracked.take(store.place(key).hash(), &clock.lazy_now()).is_some() || forgot
+        let had_entry = store.remove(key, clock, Cause::Removed).is_some();
+        self.untracked.take(store.place(key).hash(), &clock.lazy_now()).is_some() || had_entry
     }
 
     /// Reports a denial to the dashboard and, at most once per second, to the log. Called without a lock: a tracing
@@ -166,12 +166,12 @@ where
     }
 
     #[inline(never)]
-    pub(super) fn decide_by<Q>(
+    pub(super) fn decide_and_inspect<Q>(
         &self,
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        waits: bool,
+        is_waiter: bool,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
@@ -182,11 +182,11 @@ where
             if cost == 0 || cost > least_quota(limits) {
                 return self.decide_by_cost(place, limits, cost);
             }
-            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), waits };
-            self.check_by(check, key, limits, inspect)
+            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), is_waiter };
+            self.run_check(check, key, limits, inspect)
         });
         decided.map(|permit| Permit {
-            limit_set: limits.map(|limits| Box::new(params_of(limits, self.window))),
+            params: limits.map(|limits| Box::new(params_of(limits, self.window))),
             ..permit
         })
     }
@@ -195,17 +195,19 @@ where
     pub(super) fn with_limits<R>(
         &self,
         limits: Option<&[Limit]>,
-        what: impl FnOnce(&[Limit], &[LimitParams]) -> R,
+        f: impl FnOnce(&[Limit], &[LimitParams]) -> R,
     ) -> R {
         if let Some(limits) = limits {
-            return what(limits, &params_of(limits, self.window));
+            return f(limits, &params_of(limits, self.window));
         }
-        match self.limit_set.unchanged() {
-            Some(limit_set) => what(&limit_set.limits, &limit_set.params),
+        match self.current_limits.unchanged() {
+            Some(limit_set) => f(&limit_set.limits, &limit_set.params),
             None => {
-                let limit_set =
-                    self.limit_set.changed().expect("it is the first one, or has changed");
-                what(&limit_set.limits, &limit_set.params)
+                let limit_set = self
+                    .current_limits
+                    .changed()
+                    .expect("limits that are not the first ones were set");
+                f(&limit_set.limits, &limit_set.params)
             }
         }
     }
@@ -213,7 +215,7 @@ where
     /// Decides a check whose cost is neither 0 nor above a quota. Calls `inspect` with the key's usage after the
     /// decision, under the shard's lock.
     #[inline(always)]
-    fn check_by<Q>(
+    fn run_check<Q>(
         &self,
         check: Check<'_>,
         key: &Q,
@@ -235,12 +237,12 @@ where
                 // `None` for 0, the state that keys beyond the bound share.
                 state: NonZeroU64::new(state),
                 charges: admitted.charges,
-                limit_set: None,
+                params: None,
                 remaining: admitted.remaining as u32,
                 cost: check.cost,
             }),
             Err(denied) => {
-                if !check.waits {
+                if !check.is_waiter {
                     let limit = &limits[denied.longest()];
                     self.report_denial(check.place, key, check.now.at_least(), limit);
                 }
@@ -284,7 +286,7 @@ where
         if store.is_full() {
             // Releases the shard's lock: the search takes the locks of several shards, one after the other.
             drop(vacant);
-            if !self.idle_evictor.make(&self.shared, *place, now) {
+            if !self.idle_evictor.evict_idle(&self.shared, *place, now) {
                 return self.untracked.charge(check, inspect);
             }
             // Another call may have inserted the key while the shard was unlocked.
@@ -294,7 +296,7 @@ where
                 Err(vacant) => vacant,
             };
         }
-        if self.untracked.are_crowded(now) {
+        if self.untracked.is_crowded(now) {
             drop(vacant);
             return self.untracked.charge(check, inspect);
         }
@@ -349,7 +351,7 @@ where
                 hash: place.hash(),
                 state: None,
                 charges: PerLimit::Many([].into()),
-                limit_set: None,
+                params: None,
                 remaining: u32::MAX,
                 cost,
             }),
@@ -360,14 +362,15 @@ where
     pub(super) fn limited_from(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
         let ready = Some(self.shared.clock.lazy_instant(denied.ready));
         // Rarely several. Computed before `Limited` is built; otherwise the compiler builds it in memory and copies it.
-        let several = if denied.limits.are_several() { named(denied.limits, limits) } else { None };
+        let several =
+            if denied.limits.are_several() { exceeded_limits(denied.limits, limits) } else { None };
         Limited::new(limits[denied.longest()].clone(), cost, ready, several)
     }
 }
 
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn limits(&self) -> Arc<[Limit]> {
-        self.limit_set.limits()
+        self.current_limits.limits()
     }
 }
 
@@ -382,7 +385,7 @@ impl<K, A, S> fmt::Debug for Limiter<K, A, S> {
 }
 
 #[cold]
-fn named(exceeded: Exceeded, limits: &[Limit]) -> Option<Box<Several>> {
+fn exceeded_limits(exceeded: Exceeded, limits: &[Limit]) -> Option<Box<Several>> {
     let exceeded = limits.iter().enumerate().filter(|(limit, _)| exceeded.contains(*limit));
     Several::of(exceeded.map(|(_, limit)| limit))
 }

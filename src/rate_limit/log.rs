@@ -20,7 +20,7 @@ pub(crate) struct Log {
 }
 
 /// Capacity below which memory is not given back.
-const SMALL: usize = 32;
+const SMALL_CAPACITY: usize = 32;
 
 /// Calls of one time. Packed, since a quarter of it would be padding.
 #[derive(Clone, Copy, Debug)]
@@ -46,19 +46,19 @@ impl Default for Log {
 
 impl Log {
     #[inline]
-    fn gone(&self) -> usize {
+    fn expired_len(&self) -> usize {
         self.start.get() as usize - 1
     }
 
     #[inline]
-    fn present(&self) -> &[Calls] {
-        &self.calls[self.gone()..]
+    fn in_window(&self) -> &[Calls] {
+        &self.calls[self.expired_len()..]
     }
 
     #[inline]
-    fn forget(&mut self, params: &LimitParams, now: &impl Now) {
+    fn drop_expired(&mut self, params: &LimitParams, now: &impl Now) {
         let is_sum = self.used < u32::MAX;
-        while let Some(first) = self.present().first()
+        while let Some(first) = self.in_window().first()
             && now.has_reached(first.at().later(params.per))
         {
             self.used = self.used.wrapping_sub(first.cost);
@@ -71,12 +71,12 @@ impl Log {
 
     #[inline]
     fn push(&mut self, calls: Calls) {
-        let (gone, len) = (self.gone(), self.calls.len());
+        let (expired, len) = (self.expired_len(), self.calls.len());
         // At a full buffer, compacts only if at least half of the items have left the window, so that each is moved at
         // most once between two growths. Compacts early if nearly all have left: otherwise a burst would keep its
         // memory forever.
-        let has_no_room = len == self.calls.capacity() && 2 * gone >= len;
-        if has_no_room || gone > SMALL && gone / 4 > len - gone {
+        let is_buffer_full = len == self.calls.capacity() && 2 * expired >= len;
+        if is_buffer_full || expired > SMALL_CAPACITY && expired / 4 > len - expired {
             self.compact();
         }
         self.calls.push(calls);
@@ -84,14 +84,14 @@ impl Log {
 
     #[cold]
     fn compact(&mut self) {
-        let stay = self.present().len();
-        let enough = SMALL.max(2 * stay);
+        let remaining = self.in_window().len();
+        let enough = SMALL_CAPACITY.max(2 * remaining);
         if self.calls.capacity() / 4 > enough {
             let mut calls = SmallVec::with_capacity(enough);
-            calls.extend_from_slice(self.present());
+            calls.extend_from_slice(self.in_window());
             self.calls = calls;
         } else {
-            self.calls.drain(..self.gone());
+            self.calls.drain(..self.expired_len());
         }
         self.start = NonZeroU32::MIN;
     }
@@ -104,7 +104,7 @@ impl Log {
 
     #[cold]
     fn sum(&self) -> u64 {
-        self.present().iter().map(|calls| u64::from(calls.cost)).sum()
+        self.in_window().iter().map(|calls| u64::from(calls.cost)).sum()
     }
 
     #[cold]
@@ -114,7 +114,7 @@ impl Log {
 
     #[inline]
     fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
-        self.present().iter().map(|calls| (calls.at().later(params.per), calls.cost))
+        self.in_window().iter().map(|calls| (calls.at().later(params.per), calls.cost))
     }
 }
 
@@ -127,10 +127,10 @@ impl Algorithm for Log {
     #[inline]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
         let mut at = now.tick();
-        self.forget(params, now);
+        self.drop_expired(params, now);
         self.used = self.used.saturating_add(cost);
-        let gone = self.gone();
-        match self.calls[gone..].last_mut() {
+        let expired = self.expired_len();
+        match self.calls[expired..].last_mut() {
             // Not after the last item: times stay in order even if a clock went back.
             Some(last) if last.at() >= at => {
                 // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
@@ -143,16 +143,16 @@ impl Algorithm for Log {
     }
 
     fn refund(&mut self, charge: Charge, _: &impl Now) {
-        let gone = self.gone();
-        let present = &mut self.calls[gone..];
-        let Ok(index) = present.binary_search_by_key(&charge.mark, Calls::at) else {
+        let expired = self.expired_len();
+        let in_window = &mut self.calls[expired..];
+        let Ok(index) = in_window.binary_search_by_key(&charge.mark, Calls::at) else {
             return;
         };
-        let back = present[index].cost.min(charge.amount as u32);
-        present[index].cost -= back;
-        let is_left = present[index].cost > 0;
+        let back = in_window[index].cost.min(charge.amount as u32);
+        in_window[index].cost -= back;
+        let is_left = in_window[index].cost > 0;
         if !is_left {
-            self.calls.remove(gone + index);
+            self.calls.remove(expired + index);
         }
         match self.used {
             u32::MAX => self.recount(),
@@ -166,6 +166,6 @@ impl Algorithm for Log {
 
     #[inline]
     fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
-        self.present().last().map(|last| last.at().later(params.per))
+        self.in_window().last().map(|last| last.at().later(params.per))
     }
 }

@@ -42,7 +42,7 @@ where
         self.with_limits(limits, |limits, params| {
             let now = self.shared.clock.lazy_now();
             let (denied, remaining) = self.inspect(key, params, &now, |state| {
-                (state.idle_evictor(params, &now, 1).err(), state.remaining(params, &now))
+                (state.ensure_fits(params, &now, 1).err(), state.remaining(params, &now))
             });
             let standing = |(remaining, limit): (&Remaining, &Limit)| Standing {
                 limit: limit.clone(),

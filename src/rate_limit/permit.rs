@@ -19,7 +19,7 @@ pub struct Permit {
     /// Charge of each limit; empty if the call cost nothing.
     pub(super) charges: PerLimit<Charge>,
     /// The limits of the check, if it had others than the limiter's own.
-    pub(super) limit_set: Option<Box<PerLimit<LimitParams>>>,
+    pub(super) params: Option<Box<PerLimit<LimitParams>>>,
     pub(super) remaining: u32,
     pub(super) cost: u32,
 }

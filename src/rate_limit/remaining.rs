@@ -93,7 +93,8 @@ where
         cost: u32,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
         let mut remaining = None;
-        let decided = self.decide_by(key, limits, cost, false, &mut observer(&mut remaining));
+        let decided =
+            self.decide_and_inspect(key, limits, cost, false, &mut observer(&mut remaining));
         // If the cost alone decided, nothing was inspected.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }
@@ -126,7 +127,7 @@ where
 
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
-        self.limit_set.changed().map(|limit_set| limit_set.limits.clone())
+        self.current_limits.changed().map(|limit_set| limit_set.limits.clone())
     }
 
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {

@@ -22,7 +22,7 @@ where
 {
     pub(super) fn set_limits(&self, limits: Vec<Limit>) {
         let limit_set = Arc::new(LimitSet::new(limits.into(), self.window));
-        let old = self.limit_set.replace(limit_set.clone());
+        let old = self.current_limits.replace(limit_set.clone());
         let differs =
             |(old, new): (&LimitParams, &LimitParams)| old.per != new.per || old.step != new.step;
         // Otherwise existing usage counts in the same way, and for as long, as before.
@@ -32,7 +32,7 @@ where
             self.untracked.adapt(&old, &limit_set.params, &self.shared.clock.lazy_now());
         }
         // After the conversion, so that woken waiters find the usage by the new limits.
-        self.limit_set.tell();
+        self.current_limits.notify_change();
     }
 
     /// Converts the usage of the keys of one shard, and moves their deadlines.

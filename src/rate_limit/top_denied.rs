@@ -22,10 +22,10 @@ use crate::engine::{
 const PARTS: usize = 8;
 
 /// Number of counters per part.
-const COUNTED: usize = 16;
+const COUNTERS: usize = 16;
 
 /// Number of keys that are reported.
-const TOLD: usize = 8;
+const REPORTED: usize = 8;
 
 const MINUTE: u64 = 60_000_000_000;
 
@@ -65,21 +65,21 @@ impl<K> TopDenied<K> {
         let part = &self.parts[(hash >> 7) as usize % PARTS];
         let minute = now.nanoseconds() / MINUTE;
         let mut locked = lock(part);
-        if locked.at(minute).bump(hash) {
+        if locked.advance_to(minute).bump(hash) {
             return;
         }
         let Some(show) = &self.show else {
-            locked.at(minute).put(hash, None);
+            locked.advance_to(minute).insert(hash, None);
             return;
         };
         drop(locked);
         // User code, which may panic; the denial is counted anyway.
         let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
         let mut locked = lock(part);
-        let locked = locked.at(minute);
+        let locked = locked.advance_to(minute);
         // A concurrent denial may have inserted the key while the part was unlocked.
         if !locked.bump(hash) {
-            locked.put(hash, text);
+            locked.insert(hash, text);
         }
     }
 
@@ -88,7 +88,7 @@ impl<K> TopDenied<K> {
         let mut all: HashMap<u64, (u64, Option<String>)> = HashMap::new();
         for part in &self.parts {
             let mut part = lock(part);
-            let part = part.at(now.nanoseconds() / MINUTE);
+            let part = part.advance_to(now.nanoseconds() / MINUTE);
             for counter in part.now.iter().chain(&part.before) {
                 let (denials, text) = all.entry(counter.hash).or_default();
                 *denials += counter.denials - counter.excess;
@@ -97,18 +97,18 @@ impl<K> TopDenied<K> {
         }
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_unstable_by_key(|(hash, (denials, _))| (u64::MAX - denials, *hash));
-        all.truncate(TOLD);
-        let told = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
-            name: text.map_or_else(|| KeyName::Hash(keyed(hash)), KeyName::Plain),
+        all.truncate(REPORTED);
+        let reported = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
+            name: text.map_or_else(|| KeyName::Hash(rehashed(hash)), KeyName::Plain),
             denials,
         });
-        told.collect()
+        reported.collect()
     }
 }
 
 impl Part {
     /// Advances to the given minute, unless it has passed.
-    fn at(&mut self, minute: u64) -> &mut Self {
+    fn advance_to(&mut self, minute: u64) -> &mut Self {
         if minute > self.minute {
             let before = mem::take(&mut self.now);
             self.before = if minute == self.minute + 1 { before } else { Vec::new() };
@@ -123,20 +123,20 @@ impl Part {
         known.map(|counter| counter.denials += 1).is_some()
     }
 
-    fn put(&mut self, hash: u64, text: Option<String>) {
-        if self.now.len() < COUNTED {
+    fn insert(&mut self, hash: u64, text: Option<String>) {
+        if self.now.len() < COUNTERS {
             self.now.push(Counter { hash, denials: 1, excess: 0, text });
             return;
         }
         let least = self.now.iter_mut().min_by_key(|counter| counter.denials);
-        let least = least.expect("it is full, and so not empty");
+        let least = least.expect("a full part has counters");
         let excess = least.denials;
         *least = Counter { hash, denials: excess + 1, excess, text };
     }
 }
 
 /// Hashes again with a secret key, so that neither the key nor the limiter's hash can be inferred.
-fn keyed(hash: u64) -> u64 {
+fn rehashed(hash: u64) -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEY.hash_one(hash)
 }
@@ -149,7 +149,7 @@ fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
 mod tests {
     use super::*;
 
-    const NOBODY: fn() -> u64 = || unreachable!("nobody asks for the key");
+    const UNUSED_KEY: fn() -> u64 = || unreachable!("the key is not needed without a formatter");
 
     fn at(minute: u64) -> Tick {
         Tick::from_nanoseconds(minute * MINUTE + 1)
@@ -167,26 +167,26 @@ mod tests {
             let key = if n % 25 == 0 { n / 25 % 4 } else { 1_000 + n };
             top_denied.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key);
         }
-        let told = top_denied.read(at(7));
-        let names: std::collections::BTreeSet<_> = told[..4]
+        let reported = top_denied.read(at(7));
+        let names: std::collections::BTreeSet<_> = reported[..4]
             .iter()
             .map(|key| &key.name)
             .cloned()
             .map(|name| match name {
                 KeyName::Plain(text) => text,
-                KeyName::Hash(_) => panic!("it may be told"),
+                KeyName::Hash(_) => panic!("the formatter names every key"),
             })
             .collect();
         assert_eq!(names, ["key 0", "key 1", "key 2", "key 3"].map(str::to_owned).into());
-        assert!(told.iter().all(|key| key.denials <= 1_000), "{told:?}");
+        assert!(reported.iter().all(|key| key.denials <= 1_000), "{reported:?}");
     }
 
     #[test]
     fn what_was_two_minutes_ago_is_forgotten() {
         let top_denied = TopDenied::<u64>::new(None);
-        top_denied.note(1, at(7), NOBODY);
-        top_denied.note(1, at(8), NOBODY);
-        top_denied.note(1, at(7), NOBODY);
+        top_denied.note(1, at(7), UNUSED_KEY);
+        top_denied.note(1, at(8), UNUSED_KEY);
+        top_denied.note(1, at(7), UNUSED_KEY);
         assert_eq!(counts(&top_denied, 8), [3]);
         assert_eq!(counts(&top_denied, 9), [2]);
         assert_eq!(counts(&top_denied, 10), [0; 0]);
@@ -197,10 +197,13 @@ mod tests {
         let top_denied = TopDenied::<u64>::new(Some(Arc::new(|_| panic!("no name"))));
         top_denied.note(1, at(0), || 1);
         top_denied.note(1, at(0), || 1);
-        let told = top_denied.read(at(0));
-        assert!(matches!(told[..], [DeniedKey { name: KeyName::Hash(_), denials: 2 }]), "{told:?}");
+        let reported = top_denied.read(at(0));
+        assert!(
+            matches!(reported[..], [DeniedKey { name: KeyName::Hash(_), denials: 2 }]),
+            "{reported:?}"
+        );
         let other = TopDenied::<u64>::new(None);
-        other.note(1, at(0), NOBODY);
-        assert_eq!(other.read(at(0))[0].name, told[0].name, "a key has one hash in a process");
+        other.note(1, at(0), UNUSED_KEY);
+        assert_eq!(other.read(at(0))[0].name, reported[0].name, "a key has one hash in a process");
     }
 }

@@ -27,7 +27,7 @@ where
 
     /// Returns the limiter's limits, each with its share of the denials in [`stats`](RateLimiter::stats).
     ///
-    /// If several limits denied a call, the one with the longest wait counts. Limits of other
+    /// If a call exceeded several limits, the one with the longest wait counts. Limits of other
     /// [plans](RateLimiter::check_with) count by their position, and all from the seventh on count as the seventh.
     /// O(shards).
     ///

@@ -34,14 +34,15 @@ where
     {
         coop::proceed().await;
         let mut has_waited = false;
-        let passes = self.wait_in_line(key, cost, limits, max_wait, inspect, &mut has_waited).await;
+        let passes =
+            self.wait_in_queue(key, cost, limits, max_wait, inspect, &mut has_waited).await;
         if passes.is_ok() && has_waited {
             self.waited.fetch_add(1, Relaxed);
         }
         (passes, has_waited)
     }
 
-    async fn wait_in_line<Q>(
+    async fn wait_in_queue<Q>(
         &self,
         key: &Q,
         cost: u32,
@@ -54,21 +55,22 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let clock = &self.shared.clock;
-        // A time that cannot be represented is no end.
+        // Without an end if the time cannot be represented.
         let end = max_wait.and_then(|wait| clock.instant_of(clock.now().after(wait)));
         let in_time =
             |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
-        let mut version = self.limit_set.version();
+        let mut version = self.current_limits.version();
         if self.needs_no_wait(limits, cost) {
-            return self.decide_by(key, limits, cost, false, inspect);
+            return self.decide_and_inspect(key, limits, cost, false, inspect);
         }
         // If no call waits, it checks immediately, and joins the queue only if it is denied.
-        let mut first_told = None;
-        if !self.waiting.has_line(key) {
-            match self.decide_by(key, limits, cost, true, inspect) {
-                Err(limited) if in_time(&limited).is_some() => first_told = Some(limited),
-                told => {
-                    return told.map_err(|limited| self.count_denied_waiter(key, limits, limited));
+        let mut first_denial = None;
+        if !self.waiting.has_queue(key) {
+            match self.decide_and_inspect(key, limits, cost, true, inspect) {
+                Err(limited) if in_time(&limited).is_some() => first_denial = Some(limited),
+                decided => {
+                    return decided
+                        .map_err(|limited| self.count_denied_waiter(key, limits, limited));
                 }
             }
         }
@@ -80,11 +82,11 @@ where
             }
         }
         loop {
-            let first_told = first_told.take();
+            let first_denial = first_denial.take();
             // Checked again after each change of the limits: a call that passes at any usage, or can never pass, does
             // not wait.
             if self.needs_no_wait(limits, cost) {
-                return self.decide_by(key, limits, cost, false, inspect);
+                return self.decide_and_inspect(key, limits, cost, false, inspect);
             }
             let now = clock.instant(clock.now());
             let wake_at = match waiter.turn(now) {
@@ -96,8 +98,8 @@ where
                 }
                 // Again after each sleep, since a check that did not wait may have taken the quota.
                 Ok(()) => {
-                    let ask = || self.decide_by(key, limits, cost, true, inspect);
-                    match first_told.map_or_else(ask, Err) {
+                    let ask = || self.decide_and_inspect(key, limits, cost, true, inspect);
+                    match first_denial.map_or_else(ask, Err) {
                         Ok(permit) => return Ok(permit),
                         Err(limited) => {
                             let Some(at) = in_time(&limited) else {
@@ -110,9 +112,9 @@ where
                     }
                 }
             };
-            let mut change = pin!(self.limit_set.change());
+            let mut change = pin!(self.current_limits.change());
             change.as_mut().enable();
-            let present = self.limit_set.version();
+            let present = self.current_limits.version();
             if present != version {
                 version = present;
                 continue;
@@ -120,7 +122,7 @@ where
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
             clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
             *has_waited = true;
-            version = self.limit_set.version();
+            version = self.current_limits.version();
         }
     }
 

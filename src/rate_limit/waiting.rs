@@ -30,15 +30,15 @@ use crate::engine::sync::{
 };
 
 /// Capacity of the map of queues below which memory is not given back.
-const SMALL: usize = 64;
+const SMALL_CAPACITY: usize = 64;
 
 /// Time that a head may miss its announced check before it is woken once more, and again before it loses its slot. Long
 /// enough for a task on a busy machine, and short enough for a head that is not polled for minutes.
-const PATIENCE: Duration = Duration::from_millis(500);
+const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Longest sleep of the waiters behind the head. The head may be dropped long before its announced check, and the next
 /// one may be a waiter that is not polled.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const MAX_SLEEP: Duration = Duration::from_secs(5);
 
 /// Settings of all waits of a limiter.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ struct WaitQueues<K, S> {
     by_key: HashMap<K, WaitQueue, S>,
     /// Number of the next waiter. One counter for all keys: a waiter without a slot may outlast its queue, and its
     /// number has to order it in the next queue of the key.
-    next: u64,
+    next_number: u64,
 }
 
 #[derive(Default)]
@@ -65,16 +65,16 @@ struct WaitQueue {
     slots: BTreeMap<u64, QueueSlot>,
     /// When the head checks the limits next. `None` if there is a new head and no waiter has looked since.
     asks_at: Option<Instant>,
-    /// Whether the head missed its check and was woken once more.
-    is_doubted: bool,
+    /// Set when the head missed its check and was woken once more.
+    was_rewoken: bool,
     /// Sum of the costs of all waiters that ever joined.
-    joined: u64,
-    departed: Arc<AtomicU64>,
+    joined_units: u64,
+    departed_units: Arc<AtomicU64>,
 }
 
 struct QueueSlot {
-    told: Arc<Notify>,
-    /// Cost of the waiter until it departs: then it is 0, and counted in `departed`.
+    notify: Arc<Notify>,
+    /// Cost of the waiter until it departs: then it is 0, and counted in `departed_units`.
     cost: u32,
 }
 
@@ -84,13 +84,13 @@ pub(crate) struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
     key: K,
     number: u64,
     /// Notified when the waiter may have become the head.
-    told: Arc<Notify>,
+    notify: Arc<Notify>,
     /// Number of waiters ahead when it joined.
-    behind: usize,
+    waiters_ahead: usize,
     /// Sum of the costs of all waiters that joined before it.
-    before: u64,
+    units_before: u64,
     /// Sum of the costs of all waiters of its queue that have been the head or have left.
-    departed: Arc<AtomicU64>,
+    departed_units: Arc<AtomicU64>,
 }
 
 impl WaitSettings {
@@ -112,7 +112,7 @@ impl Default for WaitSettings {
 
 impl<K, S> Waiting<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
-        Self(Mutex::new(WaitQueues { by_key: HashMap::with_hasher(hasher), next: 0 }))
+        Self(Mutex::new(WaitQueues { by_key: HashMap::with_hasher(hasher), next_number: 0 }))
     }
 
     #[cfg(test)]
@@ -127,7 +127,7 @@ impl<K, S> Waiting<K, S> {
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
     /// Returns `true` if there are waiters for `key`.
-    pub(crate) fn has_line<Q>(&self, key: &Q) -> bool
+    pub(crate) fn has_queue<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
@@ -139,28 +139,30 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
 
     /// Joins the wait queue of `key` at its end, for a call of `cost` units.
     pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
-        let told = Arc::new(Notify::new());
-        let (number, behind, before, departed) = self.in_line(&key, |wait_queue, next| {
-            let number = mem::replace(next, *next + 1);
-            let (behind, before) = (wait_queue.slots.len(), wait_queue.joined);
-            wait_queue.joined = wait_queue.joined.saturating_add(cost.into());
-            wait_queue.slots.insert(number, QueueSlot { told: told.clone(), cost });
-            (number, behind, before, wait_queue.departed.clone())
-        });
-        Waiter { waiting: self, key, number, told, behind, before, departed }
+        let notify = Arc::new(Notify::new());
+        let (number, waiters_ahead, units_before, departed_units) =
+            self.with_queue(&key, |wait_queue, next| {
+                let number = mem::replace(next, *next + 1);
+                let (waiters_ahead, units_before) =
+                    (wait_queue.slots.len(), wait_queue.joined_units);
+                wait_queue.joined_units = wait_queue.joined_units.saturating_add(cost.into());
+                wait_queue.slots.insert(number, QueueSlot { notify: notify.clone(), cost });
+                (number, waiters_ahead, units_before, wait_queue.departed_units.clone())
+            });
+        Waiter { waiting: self, key, number, notify, waiters_ahead, units_before, departed_units }
     }
 
     /// Changes the wait queue of `key`, creating it if there is none. `change` must leave a slot in it.
-    fn in_line<R>(&self, key: &K, change: impl FnOnce(&mut WaitQueue, &mut u64) -> R) -> R {
+    fn with_queue<R>(&self, key: &K, change: impl FnOnce(&mut WaitQueue, &mut u64) -> R) -> R {
         // Cloned before the lock is taken; dropped after it is released if it is not needed. Both are user code.
         let copy = key.clone();
         let mut wait_queues = self.lock();
-        let WaitQueues { by_key, next } = &mut *wait_queues;
+        let WaitQueues { by_key, next_number } = &mut *wait_queues;
         match by_key.get_mut(key) {
-            Some(wait_queue) => change(wait_queue, next),
+            Some(wait_queue) => change(wait_queue, next_number),
             None => {
                 let mut wait_queue = WaitQueue::default();
-                let changed = change(&mut wait_queue, next);
+                let changed = change(&mut wait_queue, next_number);
                 by_key.insert(copy, wait_queue);
                 changed
             }
@@ -171,25 +173,26 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
     /// Returns the number of waiters that were ahead when it joined.
     pub(crate) fn behind(&self) -> usize {
-        self.behind
+        self.waiters_ahead
     }
 
     /// Returns a lower bound on the units that earlier waiters wait for, without those that have been the head. A head
     /// may be charged already, so call this under the lock under which the usage is read, and after it.
     pub(crate) fn ahead(&self) -> u64 {
-        self.before.saturating_sub(self.departed.load(Relaxed))
+        self.units_before.saturating_sub(self.departed_units.load(Relaxed))
     }
 
     /// Returns `Ok` if the waiter is the head and may check the limits, else the time to look again.
     pub(crate) fn turn(&self, now: Instant) -> Result<(), Instant> {
-        let look = |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.told, now);
+        let take_turn =
+            |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.notify, now);
         let mut wait_queues = self.waiting.lock();
         let (turn, woken) = match wait_queues.by_key.get_mut(&self.key) {
-            Some(wait_queue) => look(wait_queue),
+            Some(wait_queue) => take_turn(wait_queue),
             // The waiter had lost its slot, and all others have left since.
             None => {
                 drop(wait_queues);
-                self.waiting.in_line(&self.key, |wait_queue, _| look(wait_queue))
+                self.waiting.with_queue(&self.key, |wait_queue, _| take_turn(wait_queue))
             }
         };
         if let Some(head) = woken {
@@ -210,8 +213,8 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
     /// Waits until the waiter is notified, or until `change` completes. After a change the head may check immediately,
     /// whatever it announced.
     pub(crate) async fn told_or(&self, mut change: Pin<&mut impl Future>) {
-        let mut told = pin!(self.told.notified());
-        let has_changed = poll_fn(|cx| match told.as_mut().poll(cx) {
+        let mut notified = pin!(self.notify.notified());
+        let has_changed = poll_fn(|cx| match notified.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(false),
             Poll::Pending => change.as_mut().poll(cx).map(|_| true),
         });
@@ -232,61 +235,61 @@ impl WaitQueue {
     fn turn(
         &mut self,
         number: u64,
-        told: &Arc<Notify>,
+        notify: &Arc<Notify>,
         now: Instant,
     ) -> (Result<(), Instant>, Option<Arc<Notify>>) {
-        // A waiter that lost its slot gets it back. Its cost was counted as departed.
-        self.slots.entry(number).or_insert_with(|| QueueSlot { told: told.clone(), cost: 0 });
+        // A waiter that lost its slot gets it back. Its cost was counted as departed_units.
+        self.slots.entry(number).or_insert_with(|| QueueSlot { notify: notify.clone(), cost: 0 });
         if self.is_head(number) {
-            self.lead();
+            self.mark_polled();
             return (Ok(()), None);
         }
         let asks_at = *self.asks_at.get_or_insert(now);
         // Overflows only if the head never checks again; then `asks_at` is never reached either.
-        let silent_at = asks_at.checked_add(PATIENCE).unwrap_or(asks_at);
+        let silent_at = asks_at.checked_add(SILENCE_LIMIT).unwrap_or(asks_at);
         if now < silent_at {
-            return (Err(silent_at.min(now + LOOK_EVERY)), None);
+            return (Err(silent_at.min(now + MAX_SLEEP)), None);
         }
         // The time starts again: if the clock jumped, the head has not had a chance to be polled either.
         self.asks_at = Some(now);
-        if !self.is_doubted {
-            self.is_doubted = true;
+        if !self.was_rewoken {
+            self.was_rewoken = true;
         } else {
             let (_, silent) = self.slots.pop_first().expect("the head is another's");
-            self.depart(silent.cost);
-            self.is_doubted = false;
+            self.count_departed(silent.cost);
+            self.was_rewoken = false;
             if self.is_head(number) {
-                self.lead();
+                self.mark_polled();
                 return (Ok(()), None);
             }
         }
-        (Err(now + PATIENCE), self.head().map(|head| head.told.clone()))
+        (Err(now + SILENCE_LIMIT), self.head().map(|head| head.notify.clone()))
     }
 
     /// Records that the head was polled and checks the limits.
-    fn lead(&mut self) {
-        (self.asks_at, self.is_doubted) = (None, false);
+    fn mark_polled(&mut self) {
+        (self.asks_at, self.was_rewoken) = (None, false);
         if let Some(mut head) = self.slots.first_entry() {
             // Before its charge, which happens under a lock: a reader of the charge also sees the departure.
             let cost = mem::take(&mut head.get_mut().cost);
-            self.depart(cost);
+            self.count_departed(cost);
         }
     }
 
     /// Removes a waiter; returns the new head to wake if the old one left.
-    fn leave(&mut self, number: u64) -> Option<Arc<Notify>> {
+    fn remove_waiter(&mut self, number: u64) -> Option<Arc<Notify>> {
         let was_head = self.is_head(number);
         let slot = self.slots.remove(&number)?;
-        self.depart(slot.cost);
+        self.count_departed(slot.cost);
         if !was_head {
             return None;
         }
-        (self.asks_at, self.is_doubted) = (None, false);
-        self.head().map(|head| head.told.clone())
+        (self.asks_at, self.was_rewoken) = (None, false);
+        self.head().map(|head| head.notify.clone())
     }
 
-    fn depart(&self, cost: u32) {
-        self.departed.fetch_add(cost.into(), Relaxed);
+    fn count_departed(&self, cost: u32) {
+        self.departed_units.fetch_add(cost.into(), Relaxed);
     }
 
     fn is_head(&self, number: u64) -> bool {
@@ -303,9 +306,9 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         let mut wait_queues = self.waiting.lock();
         let by_key = &mut wait_queues.by_key;
         let Some(wait_queue) = by_key.get_mut(&self.key) else { return };
-        let next = wait_queue.leave(self.number);
+        let next = wait_queue.remove_waiter(self.number);
         let last = if wait_queue.slots.is_empty() { by_key.remove_entry(&self.key) } else { None };
-        if by_key.capacity() > SMALL && by_key.len() < by_key.capacity() / 8 {
+        if by_key.capacity() > SMALL_CAPACITY && by_key.len() < by_key.capacity() / 8 {
             let most = 2 * by_key.len();
             by_key.shrink_to(most);
         }
@@ -328,13 +331,13 @@ mod tests {
     #[test]
     fn of_two_who_give_up_at_once_the_last_takes_the_line_along() {
         let waiting = Waiting::new(DefaultHasher::default());
-        let met = AtomicU32::new(0);
+        let rendezvous = AtomicU32::new(0);
         let join_and_leave = || {
             for round in 1..=2_000 {
                 let waiter = waiting.join(round, 1);
                 // Both threads are awake before they continue.
-                met.fetch_add(1, Relaxed);
-                while met.load(Relaxed) < 2 * round {
+                rendezvous.fetch_add(1, Relaxed);
+                while rendezvous.load(Relaxed) < 2 * round {
                     thread::yield_now();
                 }
                 drop(waiter);
