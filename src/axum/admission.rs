@@ -31,7 +31,7 @@ use super::{
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Correction, Decision, LayerPermit},
     limits_lookup::LimitsLookup,
-    response::{exhausted, is_grpc, problem},
+    response::{grpc_denial, is_grpc, problem},
     retry_after::RetryAfter,
     settings::{Limits, Settings},
 };
@@ -103,8 +103,8 @@ where
         loop {
             step = match step {
                 Step::Extract(extract) => self.check(extract(parts).await, parts),
-                Step::LookUp(key, cost, plans) => {
-                    let limits = plans.of(key.clone()).await;
+                Step::LookUp(key, cost, lookup) => {
+                    let limits = lookup.get(key.clone()).await;
                     self.check_by(key, cost, limits, parts)
                 }
                 Step::Wait(check, limiter, max_wait) => {
@@ -136,7 +136,7 @@ where
             ControlFlow::Continue(Some(key)) => key,
             ControlFlow::Continue(None) => return Step::Decided(ControlFlow::Continue(None)),
             ControlFlow::Break(_) if self.shadow => {
-                tracing::debug!("a request without a key would be rejected");
+                tracing::debug!("shadow layer admitted a request without a key");
                 return Step::Decided(ControlFlow::Continue(None));
             }
             ControlFlow::Break(rejection) => return Step::Decided(ControlFlow::Break(rejection)),
@@ -145,7 +145,7 @@ where
         let limits = match &self.limits {
             Limits::Own => None,
             Limits::Function(limits) => limits(parts, &key),
-            Limits::LookUp(plans) => return Step::LookUp(key, cost, plans.clone()),
+            Limits::LookUp(lookup) => return Step::LookUp(key, cost, lookup.clone()),
         };
         self.check_by(key, cost, limits, parts)
     }
@@ -176,7 +176,7 @@ where
     /// Adds the `Standing` of the request's key, by the limit that has the least left, to the extensions for the inner
     /// service.
     #[inline]
-    pub(super) fn tell(&self, admission: &Admission<K>, extensions: &mut Extensions) {
+    pub(super) fn insert_standing(&self, admission: &Admission<K>, extensions: &mut Extensions) {
         let Some(Charged { limits, remaining, .. }) = admission else { return };
         let limits = limits.as_deref().unwrap_or(&self.own_limits);
         let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
@@ -203,23 +203,23 @@ where
         match permit {
             Ok(permit) => {
                 let allowed = RateLimitDecision::Allowed;
-                self.tell_user(waited.map_or(allowed, RateLimitDecision::Waited), parts);
-                let corrects = self.charge_when.is_some()
+                self.report_decision(waited.map_or(allowed, RateLimitDecision::Waited), parts);
+                let may_correct = self.charge_when.is_some()
                     || self.charge_after.is_some()
                     || self.charge_sent.is_some();
-                let correctable = corrects.then(|| Box::new((key, permit)));
+                let correctable = may_correct.then(|| Box::new((key, permit)));
                 ControlFlow::Continue(Some(Charged { limits, remaining, partition, correctable }))
             }
             Err(limited) if self.shadow => {
                 self.limiter.count_shadowed();
-                self.tell_user(RateLimitDecision::Shadowed(&limited), parts);
-                tracing::debug!(cost, limit = %limited.limit(), "a request would be denied");
+                self.report_decision(RateLimitDecision::Shadowed(&limited), parts);
+                tracing::debug!(cost, limit = %limited.limit(), "shadow layer admitted a request that would be denied");
                 ControlFlow::Continue(None)
             }
             Err(limited) => {
-                self.tell_user(RateLimitDecision::Denied(&limited), parts);
-                let told = (limits.as_deref(), partition.as_deref());
-                ControlFlow::Break(self.denial(&limited, told, &remaining, parts))
+                self.report_decision(RateLimitDecision::Denied(&limited), parts);
+                let field_args = (limits.as_deref(), partition.as_deref());
+                ControlFlow::Break(self.denial(&limited, field_args, &remaining, parts))
             }
         }
     }
@@ -235,7 +235,7 @@ where
     }
 
     #[inline]
-    fn tell_user(&self, decision: RateLimitDecision<'_>, parts: &Parts) {
+    fn report_decision(&self, decision: RateLimitDecision<'_>, parts: &Parts) {
         if let Some(on_decision) = &self.on_decision {
             on_decision(decision, parts);
         }
@@ -270,7 +270,7 @@ where
         response: &mut HttpResponse<R>,
     ) -> Option<Box<BodyMeter>> {
         let Charged { limits, mut remaining, partition, correctable } = admission?;
-        let mut sent = None;
+        let mut meter = None;
         if let Some(correctable) = correctable {
             let (key, permit) = *correctable;
             match (self.correction(response), permit, self.limiter.backend()) {
@@ -284,19 +284,19 @@ where
                 // On Redis, `correct_on_redis` has made the corrections by the head.
                 (_, permit, _) => {
                     let charge_sent = self.charge_sent.as_ref();
-                    sent = charge_sent.map(|cost| Box::new(BodyMeter::new(permit, cost.clone())));
+                    meter = charge_sent.map(|cost| Box::new(BodyMeter::new(permit, cost.clone())));
                 }
             }
         }
         if self.shadow {
-            return sent;
+            return meter;
         }
         if let Some(limited) = response.extensions_mut().remove::<Limited>() {
-            self.restyle(&limited, response.headers_mut());
+            self.rewrite_fields(&limited, response.headers_mut());
         }
-        let told = (limits.as_deref(), partition.as_deref());
-        self.write_headers(told, &remaining, None, response.headers_mut());
-        sent
+        let field_args = (limits.as_deref(), partition.as_deref());
+        self.write_headers(field_args, &remaining, None, response.headers_mut());
+        meter
     }
 
     /// Returns the change of the charge that the head of a response demands, if any.
@@ -323,7 +323,7 @@ where
     }
 
     /// Rewrites the fields of a handler's own denial in the style of this layer.
-    fn restyle(&self, limited: &Limited, headers: &mut HeaderMap) {
+    fn rewrite_fields(&self, limited: &Limited, headers: &mut HeaderMap) {
         if self.headers == Headers::Draft11 {
             return;
         }
@@ -337,21 +337,21 @@ where
     fn denial(
         &self,
         limited: &Limited,
-        told: (Option<&[Limit]>, Option<&str>),
+        field_args: (Option<&[Limit]>, Option<&str>),
         remaining: &[Remaining],
         parts: &Parts,
     ) -> Response {
         let retry_after = RetryAfter::of(limited);
         let mut response = match &self.on_limited {
             Some(on_limited) => on_limited(limited, parts),
-            None if is_grpc(parts) => exhausted(&retry_after, parts),
+            None if is_grpc(parts) => grpc_denial(&retry_after, parts),
             None => problem(limited, &retry_after),
         };
         // The fields are final, so an outer layer must not rewrite them.
         response.extensions_mut().remove::<Limited>();
         // A `Retry-After` that `on_limited` has set stays.
         retry_after.write(response.headers_mut());
-        self.write_headers(told, remaining, Some(&retry_after), response.headers_mut());
+        self.write_headers(field_args, remaining, Some(&retry_after), response.headers_mut());
         response
     }
 

@@ -26,16 +26,16 @@ pin_project! {
 pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
-        // `sent` is present if the bytes are charged.
-        Passed { #[pin] body: B, sent: Option<Box<BodyMeter>> },
+        // `meter` is present if the bytes are charged.
+        Passed { #[pin] body: B, meter: Option<Box<BodyMeter>> },
         // `None` if it is empty or was read.
         Own { text: Option<Bytes> },
     }
 }
 
 impl<B> RateLimitBody<B> {
-    pub(super) fn passed(body: B, sent: Option<Box<BodyMeter>>) -> Self {
-        Self { body: Kind::Passed { body, sent } }
+    pub(super) fn passed(body: B, meter: Option<Box<BodyMeter>>) -> Self {
+        Self { body: Kind::Passed { body, meter } }
     }
 
     pub(super) fn own(text: Bytes) -> Self {
@@ -56,18 +56,18 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().body.project() {
-            KindProjection::Passed { mut body, sent } => {
+            KindProjection::Passed { mut body, meter } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
-                if let Some(counted) = sent {
+                if let Some(body_meter) = meter {
                     if let Some(Ok(frame)) = &frame
                         && let Some(data) = frame.data_ref()
                     {
-                        counted.add(data.remaining());
+                        body_meter.add(data.remaining());
                     }
                     // Settled before the last frame is sent: a client that has the whole body may send its next request
                     // immediately, on another connection.
                     if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
-                        *sent = None;
+                        *meter = None;
                     }
                 }
                 Poll::Ready(frame)

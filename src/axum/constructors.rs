@@ -124,15 +124,18 @@ impl<S> RateLimitLayer<(), S> {
     where
         T: Clone + Send + Sync + 'static,
     {
-        let find = move |parts: &Parts| match parts.extensions.get::<T>() {
+        let extract = move |parts: &Parts| match parts.extensions.get::<T>() {
             Some(key) => ControlFlow::Continue(Some(key.clone())),
             None => {
-                let missing = format!("the request has no extension {}", type_name::<T>());
+                let missing = format!(
+                    "request extension {} is missing; add the layer that inserts it after this one",
+                    type_name::<T>()
+                );
                 let answer = (StatusCode::INTERNAL_SERVER_ERROR, missing);
                 ControlFlow::Break(answer.into_response())
             }
         };
-        RateLimitLayer::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+        RateLimitLayer::with_key(limiter.into(), KeyExtractor::Function(Arc::new(extract)))
     }
 }
 
@@ -169,11 +172,11 @@ impl<S> RateLimitLayer<ClientIp, S> {
     /// # }
     /// ```
     pub fn by_ip(limiter: impl Into<LayerLimiter<ClientIp, S>>, trusted: TrustedProxies) -> Self {
-        let find = move |parts: &Parts| match trusted.client_of(parts) {
+        let extract = move |parts: &Parts| match trusted.client_of(parts) {
             Ok(client) => ControlFlow::Continue(Some(client)),
             Err(rejection) => ControlFlow::Break(rejection.into_response()),
         };
-        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(extract)))
     }
 }
 
@@ -183,7 +186,7 @@ impl<K, S> RateLimitLayer<K, S> {
         limiter: impl Into<LayerLimiter<K, S>>,
         key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        let find = move |parts: &Parts| ControlFlow::Continue(key(parts));
-        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+        let extract = move |parts: &Parts| ControlFlow::Continue(key(parts));
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(extract)))
     }
 }

@@ -8,12 +8,12 @@ use super::key::bounded;
 use crate::{cache::Cache, rate_limit::Limit};
 
 /// Maximum number of cached keys, so that a client cannot fill memory by rotating keys.
-const KNOWN: usize = 100_000;
+const MAX_CACHED: usize = 100_000;
 
 pub(super) type LimitsOverride = Option<Arc<[Limit]>>;
 
 pub(super) struct LimitsLookup<K> {
-    known: Cache<K, LimitsOverride>,
+    cached: Cache<K, LimitsOverride>,
     ttl: Duration,
     look_up: Arc<dyn Fn(K) -> BoxFuture<'static, LimitsOverride> + Send + Sync>,
 }
@@ -23,15 +23,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> LimitsLookup<K> {
     where
         F: Future<Output = LimitsOverride> + Send + 'static,
     {
-        let known = Cache::builder().max_entries(KNOWN).name("plans").build();
-        Self { known, ttl, look_up: Arc::new(move |key| Box::pin(look_up(key))) }
+        let cached = Cache::builder().max_entries(MAX_CACHED).name("plans").build();
+        Self { cached, ttl, look_up: Arc::new(move |key| Box::pin(look_up(key))) }
     }
 
     /// Returns the limits of a key; `None` for the limiter's own.
-    pub(super) async fn of(&self, key: K) -> LimitsOverride {
+    pub(super) async fn get(&self, key: K) -> LimitsOverride {
         // The cache is keyed by the shortened key; the lookup gets the whole one.
-        let known = bounded(key.clone());
+        let cache_key = bounded(key.clone());
         let look_up = self.look_up.clone();
-        self.known.get_or_set_with(&known, self.ttl, move || look_up(key)).await
+        self.cached.get_or_set_with(&cache_key, self.ttl, move || look_up(key)).await
     }
 }

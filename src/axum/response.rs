@@ -123,7 +123,7 @@ pub(super) fn is_grpc(request: &Parts) -> bool {
 }
 
 /// Builds the response to a denied gRPC call: the status is in the headers, and there is no body.
-pub(super) fn exhausted(denied: &RetryAfter<'_>, request: &Parts) -> Response {
+pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response {
     const RESOURCE_EXHAUSTED: &str = "8";
 
     let message = format!("the quota of {} is exceeded", policy_name(denied.limit));

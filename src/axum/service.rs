@@ -80,13 +80,13 @@ where
         // The decision is made in `call`, because `poll_ready` has no request.
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
-                settings.tell(&admission, &mut parts.extensions);
+                settings.insert_standing(&admission, &mut parts.extensions);
                 let inner = self.inner.call(Request::from_parts(parts, body));
                 return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }
             Step::Decided(ControlFlow::Break(response)) => {
                 self.give_back();
-                return RateLimitFuture::boxed(async { Ok(own(response).await) });
+                return RateLimitFuture::boxed(async { Ok(own_response(response).await) });
             }
             step => step,
         };
@@ -94,15 +94,15 @@ where
         RateLimitFuture::boxed(async move {
             let admission = match settings.continue_with(step, &mut parts).await {
                 ControlFlow::Continue(admission) => admission,
-                ControlFlow::Break(response) => return Ok(own(response).await),
+                ControlFlow::Break(response) => return Ok(own_response(response).await),
             };
-            settings.tell(&admission, &mut parts.extensions);
+            settings.insert_standing(&admission, &mut parts.extensions);
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             #[cfg(feature = "redis")]
             let admission = settings.correct_on_redis(admission, &mut response).await;
-            let sent = settings.settle(admission, &mut response);
-            Ok(response.map(|body| RateLimitBody::passed(body, sent)))
+            let meter = settings.settle(admission, &mut response);
+            Ok(response.map(|body| RateLimitBody::passed(body, meter)))
         })
     }
 }
@@ -140,8 +140,8 @@ where
             AnswerProjection::Boxed { future } => future.as_mut().poll(cx),
             AnswerProjection::Passed { inner, settings, admission } => {
                 let mut response = ready!(inner.poll(cx))?;
-                let sent = settings.settle(admission.take(), &mut response);
-                Poll::Ready(Ok(response.map(|body| RateLimitBody::passed(body, sent))))
+                let meter = settings.settle(admission.take(), &mut response);
+                Poll::Ready(Ok(response.map(|body| RateLimitBody::passed(body, meter))))
             }
         }
     }
@@ -163,7 +163,7 @@ impl<Inner: fmt::Debug, K, S> fmt::Debug for RateLimit<Inner, K, S> {
 }
 
 /// Converts a response of the layer itself.
-async fn own<R>(answer: Response) -> HttpResponse<RateLimitBody<R>> {
+async fn own_response<R>(answer: Response) -> HttpResponse<RateLimitBody<R>> {
     let (parts, body) = answer.into_parts();
     // A body that fails could not be sent either, so an empty one takes its place.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
@@ -188,7 +188,7 @@ mod tests {
     use super::{super::key::KeyExtractor, *};
     use crate::rate_limit::{Limit, RateLimiter};
 
-    /// Takes a place when it is ready, as tower's `ConcurrencyLimit` does.
+    /// Service that reserves a place in `poll_ready`, as tower's `ConcurrencyLimit` does.
     #[derive(Default)]
     struct Places {
         taken: Arc<AtomicUsize>,
@@ -228,13 +228,13 @@ mod tests {
         }
 
         fn call(&mut self, _: Request<Body>) -> Self::Future {
-            assert!(self.has_one, "called without being asked whether it is ready");
+            assert!(self.has_one, "`call` without `poll_ready`");
             self.give_back();
             ready(Ok(Response::default()))
         }
     }
 
-    async fn denied_requests_keep_no_place(key: KeyExtractor<Method>) {
+    async fn assert_denied_requests_hold_no_place(key: KeyExtractor<Method>) {
         let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
         let places = Places::default();
         let settings = Settings::new(limiter.into(), key);
@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_denied_request_gives_back_what_the_service_reserved_for_it() {
+    async fn denied_request_gives_back_the_capacity_that_poll_ready_reserved() {
         let at_once = |parts: &Parts| ControlFlow::Continue(Some(parts.method.clone()));
-        denied_requests_keep_no_place(KeyExtractor::Function(Arc::new(at_once))).await;
-        denied_requests_keep_no_place(KeyExtractor::from_request(())).await;
+        assert_denied_requests_hold_no_place(KeyExtractor::Function(Arc::new(at_once))).await;
+        assert_denied_requests_hold_no_place(KeyExtractor::from_request(())).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_waits_takes_no_place_of_those_that_need_not() {
+    async fn waiting_request_holds_no_capacity_of_the_inner_service() {
         let limiter = RateLimiter::<Method>::builder().limit(Limit::per_second(1)).build();
         let places = Places::default();
         let mut settings = Settings::new(limiter.into(), KeyExtractor::from_request(()));
@@ -268,7 +268,7 @@ mod tests {
             poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
             let mut answer = tokio_test::task::spawn(service.call(Request::<Body>::default()));
             assert_eq!(answer.poll().is_pending(), waits);
-            assert_eq!(places.taken.load(Relaxed), 0, "a place is taken");
+            assert_eq!(places.taken.load(Relaxed), 0, "the waiting request holds a place");
             if waits {
                 assert_eq!(answer.await.unwrap().status(), StatusCode::OK);
             }

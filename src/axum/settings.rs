@@ -110,7 +110,7 @@ impl<K> Clone for Limits<K> {
         match self {
             Limits::Own => Limits::Own,
             Limits::Function(limits) => Limits::Function(limits.clone()),
-            Limits::LookUp(plans) => Limits::LookUp(plans.clone()),
+            Limits::LookUp(lookup) => Limits::LookUp(lookup.clone()),
         }
     }
 }

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hottest_of_a_flood_are_found_and_none_is_told_too_often() {
+    fn top_denied_keys_of_a_flood_are_reported_with_a_lower_bound_of_their_denials() {
         let top_denied = TopDenied::<u64>::new(Some(Arc::new(|key| format!("key {key}"))));
         // One denial in a hundred is of each of the four keys. Their hashes are spread, as those of real keys are.
         for n in 0..100_000_u64 {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_two_minutes_ago_is_forgotten() {
+    fn denials_are_reported_for_one_to_two_minutes() {
         let top_denied = TopDenied::<u64>::new(None);
         top_denied.note(1, at(7), UNUSED_KEY);
         top_denied.note(1, at(8), UNUSED_KEY);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_who_names_a_key_leaves_its_hash() {
+    fn key_is_reported_by_its_hash_if_show_keys_panics() {
         let top_denied = TopDenied::<u64>::new(Some(Arc::new(|_| panic!("no name"))));
         top_denied.note(1, at(0), || 1);
         top_denied.note(1, at(0), || 1);

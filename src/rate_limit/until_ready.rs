@@ -34,12 +34,12 @@ where
     {
         coop::proceed().await;
         let mut has_waited = false;
-        let passes =
+        let outcome =
             self.wait_in_queue(key, cost, limits, max_wait, inspect, &mut has_waited).await;
-        if passes.is_ok() && has_waited {
+        if outcome.is_ok() && has_waited {
             self.waited.fetch_add(1, Relaxed);
         }
-        (passes, has_waited)
+        (outcome, has_waited)
     }
 
     async fn wait_in_queue<Q>(
@@ -90,7 +90,7 @@ where
             }
             let now = clock.instant(clock.now());
             let wake_at = match waiter.turn(now) {
-                Err(look_at) if end.is_none_or(|end| now < end) => look_at,
+                Err(wake_at) if end.is_none_or(|end| now < end) => wake_at,
                 Err(_) => {
                     // It never was the head, so it has no denial of its own yet.
                     let limited = self.soonest(key, limits, cost, || 0);
@@ -98,8 +98,8 @@ where
                 }
                 // Again after each sleep, since a check that did not wait may have taken the quota.
                 Ok(()) => {
-                    let ask = || self.decide_and_inspect(key, limits, cost, true, inspect);
-                    match first_denial.map_or_else(ask, Err) {
+                    let check = || self.decide_and_inspect(key, limits, cost, true, inspect);
+                    match first_denial.map_or_else(check, Err) {
                         Ok(permit) => return Ok(permit),
                         Err(limited) => {
                             let Some(at) = in_time(&limited) else {

@@ -238,7 +238,7 @@ impl WaitQueue {
         notify: &Arc<Notify>,
         now: Instant,
     ) -> (Result<(), Instant>, Option<Arc<Notify>>) {
-        // A waiter that lost its slot gets it back. Its cost was counted as departed_units.
+        // A waiter that lost its slot gets it back. Its cost was counted when it departed.
         self.slots.entry(number).or_insert_with(|| QueueSlot { notify: notify.clone(), cost: 0 });
         if self.is_head(number) {
             self.mark_polled();
@@ -255,7 +255,7 @@ impl WaitQueue {
         if !self.was_rewoken {
             self.was_rewoken = true;
         } else {
-            let (_, silent) = self.slots.pop_first().expect("the head is another's");
+            let (_, silent) = self.slots.pop_first().expect("another waiter is the head");
             self.count_departed(silent.cost);
             self.was_rewoken = false;
             if self.is_head(number) {
@@ -329,15 +329,15 @@ mod tests {
     use crate::engine::hasher::DefaultHasher;
 
     #[test]
-    fn of_two_who_give_up_at_once_the_last_takes_the_line_along() {
+    fn queue_is_removed_when_its_last_waiters_give_up_concurrently() {
         let waiting = Waiting::new(DefaultHasher::default());
-        let rendezvous = AtomicU32::new(0);
+        let arrivals = AtomicU32::new(0);
         let join_and_leave = || {
             for round in 1..=2_000 {
                 let waiter = waiting.join(round, 1);
                 // Both threads are awake before they continue.
-                rendezvous.fetch_add(1, Relaxed);
-                while rendezvous.load(Relaxed) < 2 * round {
+                arrivals.fetch_add(1, Relaxed);
+                while arrivals.load(Relaxed) < 2 * round {
                     thread::yield_now();
                 }
                 drop(waiter);
@@ -351,19 +351,19 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_its_seat_has_its_place_in_whatever_line_there_is_then() {
+    fn silent_waiter_keeps_its_place_in_the_next_queue_of_its_key() {
         let waiting = Waiting::new(DefaultHasher::default());
         let start = Instant::now();
         let silent = waiting.join("ada", 1);
         assert!(silent.turn(start).is_ok());
         let other = waiting.join("ada", 1);
-        let doubted_at = other.turn(start).expect_err("the head has time yet");
-        let lost_at = other.turn(doubted_at).expect_err("it is woken once more");
+        let rewoken_at = other.turn(start).expect_err("the head has not missed its check yet");
+        let lost_at = other.turn(rewoken_at).expect_err("the head is woken once more first");
         assert!(other.turn(lost_at).is_ok());
         // The queue is removed with its last slot, and a new one begins.
         drop(other);
         let third = waiting.join("ada", 1);
-        assert!(silent.turn(lost_at).is_ok(), "it came first");
+        assert!(silent.turn(lost_at).is_ok(), "the silent waiter joined first");
         assert!(third.turn(lost_at).is_err());
         drop(silent);
         assert!(third.turn(lost_at).is_ok());
