@@ -213,7 +213,11 @@ where
             Err(limited) if self.shadow => {
                 self.limiter.count_shadowed();
                 self.report_decision(RateLimitDecision::Shadowed(&limited), parts);
-                tracing::debug!(cost, limit = %limited.limit(), "shadow layer admitted a request that would be denied");
+                tracing::debug!(
+                    cost,
+                    limit = %limited.limit(),
+                    "shadow layer admitted a request that would be denied"
+                );
                 ControlFlow::Continue(None)
             }
             Err(limited) => {

@@ -177,7 +177,7 @@ impl<'a> Field<'a> {
         Self { limit, remaining: left.units, more_after }
     }
 
-    /// Values for the limit that denied a call: such a call has no units left.
+    /// Values for the limit of a denial: no units are left for the denied call.
     pub(super) fn denied(retry_after: &RetryAfter<'a>) -> Self {
         Self { limit: retry_after.limit, remaining: 0, more_after: retry_after.seconds() }
     }

@@ -211,7 +211,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
     }
 
     /// Waits until the waiter is notified, or until `change` completes. After a change the head may check immediately,
-    /// whatever it announced.
+    /// even before the announced time.
     pub(crate) async fn told_or(&self, mut change: Pin<&mut impl Future>) {
         let mut notified = pin!(self.notify.notified());
         let has_changed = poll_fn(|cx| match notified.as_mut().poll(cx) {
