@@ -255,7 +255,7 @@ where
     /// Forgets the usage of `key`; returns `true` if there was any record of it.
     ///
     /// The usage that keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share belongs to no single key and stays.
-    /// A [`settle`](Permit::settle) after the reset charges its difference again.
+    /// A later [`settle`](Permit::settle) of a permit from before the reset still charges its difference.
     pub async fn reset<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -297,7 +297,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.until_ready_n(key, 1).await.expect("one unit is above no quota")
+        self.until_ready_n(key, 1).await.expect("every quota is at least one unit")
     }
 
     /// Waits until a call of `cost` units passes, and charges it.

@@ -72,9 +72,9 @@ pub struct ClientIp {
 /// A proxy appends the address of its own peer at the right end of `X-Forwarded-For` or, with
 /// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). Everything to the left of it arrived with the
 /// request and may be forged. So the client is searched from the right, over all lines of the field. While an address
-/// belongs to a trusted proxy, the next one to the left is examined; the first that does not is the client. Empty
-/// elements are skipped. The search ends at an element that is not an address (`unknown`, `_hidden`, nonsense), and the
-/// last address before it is the client.
+/// belongs to a trusted proxy, the next one to the left is examined; the first that does not is the client, or the last
+/// if all do. Empty elements are skipped. The search ends at an element that is not an address (`unknown`, `_hidden`,
+/// nonsense), and the last address before it is the client.
 ///
 /// The field is ignored if the peer is not trusted.
 ///

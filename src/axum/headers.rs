@@ -130,7 +130,8 @@ impl Policy {
         };
         let policies: Box<[_]> = names.iter().zip(limits).map(member).collect();
         Self {
-            field: HeaderValue::try_from(policies.join(", ")).expect("it is printable ASCII"),
+            field: HeaderValue::try_from(policies.join(", "))
+                .expect("names and partition keys are printable ASCII"),
             policies,
             members: names.into_iter().map(|name| name + ";r=").collect(),
         }
@@ -142,7 +143,7 @@ impl Partition<'_> {
         let Some(key) = self.key else { return self.policy.field.clone() };
         let policies = self.policy.policies.iter().map(|policy| format!("{policy};pk={key}"));
         let list = policies.collect::<Vec<_>>().join(", ");
-        HeaderValue::try_from(list).expect("it is printable ASCII")
+        HeaderValue::try_from(list).expect("names and partition keys are printable ASCII")
     }
 
     fn rate_limit<'a>(&self, fields: impl Iterator<Item = Field<'a>>) -> HeaderValue {
@@ -167,7 +168,7 @@ impl Partition<'_> {
                 list.extend_from_slice(key.as_bytes());
             }
         }
-        HeaderValue::from_bytes(&list).expect("it is printable ASCII")
+        HeaderValue::from_bytes(&list).expect("names and partition keys are printable ASCII")
     }
 }
 

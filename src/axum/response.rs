@@ -135,7 +135,8 @@ pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response 
         // The name is printable ASCII, of which gRPC requires only the percent sign to be escaped.
         (
             HeaderName::from_static("grpc-message"),
-            HeaderValue::try_from(message.replace('%', "%25")).expect("it is printable ASCII"),
+            HeaderValue::try_from(message.replace('%', "%25"))
+                .expect("the name is printable ASCII"),
         ),
     ];
     let mut response = headers.into_response();

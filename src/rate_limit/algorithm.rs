@@ -73,13 +73,13 @@ pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
         // Usage may be above the quota: by a debt, or by the smaller quota of another plan.
         let excess = used + u64::from(cost);
         let mut excess = excess.saturating_sub(u64::from(params.quota));
-        for (leaves, units) in self {
+        for (leaves_at, units) in self {
             if excess == 0 {
                 break;
             }
             excess = excess.saturating_sub(u64::from(units));
             if excess == 0 {
-                return (!now.has_reached(leaves)).then_some(leaves);
+                return (!now.has_reached(leaves_at)).then_some(leaves_at);
             }
         }
         None
@@ -87,7 +87,7 @@ pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
 
     /// Returns how many of `used` units are still in the window.
     fn used(self, used: u64, now: &impl Now) -> u32 {
-        let left = self.take_while(|(leaves, _)| now.has_reached(*leaves));
+        let left = self.take_while(|(leaves_at, _)| now.has_reached(*leaves_at));
         let used = left.fold(used, |used, (_, units)| used - u64::from(units));
         u32::try_from(used).unwrap_or(u32::MAX)
     }
@@ -101,7 +101,7 @@ impl LimitParams {
         let (step, buckets) = match window {
             Window::Log => (per, 1),
             Window::Buckets(n) => {
-                let n = u16::try_from(n).expect("the builder takes no more");
+                let n = u16::try_from(n).expect("the builder accepts at most 10,000 buckets");
                 (per.div_ceil(u64::from(n)), n)
             }
             Window::Gcra => (per.div_ceil(u64::from(quota)), 1),

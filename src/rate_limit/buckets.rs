@@ -188,17 +188,17 @@ impl Algorithm for Buckets {
 }
 
 impl Counts {
-    fn new(len: u16, most: u32) -> Self {
+    fn new(len: u16, max_count: u32) -> Self {
         match usize::from(len) {
-            len if len <= INLINE && most <= u32::from(u16::MAX) => Counts::Few([0; INLINE]),
+            len if len <= INLINE && max_count <= u32::from(u16::MAX) => Counts::Few([0; INLINE]),
             len => Counts::Many(vec![0; len].into()),
         }
     }
 
     /// Returns `true` if each counter can count up to `most`.
     #[inline]
-    fn holds(&self, most: u32) -> bool {
-        matches!(self, Counts::Many(_)) || most <= u32::from(u16::MAX)
+    fn holds(&self, max_count: u32) -> bool {
+        matches!(self, Counts::Many(_)) || max_count <= u32::from(u16::MAX)
     }
 
     #[cold]

@@ -158,7 +158,7 @@ impl Limit {
     }
 
     pub(super) fn per_nanoseconds(&self) -> u64 {
-        nanoseconds(self.per).expect("a century of nanoseconds fits")
+        nanoseconds(self.per).expect("a century of nanoseconds fits into a u64")
     }
 }
 

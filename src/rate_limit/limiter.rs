@@ -203,10 +203,8 @@ where
         match self.current_limits.unchanged() {
             Some(limit_set) => f(&limit_set.limits, &limit_set.params),
             None => {
-                let limit_set = self
-                    .current_limits
-                    .changed()
-                    .expect("limits that are not the first ones were set");
+                let limit_set =
+                    self.current_limits.changed().expect("limits are either unchanged or replaced");
                 f(&limit_set.limits, &limit_set.params)
             }
         }

@@ -32,9 +32,9 @@ impl Permit {
     ///
     /// The additional charge is made even if it exceeds the quota; the excess is a debt. A debt counts as one charge of
     /// its size: the key is denied until it leaves the window, as a whole, after `per`
-    /// ([`Window::Gcra`](super::Window::Gcra) leaks it evenly, as everything). A debt is charged even if the key has
+    /// ([`Window::Gcra`](super::Window::Gcra) leaks it evenly, as every charge). A debt is charged even if the key has
     /// become idle in the meantime. Only a later [`reset`](super::RateLimiter::reset), or the end of the limiter,
-    /// clears it.
+    /// clears it earlier.
     ///
     /// The limits are those of the check; if it used the limiter's own, the current ones apply.
     ///

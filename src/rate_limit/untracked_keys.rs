@@ -75,10 +75,10 @@ impl<A: Algorithm> UntrackedKeys<A> {
     ) -> Result<(u64, Admitted), Denied> {
         let Check { params, now, cost, place, .. } = check;
         self.with_states(now, |states| {
-            let own = states
+            let own_denial = states
                 .known(place.hash())
                 .and_then(|own| own.ensure_fits(params, now, *cost).err());
-            let charged = match (own, states.shared.ensure_fits(params, now, *cost).err()) {
+            let charged = match (own_denial, states.shared.ensure_fits(params, now, *cost).err()) {
                 (None, None) => states.shared.charge(params, now, *cost),
                 (Some(denied), None) | (None, Some(denied)) => Err(denied),
                 (Some(own), Some(shared)) => Err(own.longer(shared)),
