@@ -234,6 +234,22 @@ where
     }
 
     /// Returns the remaining quota of `key`. Charges nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_minute(10)).build();
+    /// limiter.check_n("ada", 4).await.unwrap();
+    ///
+    /// let state = limiter.peek("ada").await;
+    /// assert_eq!(state.remaining(), 6);
+    /// assert_eq!(state.standings()[0].more_after(), Some(Duration::from_secs(60)));
+    /// # }
+    /// ```
     pub async fn peek<Q>(&self, key: &Q) -> State
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -256,6 +272,19 @@ where
     ///
     /// The usage that keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share belongs to no single key and stays.
     /// A later [`settle`](Permit::settle) of a permit from before the reset still charges its difference.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_hour(1)).build();
+    /// limiter.check("ada").await.unwrap();
+    /// assert!(limiter.reset("ada").await);
+    /// assert!(limiter.check("ada").await.is_ok());
+    /// # }
+    /// ```
     pub async fn reset<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -333,6 +362,25 @@ where
     /// # Cancel safety
     ///
     /// As [`until_ready`](RateLimiter::until_ready).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_second(1)).build();
+    /// let max_wait = Duration::from_secs(1);
+    /// for _ in 0..3 {
+    ///     assert!(limiter.until_ready_within("ada", max_wait).await.is_ok());
+    /// }
+    ///
+    /// // Denied immediately: the next unit is free after a second.
+    /// let limited = limiter.until_ready_within("ada", max_wait / 2).await.unwrap_err();
+    /// assert_eq!(limited.retry_after(), max_wait);
+    /// # }
+    /// ```
     pub async fn until_ready_within<Q>(
         &self,
         key: &Q,

@@ -20,6 +20,21 @@ impl Permit {
     /// # Cancel safety
     ///
     /// Cancel safe: a call that is dropped before it completes has taken nothing back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let logins = RateLimiter::<String>::builder().limit(Limit::per_hour(5)).build();
+    ///
+    /// let permit = logins.check("ada").await.unwrap();
+    /// // The password was right: only failures count.
+    /// permit.refund().await;
+    /// assert_eq!(logins.peek("ada").await.remaining(), 5);
+    /// # }
+    /// ```
     pub async fn refund(self) {
         coop::proceed().await;
         self.refund_now();
