@@ -1,9 +1,10 @@
-//! Sliding-window rate limits on the crate's own store.
+//! Sliding-window rate limiter on the crate's own store.
 //!
-//! 1. A check is one change of one entry under its shard's lock: all limits are charged, or none.
-//! 2. The algorithms are pure ([`algorithm::Algorithm`]); what a key has in use is the value of its entry, whose
-//!    deadline is when nothing is in use any more. So the sweep forgets idle keys, and no answer depends on it.
-//! 3. The time is read under the lock, so that the times of a key's charges come in order.
+//! 1. A check changes one entry under its shard's lock: it charges all limits or none.
+//! 2. The algorithms are pure ([`algorithm::Algorithm`]). The value of an entry is the usage of its key, and its
+//!    deadline is the time at which nothing is in use any more. So the sweeper removes idle keys, and no decision
+//!    depends on the sweeper.
+//! 3. The time is read under the lock, so that the charges of a key are in order of time.
 
 mod algorithm;
 mod buckets;
@@ -70,36 +71,35 @@ pub(crate) use self::{
 };
 use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 
-/// Limits how much each key may do in any window of time.
+/// Rate limiter with a quota per key in any window of time.
 ///
-/// A `RateLimiter` is a handle: cheap to clone, and all clones are one limiter. A check charges its cost to
-/// all limits of a key or, where one of them has no room, to none. Keys are given as whatever they can be made of
-/// (`&str` for `String`, see [`ToKey`]); what charges nothing takes whatever is [`Equivalent`] to them.
+/// A `RateLimiter` is a handle: cloning it is cheap, and all clones share one limiter. A check charges its cost to all
+/// limits of a key, or to none if one of them is exhausted. Methods that charge take any borrowed form of a key that
+/// can be made owned (`&str` for `String`, see [`ToKey`]); the others take any type that is [`Equivalent`] to a key.
 ///
-/// Which calls pass is decided by the [`Window`]: by default [`Window::Log`], which never lets more than
-/// the quota pass in **any** `(now - per, now]`, and denies nothing that would keep to that. What was denied
-/// is not charged; a lone caller that waits [`retry_after`](Limited::retry_after) passes.
+/// The [`Window`] decides which calls pass. The default, [`Window::Log`], never admits more than the quota in **any**
+/// window `(now - per, now]`, and denies no call that would stay within it. Denied calls are not charged. A caller
+/// without competitors that waits for [`retry_after`](Limited::retry_after) is admitted.
 ///
 /// # Memory
 ///
-/// At most [`max_keys`](RateLimiterBuilder::max_keys) keys are held. A key of which nothing is in use any
-/// more leaves by itself; one that is in use is never given up. Keys beyond the bound share one window of
-/// the same limits, so that nobody gets off by asking under many names; one that finds room later keeps what it
-/// had of it.
+/// The limiter holds at most [`max_keys`](RateLimiterBuilder::max_keys) keys. Idle keys are removed automatically; a
+/// key that is in use is never evicted. Keys beyond the bound share one window of the same limits, so that a client
+/// cannot evade its limit by rotating keys. When such a key gets an entry later, its own charges are carried over.
 ///
-/// So a flood of keys (who has a /48 of IPv6 has 65,536 networks of 64 bits) can keep *new* keys out, all but a
-/// quota of them, as long as it goes on, and until one of its keys is idle: `per`, after its last call. Known keys
-/// don't notice it; what it takes in memory is bounded. Let `max_keys` be well above the keys that one client may
-/// have, or count by a shorter prefix (`TrustedProxies::ipv6_prefix`), too.
+/// A flood of keys can therefore lock *new* keys out (a client with an IPv6 /48 has 65,536 networks of 64 bits). While
+/// the flood lasts, all new keys together get one quota. This ends when the first key of the flood becomes idle, `per`
+/// after its last call. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well above the
+/// number of keys that one client may have, or also limit by a shorter prefix (`TrustedProxies::ipv6_prefix`).
 ///
-/// # Under the lock
+/// # User code under the lock
 ///
-/// As in [`Cache`](crate::Cache), `Hash`, `Eq` and `Clone` of keys run while a shard is locked: they must not
-/// call the limiter.
+/// As in [`Cache`](crate::Cache), `Hash`, `Eq` and `Clone` of keys run while a shard is locked. They must not call the
+/// limiter.
 ///
 /// # Time
 ///
-/// Tokio's, as that of [`Cache`](crate::Cache): tests pause and advance it.
+/// The limiter uses Tokio's clock, as [`Cache`](crate::Cache) does, so tests can pause and advance it.
 ///
 /// # Examples
 ///
@@ -126,14 +126,15 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// ```
 pub struct RateLimiter<K, S = DefaultHasher>(ByWindow<K, S>);
 
-/// The limiter for each way to count.
+/// Limiter of each window algorithm.
 enum ByWindow<K, S> {
     Log(Arc<Limiter<K, Log, S>>),
     Buckets(Arc<Limiter<K, Buckets, S>>),
     Gcra(Arc<Limiter<K, Gcra, S>>),
 }
 
-/// The same for each way to count. Matched once a call: behind a `dyn` nothing of a check could be inlined.
+/// Evaluates an expression for the limiter of any algorithm. One match per call costs less than a `dyn`, through which
+/// nothing of a check could be inlined.
 macro_rules! dispatch {
     ($by_window:expr, $limiter:ident => $what:expr) => {
         match $by_window {
@@ -150,15 +151,16 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Charges one unit to `key`, or tells when to come again. About as long as a look-up.
+    /// Charges one unit to `key`, or returns the time to wait. Costs about as much as a lookup in a cache.
     ///
     /// # Errors
     ///
-    /// [`Limited`] where a limit has no room; then nothing is charged.
+    /// Returns [`Limited`] if a limit is exhausted; nothing is charged then.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call that is dropped before its end charged nothing. So are all the others.
+    /// Cancel safe: a call that is dropped before it completes has charged nothing. This holds for all methods that
+    /// check or read a key.
     #[inline]
     pub fn check<Q>(&self, key: &Q) -> impl Future<Output = Result<Permit, Limited>>
     where
@@ -167,12 +169,12 @@ where
         self.check_n(key, 1)
     }
 
-    /// As [`check`](RateLimiter::check), for a call that costs `cost` units. A cost of 0 always passes.
+    /// Charges `cost` units to `key`, or returns the time to wait. A cost of 0 always passes.
     ///
     /// # Errors
     ///
-    /// [`Limited`] where a limit has no room; with [`Duration::MAX`] to wait where the cost is above a
-    /// quota, so that it never has.
+    /// Returns [`Limited`] if a limit has fewer than `cost` units left. If the cost is above a quota, it can never
+    /// pass, and [`retry_after`](Limited::retry_after) is [`Duration::MAX`].
     #[inline]
     pub fn check_n<Q>(&self, key: &Q, cost: u32) -> impl Future<Output = Result<Permit, Limited>>
     where
@@ -181,10 +183,16 @@ where
         poll_fn(move |cx| dispatch!(&self.0, limiter => limiter.poll_check(cx, key, cost)))
     }
 
-    /// As [`check`](RateLimiter::check), by `limits` in place of the limiter's own: plans, tiers.
+    /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
     ///
-    /// A key's limits are told apart by their order. One whose plan changes keeps what it has in use, as far
-    /// as the plans before counted it; with no limits at all everything passes, and nothing is charged.
+    /// The limits of a key are identified by their position. If a key's plan changes, its usage is kept as far as the
+    /// earlier plans counted it. With no limits at all, every call passes and nothing is charged.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RateLimiter::check).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
@@ -206,7 +214,12 @@ where
         self.check_n_with(key, 1, limits).await
     }
 
-    /// [`check_n`](RateLimiter::check_n) and [`check_with`](RateLimiter::check_with) in one.
+    /// Charges `cost` units to `key` by `limits` instead of the limiter's own: [`check_n`](RateLimiter::check_n) and
+    /// [`check_with`](RateLimiter::check_with) in one.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_n`](RateLimiter::check_n).
     pub async fn check_n_with<Q>(
         &self,
         key: &Q,
@@ -220,7 +233,23 @@ where
         dispatch!(&self.0, limiter => limiter.decide(key, Some(limits), cost))
     }
 
-    /// What is left for `key`. Charges nothing.
+    /// Returns the remaining quota of `key`. Charges nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_minute(10)).build();
+    /// limiter.check_n("ada", 4).await.unwrap();
+    ///
+    /// let state = limiter.peek("ada").await;
+    /// assert_eq!(state.remaining(), 6);
+    /// assert_eq!(state.standings()[0].more_after(), Some(Duration::from_secs(60)));
+    /// # }
+    /// ```
     pub async fn peek<Q>(&self, key: &Q) -> State
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -229,7 +258,8 @@ where
         dispatch!(&self.0, limiter => limiter.peek(key, None))
     }
 
-    /// What is left for `key` by `limits`, as of [`check_with`](RateLimiter::check_with).
+    /// Returns the remaining quota of `key` by `limits`, as for [`check_with`](RateLimiter::check_with). Charges
+    /// nothing.
     pub async fn peek_with<Q>(&self, key: &Q, limits: &[Limit]) -> State
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -238,10 +268,23 @@ where
         dispatch!(&self.0, limiter => limiter.peek(key, Some(limits)))
     }
 
-    /// Forgets what `key` has in use; tells whether anything was known of it.
+    /// Forgets the usage of `key`; returns `true` if there was any record of it.
     ///
-    /// What keys beyond the bound share is nobody's, and stays. What [`settle`](Permit::settle) finds that it costs
-    /// is charged anew.
+    /// The usage that keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share belongs to no single key and stays.
+    /// A later [`settle`](Permit::settle) of a permit from before the reset still charges its difference.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_hour(1)).build();
+    /// limiter.check("ada").await.unwrap();
+    /// assert!(limiter.reset("ada").await);
+    /// assert!(limiter.check("ada").await.is_ok());
+    /// # }
+    /// ```
     pub async fn reset<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -250,17 +293,21 @@ where
         dispatch!(&self.0, limiter => limiter.reset(key))
     }
 
-    /// Waits until a call of one unit passes, and charges it. Who waits for the same key is let in, one
-    /// after the other, in the order of asking; a [`check`](RateLimiter::check) meanwhile may come first. A
-    /// refund or a reset meanwhile does not wake who waits for what was in use before;
-    /// [`set_limits`](RateLimiter::set_limits) does.
+    /// Waits until a call of one unit passes, and charges it.
+    ///
+    /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
+    /// concurrent [`check`](RateLimiter::check) may pass before them. A refund or a reset does not wake waiters that
+    /// sleep until earlier charges leave the window; [`set_limits`](RateLimiter::set_limits) does.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: who gives up was not charged, and those behind move up. One that is kept and no longer polled (a
-    /// branch of `select!` that lost, and is waited for again later) holds them up for a second after it could pass,
-    /// or for some seconds where it comes to the head of the line by others giving up. Then they go first, until it is
-    /// polled again.
+    /// Cancel safe: a dropped call has charged nothing, and the waiters behind it move up.
+    ///
+    /// A future that is kept but not polled (a branch of `select!` that lost and is awaited again later) delays the
+    /// waiters behind it: by one second after it could have passed, or by some seconds if it became the first because
+    /// others gave up. Then they are admitted before it until it is polled again.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
@@ -279,20 +326,22 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.until_ready_n(key, 1).await.expect("one unit is above no quota")
+        self.until_ready_n(key, 1).await.expect("every quota is at least one unit")
     }
 
-    /// As [`until_ready`](RateLimiter::until_ready), for a call that costs `cost` units. One that waits for many
-    /// is not overtaken by those behind it that wait for few.
+    /// Waits until a call of `cost` units passes, and charges it.
+    ///
+    /// As [`until_ready`](RateLimiter::until_ready). A call that waits for many units is not overtaken by later calls
+    /// that wait for few.
     ///
     /// # Errors
     ///
-    /// [`Limited`] where the cost is above a quota, so that it can never pass: at once, or as soon as
-    /// [`set_limits`](RateLimiter::set_limits) makes it so.
+    /// Returns [`Limited`] if the cost is above a quota, so that the call can never pass: immediately, or as soon as
+    /// [`set_limits`](RateLimiter::set_limits) lowers the quota.
     ///
     /// # Cancel safety
     ///
-    /// As that of [`until_ready`](RateLimiter::until_ready).
+    /// As [`until_ready`](RateLimiter::until_ready).
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
@@ -302,17 +351,36 @@ where
         })
     }
 
-    /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait`.
+    /// Waits up to `max_wait` until a call of one unit passes, and charges it.
     ///
     /// # Errors
     ///
-    /// [`Limited`] where it can't pass within `max_wait`: at once where that is clear from what is in use and what
-    /// those before it wait for, or where [as many](RateLimiterBuilder::max_waiting) wait as may; else when it is over.
-    /// So no more wait for a key than may pass in time.
+    /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if current usage and the
+    /// queue ahead of it already exclude that, or if [`max_waiting`](RateLimiterBuilder::max_waiting) calls wait for
+    /// the key; otherwise when `max_wait` has elapsed. So no more calls wait for a key than can pass in time.
     ///
     /// # Cancel safety
     ///
-    /// As that of [`until_ready`](RateLimiter::until_ready).
+    /// As [`until_ready`](RateLimiter::until_ready).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_second(1)).build();
+    /// let max_wait = Duration::from_secs(1);
+    /// for _ in 0..3 {
+    ///     assert!(limiter.until_ready_within("ada", max_wait).await.is_ok());
+    /// }
+    ///
+    /// // Denied immediately: the next unit is free after a second.
+    /// let limited = limiter.until_ready_within("ada", max_wait / 2).await.unwrap_err();
+    /// assert_eq!(limited.retry_after(), max_wait);
+    /// # }
+    /// ```
     pub async fn until_ready_within<Q>(
         &self,
         key: &Q,
@@ -326,21 +394,25 @@ where
         })
     }
 
-    /// Changes the limits, for all handles and from now on: a plan that was bought, a backend that is slow, a file
-    /// that was read anew. What was charged stays charged, as the new limits count it; they are told apart by their
-    /// order, and one that is new begins with nothing in use. ([`Window::Gcra`] knows but a time: what keys of other
-    /// [plans](RateLimiter::check_with) have in use changes as that of all, and a permit from before gives nothing back.)
-    /// Who waits is woken, and waits by the new limits. A call that is under way on another thread may
-    /// still be decided by the old ones, and is counted as long as those say.
+    /// Replaces the limits of a running limiter, for all its handles.
     ///
-    /// Where a window gets longer or shorter, all keys are gone through, at some tenths of a microsecond each, and
-    /// one lock of many at a time. What a check charges at the same moment counts by the old limits or the new; where a
-    /// window changes its length, it may count by the ratio of the two more or less. A limiter whose limits were ever
-    /// changed takes some nanoseconds more for each check.
+    /// Existing charges stay charged and count by the new limits. Limits are identified by their position; an
+    /// additional limit begins with nothing in use. Waiters are woken and wait by the new limits. A call that is in
+    /// progress on another thread may still be decided by the old limits, and is counted for as long as those say.
+    ///
+    /// [`Window::Gcra`] stores only a time per limit. Usage by other [plans](RateLimiter::check_with) is therefore
+    /// converted as if it were by the limiter's own limits, and a permit from before the change gives nothing back.
+    ///
+    /// # Cost
+    ///
+    /// If the length of a window changes, all keys are converted, at some tenths of a microsecond each, under one shard
+    /// lock at a time. A concurrent check counts by the old limits or the new; if a window changes its length, its
+    /// charge may be off by the ratio of the two lengths. After the first change, each check takes some nanoseconds
+    /// longer.
     ///
     /// # Panics
     ///
-    /// Without a limit.
+    /// Panics if `limits` is empty.
     ///
     /// # Examples
     ///
@@ -363,7 +435,7 @@ where
 }
 
 impl<K, S> RateLimiter<K, S> {
-    /// The limits that hold where no others are given.
+    /// Returns the limiter's own limits, which apply unless a call gives others.
     pub fn limits(&self) -> Arc<[Limit]> {
         dispatch!(&self.0, limiter => limiter.limits())
     }

@@ -1,7 +1,7 @@
-//! What becomes of a request: whether it passes and what it is charged, and what its answer is told and given back.
+//! Admission of a request: its check, and the correction of its charge and the fields of its response afterwards.
 //!
-//! All requests go this one way, step by step. Where the key is a function's and the limiter is in memory, no step
-//! waits, so that such a layer needs no box for a future.
+//! All requests take these steps. If the key comes from a function and the limiter is in memory, no step has to wait,
+//! so such a layer needs no boxed future.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -31,48 +31,48 @@ use super::{
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Correction, Decision, LayerPermit},
     limits_lookup::LimitsLookup,
-    response::{exhausted, is_grpc, problem},
+    response::{grpc_denial, is_grpc, problem},
     retry_after::RetryAfter,
     settings::{Limits, Settings},
 };
 use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};
 
-/// How far a request has come.
+/// Next step of a request.
 pub(super) enum Step<K, S> {
-    /// Its key is still to be extracted.
+    /// Extract the key.
     Extract(Extractor<K>),
-    /// The limits of its key are still to be looked up.
+    /// Look up the limits of the key.
     LookUp(K, u32, Arc<LimitsLookup<K>>),
-    /// There may be no room yet.
+    /// Wait until the request passes, up to a maximum.
     Wait(Check<K>, RateLimiter<K, S>, Duration),
-    /// Redis is still to be asked.
+    /// Ask the limiter on Redis.
     #[cfg(feature = "redis")]
     Ask(Check<K>, Arc<RedisBackend<K>>),
     Decided(Verdict<K>),
 }
 
-/// Whether a request passes, or the answer to it.
+/// Admission of a request, or the response that denies it.
 pub(super) type Verdict<K> = ControlFlow<Response, Admission<K>>;
 
-/// What a request that passes was charged; `None` where it is not limited, or nobody knows.
+/// Charge of an admitted request; `None` if it is not limited, or if the decision is unknown.
 pub(super) type Admission<K> = Option<Charged<K>>;
 
 pub(super) struct Charged<K> {
     limits: Option<Arc<[Limit]>>,
     remaining: PerLimit<Remaining>,
-    /// What the fields tell of its key.
+    /// Partition key of the fields.
     partition: Option<Box<str>>,
-    /// What may be charged otherwise, where the answer decides on that. In a box, as the future is moved about.
+    /// Key and permit, if the response may change the charge. Boxed, because the future that contains it is moved.
     correctable: Option<Box<(K, LayerPermit)>>,
 }
 
-/// A request that is limited, and not charged yet.
+/// Request that is limited, and not charged yet.
 pub(super) struct Check<K> {
     key: K,
     cost: u32,
-    /// `None` for the limiter's own, which may change while the request waits.
+    /// Limits of the request; `None` for the limiter's own, which may change while the request waits.
     plan: Option<Arc<[Limit]>>,
-    /// What the limiter's own had changed to when the request came.
+    /// The limiter's own limits when the request arrived, if `set_limits` had changed them.
     changed: Option<Arc<[Limit]>>,
     partition: Option<Box<str>>,
 }
@@ -82,10 +82,10 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Charges a request, as far as nothing has to be waited for; [`continue_with`](Settings::go_on) does the rest.
+    /// Charges a request as far as possible without waiting; [`continue_with`](Settings::continue_with) does the rest.
     #[inline]
     pub(super) fn admit(&self, parts: &Parts) -> Step<K, S> {
-        // Before its key is looked for: a health check may have none.
+        // Before the key is extracted: a health check may have none.
         if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
             return Step::Decided(ControlFlow::Continue(None));
         }
@@ -103,8 +103,8 @@ where
         loop {
             step = match step {
                 Step::Extract(extract) => self.check(extract(parts).await, parts),
-                Step::LookUp(key, cost, plans) => {
-                    let limits = plans.of(key.clone()).await;
+                Step::LookUp(key, cost, lookup) => {
+                    let limits = lookup.get(key.clone()).await;
                     self.check_by(key, cost, limits, parts)
                 }
                 Step::Wait(check, limiter, max_wait) => {
@@ -129,14 +129,14 @@ where
         }
     }
 
-    /// Charges a request by its key where the limiter decides at once.
+    /// Charges a request by its key, if the limits are known and the limiter decides immediately.
     #[inline]
     fn check(&self, key: ExtractedKey<K>, parts: &Parts) -> Step<K, S> {
         let key = match key {
             ControlFlow::Continue(Some(key)) => key,
             ControlFlow::Continue(None) => return Step::Decided(ControlFlow::Continue(None)),
             ControlFlow::Break(_) if self.shadow => {
-                tracing::debug!("a request without a key would be rejected");
+                tracing::debug!("shadow layer admitted a request without a key");
                 return Step::Decided(ControlFlow::Continue(None));
             }
             ControlFlow::Break(rejection) => return Step::Decided(ControlFlow::Break(rejection)),
@@ -145,17 +145,17 @@ where
         let limits = match &self.limits {
             Limits::Own => None,
             Limits::Function(limits) => limits(parts, &key),
-            Limits::LookUp(plans) => return Step::LookUp(key, cost, plans.clone()),
+            Limits::LookUp(lookup) => return Step::LookUp(key, cost, lookup.clone()),
         };
         self.check_by(key, cost, limits, parts)
     }
 
-    /// Charges a request by these limits or, where there are none, by the limiter's own.
+    /// Charges a request by the given limits, or by the limiter's own if there are none.
     #[inline]
     fn check_by(&self, key: K, cost: u32, plan: Option<Arc<[Limit]>>, parts: &Parts) -> Step<K, S> {
         let changed = if plan.is_none() { self.limiter.changed_limits() } else { None };
         let partition = self.partition_key.as_ref().and_then(|partition_key| partition_key(&key));
-        // Last, as the functions of the layer's user are asked with the whole key.
+        // The key is shortened last: the user's functions get the whole key.
         let check = Check { key: self.limiter.bounded(key), cost, plan, changed, partition };
         match self.limiter.backend() {
             Backend::Memory(limiter) => {
@@ -173,9 +173,10 @@ where
         }
     }
 
-    /// Tells the service within how the key of its request stands: with the limit that has the least left.
+    /// Adds the `Standing` of the request's key, by the limit that has the least left, to the extensions for the inner
+    /// service.
     #[inline]
-    pub(super) fn tell(&self, admission: &Admission<K>, extensions: &mut Extensions) {
+    pub(super) fn insert_standing(&self, admission: &Admission<K>, extensions: &mut Extensions) {
         let Some(Charged { limits, remaining, .. }) = admission else { return };
         let limits = limits.as_deref().unwrap_or(&self.own_limits);
         let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
@@ -185,7 +186,7 @@ where
         }
     }
 
-    /// What a limiter's decision means for a request. Inlined, as it is large and moved about else.
+    /// Converts a limiter's decision. Inlined, because the decision is large and would be copied.
     #[inline(always)]
     fn conclude(&self, check: Check<K>, decision: Decision, parts: &Parts) -> Verdict<K> {
         let Check { key, cost, plan, changed, partition } = check;
@@ -193,7 +194,8 @@ where
         let limits = plan.or_else(|| {
             let present = self.limiter.changed_limits();
             if present.as_ref().map(Arc::as_ptr) != changed.as_ref().map(Arc::as_ptr) {
-                // By which of them it was decided is unknown, and what is told has to be of those that it is told with.
+                // It is unknown which of the two sets of limits decided. The fields combine limits and remaining units,
+                // so both have to be of the present set.
                 remaining = self.remaining_now(&key, present.as_deref());
             }
             present
@@ -201,28 +203,32 @@ where
         match permit {
             Ok(permit) => {
                 let allowed = RateLimitDecision::Allowed;
-                self.tell_user(waited.map_or(allowed, RateLimitDecision::Waited), parts);
-                let corrects = self.charge_when.is_some()
+                self.report_decision(waited.map_or(allowed, RateLimitDecision::Waited), parts);
+                let may_correct = self.charge_when.is_some()
                     || self.charge_after.is_some()
                     || self.charge_sent.is_some();
-                let correctable = corrects.then(|| Box::new((key, permit)));
+                let correctable = may_correct.then(|| Box::new((key, permit)));
                 ControlFlow::Continue(Some(Charged { limits, remaining, partition, correctable }))
             }
             Err(limited) if self.shadow => {
                 self.limiter.count_shadowed();
-                self.tell_user(RateLimitDecision::Shadowed(&limited), parts);
-                tracing::debug!(cost, limit = %limited.limit(), "a request would be denied");
+                self.report_decision(RateLimitDecision::Shadowed(&limited), parts);
+                tracing::debug!(
+                    cost,
+                    limit = %limited.limit(),
+                    "shadow layer admitted a request that would be denied"
+                );
                 ControlFlow::Continue(None)
             }
             Err(limited) => {
-                self.tell_user(RateLimitDecision::Denied(&limited), parts);
-                let told = (limits.as_deref(), partition.as_deref());
-                ControlFlow::Break(self.denial(&limited, told, &remaining, parts))
+                self.report_decision(RateLimitDecision::Denied(&limited), parts);
+                let field_args = (limits.as_deref(), partition.as_deref());
+                ControlFlow::Break(self.denial(&limited, field_args, &remaining, parts))
             }
         }
     }
 
-    /// What is left of each limit; of none where only Redis knows.
+    /// Returns the remaining quota of each limit; empty if only Redis knows it.
     #[cold]
     fn remaining_now(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
         match self.limiter.backend() {
@@ -233,13 +239,13 @@ where
     }
 
     #[inline]
-    fn tell_user(&self, decision: RateLimitDecision<'_>, parts: &Parts) {
+    fn report_decision(&self, decision: RateLimitDecision<'_>, parts: &Parts) {
         if let Some(on_decision) = &self.on_decision {
             on_decision(decision, parts);
         }
     }
 
-    /// Corrects on Redis what a request was charged, by its answer, before it is settled.
+    /// Corrects a charge on Redis by the head of the response, before `settle`.
     #[cfg(feature = "redis")]
     pub(super) async fn correct_on_redis<R>(
         &self,
@@ -258,9 +264,9 @@ where
         admission
     }
 
-    /// Now that the answer is known: what its request was charged is corrected, and its fields tell what is left then.
+    /// Corrects the charge by the head of the response, and writes the fields with the quota that remains then.
     ///
-    /// Returns what is to be charged when its body has ended.
+    /// Returns the meter of the response body, if its bytes are to be charged.
     #[inline]
     pub(super) fn settle<R>(
         &self,
@@ -268,7 +274,7 @@ where
         response: &mut HttpResponse<R>,
     ) -> Option<Box<BodyMeter>> {
         let Charged { limits, mut remaining, partition, correctable } = admission?;
-        let mut sent = None;
+        let mut meter = None;
         if let Some(correctable) = correctable {
             let (key, permit) = *correctable;
             match (self.correction(response), permit, self.limiter.backend()) {
@@ -279,31 +285,31 @@ where
                     }
                     remaining = limiter.remaining(&key, limits.as_deref());
                 }
-                // On Redis what the head says was corrected before.
+                // On Redis, `correct_on_redis` has made the corrections by the head.
                 (_, permit, _) => {
                     let charge_sent = self.charge_sent.as_ref();
-                    sent = charge_sent.map(|cost| Box::new(BodyMeter::new(permit, cost.clone())));
+                    meter = charge_sent.map(|cost| Box::new(BodyMeter::new(permit, cost.clone())));
                 }
             }
         }
         if self.shadow {
-            return sent;
+            return meter;
         }
         if let Some(limited) = response.extensions_mut().remove::<Limited>() {
-            self.restyle(&limited, response.headers_mut());
+            self.rewrite_fields(&limited, response.headers_mut());
         }
-        let told = (limits.as_deref(), partition.as_deref());
-        self.write_headers(told, &remaining, None, response.headers_mut());
-        sent
+        let field_args = (limits.as_deref(), partition.as_deref());
+        self.write_headers(field_args, &remaining, None, response.headers_mut());
+        meter
     }
 
-    /// What an answer says of the cost of its request, if it is another.
+    /// Returns the change of the charge that the head of a response demands, if any.
     fn correction<R>(&self, response: &mut HttpResponse<R>) -> Option<Correction> {
         if self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(response.status())) {
             return Some(Correction::Refund);
         }
         let charge_after = self.charge_after.as_ref().filter(|_| self.charge_sent.is_none())?;
-        // All but its body, which may be of any type.
+        // The function gets a response without the body, which may be of any type.
         let mut head = Response::new(Body::empty());
         *head.status_mut() = response.status();
         *head.version_mut() = response.version();
@@ -315,45 +321,45 @@ where
         Some(Correction::Settle(actual))
     }
 
-    /// How long a request may wait. A shadow delays nothing, either.
+    /// Returns how long a request may wait. Shadow mode delays nothing.
     fn max_wait(&self) -> Option<Duration> {
         self.wait.filter(|_| !self.shadow)
     }
 
-    /// Writes the fields of a denial that a handler has answered with as this layer writes its own.
-    fn restyle(&self, limited: &Limited, headers: &mut HeaderMap) {
+    /// Rewrites the fields of a handler's own denial in the style of this layer.
+    fn rewrite_fields(&self, limited: &Limited, headers: &mut HeaderMap) {
         if self.headers == Headers::Draft11 {
             return;
         }
         let retry_after = RetryAfter::of(limited);
         let policy = Policy::of(slice::from_ref(retry_after.limit));
         let field = iter::once_with(|| Field::denied(&retry_after));
-        // Of another limiter, and of whatever key.
+        // The handler's limiter may be another one, with other keys: so no partition key.
         self.headers.replace(Partition { policy: &policy, key: None }, field, headers);
     }
 
     fn denial(
         &self,
         limited: &Limited,
-        told: (Option<&[Limit]>, Option<&str>),
+        field_args: (Option<&[Limit]>, Option<&str>),
         remaining: &[Remaining],
         parts: &Parts,
     ) -> Response {
         let retry_after = RetryAfter::of(limited);
         let mut response = match &self.on_limited {
             Some(on_limited) => on_limited(limited, parts),
-            None if is_grpc(parts) => exhausted(&retry_after, parts),
+            None if is_grpc(parts) => grpc_denial(&retry_after, parts),
             None => problem(limited, &retry_after),
         };
-        // Its fields are this layer's, and no other's to write anew.
+        // The fields are final, so an outer layer must not rewrite them.
         response.extensions_mut().remove::<Limited>();
-        // An answer of `on_limited` keeps its own, if it has one.
+        // A `Retry-After` that `on_limited` has set stays.
         retry_after.write(response.headers_mut());
-        self.write_headers(told, remaining, Some(&retry_after), response.headers_mut());
+        self.write_headers(field_args, remaining, Some(&retry_after), response.headers_mut());
         response
     }
 
-    /// Writes the fields that tell what is left of the limits, if anybody knows, and of the key what may be told.
+    /// Writes the fields with the remaining quota, if it is known, and with the partition key.
     fn write_headers(
         &self,
         (limits, key): (Option<&[Limit]>, Option<&str>),
@@ -373,7 +379,7 @@ where
             None => self.headers.add(partition, fields, headers),
             Some(retry_after) => {
                 let fields = fields.map(|field| field.after(retry_after));
-                // What `on_limited` may have taken from another answer tells of another moment.
+                // `on_limited` may have copied fields of another response, which are of another time.
                 self.headers.replace(partition, fields, headers);
             }
         }

@@ -1,5 +1,5 @@
-//! The body of an answer that went through a layer. It is whatever the service's is, or the whole text of a denial: so
-//! that a denial fits any service, there is nothing that a body must be made of.
+//! Body of a response that passed through a layer: the service's body, or the complete text of a denial. This enum lets
+//! a denial fit any service without requiring that its body type can be built from a text.
 
 use std::{
     fmt,
@@ -15,7 +15,8 @@ use pin_project_lite::pin_project;
 use super::body_meter::BodyMeter;
 
 pin_project! {
-    /// The body of an answer that went through a [`RateLimitLayer`](super::RateLimitLayer): the service's, or a denial's.
+    /// Body of a response that passed through a [`RateLimitLayer`](super::RateLimitLayer): the service's, or a
+    /// denial's.
     pub struct RateLimitBody<B> {
         #[pin]
         body: Kind<B>,
@@ -25,16 +26,16 @@ pin_project! {
 pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
-        // `sent` where its bytes are charged.
-        Passed { #[pin] body: B, sent: Option<Box<BodyMeter>> },
-        // `None` once it was taken, and where it is empty.
+        // `meter` is present if the bytes are charged.
+        Passed { #[pin] body: B, meter: Option<Box<BodyMeter>> },
+        // `None` if it is empty or was read.
         Own { text: Option<Bytes> },
     }
 }
 
 impl<B> RateLimitBody<B> {
-    pub(super) fn passed(body: B, sent: Option<Box<BodyMeter>>) -> Self {
-        Self { body: Kind::Passed { body, sent } }
+    pub(super) fn passed(body: B, meter: Option<Box<BodyMeter>>) -> Self {
+        Self { body: Kind::Passed { body, meter } }
     }
 
     pub(super) fn own(text: Bytes) -> Self {
@@ -55,17 +56,18 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().body.project() {
-            KindProjection::Passed { mut body, sent } => {
+            KindProjection::Passed { mut body, meter } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
-                if let Some(counted) = sent {
+                if let Some(body_meter) = meter {
                     if let Some(Ok(frame)) = &frame
                         && let Some(data) = frame.data_ref()
                     {
-                        counted.add(data.remaining());
+                        body_meter.add(data.remaining());
                     }
-                    // Before its last piece is sent: who has it all may ask again at once, by another connection.
+                    // Settled before the last frame is sent: a client that has the whole body may send its next request
+                    // immediately, on another connection.
                     if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
-                        *sent = None;
+                        *meter = None;
                     }
                 }
                 Poll::Ready(frame)
@@ -93,7 +95,7 @@ where
     }
 }
 
-/// An empty one, as layers need that answer by themselves.
+/// An empty body, which layers require that build responses of their own.
 impl<B> Default for RateLimitBody<B> {
     fn default() -> Self {
         Self::own(Bytes::new())

@@ -1,4 +1,5 @@
-//! What a body has cost when it has ended: to its end or, where the client hung up, as far as it went.
+//! Meter of a response body: settles the request's charge by the bytes sent, when the body ends or the client
+//! disconnects.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,13 +10,13 @@ use tokio::runtime::Handle;
 
 use super::limiter::LayerPermit;
 
-/// Charged when this is dropped.
+/// Bytes of a response body so far. Dropping it settles the charge.
 pub(super) struct BodyMeter {
-    /// `None` once it is settled.
+    /// Taken when it is settled.
     permit: Option<LayerPermit>,
     bytes: u64,
     cost: SentCostFn,
-    /// Of the request. Whatever thread drops the body may be of none.
+    /// Runtime of the request. The body may be dropped on a thread without one.
     runtime: Option<Handle>,
 }
 
@@ -26,7 +27,7 @@ impl BodyMeter {
         Self { permit: Some(permit), bytes: 0, cost, runtime: Handle::try_current().ok() }
     }
 
-    /// So many bytes more.
+    /// Counts further bytes.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
@@ -35,11 +36,11 @@ impl BodyMeter {
 impl Drop for BodyMeter {
     fn drop(&mut self) {
         let Some(permit) = self.permit.take() else { return };
-        // Somebody's code, and a body may be dropped while its thread panics: a second panic would end the process.
+        // The function is the user's, and a body may be dropped during a panic: a second panic would abort the process.
         match catch_unwind(AssertUnwindSafe(|| (self.cost)(self.bytes))) {
             Ok(actual) => permit.settle_soon(actual, &self.runtime),
             Err(_) => {
-                tracing::error!("a panic in `charge_sent`: the request stays charged as it was")
+                tracing::error!("`charge_sent` panicked, the request keeps its initial charge")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Who a request is from: the connection's peer or, behind proxies that are trusted, whom they name.
+//! Client address of a request: the connection's peer or, behind trusted proxies, the address that they report.
 
 use std::{
     fmt,
@@ -21,21 +21,20 @@ use super::forwarded::{address, forwarded_for, from_right};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Who a request is from: an IPv4 address, or the network of an IPv6 one.
+/// Address of a client: an IPv4 address, or the network of an IPv6 address.
 ///
-/// It is a key for a [`RateLimiter`](crate::RateLimiter), and an extractor. Two are equal where their
-/// networks are: all of an IPv4 address, but only the [prefix](TrustedProxies::ipv6_prefix) of an IPv6
-/// one, 64 bits by default, as who has one address of such a network has all of them. An IPv4 address that
-/// is mapped into IPv6 is the IPv4 address. Shown is the network, `192.0.2.1` or `2001:db8:0:1::/64`.
+/// It is a key for a [`RateLimiter`](crate::RateLimiter), and an extractor. Two values are equal if their networks are
+/// equal. For IPv4, the network is the whole address; for IPv6, it is the [prefix](TrustedProxies::ipv6_prefix), 64
+/// bits by default, because a client with one address of such a network usually has all of them. An IPv4-mapped IPv6
+/// address is the IPv4 address. `Display` writes the network: `192.0.2.1` or `2001:db8:0:1::/64`.
 ///
-/// The extractor takes the address of the connection's peer. Only where an outer layer
-/// `Extension(TrustedProxies)` trusts the peer, it takes what that writes of the client: see
-/// [`TrustedProxies`].
+/// The extractor takes the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
+/// peer, it takes the address that the peer reports: see [`TrustedProxies`].
 ///
 /// # Errors
 ///
-/// [`ClientIpRejection`] where the peer is unknown, as the router is not served by
-/// `into_make_service_with_connect_info::<SocketAddr>()`. In tests, axum's `MockConnectInfo` does, too.
+/// Extraction fails with [`ClientIpRejection`] if the peer address is unknown, because the router is not served by
+/// `into_make_service_with_connect_info::<SocketAddr>()`. In tests, axum's `MockConnectInfo` provides it as well.
 ///
 /// # Examples
 ///
@@ -64,36 +63,36 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Clone, Copy, Debug)]
 pub struct ClientIp {
     addr: IpAddr,
-    /// How many bits of the address tell clients apart.
+    /// Number of leading bits of an IPv6 address that identify the client.
     prefix: u8,
 }
 
-/// The proxies whose word counts, and which of their fields has it. A cheap clone.
+/// Trusted proxies, and the header field in which they report the client. Cloning it is cheap.
 ///
-/// A proxy adds the address that it was asked from at the right end of `X-Forwarded-For` or, with
-/// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). All to the left of it came with the
-/// request, so anybody can have written it. The client is found from the right: as long as an address is
-/// a trusted proxy's, the next one to the left counts, over all lines of the field. The first that is not
-/// is the client. Empty elements count for nothing; at what is no address (`unknown`, `_hidden`, nonsense) the search
-/// ends, and the last address before it is taken.
+/// A proxy appends the address of its own peer at the right end of `X-Forwarded-For` or, with
+/// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). Everything to the left of it arrived with the
+/// request and may be forged. So the client is searched from the right, over all lines of the field. While an address
+/// belongs to a trusted proxy, the next one to the left is examined; the first that does not is the client, or the last
+/// if all do. Empty elements are skipped. The search ends at an element that is not an address (`unknown`, `_hidden`,
+/// nonsense), and the last address before it is the client.
 ///
-/// The field of a peer that is not trusted is not looked at.
+/// The field is ignored if the peer is not trusted.
 ///
-/// # Which proxies to trust
+/// # Choice of proxies
 ///
-/// Those of your own, by the addresses from which they connect. In a network that is trusted everybody can
-/// claim to be anybody; with `0.0.0.0/0` that is the whole world.
+/// Trust only your own, by the addresses from which they connect. Any host of a trusted network can claim any client
+/// address; with `0.0.0.0/0`, every host on the Internet can.
 ///
-/// # Which field
+/// # Choice of the field
 ///
-/// Only the one that your proxies write. They pass on the other as it came, so it is never looked at, and
-/// who adds it gains nothing. But nothing here can know what your proxies do: where they write `Forwarded`
-/// alone, say so by [`forwarded`](TrustedProxies::forwarded), and where they write one of their own, by
-/// [`header`](TrustedProxies::header); or clients choose their own address.
+/// Only the field that your proxies write is read. Proxies pass the other fields through unchanged, so a client gains
+/// nothing by sending them. The crate cannot detect which field your proxies write. If they write only `Forwarded`,
+/// call [`forwarded`](TrustedProxies::forwarded); if they write a field of their own, call
+/// [`header`](TrustedProxies::header). Otherwise clients choose their own address.
 ///
-/// Where a peer writes the field and is not trusted, all that come through it are one client. A warning of tracing says
-/// so: once of a peer in a private network, where proxies mostly are, and once of one in the Internet, which may be a CDN's
-/// proxy, or anybody.
+/// If a proxy is not trusted, all clients behind it count as one. A warning is logged if an untrusted peer sends such a
+/// field: once for a peer in a private network, where most proxies are, and once for a peer on the Internet, which may
+/// be the proxy of a CDN or any client.
 ///
 /// # Examples
 ///
@@ -108,55 +107,56 @@ pub struct ClientIp {
 /// // The client wrote 203.0.113.7 itself.
 /// let client = trusted.client_ip("10.2.2.2".parse()?, &headers);
 /// assert_eq!(client.to_string(), "198.51.100.2");
-/// // No proxy of ours: the field is not looked at.
+/// // Not a trusted proxy: the field is ignored.
 /// let client = trusted.client_ip("192.0.2.1".parse()?, &headers);
 /// assert_eq!(client.to_string(), "192.0.2.1");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it does nothing until a request is asked about"]
+#[must_use = "it has no effect until it is given to a layer"]
 pub struct TrustedProxies {
     networks: Arc<[IpNet]>,
     field: Field,
     unix_socket: bool,
     ipv6_prefix: u8,
-    /// Whether it was said that a proxy may be missing: of a peer in the Internet, and of one in a private network. Apart,
-    /// as anybody may bring about the first.
-    is_told: Arc<[AtomicBool; 2]>,
+    /// Set when the warning about a possibly missing proxy was logged: for a peer on the Internet, and for one in a
+    /// private network. They are separate because any client can trigger the first.
+    has_warned: Arc<[AtomicBool; 2]>,
 }
 
-/// Which field of a request has the proxies' word.
+/// Header field in which the proxies report the client.
 #[derive(Clone, Debug)]
 enum Field {
     XForwardedFor,
     Forwarded,
-    /// One address, and nothing else.
+    /// A field with exactly one address.
     Single(HeaderName),
 }
 
-/// A text that is neither an address nor a network.
+/// Error for a text that is neither an IP address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is neither an address nor a network")]
+#[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
 pub struct BadNetwork {
     text: String,
 }
 
-/// Nothing tells who the peer of a request is. As a response it is a 500: the server is set up wrong.
+/// Rejection of a request whose peer address is unknown. As a response it is a 500, because the server is
+/// misconfigured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the peer's address is unknown, serve the router by \
+    "peer address is unknown; serve the router with \
      `into_make_service_with_connect_info::<SocketAddr>()`"
 )]
 #[non_exhaustive]
 pub struct ClientIpRejection;
 
 impl ClientIp {
-    /// The address itself, of which only the network counts.
+    /// Returns the full address; only its network counts for equality.
     pub fn addr(&self) -> IpAddr {
         self.addr
     }
 
-    /// What tells clients apart.
+    /// Returns the network that identifies the client, and the length of its prefix.
     fn network(&self) -> (IpAddr, u8) {
         match self.addr {
             IpAddr::V4(_) => (self.addr, 32),
@@ -195,7 +195,7 @@ impl fmt::Display for ClientIp {
     }
 }
 
-/// As it is shown; so a limiter on Redis can have it for a key.
+/// Serialized as displayed, so that it can be a key of a limiter on Redis.
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 impl serde::Serialize for ClientIp {
@@ -218,18 +218,18 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
 }
 
 impl TrustedProxies {
-    /// None: the client is the peer.
+    /// Trusts no proxy: the client is the peer.
     pub fn none() -> Self {
         let field = Field::XForwardedFor;
-        let is_told = Arc::default();
-        Self { networks: [].into(), field, unix_socket: false, ipv6_prefix: 64, is_told }
+        let has_warned = Arc::default();
+        Self { networks: [].into(), field, unix_socket: false, ipv6_prefix: 64, has_warned }
     }
 
-    /// Those of these networks, such as `10.0.0.0/8`, and with these addresses.
+    /// Trusts the given networks, such as `10.0.0.0/8`, and addresses.
     ///
     /// # Errors
     ///
-    /// [`BadNetwork`] with the first text that is neither.
+    /// Returns [`BadNetwork`] with the first text that is neither.
     pub fn new<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Result<Self, BadNetwork> {
         let network = |text: T| {
             let text = text.as_ref().trim();
@@ -239,53 +239,58 @@ impl TrustedProxies {
         Ok(Self { networks, ..Self::none() })
     }
 
-    /// Whether the proxies write `Forwarded` (RFC 7239). Defaults to `false`: they write `X-Forwarded-For`.
+    /// Sets whether the proxies write `Forwarded` (RFC 7239). Defaults to `false`: they write `X-Forwarded-For`.
     pub fn forwarded(mut self, forwarded: bool) -> Self {
         self.field = if forwarded { Field::Forwarded } else { Field::XForwardedFor };
         self
     }
 
-    /// A field of the proxies' own, which has the client's address and nothing else: `cf-connecting-ip`,
-    /// `fly-client-ip`, `x-real-ip`. Defaults to none: they write `X-Forwarded-For`.
+    /// Sets a field of the proxies that contains the client's address and nothing else, such as `cf-connecting-ip`,
+    /// `fly-client-ip` or `x-real-ip`. Defaults to none: they write `X-Forwarded-For`.
     ///
-    /// Only for proxies that write it in each request, in the place of what the client may have written.
+    /// Use it only for proxies that write the field in every request, replacing the value that the client may have
+    /// sent.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.field = Field::Single(name);
         self
     }
 
-    /// The router is served on a Unix socket, where peers have no address: what asks there is a proxy that is trusted.
-    /// A request without an address in the proxies' field is answered by [`ClientIpRejection`]. Defaults to `false`:
-    /// each request without a peer's address is.
+    /// Declares that the router is served on a Unix socket, where peers have no address. Every peer is then a trusted
+    /// proxy, and a request without an address in the proxies' field is answered by [`ClientIpRejection`]. Defaults to
+    /// `false`: every request without a peer address is rejected.
     pub fn unix_socket(mut self, unix_socket: bool) -> Self {
         self.unix_socket = unix_socket;
         self
     }
 
-    /// How many bits of an IPv6 address are the client's network. Defaults to 64, the least that a client
-    /// is given; many have 56 or 48.
+    /// Sets the number of leading bits of an IPv6 address that identify a client. Defaults to 64, the smallest network
+    /// that a client is usually given; many have a /56 or a /48.
     ///
     /// # Panics
     ///
-    /// Where `bits` is above 128.
+    /// Panics if `bits` is above 128.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         assert!(bits <= 128, "ipv6_prefix must be 0 to 128, got {bits}");
         self.ipv6_prefix = bits;
         self
     }
 
-    /// Who a request with these headers is from that `peer` has sent.
+    /// Returns the client of a request with these headers that came from `peer`.
     pub fn client_ip(&self, peer: IpAddr, headers: &HeaderMap) -> ClientIp {
         let peer = peer.to_canonical();
         if !self.trusts(peer) {
             self.warn_of_proxy(peer, headers);
-            return self.client(peer);
+            return self.with_prefix(peer);
         }
-        self.client(self.behind(peer, self.claims(headers)))
+        self.with_prefix(self.client_behind(peer, self.claims(headers)))
     }
 
-    /// The address that the last trusted proxy was asked from, of those behind `addr`, which is trusted.
-    fn behind(&self, mut addr: IpAddr, claims: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
+    /// Follows the reported addresses from the trusted proxy `addr` to the first that is not trusted, or to the last.
+    fn client_behind(
+        &self,
+        mut addr: IpAddr,
+        claims: impl Iterator<Item = Option<IpAddr>>,
+    ) -> IpAddr {
         for claim in claims.map_while(|claim| claim) {
             addr = claim;
             if !self.trusts(addr) {
@@ -295,24 +300,24 @@ impl TrustedProxies {
         addr
     }
 
-    /// Says once that what seems to be a proxy is taken for the client.
+    /// Warns once if a peer that is taken for a client seems to be a proxy.
     fn warn_of_proxy(&self, peer: IpAddr, headers: &HeaderMap) {
         let names_clients = || {
             let own = matches!(&self.field, Field::Single(name) if headers.contains_key(name));
             own || headers.contains_key(&X_FORWARDED_FOR)
                 || headers.contains_key(&header::FORWARDED)
         };
-        let told = &self.is_told[usize::from(is_local(peer))];
-        if !told.load(Relaxed) && names_clients() && !told.swap(true, Relaxed) {
+        let has_warned = &self.has_warned[usize::from(is_local(peer))];
+        if !has_warned.load(Relaxed) && names_clients() && !has_warned.swap(true, Relaxed) {
             tracing::warn!(
                 %peer,
-                "a peer that is not trusted names its clients: if it is a proxy of yours, they all share one key; \
+                "untrusted peer sent a forwarding header; if it is your proxy, all its clients share one key: \
                  trust it by `TrustedProxies::new`"
             );
         }
     }
 
-    fn client(&self, addr: IpAddr) -> ClientIp {
+    fn with_prefix(&self, addr: IpAddr) -> ClientIp {
         ClientIp { addr, prefix: self.ipv6_prefix }
     }
 
@@ -324,15 +329,15 @@ impl TrustedProxies {
         }
         let mut claims = self.claims(&parts.headers).filter(|_| self.unix_socket);
         let first = claims.next().flatten().ok_or(ClientIpRejection)?;
-        let addr = if self.trusts(first) { self.behind(first, claims) } else { first };
-        Ok(self.client(addr))
+        let addr = if self.trusts(first) { self.client_behind(first, claims) } else { first };
+        Ok(self.with_prefix(addr))
     }
 
     fn trusts(&self, addr: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(&addr))
     }
 
-    /// What the proxies say, the nearest first; `None` for what is no address.
+    /// Returns the addresses in the proxies' field, the nearest first; `None` for an element that is not an address.
     fn claims(&self, headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
         let (name, claim): (_, fn(&[u8]) -> _) = match &self.field {
             Field::XForwardedFor => (&X_FORWARDED_FOR, address),
@@ -342,7 +347,7 @@ impl TrustedProxies {
         let most = if matches!(self.field, Field::Single(_)) { 1 } else { usize::MAX };
         let lines = headers.get_all(name).iter().rev();
         let elements = lines.flat_map(|line| from_right(line.as_bytes(), b','));
-        // Empty ones count for nothing (RFC 9110, 5.6.1.2).
+        // Empty elements are ignored (RFC 9110, 5.6.1.2).
         elements.filter(|element| !element.trim_ascii().is_empty()).map(claim).take(most)
     }
 }
@@ -359,7 +364,7 @@ impl IntoResponse for ClientIpRejection {
     }
 }
 
-/// Whether an address is of this machine or of a private network, as those of proxies in front of a service are.
+/// Returns `true` for addresses of this machine or of a private network, where the proxies of a service mostly are.
 fn is_local(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(addr) => addr.is_loopback() || addr.is_private() || addr.is_link_local(),
@@ -374,7 +379,7 @@ fn network(text: &str) -> Option<IpNet> {
         Ok(addr) => IpNet::from(addr),
         Err(_) => text.parse().ok()?,
     };
-    // Addresses are looked at as IPv4 ones where they are such.
+    // Peers are compared as IPv4 addresses if they are IPv4-mapped, so mapped networks become IPv4 ones.
     match (network, network.addr().to_canonical()) {
         (IpNet::V6(mapped), IpAddr::V4(addr)) if mapped.prefix_len() >= 96 => {
             Ipv4Net::new(addr, mapped.prefix_len() - 96).ok().map(IpNet::V4)

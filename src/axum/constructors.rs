@@ -1,4 +1,4 @@
-//! By what a layer tells clients apart: how it begins.
+//! Constructors of `RateLimitLayer`, by the source of its keys.
 
 use std::{any::type_name, ops::ControlFlow, sync::Arc};
 
@@ -11,11 +11,11 @@ use ::axum::{
 use super::{ClientIp, RateLimitLayer, TrustedProxies, key::KeyExtractor, limiter::LayerLimiter};
 
 impl<S> RateLimitLayer<(), S> {
-    /// By what `E` extracts from a request, as it would for a handler: `RateLimitLayer::by::<ClientIp>(..)`.
-    /// A request of which it extracts nothing gets its rejection for an answer.
+    /// Limits by the key that the extractor `E` takes from a request, as in a handler:
+    /// `RateLimitLayer::by::<ClientIp>(..)`. If extraction fails, the request is answered by the rejection of `E`.
     ///
-    /// [`ClientIp`] is found with the [`TrustedProxies`] of an `Extension` layer outside of this one; without
-    /// such it is the peer. [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
+    /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer; without one, it is the peer.
+    /// [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
     pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
     where
         E: FromRequestParts<()> + 'static,
@@ -23,11 +23,13 @@ impl<S> RateLimitLayer<(), S> {
         RateLimitLayer::by_with_state(limiter, ())
     }
 
-    /// As [`by`](RateLimitLayer::by), by what `E` extracts with the app's state. It may wait: for a database that
-    /// knows whose token this is.
+    /// Limits by the key that the extractor `E` takes from a request, with the state of the application. The extractor
+    /// may wait, for example for a database that maps tokens to users.
     ///
-    /// What else it finds out it may put into the extensions of the request: [`cost`](RateLimitLayer::cost),
-    /// [`limits`](RateLimitLayer::limits) and the handler see them.
+    /// It may add to the extensions of the request; [`cost`](RateLimitLayer::cost), [`limits`](RateLimitLayer::limits)
+    /// and the handler see them.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::{convert::Infallible, sync::Arc};
@@ -81,8 +83,11 @@ impl<S> RateLimitLayer<(), S> {
         RateLimitLayer::with_key(limiter.into(), KeyExtractor::from_request(state))
     }
 
-    /// By the `T` that an outer layer has put into the extensions of the request: the user, after authentication. A
-    /// request without one is answered by a 500, as of axum's `Extension`: the layers are in the wrong order.
+    /// Limits by the `T` that an outer layer has put into the extensions of the request, such as the user after
+    /// authentication. A request without one is answered by a 500, as by axum's `Extension`, because the layers are in
+    /// the wrong order.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use axum::{Router, body::Body, extract::Request, http, middleware::{Next, from_fn}, response::Response, routing::get};
@@ -92,7 +97,7 @@ impl<S> RateLimitLayer<(), S> {
     /// #[derive(Clone, PartialEq, Eq, Hash)]
     /// struct UserId(String);
     ///
-    /// /// Finds out who the user is.
+    /// /// Identifies the user.
     /// async fn authenticate(mut request: Request, next: Next) -> Response {
     ///     let token = request.headers().get("x-token").and_then(|token| token.to_str().ok());
     ///     let user = UserId(token.unwrap_or("nobody").to_owned());
@@ -119,23 +124,28 @@ impl<S> RateLimitLayer<(), S> {
     where
         T: Clone + Send + Sync + 'static,
     {
-        let find = move |parts: &Parts| match parts.extensions.get::<T>() {
+        let extract = move |parts: &Parts| match parts.extensions.get::<T>() {
             Some(key) => ControlFlow::Continue(Some(key.clone())),
             None => {
-                let missing = format!("the request has no extension {}", type_name::<T>());
+                let missing = format!(
+                    "request extension {} is missing; add the layer that inserts it after this one",
+                    type_name::<T>()
+                );
                 let answer = (StatusCode::INTERNAL_SERVER_ERROR, missing);
                 ControlFlow::Break(answer.into_response())
             }
         };
-        RateLimitLayer::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+        RateLimitLayer::with_key(limiter.into(), KeyExtractor::Function(Arc::new(extract)))
     }
 }
 
 impl<S> RateLimitLayer<ClientIp, S> {
-    /// By the client's address, behind the proxies that are trusted.
+    /// Limits by the client's address, behind the given trusted proxies.
     ///
-    /// The router must be served by `into_make_service_with_connect_info::<SocketAddr>()`; else each request
-    /// is answered by a 500 that says so.
+    /// The router must be served by `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise every request is
+    /// answered by a 500 with a message that explains this.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use std::net::SocketAddr;
@@ -162,21 +172,21 @@ impl<S> RateLimitLayer<ClientIp, S> {
     /// # }
     /// ```
     pub fn by_ip(limiter: impl Into<LayerLimiter<ClientIp, S>>, trusted: TrustedProxies) -> Self {
-        let find = move |parts: &Parts| match trusted.client_of(parts) {
+        let extract = move |parts: &Parts| match trusted.client_of(parts) {
             Ok(client) => ControlFlow::Continue(Some(client)),
             Err(rejection) => ControlFlow::Break(rejection.into_response()),
         };
-        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(extract)))
     }
 }
 
 impl<K, S> RateLimitLayer<K, S> {
-    /// By what `key` makes of a request. One for which it makes `None` is not limited.
+    /// Limits by the key that `key` returns for a request. A request for which it returns `None` is not limited.
     pub fn new(
         limiter: impl Into<LayerLimiter<K, S>>,
         key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        let find = move |parts: &Parts| ControlFlow::Continue(key(parts));
-        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+        let extract = move |parts: &Parts| ControlFlow::Continue(key(parts));
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(extract)))
     }
 }

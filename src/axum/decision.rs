@@ -1,20 +1,20 @@
-//! What a layer tells its user of each request that it decides.
+//! `RateLimitDecision`, the argument of a layer's `on_decision`.
 
 use std::time::Duration;
 
 use crate::rate_limit::Limited;
 
-/// What a [`RateLimitLayer`](crate::RateLimitLayer) has decided of a request: see
+/// Decision of a [`RateLimitLayer`](crate::RateLimitLayer) about a request: see
 /// [`on_decision`](crate::RateLimitLayer::on_decision).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum RateLimitDecision<'a> {
-    /// It passes at once.
+    /// The request passes immediately.
     Allowed,
-    /// It passes, and had to [wait](crate::RateLimitLayer::wait) so long.
+    /// The request passes after it had to [wait](crate::RateLimitLayer::wait) for this time.
     Waited(Duration),
-    /// It does not pass.
+    /// The request is denied.
     Denied(&'a Limited),
-    /// It would not pass, but the layer only [watches](crate::RateLimitLayer::shadow).
+    /// The request would be denied, but passes because the layer is in [shadow](crate::RateLimitLayer::shadow) mode.
     Shadowed(&'a Limited),
 }

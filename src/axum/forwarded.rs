@@ -1,8 +1,8 @@
-//! What proxies write of a client, read from the right: what stands to the left may be anybody's.
+//! Parsers for the fields that proxies write, from right to left: everything to the left may be forged by the client.
 
 use std::{iter, net::IpAddr};
 
-/// The address in the parameter `for` of one element of `Forwarded`.
+/// Returns the address in the parameter `for` of one element of `Forwarded`.
 pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut values = from_right(element, b';').filter_map(|pair| {
         let equals = pair.iter().position(|byte| *byte == b'=')?;
@@ -10,7 +10,7 @@ pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
         name.eq_ignore_ascii_case(b"for").then_some(value)
     });
     let value = values.next()?;
-    // No proxy writes two, so which one it meant is unknown.
+    // No proxy writes the parameter twice, so it is unknown which one is genuine.
     if values.next().is_some() {
         return None;
     }
@@ -20,7 +20,7 @@ pub(super) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// What a quoted string says: a backslash makes the byte after it stand for itself (RFC 9110, 5.6.4).
+/// Returns the content of a quoted string: a backslash quotes the byte after it (RFC 9110, 5.6.4).
 fn unescaped(quoted: &[u8]) -> Vec<u8> {
     let mut bytes = quoted.iter().copied();
     iter::from_fn(|| match bytes.next()? {
@@ -30,7 +30,7 @@ fn unescaped(quoted: &[u8]) -> Vec<u8> {
     .collect()
 }
 
-/// An address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
+/// Parses an address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
 pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?.trim_ascii();
     if let Ok(addr) = text.parse::<IpAddr>() {
@@ -51,10 +51,10 @@ pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
     is_whole.then(|| addr.to_canonical())
 }
 
-/// The parts between separators outside of quotes, the last one first.
+/// Returns the parts between separators outside of quotes, the last one first.
 ///
-/// What a client wrote is to the left. So it is read from the right: from the left, a quote that the client
-/// opened would swallow what a proxy wrote.
+/// The client's own text is to the left. Read from the left, a quote opened by the client would swallow the text of a
+/// proxy.
 pub(super) fn from_right(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(text);
     iter::from_fn(move || {

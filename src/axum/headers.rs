@@ -1,4 +1,4 @@
-//! Which fields tell a client of its limits, and how they are written.
+//! Rate limit header fields of a response, and how they are written.
 
 use std::{borrow::Cow, cmp::Reverse};
 
@@ -17,67 +17,71 @@ const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Which fields tell a client of its limits.
+/// Rate limit header fields of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Headers {
-    /// `RateLimit-Policy` and `RateLimit`, as in draft 11 of *RateLimit header fields for HTTP* (IETF,
-    /// httpapi). They tell of each limit, by its name:
+    /// `RateLimit-Policy` and `RateLimit`, as in draft 11 of *RateLimit header fields for HTTP* (IETF, httpapi). They
+    /// list each limit by its name:
     ///
     /// ```text
     /// RateLimit-Policy: "burst";q=10;w=1, "hourly";q=1000;w=3600
     /// RateLimit: "burst";r=9;t=1, "hourly";r=412;t=1800
     /// ```
     ///
-    /// `q` is the quota, `w` the window in seconds, `r` what was left when the request was charged (or what that
-    /// was charged came back), and `t` in how many seconds from the answer there is more; it is absent where all
-    /// of the quota is left. Seconds are rounded up. A limit without a name is
-    /// called by its figures, as `"10-per-1s"`; what a field can't carry of a name is percent-encoded. One
-    /// [of bytes](crate::Limit::of_bytes) has `qu="content-bytes"`; and `pk` is what
-    /// [`partition_key`](crate::RateLimitLayer::partition_key) tells of the key.
+    /// | parameter | meaning |
+    /// | --- | --- |
+    /// | `q` | quota |
+    /// | `w` | window in seconds |
+    /// | `r` | units left after the request was charged, or after its charge was corrected |
+    /// | `t` | seconds, from the response on, until more units are available; absent if the whole quota is left |
+    /// | `qu` | `"content-bytes"` for a limit [of bytes](crate::Limit::of_bytes) |
+    /// | `pk` | the [`partition_key`](crate::RateLimitLayer::partition_key), if there is one |
+    ///
+    /// Seconds are rounded up. A limit without a name is called by its quota and window, as `"10-per-1s"`. Characters
+    /// of a name that a field cannot contain are percent-encoded.
     #[default]
     Draft11,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` of the limit that has the least left. `Reset` is in
-    /// seconds from now, rounded up; zero where all of the quota is left.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, for the limit that has the least left. `Reset` is in seconds
+    /// from the response on, rounded up; zero if the whole quota is left.
     Legacy,
-    /// `Draft11` and `Legacy`.
+    /// Both `Draft11` and `Legacy`.
     Both,
-    /// None of them. A denial has its `Retry-After` all the same.
+    /// No fields. A denial still has `Retry-After`.
     None,
 }
 
-/// A list of structured fields (RFC 9651) that is being written: a member for each limit, with its name and
-/// its parameters.
+/// Structured field list (RFC 9651) under construction: a member for each limit, with its name and parameters.
 type List = SmallVec<[u8; 128]>;
 
-/// What is the same in the fields of all answers by the same limits.
+/// Parts of the fields that are the same in all responses under the same limits.
 #[derive(Clone)]
 pub(super) struct Policy {
     field: HeaderValue,
-    /// What the field says of each limit.
+    /// Member of the policy field for each limit.
     policies: Box<[String]>,
-    /// How the member of each limit begins: `"name";r=`.
+    /// First part of the member of each limit in the other field: `"name";r=`.
     members: Box<[String]>,
 }
 
-/// The policy, and what tells clients apart, as a field writes it; so that it may say more of them than of others.
+/// Policy together with the partition key of one response, as it is written into the fields.
 #[derive(Clone, Copy)]
 pub(super) struct Partition<'a> {
     pub(super) policy: &'a Policy,
     pub(super) key: Option<&'a str>,
 }
 
-/// What the fields tell of one limit.
+/// Values of the fields for one limit.
 pub(super) struct Field<'a> {
     limit: &'a Limit,
     remaining: u32,
-    /// In how many seconds there is more.
+    /// Seconds until more units are available.
     more_after: Option<u64>,
 }
 
 impl Headers {
-    /// Adds to what an inner layer has set: the fields of the draft are lists, and get more members. Of the
-    /// legacy ones there can be but one set, so the inner layer's stays.
+    /// Adds the fields to those of an inner layer. The draft's fields are lists and get more members. The legacy fields
+    /// can occur only once, so those of the inner layer stay.
     pub(super) fn add<'a>(
         self,
         partition: Partition<'_>,
@@ -101,7 +105,7 @@ impl Headers {
         }
     }
 
-    /// Puts these in the place of all that are there.
+    /// Writes the fields in place of all that are present.
     pub(super) fn replace<'a>(
         self,
         partition: Partition<'_>,
@@ -126,7 +130,8 @@ impl Policy {
         };
         let policies: Box<[_]> = names.iter().zip(limits).map(member).collect();
         Self {
-            field: HeaderValue::try_from(policies.join(", ")).expect("it is printable ASCII"),
+            field: HeaderValue::try_from(policies.join(", "))
+                .expect("names and partition keys are printable ASCII"),
             policies,
             members: names.into_iter().map(|name| name + ";r=").collect(),
         }
@@ -138,7 +143,7 @@ impl Partition<'_> {
         let Some(key) = self.key else { return self.policy.field.clone() };
         let policies = self.policy.policies.iter().map(|policy| format!("{policy};pk={key}"));
         let list = policies.collect::<Vec<_>>().join(", ");
-        HeaderValue::try_from(list).expect("it is printable ASCII")
+        HeaderValue::try_from(list).expect("names and partition keys are printable ASCII")
     }
 
     fn rate_limit<'a>(&self, fields: impl Iterator<Item = Field<'a>>) -> HeaderValue {
@@ -148,22 +153,22 @@ impl Partition<'_> {
                 list.extend_from_slice(b", ");
             }
             list.extend_from_slice(member.as_bytes());
-            // From the right, as that is how numbers are found.
-            let mut figures = [0; 48];
-            let mut start = figures.len();
+            // Filled from the right, since the digits of a number are computed from the last to the first.
+            let mut digits = [0; 48];
+            let mut start = digits.len();
             if let Some(seconds) = field.more_after {
-                start = write_before(start, seconds, &mut figures);
-                figures[start - 3..start].copy_from_slice(b";t=");
+                start = write_before(start, seconds, &mut digits);
+                digits[start - 3..start].copy_from_slice(b";t=");
                 start -= 3;
             }
-            start = write_before(start, field.remaining.into(), &mut figures);
-            list.extend_from_slice(&figures[start..]);
+            start = write_before(start, field.remaining.into(), &mut digits);
+            list.extend_from_slice(&digits[start..]);
             if let Some(key) = self.key {
                 list.extend_from_slice(b";pk=");
                 list.extend_from_slice(key.as_bytes());
             }
         }
-        HeaderValue::from_bytes(&list).expect("it is printable ASCII")
+        HeaderValue::from_bytes(&list).expect("names and partition keys are printable ASCII")
     }
 }
 
@@ -173,13 +178,13 @@ impl<'a> Field<'a> {
         Self { limit, remaining: left.units, more_after }
     }
 
-    /// Of the limit that denied a call: for such a call nothing is left.
+    /// Values for the limit of a denial: no units are left for the denied call.
     pub(super) fn denied(retry_after: &RetryAfter<'a>) -> Self {
         Self { limit: retry_after.limit, remaining: 0, more_after: retry_after.seconds() }
     }
 
-    /// The same, and where this limit denied a call, more counts from when such a call would pass: the fields
-    /// promise nothing before `Retry-After`.
+    /// The same values; but for the limit that denied the call, `t` is the wait of that call. So the fields promise
+    /// nothing before `Retry-After`.
     pub(super) fn after(mut self, retry_after: &RetryAfter<'_>) -> Self {
         if self.limit == retry_after.limit {
             self.more_after = retry_after.seconds();
@@ -187,13 +192,13 @@ impl<'a> Field<'a> {
         self
     }
 
-    /// The least has the least left; of several, the one that it takes longest to wait for.
+    /// Sort key: the limit with the least left; of several, the one with the longest wait.
     fn scarcity(&self) -> (u32, Reverse<Option<u64>>) {
         (self.remaining, Reverse(self.more_after))
     }
 }
 
-/// What a limit is called in fields and bodies: printable ASCII, all else percent-encoded.
+/// Returns the name of a limit in fields and bodies: printable ASCII, everything else percent-encoded.
 pub(super) fn policy_name(limit: &Limit) -> Cow<'_, str> {
     let name = match limit.name() {
         Some(name) => Cow::Borrowed(name),
@@ -212,7 +217,7 @@ pub(super) fn policy_name(limit: &Limit) -> Cow<'_, str> {
     printable.into()
 }
 
-/// Bytes as a structured field has them: base64 between colons (RFC 9651, 4.1.8).
+/// Encodes a byte sequence of a structured field: base64 between colons (RFC 9651, 4.1.8).
 pub(super) fn byte_sequence(bytes: &[u8]) -> Box<str> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -1,4 +1,4 @@
-//! How a request's key is found, and how long it may get.
+//! Extraction of a request's key, and the bound on its length.
 
 use std::{
     any::Any,
@@ -14,13 +14,13 @@ use ::axum::{
 };
 use futures_core::future::BoxFuture;
 
-/// A longer key is shortened.
+/// Longest `String` key that is counted as it is; longer ones are shortened. The same bound as on Redis.
 pub(super) const MAX_KEY_BYTES: usize = 256;
 
-/// A key, no key, or the answer to a request that can have none.
+/// A key, no key, or the response to a request whose key cannot be extracted.
 pub(super) type ExtractedKey<K> = ControlFlow<Response, Option<K>>;
 
-/// How a request's key is found.
+/// Source of a request's key.
 pub(super) enum KeyExtractor<K> {
     Function(RequestFn<ExtractedKey<K>>),
     FromRequest(Extractor<K>),
@@ -32,7 +32,7 @@ pub(super) type Extractor<K> =
 pub(super) type RequestFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
 impl<K> KeyExtractor<K> {
-    /// By an extractor with this state.
+    /// Extracts the key with axum's `FromRequestParts` and this state.
     pub(super) fn from_request<A>(state: A) -> Self
     where
         K: FromRequestParts<A> + 'static,
@@ -60,14 +60,14 @@ impl<K> Clone for KeyExtractor<K> {
     }
 }
 
-/// Says what is needed of a closure's lifetimes.
+/// Boxes a closure. The signature gives the compiler the lifetimes, which it does not infer.
 fn extractor<K>(
     extract: impl for<'a> Fn(&'a mut Parts) -> BoxFuture<'a, ExtractedKey<K>> + Send + Sync + 'static,
 ) -> Extractor<K> {
     Arc::new(extract)
 }
 
-/// The key itself, if it is no long `String`.
+/// Returns the key, shortened if it is a long `String`.
 pub(super) fn bounded<K: 'static>(mut key: K) -> K {
     let any: &mut dyn Any = &mut key;
     if let Some(text) = any.downcast_mut::<String>()
@@ -78,8 +78,8 @@ pub(super) fn bounded<K: 'static>(mut key: K) -> K {
     key
 }
 
-/// Longer than every key that is not shortened, so that none can be made to look like this one. The hash
-/// has 128 bits and a secret, so that nobody finds two keys of one hash.
+/// Shortens a text to a prefix and a hash. The result is longer than every key that is not shortened, so no such key
+/// can equal it. The hash has 128 bits and a secret seed, so that clients cannot construct collisions.
 fn shortened(text: &str) -> String {
     static SECRETS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
 

@@ -1,4 +1,4 @@
-//! The layer as its user sets it up.
+//! `RateLimitLayer` and its settings.
 
 use std::{fmt, hash::Hash, sync::Arc, time::Duration};
 
@@ -22,22 +22,22 @@ use crate::{
     rate_limit::{Limit, Limited},
 };
 
-/// A tower layer that limits how many requests of each key pass.
+/// A tower layer that limits the number of requests per key.
 ///
-/// All clones, all services that they make and all connections count on the one limiter: a
-/// [`RateLimiter`](crate::RateLimiter) or, for several processes together, the one of feature `redis`. What is
-/// denied is answered by the layer, and doesn't reach the service;
-/// all other answers get the fields of [`Headers`], too. Any service with HTTP requests will do, axum's
-/// routers among them, and whatever the bodies of its answers are, if only their data can be made of `Bytes`: they are
-/// wrapped ([`RateLimitBody`](crate::RateLimitBody)), so that a denial fits. So it goes along with tower-http's layers and
-/// with tonic's services. The service's errors stay as they are.
+/// All clones of the layer, all services that it creates and all connections share one limiter: a
+/// [`RateLimiter`](crate::RateLimiter) or, to share it between processes, the one of feature `redis`. A denied request
+/// is answered by the layer and does not reach the service. All other responses get the fields of [`Headers`].
 ///
-/// # What a client is told
+/// The layer fits any service of HTTP requests: axum's routers, services inside tower-http's layers, and tonic's
+/// services. Response bodies are wrapped ([`RateLimitBody`](crate::RateLimitBody)), so that a denial fits in their
+/// place; the data of a body only has to implement `From<Bytes>`. Errors of the service are passed through unchanged.
+///
+/// # Denied requests
 ///
 /// A denied request is answered by 429 (RFC 6585) with
-/// - `Retry-After`, in seconds, rounded up; missing where the cost is above the quota, as no wait helps,
+/// - `Retry-After`, in seconds, rounded up; absent if the cost is above the quota, as no wait helps then,
 /// - the fields of [`Headers`],
-/// - a body of `application/problem+json` (RFC 9457), such as
+/// - a body of type `application/problem+json` (RFC 9457), such as
 ///
 /// ```json
 /// {
@@ -49,48 +49,49 @@ use crate::{
 /// }
 /// ```
 ///
-/// A client of gRPC (by its `content-type`) is answered by the status `RESOURCE_EXHAUSTED` in its place, with the same
-/// fields.
+/// A gRPC request (recognized by its `content-type`) is answered by the status `RESOURCE_EXHAUSTED` instead, with the
+/// same fields.
 ///
-/// # What a handler is told
+/// # In handlers
 ///
-/// `Extension<Standing>` is how the key of its request stands, after its charge, with the limit that has the least left.
+/// `Extension<Standing>` is the remaining quota of the request's key after its charge, by the limit that has the least
+/// left.
 ///
-/// # Where to put it
+/// # Order of layers
 ///
-/// - Inside of CORS (a `CorsLayer` is added after it). Then preflights are answered before they are
-///   counted, and a script may read a denial; its fields only where CORS exposes them. Where the layer has
-///   to stand outside, let [`skip`](RateLimitLayer::skip) pass `OPTIONS`.
-/// - Inside of what finds out who the user is, where the key is the user.
-/// - Outside of what is costly: what reads the body, compresses, or asks a database.
-/// - In axum, `Router::layer` also counts requests to paths that there are not; `Router::route_layer` only
-///   those that a route takes.
+/// - Inside CORS (a `CorsLayer` is added after this layer). Then preflights are answered before they are counted, and
+///   scripts may read a denial; its fields are readable only if CORS exposes them. If this layer has to be outside, let
+///   [`skip`](RateLimitLayer::skip) pass `OPTIONS`.
+/// - Inside the layer that authenticates the user, if the key is the user.
+/// - Outside of everything costly: layers that read the body, compress, or query a database.
+/// - In axum, `Router::layer` also counts requests to unknown paths; `Router::route_layer` counts only requests that
+///   match a route.
 ///
-/// Where there are two layers, one inside of the other, a request is charged to the outer one also where the
-/// inner one denies it. Several limits in one limiter are charged together, or not at all.
+/// If two of these layers are nested, a request is charged to the outer one even if the inner one denies it. Several
+/// limits in one limiter are charged together, or not at all.
 ///
 /// # Cost
 ///
-/// A check, which tells what is left, too, and the writing of the fields (not with [`Headers::None`]); a box for
-/// the future only where a key is [extracted](RateLimitLayer::by), or its limits are [looked
-/// up](RateLimitLayer::limits_by_key), where a request is denied, or one may [wait](RateLimitLayer::wait).
+/// A request costs a check, which also returns the remaining quota, and the writing of the fields (except with
+/// [`Headers::None`]). The future is boxed only if the key is [extracted](RateLimitLayer::by), its limits are [looked
+/// up](RateLimitLayer::limits_by_key), the request is denied, or it may [wait](RateLimitLayer::wait).
 ///
 /// # Keys
 ///
-/// A key that is a `String` of more than 256 bytes is counted by its first 256 and a hash of all of it: no
-/// request can fill the memory by a long key, and two of them share no quota (but only the layer can name
-/// them: a [`peek`](crate::RateLimiter::peek) at the whole key finds nothing). How long other keys get is up
-/// to you. How many there are is bounded by [`max_keys`](crate::RateLimiterBuilder::max_keys).
+/// A `String` key of more than 256 bytes is counted by its first 256 bytes and a hash of the whole key. So no request
+/// can fill memory with a long key, and two long keys share no quota. Only the layer knows the shortened key: a
+/// [`peek`](crate::RateLimiter::peek) with the whole key finds nothing. The length of keys of other types is not
+/// limited. The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
 ///
-/// # On Redis
+/// # With Redis
 ///
-/// A check is a round trip then, as is each request whose charge comes back, and a box for the future. While the
-/// server fails, requests pass or not as the limiter's `OnError` says; those for which it has an error are
-/// answered by 503, or 500 where no wait helps. The fields are missing where nobody knows what is left.
+/// A check is a round trip, each correction of a charge is another one, and the future is always boxed. While the
+/// server fails, the limiter's `OnError` decides whether requests pass. If it returns an error, the request is answered
+/// by 503, or by 500 if waiting does not help. The fields are absent if the remaining quota is unknown.
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped before it was checked is not charged, after that it is.
+/// A request that is dropped before its check is not charged; later it stays charged.
 ///
 /// # Examples
 ///
@@ -120,24 +121,24 @@ use crate::{
 pub struct RateLimitLayer<K, S = DefaultHasher>(Arc<Settings<K, S>>);
 
 impl<K, S> RateLimitLayer<K, S> {
-    /// How many units a request costs. One that costs 0 passes. Defaults to 1.
+    /// Sets the cost of a request, in units. A request of cost 0 passes. Defaults to 1.
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.settings().cost = Some(Arc::new(cost));
         self
     }
 
-    /// Which requests are not limited: health checks, preflights. Asked before the key is looked for. Defaults to
-    /// none.
+    /// Sets which requests are not limited, such as health checks and preflights. `skip` is called before the key is
+    /// extracted. Defaults to none.
     pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.settings().skip = Some(Arc::new(skip));
         self
     }
 
-    /// Which limits a request is held to, for plans and tiers; `None` for the limiter's own. Defaults to
-    /// those for all. As in [`check_with`](crate::RateLimiter::check_with), a key whose plan changes keeps what
-    /// it has in use.
+    /// Sets the limits of a request, for plans and tiers; `None` means the limiter's own. Defaults to the limiter's own
+    /// for all requests. As in [`check_with`](crate::RateLimiter::check_with), a key whose plan changes keeps its
+    /// usage.
     ///
-    /// Where a database knows the plan: [`limits_by_key`](RateLimitLayer::limits_by_key), or an extractor with
+    /// If the plan is in a database, use [`limits_by_key`](RateLimitLayer::limits_by_key) or an extractor with
     /// [state](RateLimitLayer::by_with_state).
     pub fn limits(
         mut self,
@@ -147,15 +148,15 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// As [`limits`](RateLimitLayer::limits), which it takes the place of, by a look-up of the key that may wait; what
-    /// it said holds for `ttl` and, where many keys come, for 100,000 of them. There is one look-up of a key at a time,
-    /// for all who wait for it. Each request takes a box for its future.
+    /// Sets an async lookup of a key's limits, which replaces [`limits`](RateLimitLayer::limits). `None` means the
+    /// limiter's own.
     ///
-    /// `None` is kept as well: so a key that nobody knows is not looked up each time.
+    /// Results, including `None`, are cached for `ttl` and for up to 100,000 keys. Concurrent requests of a key share
+    /// one lookup. The future of each request is boxed.
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime, as it makes a [`Cache`](crate::Cache).
+    /// Panics outside of a Tokio runtime, because it creates a [`Cache`](crate::Cache).
     ///
     /// # Examples
     ///
@@ -166,7 +167,7 @@ impl<K, S> RateLimitLayer<K, S> {
     /// # use tower::ServiceExt;
     ///
     /// async fn plan_of(_user: String) -> Option<Arc<[Limit]>> {
-    ///     // Asks a database, once a minute for each user.
+    ///     // Queries a database, once a minute for each user.
     ///     Some([Limit::per_minute(600).named("paid")].into())
     /// }
     ///
@@ -192,18 +193,23 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Counts, but denies nothing, delays nothing and tells clients nothing: to try limits out. What would have been
-    /// denied is a debug event of tracing, and counts in [`stats`](crate::RateLimiter::stats); what has no key passes
-    /// uncounted. Defaults to off.
+    /// Enables shadow mode, to try limits out: requests are counted, but not denied or delayed, and responses get no
+    /// fields.
+    ///
+    /// Requests that would be denied are logged at DEBUG and counted in [`stats`](crate::RateLimiter::stats). Requests
+    /// without a key pass uncounted. Defaults to off.
     pub fn shadow(mut self) -> Self {
         self.settings().shadow = true;
         self
     }
 
-    /// Is told of each decision: to count by route, by plan, by limit. It runs within the request, so let it be quick.
-    /// Of requests that are skipped, have no key, or that nobody could decide there is none. Defaults to nothing.
+    /// Sets a function that is called for each decision, for example to count by route, plan or limit. It runs within
+    /// the request, so it should be fast.
     ///
-    /// The limiter itself counts, too: [`stats`](crate::RateLimiter::stats) and, for each limit,
+    /// It is not called for requests that are skipped, have no key, or could not be decided because the limiter failed.
+    /// Defaults to none.
+    ///
+    /// The limiter itself counts as well: see [`stats`](crate::RateLimiter::stats) and, by limit,
     /// [`denials`](crate::RateLimiter::denials).
     pub fn on_decision(
         mut self,
@@ -213,16 +219,18 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// What the fields of the draft tell of a request's key, as the partition of the quota that it is counted in
-    /// (`pk=:YWRh:`): so a client with several accounts knows which one it has used up. Let it be short, as what has more
-    /// than 256 bytes is left out, and no secret: a user's number, not its token. Defaults to nothing.
+    /// Sets the partition key of the draft's fields (`pk=:YWRh:`), which names the part of the quota that a request's
+    /// key uses. A client with several accounts can then see which one is exhausted.
+    ///
+    /// It should be short and no secret: a user's number, not a token. A partition key of more than 256 bytes is
+    /// omitted. Defaults to none.
     pub fn partition_key<B: AsRef<[u8]>>(
         mut self,
         partition_key: impl Fn(&K) -> B + Send + Sync + 'static,
     ) -> Self {
         let partition_key = move |key: &K| {
             let partition = partition_key(key);
-            // Longer fields are refused by clients, and with them the answer.
+            // Clients may reject a response with longer fields.
             let is_short = partition.as_ref().len() <= MAX_KEY_BYTES;
             is_short.then(|| byte_sequence(partition.as_ref()))
         };
@@ -230,10 +238,10 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// The answer to a request that is denied. Defaults to what [`Limited`] is as a response.
+    /// Sets the response to a denied request. Defaults to the response of [`Limited`].
     ///
-    /// Its body is read to the end before it is sent. The layer adds `Retry-After` where it has none, and the
-    /// fields of [`headers`](RateLimitLayer::headers).
+    /// Its body is read to the end before it is sent. The layer adds `Retry-After` if it is absent, and the fields of
+    /// [`headers`](RateLimitLayer::headers).
     pub fn on_limited<A: IntoResponse>(
         mut self,
         answer: impl Fn(&Limited, &Parts) -> A + Send + Sync + 'static,
@@ -243,12 +251,12 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Which answers are charged for, by their status: failed logins alone, or successes. Defaults to all.
+    /// Sets which responses are charged, by their status: only failed logins, or only successes. Defaults to all.
     ///
-    /// Each request is charged before it goes on, and what it was charged comes back where `charge_when` says
-    /// no to its answer. So a quota also bounds how many may be under way at a time. A request that is never
-    /// answered, as the service failed or the client hung up, stays charged: else hanging up just in time
-    /// would make every try free.
+    /// Each request is charged before it reaches the service, and refunded if `charge_when` returns `false` for its
+    /// response. So a quota also limits the number of concurrent requests. A request without a response, because the
+    /// service failed or the client disconnected, stays charged. Otherwise a client could make every attempt free by
+    /// disconnecting just in time.
     pub fn charge_when(
         mut self,
         charge_when: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
@@ -257,13 +265,15 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// What a request has cost in all, now that the head of its answer is known: the tokens that a model says it took,
-    /// the rows, the `content-length`. Of the answer it sees all but the body. Defaults to what the request was
-    /// charged before, by [`cost`](RateLimitLayer::cost).
+    /// Sets the total cost of a request by its response: the tokens that a model reports, the rows, the
+    /// `content-length`. `charge_after` receives the response without its body. Defaults to the initial charge, set by
+    /// [`cost`](RateLimitLayer::cost).
     ///
-    /// The difference is charged or given back as by [`Permit::settle`](crate::Permit::settle): what is beyond the
-    /// quota is a debt, and denies what comes next. With [`charge_when`](RateLimitLayer::charge_when), answers that are
-    /// not charged are not asked about.
+    /// The difference is charged or given back as by [`Permit::settle`](crate::Permit::settle): the excess over the
+    /// quota is a debt, and later requests are denied. With [`charge_when`](RateLimitLayer::charge_when),
+    /// `charge_after` is called only for responses that are charged.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use axum::{Router, body::Body, http::Request, routing::get};
@@ -290,11 +300,13 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// What a request has cost in all, by the bytes of its answer's body, once that has ended: to its end or, where the
-    /// client hung up, as far as it was taken. Defaults to what the request was charged before.
+    /// Sets the total cost of a request by the number of bytes of its response body. It is charged when the body has
+    /// ended, or for the bytes read so far if the client disconnects. Defaults to the initial charge.
     ///
-    /// As [`charge_after`](RateLimitLayer::charge_after), of whose function the answer is not asked then; the fields tell
-    /// what was left before the body. On Redis a task settles it.
+    /// It settles as [`charge_after`](RateLimitLayer::charge_after), whose function is not called then. The fields show
+    /// the quota that was left before the body. On Redis, a background task settles the charge.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use axum::{Router, body::{Body, to_bytes}, http::Request, routing::get};
@@ -302,7 +314,7 @@ impl<K, S> RateLimitLayer<K, S> {
     /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// // In KiB, so that it counts up to 4 TiB.
+    /// // In KiB, so that a `u32` counts up to 4 TiB.
     /// let kib = RateLimiter::<String>::builder().limit(Limit::per_hour(1_000).named("kib")).build();
     /// let layer = RateLimitLayer::new(kib.clone(), |_| Some("all".to_owned()))
     ///     .charge_sent(|bytes| u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX));
@@ -318,19 +330,21 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// How long a request may wait until it passes, in the order in which those of its key came, before it is denied
-    /// (nginx' `burst`). Denied at once is what can't pass in time, as far as that is clear from what is in use and what
-    /// those before it wait for, so no more wait for a key than may pass; and who comes where as many wait as
-    /// [may](crate::RateLimiterBuilder::max_waiting). [`jitter`](crate::RateLimiterBuilder::jitter) counts, too. A client that goes away leaves the line.
-    /// Defaults to not at all.
+    /// Sets how long a request may wait for its turn before it is denied (nginx' `burst`). Requests of one key are
+    /// admitted in the order in which they arrived. Defaults to no wait.
+    ///
+    /// A request is denied immediately if current usage and the queue ahead of it already exclude that it passes in
+    /// time, or if [`max_waiting`](crate::RateLimiterBuilder::max_waiting) requests wait for its key. So no more
+    /// requests wait than can pass in time. [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. A request
+    /// whose client disconnects leaves the queue.
     pub fn wait(mut self, max: Duration) -> Self {
         self.settings().wait = Some(max);
         self
     }
 
-    /// Which fields tell clients of their limits. Defaults to [`Headers::Draft11`].
+    /// Sets the rate limit fields of responses. Defaults to [`Headers::Draft11`].
     ///
-    /// Where a layer further in has set some, the draft's get more members; its legacy ones stay.
+    /// If an inner layer has set fields, this layer adds members to those of the draft and keeps the legacy ones.
     pub fn headers(mut self, headers: Headers) -> Self {
         self.settings().headers = headers;
         self
@@ -340,7 +354,7 @@ impl<K, S> RateLimitLayer<K, S> {
         Self(Arc::new(Settings::new(limiter, key)))
     }
 
-    /// Its own, also where clones of it were made before.
+    /// Settings that this layer alone has, even if it was cloned before.
     fn settings(&mut self) -> &mut Settings<K, S> {
         Arc::make_mut(&mut self.0)
     }

@@ -1,4 +1,4 @@
-//! What a layer counts with: a limiter in memory, which decides at once, or one on Redis.
+//! Limiter of a layer: one in memory, which decides immediately, or one on Redis.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     redis,
 };
 
-/// What counts for a [`RateLimitLayer`](super::RateLimitLayer): a [`RateLimiter`], or one of feature `redis`.
+/// Limiter of a [`RateLimitLayer`](super::RateLimitLayer): a [`RateLimiter`], or the one of feature `redis`.
 pub struct LayerLimiter<K, S>(Backend<K, S>);
 
-/// Who decides: at once in memory, or when Redis has answered.
+/// Backend that decides requests.
 pub(super) enum Backend<K, S> {
     Memory(RateLimiter<K, S>),
     #[cfg(feature = "redis")]
@@ -28,20 +28,20 @@ pub(super) enum Backend<K, S> {
 #[cfg(feature = "redis")]
 pub(super) struct RedisBackend<K> {
     limiter: redis::RateLimiter<K>,
-    /// The layer's keys need not be written anywhere, but for this limiter.
+    /// Serializes a key. Stored as a function, so that keys of layers need `Serialize` only with this backend.
     subject: fn(&redis::RateLimiter<K>, &K) -> Result<Vec<u8>, redis::Error>,
-    /// Redis tells instants, and the fields of an answer are made of ticks.
+    /// Converts the instants of Redis' answers to ticks, from which the fields are computed.
     clock: Clock,
 }
 
-/// A permit of either.
+/// Permit of either backend.
 pub(super) enum LayerPermit {
     Memory(Permit),
     #[cfg(feature = "redis")]
     Redis(redis::Permit),
 }
 
-/// What an answer says of the cost of its request.
+/// Change of a charge that a response demands.
 #[derive(Clone, Copy)]
 pub(super) enum Correction {
     Refund,
@@ -49,24 +49,26 @@ pub(super) enum Correction {
 }
 
 impl LayerPermit {
-    /// At once in memory; on Redis by a task of the runtime, which nobody waits for. That it failed is logged.
+    /// Settles the permit: immediately in memory, by a detached task on Redis. A failure of that task is logged.
     pub(super) fn settle_soon(self, actual: u32, runtime: &Option<Handle>) {
         match (self, runtime) {
             (Self::Memory(permit), _) => permit.settle_now(actual),
             #[cfg(feature = "redis")]
             (Self::Redis(permit), Some(runtime)) => drop(runtime.spawn(permit.settle(actual))),
             #[cfg(feature = "redis")]
-            (Self::Redis(_), None) => tracing::error!("no runtime to settle on"),
+            (Self::Redis(_), None) => tracing::error!(
+                "failed to settle a permit on Redis: the request ran outside of a Tokio runtime"
+            ),
         }
     }
 }
 
-/// What was decided of a request.
+/// Decision of a backend about a request.
 pub(super) struct Decision {
     pub(super) permit: Result<LayerPermit, Limited>,
-    /// Of each limit.
+    /// Remaining quota, by limit; empty if it is unknown.
     pub(super) remaining: PerLimit<Remaining>,
-    /// How long it took where it had to wait.
+    /// Time that the request had to wait; `None` if it did not.
     pub(super) waited: Option<Duration>,
 }
 
@@ -84,7 +86,7 @@ impl<K, S> LayerLimiter<K, S> {
         }
     }
 
-    /// The limits that were set in place of the first ones.
+    /// Returns the limits set by `set_limits`; `None` while the first ones apply.
     pub(super) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
         match &self.0 {
             Backend::Memory(limiter) => limiter.changed_limits(),
@@ -93,7 +95,7 @@ impl<K, S> LayerLimiter<K, S> {
         }
     }
 
-    /// Of those denied, one was let pass.
+    /// Counts a denied request that a layer in shadow mode admitted.
     pub(super) fn count_shadowed(&self) {
         match &self.0 {
             Backend::Memory(limiter) => limiter.count_shadowed(),
@@ -102,7 +104,7 @@ impl<K, S> LayerLimiter<K, S> {
         }
     }
 
-    /// The instant of what is [`Remaining`].
+    /// Converts a tick of a [`Remaining`] to an instant.
     pub(super) fn instant(&self, at: Tick) -> Instant {
         match &self.0 {
             Backend::Memory(limiter) => limiter.instant(at),
@@ -111,7 +113,7 @@ impl<K, S> LayerLimiter<K, S> {
         }
     }
 
-    /// The present, for what is [`Remaining`].
+    /// Returns the current time, to compare with ticks of a [`Remaining`].
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {
         match &self.0 {
             Backend::Memory(limiter) => limiter.lazy_now(),
@@ -122,12 +124,12 @@ impl<K, S> LayerLimiter<K, S> {
 }
 
 impl<K: 'static, S> LayerLimiter<K, S> {
-    /// A key as this limiter takes it: in memory, a long one is shortened here.
+    /// Returns the key as it is counted: a long one is shortened for a limiter in memory.
     #[inline]
     pub(super) fn bounded(&self, key: K) -> K {
         match &self.0 {
             Backend::Memory(_) => bounded(key),
-            // By its own means, which are the same in all processes.
+            // The limiter on Redis shortens long keys itself, by a hash that is the same in all processes.
             #[cfg(feature = "redis")]
             Backend::Redis(_) => key,
         }
@@ -154,7 +156,7 @@ impl<K> RedisBackend<K> {
         })
     }
 
-    /// Corrects what was charged, and tells what is left of each limit then; of none where that is not known.
+    /// Corrects a charge and returns the remaining quota, by limit; empty if it is unknown.
     pub(super) async fn correct(
         &self,
         permit: redis::Permit,
@@ -162,7 +164,7 @@ impl<K> RedisBackend<K> {
         key: &K,
         limits: Option<&[Limit]>,
     ) -> PerLimit<Remaining> {
-        // The answer is made already; that it failed is logged.
+        // A failure changes only the charge, not the response; the limiter logs it.
         let _ = match correction {
             Correction::Refund => permit.refund().await,
             Correction::Settle(actual) => permit.settle(actual).await,

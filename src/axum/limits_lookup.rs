@@ -1,4 +1,4 @@
-//! The limits of keys, by a look-up that may take long and is asked seldom: what it said is kept in a cache.
+//! Async lookup of the limits of keys, whose results are cached.
 
 use std::{hash::Hash, sync::Arc, time::Duration};
 
@@ -7,13 +7,13 @@ use futures_core::future::BoxFuture;
 use super::key::bounded;
 use crate::{cache::Cache, rate_limit::Limit};
 
-/// So many keys are known at most: who asks under ever other names must not fill the memory.
-const KNOWN: usize = 100_000;
+/// Maximum number of cached keys, so that a client cannot fill memory by rotating keys.
+const MAX_CACHED: usize = 100_000;
 
 pub(super) type LimitsOverride = Option<Arc<[Limit]>>;
 
 pub(super) struct LimitsLookup<K> {
-    known: Cache<K, LimitsOverride>,
+    cached: Cache<K, LimitsOverride>,
     ttl: Duration,
     look_up: Arc<dyn Fn(K) -> BoxFuture<'static, LimitsOverride> + Send + Sync>,
 }
@@ -23,15 +23,15 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> LimitsLookup<K> {
     where
         F: Future<Output = LimitsOverride> + Send + 'static,
     {
-        let known = Cache::builder().max_entries(KNOWN).name("plans").build();
-        Self { known, ttl, look_up: Arc::new(move |key| Box::pin(look_up(key))) }
+        let cached = Cache::builder().max_entries(MAX_CACHED).name("plans").build();
+        Self { cached, ttl, look_up: Arc::new(move |key| Box::pin(look_up(key))) }
     }
 
-    /// The limits of a key; `None` for the limiter's own.
-    pub(super) async fn of(&self, key: K) -> LimitsOverride {
-        // A long key is known by a short one, and looked up as it is.
-        let known = bounded(key.clone());
+    /// Returns the limits of a key; `None` for the limiter's own.
+    pub(super) async fn get(&self, key: K) -> LimitsOverride {
+        // The cache is keyed by the shortened key; the lookup gets the whole one.
+        let cache_key = bounded(key.clone());
         let look_up = self.look_up.clone();
-        self.known.get_or_set_with(&known, self.ttl, move || look_up(key)).await
+        self.cached.get_or_set_with(&cache_key, self.ttl, move || look_up(key)).await
     }
 }

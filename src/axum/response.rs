@@ -1,4 +1,4 @@
-//! What a denial is as a response, and an error of a limiter on Redis.
+//! Responses for a denial, and for an error of a limiter on Redis.
 
 use ::axum::{
     http::{HeaderName, HeaderValue, StatusCode, header, request::Parts},
@@ -19,9 +19,9 @@ use crate::redis;
 
 const GRPC: &str = "application/grpc";
 
-/// 429, with `Retry-After`, the fields of [`Headers::Draft11`] for the limit that denied, and a body that
-/// [`RateLimitLayer`](crate::RateLimitLayer) shows. It goes along as an extension of the response; a layer further
-/// out writes the fields of its own [`Headers`] in the place of these.
+/// 429, with `Retry-After`, the fields of [`Headers::Draft11`] for the limit that denied the call, and the body
+/// described at [`RateLimitLayer`](crate::RateLimitLayer). The denial is also an extension of the response, so that an
+/// outer layer can replace the fields by those of its own [`Headers`].
 ///
 /// # Examples
 ///
@@ -62,8 +62,8 @@ impl IntoResponse for Limited {
     }
 }
 
-/// A limit that has no room is answered as [`Limited`] is, by a 429; what may be otherwise in a moment by a 503
-/// with `Retry-After`, and all else by a 500. Of these two, nothing tells why.
+/// A denial becomes the response of [`Limited`] (429), a temporary error 503 with `Retry-After`, and any other error
+/// 500. The last two do not disclose the cause.
 ///
 /// # Examples
 ///
@@ -97,7 +97,7 @@ impl IntoResponse for redis::Error {
     }
 }
 
-/// The answer to a denied request, without fields that tell of limits.
+/// Builds the response to a denied request, without rate limit fields.
 pub(super) fn problem(limited: &Limited, denied: &RetryAfter<'_>) -> Response {
     let violated: Vec<_> = limited.exceeded().iter().map(policy_name).collect();
     let mut body = json!({
@@ -116,26 +116,27 @@ pub(super) fn problem(limited: &Limited, denied: &RetryAfter<'_>) -> Response {
     response
 }
 
-/// Whether a client of gRPC asks, which understands no other answers.
+/// Returns `true` for a gRPC request, whose client expects a gRPC status.
 pub(super) fn is_grpc(request: &Parts) -> bool {
     let content_type = request.headers.get(header::CONTENT_TYPE);
     content_type.is_some_and(|content_type| content_type.as_bytes().starts_with(GRPC.as_bytes()))
 }
 
-/// The answer to a denied call of gRPC: its status is in its headers, and it has no body.
-pub(super) fn exhausted(denied: &RetryAfter<'_>, request: &Parts) -> Response {
+/// Builds the response to a denied gRPC call: the status is in the headers, and there is no body.
+pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response {
     const RESOURCE_EXHAUSTED: &str = "8";
 
     let message = format!("the quota of {} is exceeded", policy_name(denied.limit));
-    // That of the request: `application/grpc-web` is another.
+    // The same type as the request's, which may be `application/grpc-web`.
     let content_type = request.headers.get(header::CONTENT_TYPE).cloned();
     let headers = [
         (header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static(GRPC))),
         (HeaderName::from_static("grpc-status"), HeaderValue::from_static(RESOURCE_EXHAUSTED)),
-        // Printable ASCII, of which it escapes the percent sign alone.
+        // The name is printable ASCII, of which gRPC requires only the percent sign to be escaped.
         (
             HeaderName::from_static("grpc-message"),
-            HeaderValue::try_from(message.replace('%', "%25")).expect("it is printable ASCII"),
+            HeaderValue::try_from(message.replace('%', "%25"))
+                .expect("the name is printable ASCII"),
         ),
     ];
     let mut response = headers.into_response();

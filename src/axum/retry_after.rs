@@ -1,7 +1,6 @@
-//! When a denied client may come again: what `Retry-After` says, and with it the body and the fields of
-//! [`Headers`](super::Headers).
+//! Wait of a denied request, as `Retry-After`, the body and the fields of [`Headers`](super::Headers) show it.
 //!
-//! Waits are rounded up, and never to 0: who comes again too early is denied again.
+//! Waits are rounded up, and are never 0: a client that returns too early is denied again.
 
 use std::time::Duration;
 
@@ -12,15 +11,15 @@ use crate::{
     rate_limit::{Limit, Limited},
 };
 
-/// Where a server failed, and nobody knows for how long.
+/// Wait in seconds if a server failed: the time of its return is unknown.
 #[cfg(feature = "redis")]
 pub(super) const UNKNOWN: &str = "1";
 
-/// The wait of one denial. Read once, as time goes on meanwhile: so all that an answer tells of it agrees.
+/// Wait of one denial. Read from the clock once, so that all parts of a response agree.
 pub(super) struct RetryAfter<'a> {
-    /// Which denied.
+    /// The limit that denied the request.
     pub(super) limit: &'a Limit,
-    /// `None` where no wait helps.
+    /// `None` if no wait helps.
     wait: Option<Duration>,
 }
 
@@ -30,7 +29,7 @@ impl<'a> RetryAfter<'a> {
         Self { limit: limited.limit(), wait }
     }
 
-    /// Says when to come again, unless that is said already.
+    /// Writes `Retry-After`, unless it is present.
     pub(super) fn write(&self, headers: &mut HeaderMap) {
         if let Some(seconds) = self.seconds() {
             headers.entry(header::RETRY_AFTER).or_insert_with(|| seconds.into());
@@ -51,10 +50,11 @@ pub(super) fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-/// As [`whole_seconds`], of what is left until `at`.
+/// Returns the [`whole_seconds`] from now until `at`.
 pub(super) fn whole_seconds_until(at: Tick, now: &impl Now) -> u64 {
     const SECOND: u64 = 1_000_000_000;
-    // By the coarse clock it is these, or one less.
+    // The coarse clock is late, so this is the result or one second more. The precise clock is read only near the
+    // boundary.
     let most = at.nanoseconds_since(now.at_least()).div_ceil(SECOND).max(1);
     let is_less = most > 1 && now.has_reached(at.earlier((most - 1) * SECOND));
     most - u64::from(is_less)

@@ -1,5 +1,5 @@
-//! The service that a layer makes, and the future of its answers: how a request is put through to the service within,
-//! without a box where nothing is waited for. What is decided of it is in `admission.rs`.
+//! Service of a layer, and the future of its responses, which is not boxed if no step has to wait. The decision about a
+//! request is made in `admission.rs`.
 
 use std::{
     fmt,
@@ -27,14 +27,14 @@ use super::{
 };
 use crate::engine::hasher::DefaultHasher;
 
-/// A service within a [`RateLimitLayer`](super::RateLimitLayer).
+/// Service that a [`RateLimitLayer`](super::RateLimitLayer) puts around another.
 pub struct RateLimit<Inner, K, S = DefaultHasher> {
     inner: Inner,
     settings: Arc<Settings<K, S>>,
 }
 
 pin_project! {
-    /// An answer on its way: the service's, or the layer's own.
+    /// Future of a response: the inner service's, or the layer's own.
     pub struct RateLimitFuture<F, K, S, R, E> {
         #[pin]
         answer: Answer<F, K, S, R, E>,
@@ -44,9 +44,9 @@ pin_project! {
 pin_project! {
     #[project = AnswerProjection]
     enum Answer<F, K, S, R, E> {
-        // The request passed at once; `inner` answers it.
+        // The request passed immediately; `inner` answers it.
         Passed { #[pin] inner: F, settings: Arc<Settings<K, S>>, admission: Admission<K> },
-        // What takes longer: a key to be extracted, a limiter to be asked, the body of a denial to be read.
+        // The step has to wait: for a key extractor, a limiter, or the body of a denial.
         Boxed { future: BoxFuture<'static, Result<HttpResponse<RateLimitBody<R>>, E>> },
     }
 }
@@ -77,16 +77,16 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let settings = self.settings.clone();
-        // In `call`, as `poll_ready` knows no request.
+        // The decision is made in `call`, because `poll_ready` has no request.
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
-                settings.tell(&admission, &mut parts.extensions);
+                settings.insert_standing(&admission, &mut parts.extensions);
                 let inner = self.inner.call(Request::from_parts(parts, body));
                 return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }
             Step::Decided(ControlFlow::Break(response)) => {
                 self.give_back();
-                return RateLimitFuture::boxed(async { Ok(own(response).await) });
+                return RateLimitFuture::boxed(async { Ok(own_response(response).await) });
             }
             step => step,
         };
@@ -94,23 +94,24 @@ where
         RateLimitFuture::boxed(async move {
             let admission = match settings.continue_with(step, &mut parts).await {
                 ControlFlow::Continue(admission) => admission,
-                ControlFlow::Break(response) => return Ok(own(response).await),
+                ControlFlow::Break(response) => return Ok(own_response(response).await),
             };
-            settings.tell(&admission, &mut parts.extensions);
+            settings.insert_standing(&admission, &mut parts.extensions);
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             #[cfg(feature = "redis")]
             let admission = settings.correct_on_redis(admission, &mut response).await;
-            let sent = settings.settle(admission, &mut response);
-            Ok(response.map(|body| RateLimitBody::passed(body, sent)))
+            let meter = settings.settle(admission, &mut response);
+            Ok(response.map(|body| RateLimitBody::passed(body, meter)))
         })
     }
 }
 
 impl<Inner: Clone, K, S> RateLimit<Inner, K, S> {
-    /// Gives back what the service reserved when it said that it was ready (a place of a `ConcurrencyLimit`, say), as it
-    /// is not called now: kept, the place of a denied request would be taken until the connection's next one, or its end,
-    /// and that of one that waits would be missing to those that need not. Returns a service to be asked anew.
+    /// Gives up the capacity that `poll_ready` reserved in the inner service (such as a permit of a
+    /// `ConcurrencyLimit`), by replacing the service with a clone, since it is not called now. A denied request would
+    /// otherwise hold the permit until the next request of its connection, or its end. A request that waits would
+    /// withhold it from those that need not wait. Returns another clone, which has to be polled for readiness again.
     fn give_back(&mut self) -> Inner {
         let clone = self.inner.clone();
         self.inner = clone.clone();
@@ -139,8 +140,8 @@ where
             AnswerProjection::Boxed { future } => future.as_mut().poll(cx),
             AnswerProjection::Passed { inner, settings, admission } => {
                 let mut response = ready!(inner.poll(cx))?;
-                let sent = settings.settle(admission.take(), &mut response);
-                Poll::Ready(Ok(response.map(|body| RateLimitBody::passed(body, sent))))
+                let meter = settings.settle(admission.take(), &mut response);
+                Poll::Ready(Ok(response.map(|body| RateLimitBody::passed(body, meter))))
             }
         }
     }
@@ -161,10 +162,10 @@ impl<Inner: fmt::Debug, K, S> fmt::Debug for RateLimit<Inner, K, S> {
     }
 }
 
-/// An answer of the layer's own.
-async fn own<R>(answer: Response) -> HttpResponse<RateLimitBody<R>> {
+/// Converts a response of the layer itself.
+async fn own_response<R>(answer: Response) -> HttpResponse<RateLimitBody<R>> {
     let (parts, body) = answer.into_parts();
-    // A body that breaks off could not be sent, either.
+    // A body that fails could not be sent either, so an empty one takes its place.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     HttpResponse::from_parts(parts, RateLimitBody::own(body))
 }
@@ -187,7 +188,7 @@ mod tests {
     use super::{super::key::KeyExtractor, *};
     use crate::rate_limit::{Limit, RateLimiter};
 
-    /// Takes a place where it says that it is ready, as tower's `ConcurrencyLimit` does.
+    /// Service that reserves a place in `poll_ready`, as tower's `ConcurrencyLimit` does.
     #[derive(Default)]
     struct Places {
         taken: Arc<AtomicUsize>,
@@ -227,13 +228,13 @@ mod tests {
         }
 
         fn call(&mut self, _: Request<Body>) -> Self::Future {
-            assert!(self.has_one, "called without being asked whether it is ready");
+            assert!(self.has_one, "`call` without `poll_ready`");
             self.give_back();
             ready(Ok(Response::default()))
         }
     }
 
-    async fn denied_requests_keep_no_place(key: KeyExtractor<Method>) {
+    async fn assert_denied_requests_hold_no_place(key: KeyExtractor<Method>) {
         let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
         let places = Places::default();
         let settings = Settings::new(limiter.into(), key);
@@ -250,14 +251,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_denied_request_gives_back_what_the_service_reserved_for_it() {
+    async fn denied_request_gives_back_the_capacity_that_poll_ready_reserved() {
         let at_once = |parts: &Parts| ControlFlow::Continue(Some(parts.method.clone()));
-        denied_requests_keep_no_place(KeyExtractor::Function(Arc::new(at_once))).await;
-        denied_requests_keep_no_place(KeyExtractor::from_request(())).await;
+        assert_denied_requests_hold_no_place(KeyExtractor::Function(Arc::new(at_once))).await;
+        assert_denied_requests_hold_no_place(KeyExtractor::from_request(())).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_waits_takes_no_place_of_those_that_need_not() {
+    async fn waiting_request_holds_no_capacity_of_the_inner_service() {
         let limiter = RateLimiter::<Method>::builder().limit(Limit::per_second(1)).build();
         let places = Places::default();
         let mut settings = Settings::new(limiter.into(), KeyExtractor::from_request(()));
@@ -267,7 +268,7 @@ mod tests {
             poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
             let mut answer = tokio_test::task::spawn(service.call(Request::<Body>::default()));
             assert_eq!(answer.poll().is_pending(), waits);
-            assert_eq!(places.taken.load(Relaxed), 0, "a place is taken");
+            assert_eq!(places.taken.load(Relaxed), 0, "the waiting request holds a place");
             if waits {
                 assert_eq!(answer.await.unwrap().status(), StatusCode::OK);
             }

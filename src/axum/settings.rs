@@ -1,4 +1,4 @@
-//! What a layer and its services share: which requests are limited and how, and what clients are told.
+//! Settings that a layer shares with its services.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,21 +27,21 @@ pub(super) struct Settings<K, S> {
     pub(super) charge_when: Option<Arc<dyn Fn(StatusCode) -> bool + Send + Sync>>,
     pub(super) charge_after: Option<CostFn>,
     pub(super) charge_sent: Option<SentCostFn>,
-    /// How long a request may wait.
+    /// Maximum wait of a request; `None` if requests do not wait.
     pub(super) wait: Option<Duration>,
     pub(super) on_limited: Option<ResponseFn>,
     pub(super) on_decision: Option<DecisionFn>,
     pub(super) partition_key: Option<PartitionFn<K>>,
     pub(super) shadow: bool,
     pub(super) headers: Headers,
-    /// The limiter's own limits; where they have changed since, a request has them as a plan.
+    /// The limiter's own limits when the layer was built. Later ones are passed with each request.
     pub(super) own_limits: Arc<[Limit]>,
     pub(super) policy: Policy,
 }
 
-/// Which limits a key has.
+/// Source of a request's limits.
 pub(super) enum Limits<K> {
-    /// The limiter's own.
+    /// The limiter's own limits.
     Own,
     Function(LimitsFn<K>),
     LookUp(Arc<LimitsLookup<K>>),
@@ -53,7 +53,7 @@ type CostFn = Arc<dyn Fn(&Response) -> u32 + Send + Sync>;
 
 type DecisionFn = Arc<dyn Fn(RateLimitDecision<'_>, &Parts) + Send + Sync>;
 
-/// What fields tell of a key, as they write it.
+/// Returns the partition key in the syntax of a field.
 type PartitionFn<K> = Arc<dyn Fn(&K) -> Option<Box<str>> + Send + Sync>;
 
 type ResponseFn = Arc<dyn Fn(&Limited, &Parts) -> Response + Send + Sync>;
@@ -110,7 +110,7 @@ impl<K> Clone for Limits<K> {
         match self {
             Limits::Own => Limits::Own,
             Limits::Function(limits) => Limits::Function(limits.clone()),
-            Limits::LookUp(plans) => Limits::LookUp(plans.clone()),
+            Limits::LookUp(lookup) => Limits::LookUp(lookup.clone()),
         }
     }
 }

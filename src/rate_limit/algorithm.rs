@@ -1,59 +1,59 @@
-//! What each way to count has to answer, and the figures that it counts with. Pure: no map, no clock.
+//! Interface of the window algorithms, and the parameters that they compute with. Pure: no map, no clock.
 
 use super::{Limit, Window};
 use crate::engine::clock::{Now, Tick};
 
-/// A limit in the numbers that its window counts with.
+/// A limit converted to the numbers that its algorithm uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitParams {
     pub(super) quota: u32,
-    /// All times in nanoseconds.
+    /// Length of the window in nanoseconds, as all durations here.
     pub(super) per: u64,
-    /// The length of a bucket, or how long a unit takes to leak.
+    /// Length of a bucket, or the time in which one unit leaks.
     pub(super) step: u64,
     pub(super) buckets: u16,
 }
 
-/// What was charged to one limit: enough to take it back.
+/// Charge to one limit, with what is needed to take it back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Charge {
-    /// Tells this charge from others of the same state.
+    /// Identifies the charge among those of the same state.
     pub(super) mark: Tick,
-    /// Units, or nanoseconds of leaking.
+    /// Units, or nanoseconds of leaking for [`Gcra`](super::gcra::Gcra).
     pub(super) amount: u64,
 }
 
-/// What is left of one limit.
+/// Remaining quota of one limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remaining {
     pub(crate) units: u32,
-    /// From when on more is; `None` where nothing is in use.
+    /// When more units are available; `None` if nothing is in use.
     pub(crate) more_at: Option<Tick>,
 }
 
-/// One way to count, for one limit of one key.
+/// Window algorithm: the usage of one limit by one key.
 ///
-/// 1. Where nothing has to be waited for, [`charge`](Algorithm::charge) may follow, with the same `now` and
-///    cost. A cost that is asked for is never above the quota; a debt is charged whether there is room or not.
-/// 2. Rules may change from call to call (plans): what is in use stays in use, for as long as the rule of
-///    each call says.
+/// 1. If [`ready`](Algorithm::ready) returned `None`, [`charge`](Algorithm::charge) may follow with the same `now` and
+///    cost. The cost passed to `ready` is never above the quota. A debt is charged without asking `ready`.
+/// 2. The parameters may differ from call to call (plans). Usage stays, and counts for as long as the parameters of
+///    each call say.
 pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
-    /// From when on there is room for `cost` more, unless more is charged until then; `None` for now.
+    /// Returns when `cost` more units pass, unless more is charged in the meantime; `None` if they pass now.
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick>;
 
-    /// Charges `cost`, and forgets what has left; tells how many units are left.
+    /// Charges `cost` and drops charges that have left the window. Returns the charge and the units left.
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32);
 
-    /// Takes a charge back, as far as it has not left.
+    /// Takes a charge back, except for the part that has left the window.
     fn refund(&mut self, charge: Charge, now: &impl Now);
 
-    /// The limit changes: as many units are in use by the new rule as were by the old one, at least.
+    /// Converts the usage if the limit changes: at least as many units are in use by `new` as were by `old`.
     fn adapt(&mut self, _old: &LimitParams, _new: &LimitParams, _now: &impl Now) {}
 
-    /// How many units are in use.
+    /// Returns the number of units in use.
     fn used(&self, params: &LimitParams, now: &impl Now) -> u32;
 
-    /// From when on this state is as good as a new one.
+    /// Returns the time at which nothing is in use, so that the state equals a new one; `None` for a new one.
     fn idle_from(&self, params: &LimitParams) -> Option<Tick>;
 
     fn remaining(&self, params: &LimitParams, now: &impl Now) -> Remaining {
@@ -64,29 +64,30 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
     }
 }
 
-/// What is in use, as units that leave together: when, and how many. Those that leave first come first.
+/// Usage as groups of units that leave the window together: the time at which they do, and their number. In order of
+/// time.
 pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
-    /// When so many have left of `used` units that `cost` have room; `None` where they have it now.
+    /// Returns when enough of `used` units have left for `cost` more; `None` if they fit now.
     #[inline]
     fn ready(self, used: u64, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        // More may be in use than the quota: by a debt, or by a plan of a smaller one.
+        // Usage may be above the quota: by a debt, or by the smaller quota of another plan.
         let excess = used + u64::from(cost);
         let mut excess = excess.saturating_sub(u64::from(params.quota));
-        for (leaves, units) in self {
+        for (leaves_at, units) in self {
             if excess == 0 {
                 break;
             }
             excess = excess.saturating_sub(u64::from(units));
             if excess == 0 {
-                return (!now.has_reached(leaves)).then_some(leaves);
+                return (!now.has_reached(leaves_at)).then_some(leaves_at);
             }
         }
         None
     }
 
-    /// What is left of `used` units.
+    /// Returns how many of `used` units are still in the window.
     fn used(self, used: u64, now: &impl Now) -> u32 {
-        let left = self.take_while(|(leaves, _)| now.has_reached(*leaves));
+        let left = self.take_while(|(leaves_at, _)| now.has_reached(*leaves_at));
         let used = left.fold(used, |used, (_, units)| used - u64::from(units));
         u32::try_from(used).unwrap_or(u32::MAX)
     }
@@ -100,7 +101,7 @@ impl LimitParams {
         let (step, buckets) = match window {
             Window::Log => (per, 1),
             Window::Buckets(n) => {
-                let n = u16::try_from(n).expect("the builder takes no more");
+                let n = u16::try_from(n).expect("the builder accepts at most 10,000 buckets");
                 (per.div_ceil(u64::from(n)), n)
             }
             Window::Gcra => (per.div_ceil(u64::from(quota)), 1),

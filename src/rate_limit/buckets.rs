@@ -1,40 +1,40 @@
-//! [`Window::Buckets`](super::Window::Buckets): counters of parts of the window. Never above the quota, and what was
-//! charged is free again up to a part of the window late.
+//! [`Window::Buckets`](super::Window::Buckets): counters for parts of the window. Never admits more than the quota;
+//! quota is free again up to one part late.
 
 use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
-/// A ring of counters, one for each part of the window and one for the part that the present is in. The
-/// oldest counts in full, so no window of `per` ever holds more than the quota.
+/// Ring of counters: one for each part of the window, and one for the part that contains the present. The oldest counts
+/// in full, so no window of `per` contains more than the quota.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buckets {
     counts: Counts,
-    /// How many there are.
+    /// Number of buckets.
     len: u16,
-    /// Where the newest is.
+    /// Index of the newest bucket.
     newest: u16,
-    /// The sum of all, as far as it goes: a debt may be above every quota.
+    /// Sum of all buckets, saturating: a debt may exceed every quota.
     used: u32,
-    /// When the newest began; no sense where nothing is in use.
+    /// Start of the newest bucket; meaningless if nothing is in use.
     start: Option<Tick>,
-    /// How long each is.
+    /// Length of a bucket.
     step: u64,
 }
 
-/// The counters; small ones need no memory of their own.
+/// Counters of the buckets; a few small ones are stored inline.
 #[derive(Clone, Debug)]
 enum Counts {
-    Few([u16; FEW]),
+    Few([u16; INLINE]),
     Many(Box<[u32]>),
 }
 
-/// As many as fit into three words beside what tells which they are.
-const FEW: usize = 11;
+/// Number of inline counters: with the enum's tag, they fill three words.
+const INLINE: usize = 11;
 
 impl Buckets {
-    /// Goes on to the bucket that `now` is in, and lets go of what has left.
-    fn roll(&mut self, params: &LimitParams, now: &impl Now, start: Tick) {
-        // By the coarse clock it is these, or more.
+    /// Advances to the bucket that contains `now`, and clears the buckets that have left the window.
+    fn advance(&mut self, params: &LimitParams, now: &impl Now, start: Tick) {
+        // The coarse clock is late: this many buckets have passed, or more.
         let mut passed = now.at_least().nanoseconds_since(start) / self.step;
         if now.has_reached(start.later((passed + 1) * self.step)) {
             passed = now.tick().nanoseconds_since(start) / self.step;
@@ -42,16 +42,16 @@ impl Buckets {
         let start = start.later(passed * self.step);
         for _ in 0..passed.min(u64::from(self.len)) {
             self.newest = if self.newest + 1 < self.len { self.newest + 1 } else { 0 };
-            self.empty(self.newest);
+            self.clear(self.newest);
         }
         self.start = Some(start);
-        // In the last tick of the newest, what came in that of the oldest is as old as the window.
-        if now.has_reached(self.leaves(params, start, self.len - 1)) {
-            self.empty(self.at_age(self.len - 1));
+        // At the last tick of the newest bucket, even the last charge of the oldest is `per` old, so it leaves too.
+        if now.has_reached(self.leaves_at(params, start, self.len - 1)) {
+            self.clear(self.at_age(self.len - 1));
         }
     }
 
-    fn empty(&mut self, bucket: u16) {
+    fn clear(&mut self, bucket: u16) {
         self.take(bucket, self.counts.get(bucket));
     }
 
@@ -63,7 +63,7 @@ impl Buckets {
         }
     }
 
-    /// The sum of all, also where `used` can't tell.
+    /// Returns the sum of all buckets, counted again if `used` is saturated.
     #[inline]
     fn total(&self) -> u64 {
         if self.used < u32::MAX { self.used.into() } else { self.sum() }
@@ -74,17 +74,17 @@ impl Buckets {
         (0..self.len).map(|bucket| u64::from(self.counts.get(bucket))).sum()
     }
 
-    /// Another plan has other buckets: what is still in use counts as if it were all charged just now.
+    /// Changes to the buckets of other parameters: the present usage counts as if it were charged now.
     #[cold]
     fn refit(&mut self, params: &LimitParams, now: &impl Now) {
         self.used = self.used(params, now);
         self.len = params.buckets + 1;
-        // A plan of a smaller quota may find more in use than it has.
+        // The usage may be above a smaller quota.
         self.counts = Counts::new(self.len, params.quota.max(self.used));
         self.counts.add(0, self.used);
         self.newest = 0;
         self.step = params.step;
-        self.start = Some(self.ending_with(now.tick()));
+        self.start = Some(self.bucket_ending_at(now.tick()));
     }
 
     #[inline]
@@ -94,15 +94,15 @@ impl Buckets {
             && self.counts.holds(params.quota)
     }
 
-    /// The start of a bucket whose last tick is `now`: what is charged in it is free again after `per`, not
-    /// a bucket later.
-    fn ending_with(&self, now: Tick) -> Tick {
+    /// Returns the start of a bucket whose last tick is `now`. A charge at `now` is then free again after `per`, not
+    /// one bucket later.
+    fn bucket_ending_at(&self, now: Tick) -> Tick {
         now.earlier(self.step - 1)
     }
 
-    /// When the last that may have come in the bucket so much older than the newest leaves.
+    /// Returns when the bucket that is `age` older than the newest leaves: `per` after its last tick.
     #[inline]
-    fn leaves(&self, params: &LimitParams, start: Tick, age: u16) -> Tick {
+    fn leaves_at(&self, params: &LimitParams, start: Tick, age: u16) -> Tick {
         let last = start.later(self.step - 1).earlier(u64::from(age) * self.step);
         last.later(u64::from(params.buckets) * params.step)
     }
@@ -112,16 +112,16 @@ impl Buckets {
         if age <= self.newest { self.newest - age } else { self.newest + (self.len - age) }
     }
 
-    /// When that leaves which has no room beside the cost and all that is newer.
+    /// Returns when the bucket leaves that makes the cost exceed the quota, counted from the newest.
     #[inline(never)]
-    fn wait(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        let idle_evictor = u64::from(params.quota - cost);
-        let mut kept = 0;
+    fn ready_late(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
+        let headroom = u64::from(params.quota - cost);
+        let mut sum = 0;
         let age = (0..self.len).find(|age| {
-            kept += u64::from(self.counts.get(self.at_age(*age)));
-            kept > idle_evictor
+            sum += u64::from(self.counts.get(self.at_age(*age)));
+            sum > headroom
         })?;
-        let leaves = self.leaves(params, self.start?, age);
+        let leaves = self.leaves_at(params, self.start?, age);
         (!now.has_reached(leaves)).then_some(leaves)
     }
 
@@ -130,7 +130,7 @@ impl Buckets {
         let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
         (0..self.len).rev().filter_map(move |age| {
             let units = self.counts.get(self.at_age(age));
-            (units > 0).then(|| (self.leaves(params, start, age), units))
+            (units > 0).then(|| (self.leaves_at(params, start, age), units))
         })
     }
 }
@@ -138,9 +138,9 @@ impl Buckets {
 impl Algorithm for Buckets {
     #[inline]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        // Where there is room anyway, the time makes no difference.
+        // If it fits with all charges counted, the time makes no difference, and the clock is not read.
         let holds = u64::from(self.used) + u64::from(cost) <= u64::from(params.quota);
-        if holds { None } else { self.wait(params, now, cost) }
+        if holds { None } else { self.ready_late(params, now, cost) }
     }
 
     #[inline]
@@ -150,10 +150,10 @@ impl Algorithm for Buckets {
         }
         let mut start = self.start.unwrap_or_else(|| now.tick());
         if now.has_reached(start.later(self.step - 1)) {
-            self.roll(params, now, start);
+            self.advance(params, now, start);
         }
         if self.used == 0 {
-            self.start = Some(self.ending_with(now.tick()));
+            self.start = Some(self.bucket_ending_at(now.tick()));
         }
         start = self.start.unwrap_or(start);
         let used = self.used.saturating_add(cost);
@@ -182,23 +182,23 @@ impl Algorithm for Buckets {
 
     #[inline]
     fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
-        // That of the newest bucket, whether or not something is in it: a little late, and cheap.
-        self.start.map(|start| self.leaves(params, start, 0))
+        // The time of the newest bucket, even if it is empty: a little late, but without a search.
+        self.start.map(|start| self.leaves_at(params, start, 0))
     }
 }
 
 impl Counts {
-    fn new(len: u16, most: u32) -> Self {
+    fn new(len: u16, max_count: u32) -> Self {
         match usize::from(len) {
-            len if len <= FEW && most <= u32::from(u16::MAX) => Counts::Few([0; FEW]),
+            len if len <= INLINE && max_count <= u32::from(u16::MAX) => Counts::Few([0; INLINE]),
             len => Counts::Many(vec![0; len].into()),
         }
     }
 
-    /// Whether each counter can count so far.
+    /// Returns `true` if each counter can count up to `most`.
     #[inline]
-    fn holds(&self, most: u32) -> bool {
-        matches!(self, Counts::Many(_)) || most <= u32::from(u16::MAX)
+    fn holds(&self, max_count: u32) -> bool {
+        matches!(self, Counts::Many(_)) || max_count <= u32::from(u16::MAX)
     }
 
     #[cold]
@@ -220,7 +220,7 @@ impl Counts {
             Counts::Few(counts) => counts[usize::from(index)] += units as u16,
             Counts::Many(counts) => {
                 let count = &mut counts[usize::from(index)];
-                // What is above every quota leaves as a whole, so how far it is above makes no difference.
+                // Saturates: a count above every quota leaves as a whole, so its exact size makes no difference.
                 *count = count.saturating_add(units);
             }
         }
@@ -237,6 +237,6 @@ impl Counts {
 
 impl Default for Counts {
     fn default() -> Self {
-        Counts::Few([0; FEW])
+        Counts::Few([0; INLINE])
     }
 }

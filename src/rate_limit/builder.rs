@@ -1,4 +1,4 @@
-//! Sets up a limiter: what its defaults are, and what they start.
+//! Builder of a limiter, with its defaults.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ use crate::engine::{
     sweeper::{self, Sweep},
 };
 
-/// Sets up a [`RateLimiter`]. Made by [`RateLimiter::builder`].
+/// Builder of a [`RateLimiter`], created by [`RateLimiter::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct RateLimiterBuilder<K, S = DefaultHasher> {
     limits: Vec<Limit>,
@@ -39,7 +39,7 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
 }
 
 impl<K> RateLimiter<K> {
-    /// Sets up a limiter.
+    /// Returns a builder with the default settings.
     pub fn builder() -> RateLimiterBuilder<K> {
         RateLimiterBuilder::new()
     }
@@ -64,81 +64,87 @@ impl<K> RateLimiterBuilder<K> {
 }
 
 impl<K, S> RateLimiterBuilder<K, S> {
-    /// One more limit: all of them hold at once. Defaults to none, with which nothing can be built.
+    /// Adds a limit. All limits of a limiter apply together. Defaults to none; [`build`](RateLimiterBuilder::build)
+    /// needs at least one.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
     }
 
-    /// How what has passed is counted. Defaults to [`Window::Log`], which is exact.
+    /// Sets the algorithm that counts admitted calls. Defaults to [`Window::Log`], which is exact.
     ///
     /// # Panics
     ///
-    /// Where the number of [`Window::Buckets`] is 0 or above 10,000.
+    /// Panics if the number of [`Window::Buckets`] is 0 or above 10,000.
     pub fn window(mut self, window: Window) -> Self {
         self.window = window.checked();
         self
     }
 
-    /// How many keys are held at most. Defaults to a million; `usize::MAX` is no bound.
+    /// Sets the maximum number of keys in memory. Defaults to 1,000,000; `usize::MAX` means no bound.
     ///
-    /// A key that is in use is never given up for another: new keys beyond the bound share one window of
-    /// the same limits, and are limited together, until keys that are idle have left. An idle key leaves
-    /// with the next sweep that looks at it; at the bound, new keys also look for one among some hundred, once a
-    /// millisecond while they find none. What each of them had of the shared window it keeps when there is room
-    /// for it (for as many as `keys`, and 1,024 at least; where there are more in `per`, new keys share until
-    /// those are idle).
+    /// A key that is in use is never evicted. At the bound, new keys share one window of the same limits until idle
+    /// keys have been removed. The sweeper removes idle keys. A new key at the bound also looks for an idle one among a
+    /// few hundred entries, at most once per millisecond while there is none.
+    ///
+    /// The share of each key in that common window is recorded, and counts for it when it gets an entry of its own.
+    /// This holds for up to `keys` keys, and for at least 1,024. If more keys come within `per`, new keys keep sharing
+    /// the window until those are idle.
     ///
     /// # Panics
     ///
-    /// Where `keys` is 0.
+    /// Panics if `keys` is 0.
     pub fn max_keys(mut self, keys: usize) -> Self {
         assert!(keys > 0, "max_keys must be at least 1, got {keys}");
         self.max_keys = keys;
         self
     }
 
-    /// How many may wait for a key at a time by [`until_ready_within`](RateLimiter::until_ready_within) or in a layer:
-    /// who comes then is denied at once. Who waits without an end is never sent away, but counts. Defaults to
-    /// no bound, but what may pass in time.
+    /// Sets how many calls may wait for one key at a time, by [`until_ready_within`](RateLimiter::until_ready_within)
+    /// or in a layer.
+    ///
+    /// A call that would exceed this is denied immediately. Calls that wait without a time limit are never denied for
+    /// this reason, but they count. Defaults to no maximum other than the number of calls that can pass in time.
     ///
     /// # Panics
     ///
-    /// Where `waiting` is 0.
+    /// Panics if `waiting` is 0.
     pub fn max_waiting(mut self, waiting: usize) -> Self {
         assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
         self.wait.most = waiting;
         self
     }
 
-    /// Up to how much longer one waits that has to wait, so that not all who are let in come at the same moment: a
-    /// random part of it, anew each time that it is told to wait. Those behind it wait along. Who may pass at once
-    /// does, and no wait goes beyond its end. Defaults to zero.
+    /// Sets the maximum random delay that is added to each wait, so that waiters do not all proceed at the same
+    /// instant.
+    ///
+    /// The delay is drawn each time a call has to wait, and the waiters behind it are delayed as well. A call that may
+    /// pass immediately is not delayed, and no wait exceeds its maximum. Defaults to zero.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.wait.jitter = jitter;
         self
     }
 
-    /// How idle keys are found. Defaults to [`Sweep::default`]: a second at most after they are idle.
+    /// Sets how the sweeper finds idle keys. Defaults to [`Sweep::default`], which removes an idle key within about 100
+    /// ms.
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self
     }
 
-    /// How many parts the limiter has, each with a lock of its own; rounded up to a power of two, and to 2
-    /// at least. Defaults to four for each core, 64 at least.
+    /// Sets the number of shards, each with its own lock. It is rounded up to a power of two, at least 2. Defaults to
+    /// four per core, at least 64.
     ///
     /// # Panics
     ///
-    /// Where `shards` is 0 or above 65,536.
+    /// Panics if `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = checked_shards(shards).max(2);
         self
     }
 
-    /// What hashes the keys. Defaults to foldhash, which is fast and seeded for each limiter, but only
-    /// partly resists chosen collisions: where an attacker chooses the keys, take
-    /// [`std::hash::RandomState`].
+    /// Sets the hasher of the keys. Defaults to foldhash, which is fast and seeded for each limiter, but resists chosen
+    /// collisions only partly. If an attacker chooses the keys, use [`std::hash::RandomState`].
     pub fn hasher<T>(self, hasher: T) -> RateLimiterBuilder<K, T> {
         RateLimiterBuilder {
             limits: self.limits,
@@ -155,15 +161,19 @@ impl<K, S> RateLimiterBuilder<K, S> {
         }
     }
 
-    /// The name that tracing and [metrics](crate::guide::metrics) show. Defaults to `limiter`.
+    /// Sets the name that appears in tracing and [metrics](crate::guide::metrics). Defaults to `limiter`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Lets the [dashboard](crate::dashboard()) show the keys that are denied most often (feature `dashboard`), as `text`
-    /// writes them. It runs for denied calls alone, with a clone of the key, and for each of them in a flood of many keys; where
-    /// it panics, a hash stands in its place. Defaults to hashes, which tell that two are the same and nothing else.
+    /// Shows the most frequently denied keys on the [dashboard](crate::dashboard()) (feature `dashboard`), formatted by
+    /// `text`.
+    ///
+    /// `text` runs only for denied calls, with a clone of the key. In a flood of many keys it runs for each of them. If
+    /// it panics, a hash is shown instead. Defaults to hashes, which reveal only that two entries are the same key.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
@@ -189,11 +199,11 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Makes the limiter, and starts the task on the current Tokio runtime that forgets idle keys.
+    /// Builds the limiter, and starts the task that removes idle keys on the current Tokio runtime.
     ///
     /// # Panics
     ///
-    /// Without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on one without a
+    /// Panics without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on a runtime without a
     /// time driver (`enable_time`).
     pub fn build(self) -> RateLimiter<K, S> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
@@ -219,7 +229,7 @@ where
             TopDenied::new(self.show_keys),
         );
         #[cfg(feature = "metrics")]
-        super::metrics::follow(&limiter);
+        super::metrics::register_limiter(&limiter);
         limiter
     }
 }

@@ -1,24 +1,24 @@
-//! A check under way: what all that decides of it needs to know.
+//! Arguments of a check in progress.
 
 use super::{algorithm::LimitParams, stats::CheckCounts};
 use crate::engine::{clock::LazyNow, store::Location};
 
-/// What is to be charged, where, and by which rules. Its cost is neither 0 nor above a quota.
+/// Key, limits and cost of a check. The cost is neither 0 nor above a quota.
 pub(super) struct Check<'a> {
     pub(super) place: Location,
     pub(super) params: &'a [LimitParams],
     pub(super) cost: u32,
-    /// Read where it is first needed, which is under the lock: so the times of a key's charges come in order.
+    /// Read when it is first needed, which is under the shard's lock. So the charges of a key are in order of time.
     pub(super) now: LazyNow<'a>,
-    /// It asks whether its wait is over. Where it is not, nobody was denied anything.
-    pub(super) waits: bool,
+    /// Set for a check by a waiter. Its denial is not counted: it continues to wait.
+    pub(super) is_waiter: bool,
 }
 
 impl Check<'_> {
-    /// Counts what was decided of it, by which limit where it was denied. Under a lock.
+    /// Counts the decision, and the limit that denied it, if any. The caller holds the lock that guards `counts`.
     #[inline]
     pub(super) fn count(&self, denied: Option<usize>, counts: &CheckCounts) {
-        if denied.is_none() || !self.waits {
+        if denied.is_none() || !self.is_waiter {
             counts.count(denied);
         }
     }

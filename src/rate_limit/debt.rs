@@ -1,4 +1,4 @@
-//! What becomes of a charge that is corrected: given back, or a debt of whoever has that key by then.
+//! Correction of a charge: part of it is given back, or more is charged, even as a debt.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -38,7 +38,7 @@ where
             return;
         }
         let more = actual - permit.cost;
-        match &permit.limit_set {
+        match &permit.params {
             Some(params) => self.add_debt(permit, params, more),
             None => self.with_limits(None, |_, params| self.add_debt(permit, params, more)),
         }
@@ -51,21 +51,21 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Tells whether the state that was charged is still there.
+    /// Takes charges back. Returns `true` if the state that was charged still exists.
     fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
         let now = self.shared.clock.lazy_now();
         let Some(id) = permit.state else {
             self.untracked.refund(charges, &now);
             return true;
         };
-        // By hash and id: another key of the same hash has another id, as has the key after a reset.
+        // By hash and state number: another key of the same hash has another number, and so has the key after a reset.
         let is_it = |_: &K, state: &KeyState<A>| state.id == id.get();
         let place = self.shared.store.place_of(permit.hash);
         let give_back = |entry: &mut Entry<KeyState<A>>| entry.value.refund(charges, &now);
         self.shared.store.change_where(place, is_it, give_back).is_some()
     }
 
-    /// Charges what a call has cost beyond its permit. A permit knows no key, but the hash of one.
+    /// Charges the cost of a call beyond its permit. A permit contains the hash of its key, not the key.
     fn add_debt(&self, permit: &Permit, params: &[LimitParams], cost: u32) {
         if params.is_empty() {
             return;
@@ -78,7 +78,7 @@ where
             entry.value.charge_anyway(params, &now, cost);
             move_deadline(entry, params);
         };
-        // First by its number: there may be several keys of a hash that is a bad one.
+        // By state number first: with a bad hasher, several keys may have the same hash.
         let was_charged =
             |_: &K, state: &KeyState<A>| permit.state.is_some_and(|id| state.id == id.get());
         if store.change_where(place, was_charged, charge).is_some()
@@ -88,7 +88,8 @@ where
         }
         let has_shared = permit.state.is_none() && !permit.charges.is_empty();
         self.untracked.add_debt(hash, params, &now, cost, has_shared);
-        // It may have come in between, and began without. Asked under its shard's lock, as it begins there.
+        // A check may have created the key's entry since the look-up above, without this debt. Entries are created
+        // under the shard's lock, so the debt is moved under it.
         store.change_where(place, is_it, |entry| {
             if let Some(debt) = self.untracked.take(hash, &now) {
                 entry.value.absorb(&debt, params, &now);

@@ -1,4 +1,4 @@
-//! The line in tracing that calls are denied: at most one a second, so that an attack fills no disk.
+//! Log event for denied calls: at most one per second, so that an attack does not fill the disk.
 
 use super::Limit;
 use crate::engine::{
@@ -6,19 +6,19 @@ use crate::engine::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// How often it is logged at most that calls are denied, in nanoseconds.
+/// Minimum time between two log events, in nanoseconds.
 const LOG_EVERY: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub(super) struct DenialLog {
-    /// No denial is logged before this tick.
+    /// Tick before which no denial is logged.
     silent_until: AtomicU64,
-    /// How many denials there were when the last one was logged.
+    /// Total number of denials at the last log event.
     logged: AtomicU64,
 }
 
 impl DenialLog {
-    /// Whether a denial at `now` is to be written. To one caller alone it says so, for each [`LOG_EVERY`].
+    /// Returns `true` to one caller per [`LOG_EVERY`], which then logs.
     #[inline]
     pub(super) fn is_due(&self, now: Tick) -> bool {
         let silent_until = self.silent_until.load(Relaxed);
@@ -26,15 +26,15 @@ impl DenialLog {
             return false;
         }
         let next = now.later(LOG_EVERY).nanoseconds();
-        // Of those who come at once, who loses knows that another writes.
+        // A concurrent caller that loses the exchange leaves the event to the winner.
         self.silent_until.compare_exchange(silent_until, next, Relaxed, Relaxed).is_ok()
     }
 
-    /// Writes that so many were `denied` so far, the last one by `limit`.
+    /// Logs the denials since the last event; `denied` is their total number so far.
     #[cold]
     pub(super) fn write(&self, limiter: &str, denied: u64, limit: &Limit) {
-        // A slow writer may find that a later one has counted further.
+        // A slow caller may find a later total, so the difference saturates.
         let denials = denied - self.logged.swap(denied, Relaxed).min(denied);
-        tracing::info!(limiter, denials, %limit, "calls are denied");
+        tracing::info!(limiter, denials, %limit, "rate limiter denied calls");
     }
 }

@@ -1,22 +1,23 @@
-//! [`Window::Gcra`](super::Window::Gcra), the generic cell rate algorithm (ITU-T I.371): one instant tells all that
-//! is in use.
+//! [`Window::Gcra`](super::Window::Gcra), the generic cell rate algorithm (ITU-T I.371): one instant represents the
+//! whole usage.
 
 use super::algorithm::{Algorithm, Charge, LimitParams};
 use crate::engine::clock::{Now, Tick};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gcra {
-    /// The theoretical arrival time: when all that was charged has leaked.
+    /// Theoretical arrival time: when everything that was charged has leaked.
     arrival: Option<Tick>,
-    /// How much was taken back so far. What came after that leaks so much sooner than its mark says, and what came
-    /// before it no later: so a charge whose mark is moved by all of it never seems to have leaked less than it has.
+    /// Total time refunded so far. A mark is stored with the total at that time added, and read with the present total
+    /// subtracted. So each refund in between moves the mark earlier: correctly for charges after the refunded one, and
+    /// too early for charges before it. A refund may thus return too little, never too much.
     refunded: u64,
 }
 
 impl Algorithm for Gcra {
     #[inline]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        // Where what is in use has leaked by then, but for this, the bucket holds the cost.
+        // The bucket holds the cost once all usage but `quota - cost` units has leaked.
         let ready = self.arrival?.earlier(params.step * u64::from(params.quota - cost));
         (!now.has_reached(ready)).then_some(ready)
     }
@@ -25,7 +26,7 @@ impl Algorithm for Gcra {
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
         let amount = params.step.saturating_mul(u64::from(cost));
         let base = match self.arrival {
-            // A key in its burst needs no precise clock.
+            // While something is in use, the precise clock is not needed.
             Some(arrival) if !now.has_reached(arrival) => arrival,
             _ => now.tick(),
         };
@@ -37,7 +38,7 @@ impl Algorithm for Gcra {
     }
 
     fn refund(&mut self, charge: Charge, now: &impl Now) {
-        // Charges leak in the order in which they came, this one until its mark.
+        // Charges leak in order, and this one until its mark.
         let leaked = charge.mark.earlier(self.refunded);
         let left = leaked.nanoseconds_since(now.tick()).min(charge.amount);
         self.arrival = self.arrival.map(|arrival| arrival.earlier(left));
@@ -48,13 +49,13 @@ impl Algorithm for Gcra {
         let Some(arrival) = self.arrival.filter(|arrival| !now.has_reached(*arrival)) else {
             return;
         };
-        // In use is a time, which is as many units as it is steps.
+        // Usage is a time, and represents as many units as it contains steps.
         let now = now.tick();
         let left = arrival.nanoseconds_since(now);
         let units = u128::from(left) * u128::from(new.step);
         let adapted = u64::try_from(units.div_ceil(old.step.into())).unwrap_or(u64::MAX);
         self.arrival = Some(now.later(adapted));
-        // As if all were leaked: what was charged before is never taken back by steps of another length.
+        // Marks of earlier charges then count as leaked: their amounts are in steps of the old length.
         self.refunded = self.refunded.saturating_add(left);
     }
 

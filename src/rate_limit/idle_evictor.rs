@@ -1,4 +1,4 @@
-//! Room at the bound: idle keys that are not swept yet leave for a new one.
+//! Eviction of idle keys that are not swept yet, in favour of a new key at the bound.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -11,25 +11,25 @@ use crate::engine::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// How many entries a new key at the bound looks through for one that has left.
-const LOOK_FOR_ROOM: usize = 512;
+/// Maximum number of entries that a new key at the bound examines for an idle one.
+const MAX_EXAMINED: usize = 512;
 
-/// How long none is looked for after there was none, in nanoseconds.
-const PAUSE: u64 = 1_000_000;
+/// Pause after an unsuccessful search, in nanoseconds.
+const SEARCH_PAUSE: u64 = 1_000_000;
 
-/// Finds room. A flood of new keys can't make it costly: there is a pause after each search in vain, and only shards
-/// are locked in which something may be idle.
+/// Search for idle keys. A flood of new keys cannot make it costly: unsuccessful searches are followed by a pause, and
+/// only shards are locked that may contain an idle key.
 #[derive(Default)]
 pub(super) struct IdleEvictor {
-    /// Nothing is looked for before this tick.
+    /// Tick before which no search starts.
     not_before: AtomicU64,
 }
 
 impl IdleEvictor {
-    /// Lets some keys leave that are idle and not yet swept; tells whether there were any. It locks shards, so the
-    /// caller may hold none.
+    /// Removes some keys that are idle and not yet swept; returns `true` if there were any. It locks shards, so the
+    /// caller must not hold a shard's lock.
     #[cold]
-    pub(super) fn make<K, A, S>(
+    pub(super) fn evict_idle<K, A, S>(
         &self,
         shared: &SharedState<K, KeyState<A>, S>,
         place: Location,
@@ -45,28 +45,28 @@ impl IdleEvictor {
         }
         let store = &shared.store;
         let mut idle = Vec::new();
-        let mut looked_at = 0;
-        // From the key's own shard on: others begin elsewhere, and don't queue for the same locks.
+        let mut examined = 0;
+        // Starting at the key's own shard: concurrent searches then start at different locks.
         for shard in 0..store.shard_count() {
             let shard = (place.shard() + shard) % store.shard_count();
             if store.has_nothing_due(shard, now) {
                 continue;
             }
-            let mut pass = Store::<K, KeyState<A>, S>::begin_shard_pass(shard);
-            while !pass.is_done() && looked_at < LOOK_FOR_ROOM {
+            let mut shard_pass = Store::<K, KeyState<A>, S>::begin_shard_pass(shard);
+            while !shard_pass.is_done() && examined < MAX_EXAMINED {
                 let all = |buckets| buckets;
                 let (clock, wait) = (&shared.clock, LockWait::Wait);
                 let window =
-                    store.sweep_windows(&mut pass, all, clock, usize::MAX, wait, &mut idle);
-                looked_at += window.map_or(0, |window| window.looked_at.max(1));
+                    store.sweep_windows(&mut shard_pass, all, clock, usize::MAX, wait, &mut idle);
+                examined += window.map_or(0, |window| window.looked_at.max(1));
                 if !idle.is_empty() {
-                    // Outside of the lock, as keys are dropped by their user's code.
+                    // Dropped after the lock is released, since the drop of a key is user code.
                     drop_all(idle);
                     return true;
                 }
             }
         }
-        self.not_before.store(now.later(PAUSE).nanoseconds(), Relaxed);
+        self.not_before.store(now.later(SEARCH_PAUSE).nanoseconds(), Relaxed);
         false
     }
 }

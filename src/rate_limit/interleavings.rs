@@ -1,4 +1,4 @@
-//! The orders in which threads may meet in the line of a key; see `crate::engine::interleavings`.
+//! Interleavings of threads in the wait queue of a key; see `crate::engine::interleavings`.
 
 use std::{
     future::pending,
@@ -23,7 +23,7 @@ fn waiting() -> Arc<WaitQueue> {
     Arc::new(Waiting::new(DefaultHasher::default()))
 }
 
-/// Waits for its turn by being told alone: time stands still.
+/// Waits for a turn by notifications alone; the clock does not move.
 fn wait(waiter: &Waiter<'_, u8, DefaultHasher>, now: Instant) {
     while waiter.turn(now).is_err() {
         block_on(waiter.told_or(pin!(pending::<()>())));
@@ -36,18 +36,18 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn interleavings_of_a_line_that_some_leave() {
+fn interleavings_of_a_wait_queue_that_some_leave() {
     explore(|| {
         let (waiting, now) = (waiting(), Instant::now());
-        let at_the_head = Arc::new(AtomicUsize::new(0));
+        let heads = Arc::new(AtomicUsize::new(0));
         let passes = || {
-            let (waiting, at_the_head) = (waiting.clone(), at_the_head.clone());
+            let (waiting, heads) = (waiting.clone(), heads.clone());
             thread::spawn(move || {
                 let waiter = waiting.join(KEY, 1);
                 wait(&waiter, now);
-                assert_eq!(at_the_head.fetch_add(1, SeqCst), 0, "one at a time");
+                assert_eq!(heads.fetch_add(1, SeqCst), 0, "two waiters were the head at a time");
                 thread::yield_now();
-                at_the_head.fetch_sub(1, SeqCst);
+                heads.fetch_sub(1, SeqCst);
             })
         };
         let gives_up = || {
@@ -60,14 +60,14 @@ fn interleavings_of_a_line_that_some_leave() {
             })
         };
         let threads = [passes(), gives_up(), passes(), gives_up(), passes()];
-        // Shuttle tells where one is never woken.
+        // Shuttle reports a deadlock if a waiter is never woken.
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
         assert!(waiting.is_empty());
     });
 }
 
 #[test]
-fn interleavings_of_a_line_whose_head_is_silent() {
+fn interleavings_of_a_wait_queue_whose_head_is_not_polled() {
     explore(|| {
         let (waiting, start) = (waiting(), Instant::now());
         let silent = {
@@ -75,29 +75,29 @@ fn interleavings_of_a_line_whose_head_is_silent() {
             thread::spawn(move || {
                 let waiter = waiting.join(KEY, 1);
                 let _ = waiter.turn(start);
-                // Polled again some time, or never.
+                // Polled again at some time, or never.
                 thread::yield_now();
                 let _ = waiter.turn(start);
                 thread::yield_now();
             })
         };
-        let goes_first = || {
+        let passes = || {
             let waiting = waiting.clone();
             thread::spawn(move || {
                 let waiter = waiting.join(KEY, 1);
                 let mut now = start;
-                // As it sleeps no longer than it is told to, it has its turn in the end.
+                // It sleeps until the returned time, so it gets its turn eventually.
                 for _ in 0..100 {
                     match waiter.turn(now) {
                         Ok(()) => return,
-                        Err(look_at) => now = look_at,
+                        Err(wake_at) => now = wake_at,
                     }
                     thread::yield_now();
                 }
-                panic!("it never has its turn");
+                panic!("a waiter never got its turn");
             })
         };
-        let threads = [silent, goes_first(), goes_first()];
+        let threads = [silent, passes(), passes()];
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
         assert!(waiting.is_empty());
     });

@@ -1,4 +1,4 @@
-//! What one key has in use of all its limits, which are charged together or not at all.
+//! Usage of one key, for all its limits, which are charged together or not at all.
 
 use super::{
     algorithm::{Algorithm, Charge, LimitParams, Remaining},
@@ -9,32 +9,34 @@ use crate::engine::{
     store::Entry,
 };
 
-/// What one key has in use.
+/// Usage of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<A> {
-    /// Tells this from a state that the same key had before: a permit from then takes nothing from this one.
+    /// Number of this state. An earlier state of the same key had another number, so a permit for it takes nothing from
+    /// this one.
     pub(super) id: u64,
     each: PerLimit<A>,
 }
 
-/// All limits had room.
+/// Charge of a check that all limits admitted.
 pub(super) struct Admitted {
     pub(super) charges: PerLimit<Charge>,
-    /// Of the limit that has the least left. A whole word: a half one is copied together with its padding, and
-    /// the processor waits where it reads more than was just written.
+    /// Units left of the limit that has the least. A whole word: half a word is copied together with its padding, and
+    /// reading more than was just written stalls the processor (failed store forwarding).
     pub(super) remaining: u64,
 }
 
-/// Some limit had no room.
+/// Denial of a check by at least one limit.
 pub(super) struct Denied {
-    /// Which ones.
+    /// The exceeded limits.
     pub(super) limits: Exceeded,
-    /// When there is room, unless more is charged until then.
+    /// When the check would pass, unless more is charged in the meantime.
     pub(super) ready: Tick,
 }
 
-/// Which one of the limits that have no room it takes longest to wait for, in the lower half; and above it a bit for each
-/// of them, as far as they go. One word: of two, the processor waits where they are copied right after they are written.
+/// Exceeded limits. The lower half is the index of the one with the longest wait. The upper half has a bit for each of
+/// them, for the first 32 limits. One word, since two words that are copied right after they were written stall the
+/// processor.
 #[derive(Clone, Copy)]
 pub(super) struct Exceeded(u64);
 
@@ -45,7 +47,7 @@ impl Exceeded {
         Self(bit | u64::from(limit as u32))
     }
 
-    fn and(self, other: Self) -> Self {
+    fn union(self, other: Self) -> Self {
         Self(self.0 | other.0 >> 32 << 32)
     }
 
@@ -80,7 +82,7 @@ impl<A: Algorithm> KeyState<A> {
         cost: u32,
     ) -> Result<Admitted, Denied> {
         match (&mut self.each, params) {
-            // What most limiters have, and worth a way without loops and collections.
+            // Most limiters have one limit; this path needs no loops and collections.
             (PerLimit::One(state), [params]) => match state.ready(params, now, cost) {
                 Some(ready) => Err(Denied { limits: Exceeded::one(0), ready }),
                 None => {
@@ -99,9 +101,9 @@ impl<A: Algorithm> KeyState<A> {
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Admitted, Denied> {
-        self.make_place(params.len());
-        // All are asked before one is charged: what is denied is charged nowhere.
-        self.idle_evictor(params, now, cost)?;
+        self.grow_to(params.len());
+        // All limits are asked before one is charged, so a denied check charges none.
+        self.ensure_fits(params, now, cost)?;
         let mut least = u32::MAX;
         let charges = self.each.iter_mut().zip(params).map(|(state, params)| {
             let (charge, remaining) = state.charge(params, now, cost);
@@ -111,8 +113,8 @@ impl<A: Algorithm> KeyState<A> {
         Ok(Admitted { charges: charges.collect(), remaining: least.into() })
     }
 
-    /// Whether `cost` more may pass.
-    pub(super) fn idle_evictor(
+    /// Returns an error if `cost` more units do not pass all limits.
+    pub(super) fn ensure_fits(
         &self,
         params: &[LimitParams],
         now: &LazyNow<'_>,
@@ -126,7 +128,7 @@ impl<A: Algorithm> KeyState<A> {
         waits.reduce(Denied::longer).map_or(Ok(()), Err)
     }
 
-    /// From when on one of the limits has room for `cost` more; `None` for now.
+    /// Returns when `cost` more units pass one of the limits; `None` for now.
     pub(super) fn ready(
         &self,
         limit: usize,
@@ -137,17 +139,17 @@ impl<A: Algorithm> KeyState<A> {
         self.each.get(limit)?.ready(params, now, cost)
     }
 
-    /// Charges all limits, whether there is room or not.
+    /// Charges all limits, even above their quotas.
     pub(super) fn charge_anyway(&mut self, params: &[LimitParams], now: &LazyNow<'_>, cost: u32) {
-        self.make_place(params.len());
+        self.grow_to(params.len());
         for (state, params) in self.each.iter_mut().zip(params) {
             state.charge(params, now, cost);
         }
     }
 
-    /// Charges what another state of the same key has in use, as if it were all charged just now.
+    /// Adds the usage of another state of the same key, as if it were charged now.
     pub(super) fn absorb(&mut self, other: &Self, params: &[LimitParams], now: &LazyNow<'_>) {
-        self.make_place(params.len());
+        self.grow_to(params.len());
         for ((state, other), params) in self.each.iter_mut().zip(&*other.each).zip(params) {
             let used = other.used(params, now);
             if used > 0 {
@@ -182,7 +184,7 @@ impl<A: Algorithm> KeyState<A> {
         params.iter().zip(states).map(remaining).collect()
     }
 
-    /// From when on this is as good as nothing, by these rules.
+    /// Returns the time at which nothing is in use by these parameters; `None` if nothing was ever charged.
     #[inline]
     pub(super) fn idle_from(&self, params: &[LimitParams]) -> Option<Tick> {
         match (&self.each, params) {
@@ -196,9 +198,9 @@ impl<A: Algorithm> KeyState<A> {
         }
     }
 
-    /// A plan may have more limits than the one before; what one of fewer does not ask for stays.
+    /// Adds states if a plan has more limits than earlier ones. States of further limits stay.
     #[inline]
-    fn make_place(&mut self, limits: usize) {
+    fn grow_to(&mut self, limits: usize) {
         if self.each.len() < limits {
             let missing = limits - self.each.len();
             let old = self.each.iter().cloned();
@@ -208,27 +210,27 @@ impl<A: Algorithm> KeyState<A> {
 }
 
 impl Denied {
-    /// Which limit it takes longest to wait for.
+    /// Returns the index of the limit with the longest wait.
     #[inline]
     pub(super) fn longest(&self) -> usize {
         self.limits.longest()
     }
 
-    /// Of two, the one that it takes longer to wait for; the first where they take equally long.
+    /// Combines two denials: the one with the longer wait counts, the first of two equal ones.
     pub(super) fn longer(self, other: Self) -> Self {
         let (longer, shorter) =
             if other.ready > self.ready { (other, self) } else { (self, other) };
-        Self { limits: longer.limits.and(shorter.limits), ..longer }
+        Self { limits: longer.limits.union(shorter.limits), ..longer }
     }
 }
 
-/// The deadline after a charge, which moves when all is idle.
+/// Moves the deadline of an entry after a charge to the time at which nothing is in use.
 #[inline(always)]
 pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, params: &[LimitParams]) {
     if let Some(idle) = entry.value.idle_from(params).map(Deadline::from)
         && idle.is_later_than(entry.deadline())
     {
-        // Only ever later, as the store demands: a key of which charges were taken back leaves a little late.
+        // The store requires that deadlines only move later, so a key with refunded charges is removed a little late.
         entry.set_deadline(idle);
     }
 }

@@ -1,13 +1,16 @@
-//! What a limit is, and by which window it is counted.
+//! `Limit` and `Window`: a quota, and the algorithm that counts it.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::engine::clock::nanoseconds;
 
-/// A century: longer windows are a mistake.
+/// A century. A longer window is taken for a mistake; a century of nanoseconds also fits into a `u64`.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// How much may pass in how long: a quota of units in any `per`.
+/// Quota of units in any window of length `per`.
+///
+/// # Examples
+///
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,42 +29,40 @@ pub struct Limit {
     of_bytes: bool,
 }
 
-/// How a [`RateLimiter`](crate::RateLimiter) counts what has passed.
+/// Algorithm by which a [`RateLimiter`](crate::RateLimiter) counts admitted calls.
 ///
-/// | | at most in any `per` | a call's quota is free again | memory for each limit of a key |
+/// | | admits at most, in any `per` | quota is free again | memory per limit of a key |
 /// | --- | --- | --- | --- |
-/// | `Log` | the quota, exactly | after `per`, exactly | 12 bytes for each time at which calls passed |
+/// | `Log` | the quota, exactly | after `per`, exactly | 12 bytes per distinct time of an admitted call |
 /// | `Buckets(n)` | the quota | after `per`, up to `per / n` late | 4 bytes for each of `n + 1` buckets |
-/// | `Gcra` | twice the quota, less one | evenly, a unit each `per / quota` | 16 bytes |
+/// | `Gcra` | twice the quota, less one | evenly, one unit every `per / quota` | 16 bytes |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
-    /// The time of every call that passed (a sliding window log). Exact, and made for quotas of up to some
-    /// thousands.
+    /// Sliding-window log: the time of every admitted call. Exact, and suited to quotas of up to some thousands.
     #[default]
     Log,
-    /// `n` parts of the window, and the oldest one counts in full until all of it has left. Never above the
-    /// quota, in memory that does not grow with it.
+    /// Counters for `n` parts of the window. The oldest part counts in full until all of it has left the window, so the
+    /// quota is never exceeded. Memory does not grow with the quota.
     ///
-    /// Counters that weigh the oldest part by what is left of it, or that start anew with each window, let
-    /// up to twice the quota pass in some windows. Where `n` does not divide `per`, each part is rounded up to
-    /// whole nanoseconds. What a key has in use when it changes to a plan of other parts counts as charged
-    /// with its next call.
+    /// Counters that weigh the oldest part by its overlap, or that start again with each window, admit up to twice the
+    /// quota in some windows. If `n` does not divide `per`, each part is rounded up to whole nanoseconds. If a key
+    /// changes to a plan with other parts, its usage counts as charged at its next call.
     Buckets(usize),
-    /// The generic cell rate algorithm (ITU-T I.371): a bucket that leaks a unit each `per / quota`, rounded
-    /// up to whole nanoseconds. Smooth, and the least memory; but a burst of the whole quota may come just
-    /// before `per` in which the same leaks again.
+    /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, rounded up to whole
+    /// nanoseconds. Smooth, with the least memory. But a burst of the whole quota may come just before a `per` in which
+    /// the same amount leaks again.
     ///
-    /// It knows a sum, and no single calls: where several permits of a key are refunded, those that were given
-    /// before the last refund may get back less than they had left, and never more.
+    /// It stores a sum and no single calls. If several permits of a key are refunded, permits given before the last
+    /// refund may return less than they had left, never more.
     Gcra,
 }
 
-/// More buckets than this tell nothing more.
+/// More buckets would not make a window noticeably more precise.
 const MAX_BUCKETS: usize = 10_000;
 
 impl Window {
-    /// Itself, for a builder. Panics where the number of buckets is none that can be.
+    /// Returns itself, for a builder. Panics if the number of buckets is out of range.
     pub(crate) fn checked(self) -> Self {
         if let Self::Buckets(n) = self {
             assert!((1..=MAX_BUCKETS).contains(&n), "Buckets must be 1 to {MAX_BUCKETS}, got {n}");
@@ -71,11 +72,11 @@ impl Window {
 }
 
 impl Limit {
-    /// `quota` units in any `per`.
+    /// Creates a limit of `quota` units in any `per`.
     ///
     /// # Panics
     ///
-    /// Where `quota` is 0, or `per` is zero or above 100 years.
+    /// Panics if `quota` is 0, or if `per` is zero or longer than 100 years.
     pub fn new(quota: u32, per: Duration) -> Self {
         assert!(quota > 0, "quota must be at least 1, got {quota}");
         assert!(
@@ -85,34 +86,44 @@ impl Limit {
         Self { quota, per, name: None, of_bytes: false }
     }
 
-    /// `quota` units in any second.
+    /// Creates a limit of `quota` units in any second.
     ///
     /// # Panics
     ///
-    /// Where `quota` is 0, as the next two.
+    /// Panics if `quota` is 0.
     pub fn per_second(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(1))
     }
 
-    /// `quota` units in any minute.
+    /// Creates a limit of `quota` units in any minute.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `quota` is 0.
     pub fn per_minute(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(60))
     }
 
-    /// `quota` units in any hour.
+    /// Creates a limit of `quota` units in any hour.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `quota` is 0.
     pub fn per_hour(quota: u32) -> Self {
         Self::new(quota, Duration::from_secs(3_600))
     }
 
-    /// Gives it a name, for headers, errors and logs. Defaults to none.
+    /// Sets the name that appears in headers, errors and logs. Defaults to none.
     #[must_use]
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Says that its units are bytes, as a layer tells clients (`qu="content-bytes"`): what a call costs is up to who
-    /// charges it, as ever. Defaults to requests.
+    /// Declares that the units are bytes, so that a layer tells clients (`qu="content-bytes"`). The cost of a call is
+    /// still set by the caller. Defaults to requests.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use fleeting::Limit;
@@ -125,29 +136,29 @@ impl Limit {
         self
     }
 
-    /// How many units may pass.
+    /// Returns the number of units that may pass in any [`per`](Limit::per).
     pub fn quota(&self) -> u32 {
         self.quota
     }
 
-    /// In how long.
+    /// Returns the length of the window.
     pub fn per(&self) -> Duration {
         self.per
     }
 
-    /// What it is called.
+    /// Returns the name, if there is one.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Whether its units are bytes.
+    /// Returns `true` if the units are bytes.
     #[cfg(any(feature = "axum", feature = "redis"))]
     pub(crate) fn is_of_bytes(&self) -> bool {
         self.of_bytes
     }
 
     pub(super) fn per_nanoseconds(&self) -> u64 {
-        nanoseconds(self.per).expect("a century of nanoseconds fits")
+        nanoseconds(self.per).expect("a century of nanoseconds fits into a u64")
     }
 }
 

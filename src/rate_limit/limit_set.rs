@@ -1,4 +1,5 @@
-//! Limits with the numbers that a window counts with; and those of a limiter, which may change while it runs.
+//! `LimitSet`, limits with the parameters of their algorithm; and `CurrentLimits`, those of a limiter, which may change
+//! while it runs.
 
 use std::{
     mem,
@@ -14,17 +15,18 @@ use super::{Limit, Window, algorithm::LimitParams, per_limit::PerLimit};
 
 pub(super) struct LimitSet {
     pub(super) limits: Arc<[Limit]>,
-    /// The limits as the window counts them.
+    /// Parameters of the limits, by position.
     pub(super) params: PerLimit<LimitParams>,
-    /// What costs more never passes. 0 where there are no limits.
+    /// Smallest quota: a higher cost never passes. 0 if there are no limits.
     pub(super) least_quota: u32,
 }
 
 pub(super) struct CurrentLimits {
     first: LimitSet,
-    /// What took its place. A lock that a limiter whose limits never change has not, as each check would take it.
+    /// Replacement of `first`. Created by the first change, so that the checks of a limiter whose limits never change
+    /// take no lock.
     changed: OnceLock<RwLock<Arc<LimitSet>>>,
-    /// How often they changed.
+    /// Number of changes.
     version: AtomicU64,
     changes: Notify,
 }
@@ -42,13 +44,13 @@ impl CurrentLimits {
         Self { first, changed: OnceLock::new(), version, changes: Notify::new() }
     }
 
-    /// The first plan, if it still holds.
+    /// Returns the first limits, unless they were replaced.
     #[inline]
     pub(super) fn unchanged(&self) -> Option<&LimitSet> {
         if self.changed.get().is_some() { None } else { Some(&self.first) }
     }
 
-    /// The plan that took the place of the first one.
+    /// Returns the limits that replaced the first ones, if any.
     pub(super) fn changed(&self) -> Option<Arc<LimitSet>> {
         let changed = self.changed.get()?;
         Some(changed.read().unwrap_or_else(PoisonError::into_inner).clone())
@@ -59,7 +61,7 @@ impl CurrentLimits {
             .map_or_else(|| self.first.limits.clone(), |limit_set| limit_set.limits.clone())
     }
 
-    /// Puts `limit_set` in the place of the present one; returns the rules of that.
+    /// Replaces the limits; returns the parameters of the previous ones.
     pub(super) fn replace(&self, limit_set: Arc<LimitSet>) -> PerLimit<LimitParams> {
         let mut old = None;
         let changed = self.changed.get_or_init(|| {
@@ -74,19 +76,20 @@ impl CurrentLimits {
         })
     }
 
-    /// Wakes who waits for a change.
-    pub(super) fn tell(&self) {
-        // First, so that who listens too late to be woken sees it.
+    /// Wakes the waiters for a change.
+    pub(super) fn notify_change(&self) {
+        // The version first: a waiter registers and then reads it. `SeqCst` here and in `version` orders the two pairs,
+        // so a waiter that reads the old version is registered before `notify_waiters` runs.
         self.version.fetch_add(1, SeqCst);
         self.changes.notify_waiters();
     }
 
-    /// How often the limits changed. To listen costs more than to look at this once before and once after.
+    /// Returns the number of changes. Two reads of it, before and after a decision, cost less than a registration.
     pub(super) fn version(&self) -> u64 {
         self.version.load(SeqCst)
     }
 
-    /// The next change; from the time on at which it is first polled or enabled.
+    /// Returns a future of the next change after it is first polled or enabled.
     pub(super) fn change(&self) -> Notified<'_> {
         self.changes.notified()
     }
@@ -96,7 +99,7 @@ pub(super) fn params_of(limits: &[Limit], window: Window) -> PerLimit<LimitParam
     limits.iter().map(|limit| LimitParams::new(limit, window)).collect()
 }
 
-/// 0 where there are no limits: then nothing is counted.
+/// Returns the smallest quota; 0 if there are no limits, since nothing is counted then.
 pub(super) fn least_quota(limits: &[Limit]) -> u32 {
     limits.iter().map(Limit::quota).min().unwrap_or(0)
 }

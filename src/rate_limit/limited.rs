@@ -1,4 +1,4 @@
-//! The denial that a check ends in: by which limit, and when to come again. As a response of HTTP it is in
+//! `Limited`, the denial of a check: the exceeded limits and the time to wait. Its HTTP response is in
 //! `axum/response.rs`.
 
 use std::{fmt, time::Duration};
@@ -8,25 +8,25 @@ use tokio::time::Instant;
 use super::Limit;
 use crate::engine::clock::LazyInstant;
 
-/// No leave to go on; nothing was charged.
+/// Error of a check that was denied. Nothing was charged.
 ///
-/// With feature `axum` it is a response: a handler may end with `limiter.check(&user).await?`.
+/// With feature `axum` it is also a response (429), so a handler may use `limiter.check(&user).await?`.
 #[derive(Clone, Debug)]
 pub struct Limited {
-    /// Which had no room.
+    /// The exceeded limit; of several, the one with the longest wait.
     limit: Limit,
     cost: u32,
     ready: Option<LazyInstant>,
-    /// All that had none, where they are several: most denials take no memory for it.
+    /// All exceeded limits if there are several. Most denials have one, and allocate nothing.
     several: Option<Box<Several>>,
 }
 
-/// Behind one word, as denials are moved about.
+/// Several exceeded limits, behind one word because denials are moved often.
 #[derive(Clone, Debug)]
 pub(crate) struct Several(Box<[Limit]>);
 
 impl Several {
-    /// `None` for one alone.
+    /// Returns `None` for a single limit.
     pub(crate) fn of<'a>(limits: impl Iterator<Item = &'a Limit>) -> Option<Box<Self>> {
         let limits: Box<[Limit]> = limits.cloned().collect();
         (limits.len() > 1).then(|| Box::new(Self(limits)))
@@ -44,8 +44,8 @@ impl Limited {
         Self { limit, cost, ready, several }
     }
 
-    /// How long from now until the call would pass, unless others are charged until then.
-    /// [`Duration::MAX`] where it costs more than the quota and never will.
+    /// Returns the time from now until the call would pass, unless others are charged in the meantime.
+    /// [`Duration::MAX`] if the cost is above the quota, so that it can never pass.
     pub fn retry_after(&self) -> Duration {
         match self.ready_at() {
             Some(at) => at.saturating_duration_since(Instant::now()),
@@ -53,23 +53,23 @@ impl Limited {
         }
     }
 
-    /// When the call would pass, unless others are charged until then. `None` where it costs more than
-    /// the quota and never will.
+    /// Returns the time at which the call would pass, unless others are charged in the meantime. `None` if the cost is
+    /// above the quota, so that it can never pass.
     pub fn ready_at(&self) -> Option<Instant> {
         self.ready.map(LazyInstant::instant)
     }
 
-    /// The limit that had no room for the call; of several, the one that it takes longest to wait for.
+    /// Returns the limit that denied the call; of several, the one with the longest wait.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// All limits that had no room for the call, in the order in which they were given.
+    /// Returns all limits that denied the call, in the order in which they were given.
     pub fn exceeded(&self) -> &[Limit] {
         self.several.as_ref().map_or(std::slice::from_ref(&self.limit), |several| &several.0)
     }
 
-    /// How many units the call would have cost.
+    /// Returns the cost of the denied call, in units.
     pub fn cost(&self) -> u32 {
         self.cost
     }

@@ -1,6 +1,6 @@
-//! A limiter of one way to count: a check finds its key's entry, and charges it under the shard's lock.
+//! Limiter of one window algorithm: a check finds the entry of its key and charges it under the shard's lock.
 //!
-//! What of it is inlined is what a check of a known key runs through; all else is kept out of its way by `#[cold]` and
+//! The path of a check of a known key is inlined. Everything else is kept out of it by `#[cold]` and
 //! `#[inline(never)]`.
 
 use std::{
@@ -42,21 +42,21 @@ use crate::engine::{
 pub(crate) struct Limiter<K, A, S> {
     pub(super) shared: Arc<SharedState<K, KeyState<A>, S>>,
     pub(super) window: Window,
-    pub(super) limit_set: CurrentLimits,
+    pub(super) current_limits: CurrentLimits,
     pub(super) untracked: UntrackedKeys<A>,
     idle_evictor: IdleEvictor,
     pub(super) waiting: Waiting<K, S>,
-    /// Beside the store's shards, one each; written under the shard's lock.
+    /// Counters of each shard of the store, written under that shard's lock.
     pub(super) counts: Box<[CheckCounts]>,
     pub(super) wait: WaitSettings,
     pub(super) refunds: AtomicU64,
-    /// Who waited, and passed.
+    /// Number of calls that waited and passed.
     pub(super) waited: AtomicU64,
-    /// Who was denied, and let pass by a layer.
+    /// Number of denied requests that a layer in shadow mode admitted.
     pub(super) shadowed: AtomicU64,
-    /// Who waited and did not pass, by no check.
+    /// Denials of calls that waited, or would have to wait too long.
     pub(super) denied_waiters: CheckCounts,
-    /// Begins at 1: 0 is the id of what keys beyond the bound share.
+    /// Number of the next state. Begins at 1: 0 is the state that keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
     #[cfg(feature = "dashboard")]
@@ -79,12 +79,12 @@ where
         hasher: S,
         #[cfg(feature = "dashboard")] top_denied: TopDenied<K>,
     ) -> Arc<Self> {
-        // The registry holds it weakly: who drops the last handle ends it, whatever permits are still about.
+        // The registry holds the limiter weakly: dropping the last handle ends it, even if permits remain.
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
             window,
             untracked: UntrackedKeys::new(limits.len(), max_keys),
             idle_evictor: IdleEvictor::default(),
-            limit_set: CurrentLimits::new(LimitSet::new(limits.into(), window)),
+            current_limits: CurrentLimits::new(LimitSet::new(limits.into(), window)),
             waiting: Waiting::new(hasher),
             counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
@@ -101,7 +101,7 @@ where
         })
     }
 
-    /// Charges `cost` to `key` by the limiter's own limits, or tells when to come again.
+    /// Charges `cost` to `key` by the limiter's own limits, or returns the denial.
     #[inline(always)]
     pub(super) fn poll_check<Q>(
         &self,
@@ -113,21 +113,20 @@ where
         Q: ToKey<K> + ?Sized,
     {
         ready!(coop::poll_proceed(cx));
-        let Some(limit_set) = self.limit_set.unchanged() else {
+        let Some(limit_set) = self.current_limits.unchanged() else {
             return Poll::Ready(self.decide(key, None, cost));
         };
-        // Hashed once: the place also says whose counts these are.
+        // Hashed once: the location also selects the counters.
         let place = self.shared.store.place(key);
         if cost == 0 || cost > limit_set.least_quota {
             return Poll::Ready(self.decide_by_cost(place, &limit_set.limits, cost));
         }
         let now = self.shared.clock.lazy_now();
-        let check = Check { place, params: &limit_set.params, cost, now, waits: false };
-        Poll::Ready(self.check_by(check, key, &limit_set.limits, &mut |_, _| {}))
+        let check = Check { place, params: &limit_set.params, cost, now, is_waiter: false };
+        Poll::Ready(self.run_check(check, key, &limit_set.limits, &mut |_, _| {}))
     }
 
-    /// Charges `cost` to `key`, by the limiter's own limits where no others are given, or tells when to come
-    /// again.
+    /// Charges `cost` to `key` by the given limits, or by the limiter's own if there are none; or returns the denial.
     pub(super) fn decide<Q>(
         &self,
         key: &Q,
@@ -137,7 +136,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.decide_by(key, limits, cost, false, &mut |_, _| {})
+        self.decide_and_inspect(key, limits, cost, false, &mut |_, _| {})
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
@@ -145,13 +144,13 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let (store, clock) = (&self.shared.store, &self.shared.clock);
-        // Permits of the state go with it: one that is refunded later finds another id.
-        let forgot = store.remove(key, clock, Cause::Removed).is_some();
-        self.untracked.take(store.place(key).hash(), &clock.lazy_now()).is_some() || forgot
+        // The state's number is not used again, so a permit that is refunded later changes nothing.
+        let had_entry = store.remove(key, clock, Cause::Removed).is_some();
+        self.untracked.take(store.place(key).hash(), &clock.lazy_now()).is_some() || had_entry
     }
 
-    /// To the dashboard and, now and then, to the log. Under no lock: a subscriber may take its time, and stats look at
-    /// all shards.
+    /// Reports a denial to the dashboard and, at most once per second, to the log. Called without a lock: a tracing
+    /// subscriber may be slow, and `stats` reads all shards.
     #[inline]
     pub(super) fn report_denial<Q>(&self, place: Location, key: &Q, now: Tick, limit: &Limit)
     where
@@ -167,12 +166,12 @@ where
     }
 
     #[inline(never)]
-    pub(super) fn decide_by<Q>(
+    pub(super) fn decide_and_inspect<Q>(
         &self,
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        waits: bool,
+        is_waiter: bool,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
@@ -183,38 +182,38 @@ where
             if cost == 0 || cost > least_quota(limits) {
                 return self.decide_by_cost(place, limits, cost);
             }
-            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), waits };
-            self.check_by(check, key, limits, inspect)
+            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), is_waiter };
+            self.run_check(check, key, limits, inspect)
         });
         decided.map(|permit| Permit {
-            limit_set: limits.map(|limits| Box::new(params_of(limits, self.window))),
+            params: limits.map(|limits| Box::new(params_of(limits, self.window))),
             ..permit
         })
     }
 
-    /// With these limits or, where there are none, with the limiter's own.
+    /// Calls `f` with the given limits, or with the limiter's own if there are none.
     pub(super) fn with_limits<R>(
         &self,
         limits: Option<&[Limit]>,
-        what: impl FnOnce(&[Limit], &[LimitParams]) -> R,
+        f: impl FnOnce(&[Limit], &[LimitParams]) -> R,
     ) -> R {
         if let Some(limits) = limits {
-            return what(limits, &params_of(limits, self.window));
+            return f(limits, &params_of(limits, self.window));
         }
-        match self.limit_set.unchanged() {
-            Some(limit_set) => what(&limit_set.limits, &limit_set.params),
+        match self.current_limits.unchanged() {
+            Some(limit_set) => f(&limit_set.limits, &limit_set.params),
             None => {
                 let limit_set =
-                    self.limit_set.changed().expect("it is the first one, or has changed");
-                what(&limit_set.limits, &limit_set.params)
+                    self.current_limits.changed().expect("limits are either unchanged or replaced");
+                f(&limit_set.limits, &limit_set.params)
             }
         }
     }
 
-    /// For a cost that is not 0, and above no quota. Calls `inspect` with what the key has in use then, under
-    /// its shard's lock.
+    /// Decides a check whose cost is neither 0 nor above a quota. Calls `inspect` with the key's usage after the
+    /// decision, under the shard's lock.
     #[inline(always)]
-    fn check_by<Q>(
+    fn run_check<Q>(
         &self,
         check: Check<'_>,
         key: &Q,
@@ -233,15 +232,15 @@ where
             Ok((state, admitted)) => Ok(Permit {
                 limiter: self.registration.id(),
                 hash: check.place.hash(),
-                // None for 0, which is what keys beyond the bound share.
+                // `None` for 0, the state that keys beyond the bound share.
                 state: NonZeroU64::new(state),
                 charges: admitted.charges,
-                limit_set: None,
+                params: None,
                 remaining: admitted.remaining as u32,
                 cost: check.cost,
             }),
             Err(denied) => {
-                if !check.waits {
+                if !check.is_waiter {
                     let limit = &limits[denied.longest()];
                     self.report_denial(check.place, key, check.now.at_least(), limit);
                 }
@@ -250,7 +249,7 @@ where
         }
     }
 
-    /// Charges the limits of a key, under its shard's lock. Returns which state was charged.
+    /// Charges the limits of a key, under its shard's lock. Returns the number of the state that was charged.
     #[inline(always)]
     fn charge(
         &self,
@@ -260,14 +259,14 @@ where
     ) -> Result<(u64, Admitted), Denied> {
         let charged = entry.value.charge(check.params, &check.now, check.cost);
         move_deadline(entry, check.params);
-        // Still under the lock: it adds by a load and a store, which an atomic addition would be slower than.
+        // Still under the lock, so that it adds by a load and a store, which is faster than an atomic addition.
         let denied = charged.as_ref().err().map(Denied::longest);
         check.count(denied, &self.counts[check.place.shard()]);
         inspect(&entry.value, check);
         charged.map(|admitted| (entry.value.id, admitted))
     }
 
-    /// Charges the limits of a key that is not known yet.
+    /// Charges the limits of a key without an entry.
     #[cold]
     #[inline(never)]
     fn charge_new<'a, Q>(
@@ -283,40 +282,40 @@ where
         let store = &self.shared.store;
         let Check { place, params, cost, now, .. } = check;
         if store.is_full() {
-            // It holds the shard's lock, and to make room takes several, one after the other.
+            // Releases the shard's lock: the search takes the locks of several shards, one after the other.
             drop(vacant);
-            if !self.idle_evictor.make(&self.shared, *place, now) {
+            if !self.idle_evictor.evict_idle(&self.shared, *place, now) {
                 return self.untracked.charge(check, inspect);
             }
-            // Unlocked meanwhile: another call may have put the key.
+            // Another call may have inserted the key while the shard was unlocked.
             let charge = |entry: &mut Entry<_>| self.charge(entry, check, inspect);
             vacant = match store.change_any(*place, key, charge) {
                 Ok(charged) => return charged,
                 Err(vacant) => vacant,
             };
         }
-        if self.untracked.are_crowded(now) {
+        if self.untracked.is_crowded(now) {
             drop(vacant);
             return self.untracked.charge(check, inspect);
         }
         let counts = &self.counts[place.shard()];
         let known = self.untracked.get(place.hash(), now);
         let mut state = known.unwrap_or_else(|| KeyState::new(0, params.len()));
-        // Charged before it is put: no other call finds an entry of which nothing is in use, and no sweep takes it.
+        // Charged before it is inserted. An entry without usage would be idle, and a sweep could remove it.
         let admitted = match state.charge(params, now, *cost) {
             Ok(admitted) => admitted,
             Err(denied) => {
                 check.count(Some(denied.longest()), counts);
                 inspect(&state, check);
-                // Who is denied needs no entry: it is known as well as before.
+                // A denied call needs no entry: its key is known as an untracked one.
                 drop(vacant);
                 return Err(denied);
             }
         };
         let fresh = || {
-            // Under the shard's lock, as for who asks about the key it is either in here or there.
+            // Taken under the shard's lock, so that concurrent readers find the usage in exactly one place.
             self.untracked.take(place.hash(), now);
-            // Atomic, as other shards make states at the same time.
+            // Atomic, since other shards create states concurrently.
             state.id = self.next_state.fetch_add(1, Relaxed);
             check.count(None, counts);
             inspect(&state, check);
@@ -326,13 +325,13 @@ where
             (entry, (id, admitted))
         };
         let charged = store.put_fresh(vacant, || key.to_key(), fresh);
-        // Its sweeper may rest.
+        // Wakes the sweeper if it sleeps beyond the deadline of the new entry.
         self.shared.publisher.flush();
-        // Full again, where others were faster.
+        // `None` if concurrent calls have filled the store again.
         charged.map_or_else(|| self.untracked.charge(check, inspect), Ok)
     }
 
-    /// What costs nothing, or more than a quota.
+    /// Decides a check whose cost is 0 or above a quota.
     #[cold]
     fn decide_by_cost(
         &self,
@@ -350,7 +349,7 @@ where
                 hash: place.hash(),
                 state: None,
                 charges: PerLimit::Many([].into()),
-                limit_set: None,
+                params: None,
                 remaining: u32::MAX,
                 cost,
             }),
@@ -360,15 +359,16 @@ where
     #[inline]
     pub(super) fn limited_from(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
         let ready = Some(self.shared.clock.lazy_instant(denied.ready));
-        // Mostly it is one alone. Found before the denial is made, which else would be made in memory, and copied.
-        let several = if denied.limits.are_several() { named(denied.limits, limits) } else { None };
+        // Rarely several. Computed before `Limited` is built; otherwise the compiler builds it in memory and copies it.
+        let several =
+            if denied.limits.are_several() { exceeded_limits(denied.limits, limits) } else { None };
         Limited::new(limits[denied.longest()].clone(), cost, ready, several)
     }
 }
 
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn limits(&self) -> Arc<[Limit]> {
-        self.limit_set.limits()
+        self.current_limits.limits()
     }
 }
 
@@ -383,7 +383,7 @@ impl<K, A, S> fmt::Debug for Limiter<K, A, S> {
 }
 
 #[cold]
-fn named(exceeded: Exceeded, limits: &[Limit]) -> Option<Box<Several>> {
+fn exceeded_limits(exceeded: Exceeded, limits: &[Limit]) -> Option<Box<Several>> {
     let exceeded = limits.iter().enumerate().filter(|(limit, _)| exceeded.contains(*limit));
     Several::of(exceeded.map(|(_, limit)| limit))
 }

@@ -1,5 +1,5 @@
-//! [`Window::Log`](super::Window::Log), the sliding-window log: the time of each call that passed. (Nothing is
-//! written to tracing here: that is `denial_log.rs`.)
+//! [`Window::Log`](super::Window::Log), the sliding-window log: the time of each admitted call. (Events for tracing are
+//! in `denial_log.rs`.)
 
 use std::num::NonZeroU32;
 
@@ -8,22 +8,21 @@ use smallvec::SmallVec;
 use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
-/// The times of the calls that passed. A call counts for `per` from its time on, so the window is
-/// `(now - per, now]`.
+/// Times of admitted calls. A call counts for `per` from its time on, so the window is `(now - per, now]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
-    /// In the order of their times, one for each time. The first two need no memory of their own.
+    /// In order of time, one item per distinct time. The first two are stored inline.
     calls: SmallVec<[Calls; 2]>,
-    /// One more than have left at the front: never zero, which saves a word.
+    /// One more than the number of items at the front that have left the window. Never zero, which saves a word.
     start: NonZeroU32,
-    /// The sum of the costs of the others, as far as it goes: a debt may be above every quota.
+    /// Sum of the costs in the window, saturating: a debt may exceed every quota.
     used: u32,
 }
 
-/// So much memory is not worth giving back.
-const SMALL: usize = 32;
+/// Capacity below which memory is not given back.
+const SMALL_CAPACITY: usize = 32;
 
-/// Packed, as a quarter would be padding.
+/// Calls of one time. Packed, since a quarter of it would be padding.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed(4))]
 struct Calls {
@@ -32,7 +31,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// A copy: there are no references into what is packed.
+    /// Returns a copy: references to fields of a packed struct are not allowed.
     #[inline]
     fn at(&self) -> Tick {
         self.at
@@ -47,19 +46,19 @@ impl Default for Log {
 
 impl Log {
     #[inline]
-    fn gone(&self) -> usize {
+    fn expired_len(&self) -> usize {
         self.start.get() as usize - 1
     }
 
     #[inline]
-    fn present(&self) -> &[Calls] {
-        &self.calls[self.gone()..]
+    fn in_window(&self) -> &[Calls] {
+        &self.calls[self.expired_len()..]
     }
 
     #[inline]
-    fn forget(&mut self, params: &LimitParams, now: &impl Now) {
+    fn drop_expired(&mut self, params: &LimitParams, now: &impl Now) {
         let is_sum = self.used < u32::MAX;
-        while let Some(first) = self.present().first()
+        while let Some(first) = self.in_window().first()
             && now.has_reached(first.at().later(params.per))
         {
             self.used = self.used.wrapping_sub(first.cost);
@@ -72,11 +71,12 @@ impl Log {
 
     #[inline]
     fn push(&mut self, calls: Calls) {
-        let (gone, len) = (self.gone(), self.calls.len());
-        // As many leave at once as stay, so that each is moved once at most, as the memory grows. Where next to nothing
-        // stays, at once: a burst must not take its memory for ever.
-        let has_no_room = len == self.calls.capacity() && 2 * gone >= len;
-        if has_no_room || gone > SMALL && gone / 4 > len - gone {
+        let (expired, len) = (self.expired_len(), self.calls.len());
+        // At a full buffer, compacts only if at least half of the items have left the window, so that each is moved at
+        // most once between two growths. Compacts early if nearly all have left: otherwise a burst would keep its
+        // memory forever.
+        let is_buffer_full = len == self.calls.capacity() && 2 * expired >= len;
+        if is_buffer_full || expired > SMALL_CAPACITY && expired / 4 > len - expired {
             self.compact();
         }
         self.calls.push(calls);
@@ -84,19 +84,19 @@ impl Log {
 
     #[cold]
     fn compact(&mut self) {
-        let stay = self.present().len();
-        let enough = SMALL.max(2 * stay);
+        let remaining = self.in_window().len();
+        let enough = SMALL_CAPACITY.max(2 * remaining);
         if self.calls.capacity() / 4 > enough {
             let mut calls = SmallVec::with_capacity(enough);
-            calls.extend_from_slice(self.present());
+            calls.extend_from_slice(self.in_window());
             self.calls = calls;
         } else {
-            self.calls.drain(..self.gone());
+            self.calls.drain(..self.expired_len());
         }
         self.start = NonZeroU32::MIN;
     }
 
-    /// The sum of the costs, also where `used` can't tell.
+    /// Returns the sum of the costs, counted again if `used` is saturated.
     #[inline]
     fn total(&self) -> u64 {
         if self.used < u32::MAX { self.used.into() } else { self.sum() }
@@ -104,7 +104,7 @@ impl Log {
 
     #[cold]
     fn sum(&self) -> u64 {
-        self.present().iter().map(|calls| u64::from(calls.cost)).sum()
+        self.in_window().iter().map(|calls| u64::from(calls.cost)).sum()
     }
 
     #[cold]
@@ -114,7 +114,7 @@ impl Log {
 
     #[inline]
     fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
-        self.present().iter().map(|calls| (calls.at().later(params.per), calls.cost))
+        self.in_window().iter().map(|calls| (calls.at().later(params.per), calls.cost))
     }
 }
 
@@ -127,13 +127,13 @@ impl Algorithm for Log {
     #[inline]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
         let mut at = now.tick();
-        self.forget(params, now);
+        self.drop_expired(params, now);
         self.used = self.used.saturating_add(cost);
-        let gone = self.gone();
-        match self.calls[gone..].last_mut() {
-            // Not after it: times stay in order also where a clock would go back.
+        let expired = self.expired_len();
+        match self.calls[expired..].last_mut() {
+            // Not after the last item: times stay in order even if a clock went back.
             Some(last) if last.at() >= at => {
-                // What is above every quota leaves as a whole, so how far it is above makes no difference.
+                // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
                 last.cost = last.cost.saturating_add(cost);
                 at = last.at();
             }
@@ -143,16 +143,16 @@ impl Algorithm for Log {
     }
 
     fn refund(&mut self, charge: Charge, _: &impl Now) {
-        let gone = self.gone();
-        let present = &mut self.calls[gone..];
-        let Ok(index) = present.binary_search_by_key(&charge.mark, Calls::at) else {
+        let expired = self.expired_len();
+        let in_window = &mut self.calls[expired..];
+        let Ok(index) = in_window.binary_search_by_key(&charge.mark, Calls::at) else {
             return;
         };
-        let back = present[index].cost.min(charge.amount as u32);
-        present[index].cost -= back;
-        let is_left = present[index].cost > 0;
+        let back = in_window[index].cost.min(charge.amount as u32);
+        in_window[index].cost -= back;
+        let is_left = in_window[index].cost > 0;
         if !is_left {
-            self.calls.remove(gone + index);
+            self.calls.remove(expired + index);
         }
         match self.used {
             u32::MAX => self.recount(),
@@ -166,6 +166,6 @@ impl Algorithm for Log {
 
     #[inline]
     fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
-        self.present().last().map(|last| last.at().later(params.per))
+        self.in_window().last().map(|last| last.at().later(params.per))
     }
 }

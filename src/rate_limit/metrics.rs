@@ -1,4 +1,4 @@
-//! What a limiter tells of itself to the `metrics` facade.
+//! Metrics of a limiter, for the `metrics` facade.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -12,16 +12,19 @@ use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, regis
 
 static SERIES: [Series; 7] = [
     counter("fleeting_limiter_allowed_total", "Checks that passed."),
-    counter("fleeting_limiter_denied_total", "Checks that did not, and waits that were in vain."),
-    counter("fleeting_limiter_waited_total", "Of those that passed, how many had to wait."),
-    counter("fleeting_limiter_shadowed_total", "Of those denied, how many a shadow let pass."),
-    counter("fleeting_limiter_refunded_total", "Permits that were given back."),
-    counter("fleeting_limiter_overflowed_total", "Checks of keys beyond the bound on keys."),
+    counter("fleeting_limiter_denied_total", "Denied checks and unsuccessful waits."),
+    counter("fleeting_limiter_waited_total", "Checks that passed after a wait."),
+    counter(
+        "fleeting_limiter_shadowed_total",
+        "Denied requests that a layer in shadow mode admitted.",
+    ),
+    counter("fleeting_limiter_refunded_total", "Permits that were refunded."),
+    counter("fleeting_limiter_overflowed_total", "Checks of keys beyond max_keys."),
     gauge("fleeting_limiter_keys", "Keys in memory: in use, or idle and not yet swept."),
 ];
 
-/// Has a limiter tell of itself.
-pub(super) fn follow<K, A, S>(limiter: &Arc<Limiter<K, A, S>>)
+/// Registers a limiter as a source of metrics.
+pub(super) fn register_limiter<K, A, S>(limiter: &Arc<Limiter<K, A, S>>)
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     A: Algorithm,
@@ -37,15 +40,15 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    fn read(&self, figures: &mut MetricValues) {
+    fn read(&self, values: &mut MetricValues) {
         let stats = self.stats();
-        figures.count(stats.admitted);
-        figures.count(stats.denied);
-        figures.count(stats.waited);
-        figures.count(stats.shadowed);
-        figures.count(stats.refunded);
-        figures.count(stats.overflowed);
-        figures.level(stats.keys as f64);
+        values.count(stats.admitted);
+        values.count(stats.denied);
+        values.count(stats.waited);
+        values.count(stats.shadowed);
+        values.count(stats.refunded);
+        values.count(stats.overflowed);
+        values.level(stats.keys as f64);
     }
 
     #[cfg(feature = "dashboard")]

@@ -1,4 +1,4 @@
-//! What is read of a key without a charge: what is left of its limits, and how long a call would have to wait.
+//! Reads without a charge: the remaining quota of a key, and the earliest time at which a call would pass.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -20,7 +20,7 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// When a call of `cost` by `limits`, of which there are some, passes at the soonest: as a denial.
+    /// Returns the earliest time at which a call of `cost` passes by `limits`, which must not be empty, as a denial.
     pub(crate) fn soonest<Q>(&self, key: &Q, cost: u32, limits: &[Limit]) -> Limited
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -42,7 +42,7 @@ where
         self.with_limits(limits, |limits, params| {
             let now = self.shared.clock.lazy_now();
             let (denied, remaining) = self.inspect(key, params, &now, |state| {
-                (state.idle_evictor(params, &now, 1).err(), state.remaining(params, &now))
+                (state.ensure_fits(params, &now, 1).err(), state.remaining(params, &now))
             });
             let standing = |(remaining, limit): (&Remaining, &Limit)| Standing {
                 limit: limit.clone(),
@@ -56,9 +56,10 @@ where
         })
     }
 
-    /// When a call of `cost` passes at the soonest, behind those that wait for `ahead` units, as a denial.
+    /// Returns the earliest time at which a call of `cost` passes behind waiters for `ahead` units, as a denial.
     ///
-    /// What is in use decides of the first units, up to the quota; each quota more takes `per` more, by any window.
+    /// Present usage determines when the first `quota` units pass. Each further quota takes another `per`, by any
+    /// algorithm.
     pub(super) fn soonest<Q>(
         &self,
         key: &Q,
@@ -88,7 +89,7 @@ where
         })
     }
 
-    /// Calls `inspect` with what `key` has in use, under its shard's lock.
+    /// Calls `inspect` with the usage of `key`, under its shard's lock.
     pub(super) fn inspect<Q, R>(
         &self,
         key: &Q,

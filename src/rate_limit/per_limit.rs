@@ -1,8 +1,8 @@
-//! A slice with an item for each limit, without an allocation where there is one limit.
+//! `PerLimit`, a slice with one item for each limit.
 
 use std::ops::{Deref, DerefMut};
 
-/// One item for each limit. Most limiters have one limit, which then takes no allocation.
+/// One item for each limit. Most limiters have one limit, for which it does not allocate.
 #[derive(Clone, Debug)]
 pub(crate) enum PerLimit<T> {
     One(T),

@@ -1,4 +1,4 @@
-//! The leave that a check gives. What corrects its charge is in `settle.rs`.
+//! `Permit`, the result of a check that passed. The methods that correct its charge are in `settle.rs`.
 
 use std::num::NonZeroU64;
 
@@ -7,25 +7,25 @@ use super::{
     per_limit::PerLimit,
 };
 
-/// Leave to go on, charged to a key. Dropping it changes nothing: it was used.
+/// Permission for a call that was charged to a key. Dropping it changes nothing: the call stays charged.
 #[derive(Debug)]
 pub struct Permit {
-    /// Its number among those that `settle.rs` knows.
+    /// Number of the limiter in the registry of `settle.rs`.
     pub(super) limiter: u64,
-    /// Of the key, which would have to be cloned: with the state's number it finds the entry.
+    /// Hash of the key. The key itself would have to be cloned; hash and state number identify its entry.
     pub(super) hash: u64,
-    /// The state that was charged; `None` where it is the one that keys beyond the bound share.
+    /// Number of the state that was charged; `None` for the state that keys beyond the bound share.
     pub(super) state: Option<NonZeroU64>,
-    /// None where the call cost nothing.
+    /// Charge of each limit; empty if the call cost nothing.
     pub(super) charges: PerLimit<Charge>,
-    /// Other limits than the limiter's own.
-    pub(super) limit_set: Option<Box<PerLimit<LimitParams>>>,
+    /// The limits of the check, if it had others than the limiter's own.
+    pub(super) params: Option<Box<PerLimit<LimitParams>>>,
     pub(super) remaining: u32,
     pub(super) cost: u32,
 }
 
 impl Permit {
-    /// How many units of one call more would pass now: the least that any limit has left.
+    /// Returns how many more units would pass now: the least that any of the limits has left.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

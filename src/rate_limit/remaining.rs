@@ -1,4 +1,4 @@
-//! What a layer tells clients of: a decision together with what it left of each limit.
+//! Decisions for a layer, each with the quota that it left of each limit.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -27,8 +27,8 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// [`check_n_with`](RateLimiter::check_n_with) at once, without a part in the cooperative budget; and what
-    /// it left of each limit.
+    /// Decides as [`check_n_with`](RateLimiter::check_n_with), without taking part in the cooperative budget. Also
+    /// returns the remaining quota of each limit.
     pub(crate) fn decide(
         &self,
         key: &K,
@@ -38,8 +38,8 @@ where
         dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost))
     }
 
-    /// As [`until_ready_within`](RateLimiter::until_ready_within); what it left of each limit, and whether it had to
-    /// wait.
+    /// Waits as [`until_ready_within`](RateLimiter::until_ready_within). Also returns the remaining quota of each
+    /// limit, and whether the call had to wait.
     pub(crate) async fn wait(
         &self,
         key: &K,
@@ -52,19 +52,19 @@ where
         })
     }
 
-    /// What is left of each limit.
+    /// Returns the remaining quota of each limit.
     pub(crate) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
         dispatch!(&self.0, limiter => limiter.remaining(key, limits))
     }
 }
 
 impl<K, S> RateLimiter<K, S> {
-    /// The limits that were set in place of the first ones.
+    /// Returns the limits set by `set_limits`; `None` while the first ones apply.
     pub(crate) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
         dispatch!(&self.0, limiter => limiter.changed_limits())
     }
 
-    /// The present, as the limiter sees it.
+    /// Returns the current time of the limiter's clock.
     pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
         dispatch!(&self.0, limiter => limiter.lazy_now())
     }
@@ -73,7 +73,7 @@ impl<K, S> RateLimiter<K, S> {
         dispatch!(&self.0, limiter => limiter.instant(at))
     }
 
-    /// Of those denied, one was let pass.
+    /// Counts a denied request that a layer in shadow mode admitted.
     pub(crate) fn count_shadowed(&self) {
         dispatch!(&self.0, limiter => limiter.shadowed.fetch_add(1, Relaxed));
     }
@@ -85,7 +85,7 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// As [`decide`](Limiter::decide), and tells what it left of each limit.
+    /// Decides as [`decide`](Limiter::decide). Also returns the remaining quota of each limit.
     pub(super) fn decide_with_remaining(
         &self,
         key: &K,
@@ -93,12 +93,13 @@ where
         cost: u32,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
         let mut remaining = None;
-        let decided = self.decide_by(key, limits, cost, false, &mut observer(&mut remaining));
-        // Where the cost alone decided, nothing was inspected.
+        let decided =
+            self.decide_and_inspect(key, limits, cost, false, &mut observer(&mut remaining));
+        // If the cost alone decided, nothing was inspected.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }
 
-    /// What is left of each limit.
+    /// Returns the remaining quota of each limit.
     pub(super) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
         self.with_limits(limits, |_, params| {
             let now = self.shared.clock.lazy_now();
@@ -106,7 +107,7 @@ where
         })
     }
 
-    /// As [`until_ready`](Limiter::until_ready), and tells what it left of each limit, too.
+    /// Waits as [`until_ready`](Limiter::until_ready). Also returns the remaining quota of each limit.
     pub(super) async fn wait_with_remaining(
         &self,
         key: &K,
@@ -119,14 +120,14 @@ where
         let (decided, has_waited) =
             self.until_ready(key, cost, limits, Some(max_wait), &mut inspect).await;
         drop(inspect);
-        // Who was denied for those ahead of it inspected nothing.
+        // A call that was denied because of the queue ahead of it inspected nothing.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)), has_waited)
     }
 }
 
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
-        self.limit_set.changed().map(|limit_set| limit_set.limits.clone())
+        self.current_limits.changed().map(|limit_set| limit_set.limits.clone())
     }
 
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {
@@ -138,7 +139,7 @@ impl<K, A, S> Limiter<K, A, S> {
     }
 }
 
-/// Keeps what is left of each limit: under the same lock as the charge, so that no other call comes in between.
+/// Stores the remaining quota of each limit. It runs under the lock of the charge, so no other call comes in between.
 fn observer<A: Algorithm>(
     remaining: &mut Option<PerLimit<Remaining>>,
 ) -> impl FnMut(&KeyState<A>, &Check<'_>) {

@@ -1,4 +1,4 @@
-//! Limits that change while the limiter runs: what was charged stays charged, as the new ones count it.
+//! Change of the limits of a running limiter: existing charges stay charged, and count by the new limits.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -22,20 +22,20 @@ where
 {
     pub(super) fn set_limits(&self, limits: Vec<Limit>) {
         let limit_set = Arc::new(LimitSet::new(limits.into(), self.window));
-        let old = self.limit_set.replace(limit_set.clone());
+        let old = self.current_limits.replace(limit_set.clone());
         let differs =
             |(old, new): (&LimitParams, &LimitParams)| old.per != new.per || old.step != new.step;
-        // Else all that is in use is counted as before, and as long.
+        // Otherwise existing usage counts in the same way, and for as long, as before.
         if old.iter().zip(&*limit_set.params).any(differs) {
             (0..self.shared.store.shard_count())
                 .for_each(|shard| self.adapt(shard, &old, &limit_set));
             self.untracked.adapt(&old, &limit_set.params, &self.shared.clock.lazy_now());
         }
-        // Only now: who is woken finds what it was charged as the new limits count it.
-        self.limit_set.tell();
+        // After the conversion, so that woken waiters find the usage by the new limits.
+        self.current_limits.notify_change();
     }
 
-    /// Counts what the keys of one shard have in use by other rules, and keeps it as long as those say.
+    /// Converts the usage of the keys of one shard, and moves their deadlines.
     fn adapt(&self, shard: usize, old: &[LimitParams], limit_set: &LimitSet) {
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         for (key, _, _) in store.snapshot(shard, clock) {

@@ -1,4 +1,4 @@
-//! How a permit finds the limiter that it was charged by, to have its charge corrected.
+//! Correction of a permit's charge, and the registry by which a permit finds its limiter.
 
 use std::{
     collections::BTreeMap,
@@ -12,33 +12,53 @@ use super::Permit;
 use crate::engine::coop;
 
 impl Permit {
-    /// Takes back exactly what was charged for this permit, of all limits; nothing of what has left the
-    /// window meanwhile, or was [`reset`](super::RateLimiter::reset), or where the limiter is gone.
+    /// Takes back exactly what was charged for this permit, for all limits.
+    ///
+    /// Charges that have left the window, or that were [`reset`](super::RateLimiter::reset), are not taken back. Does
+    /// nothing if the limiter no longer exists.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call that is dropped before its end took nothing back.
+    /// Cancel safe: a call that is dropped before it completes has taken nothing back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let logins = RateLimiter::<String>::builder().limit(Limit::per_hour(5)).build();
+    ///
+    /// let permit = logins.check("ada").await.unwrap();
+    /// // The password was right: only failures count.
+    /// permit.refund().await;
+    /// assert_eq!(logins.peek("ada").await.remaining(), 5);
+    /// # }
+    /// ```
     pub async fn refund(self) {
         coop::proceed().await;
         self.refund_now();
     }
 
-    /// Says what the call has cost, now that it is known: tokens of a model, bytes, rows. The difference to
-    /// what was charged is charged now or, where it cost less, given back as by [`refund`](Permit::refund).
+    /// Sets the actual cost of the call, when it is known: tokens of a model, bytes, rows.
     ///
-    /// What is charged now is charged whether there is room or not. Beyond the quota it is a debt: until it
-    /// has left its window, as one charge of that size, whole, after `per`, the key is denied (by
-    /// [`Window::Gcra`](super::Window::Gcra) it leaks, as all does). It is never lost, also where nothing of
-    /// the key was in use any more when the call ended: only with the limiter, or by a later
-    /// [`reset`](super::RateLimiter::reset). The limits are those of the check or, where it had none of its own, those
-    /// that the limiter has by then.
+    /// If the call cost more than was charged, the difference is charged now. If it cost less, the difference is given
+    /// back as by [`refund`](Permit::refund).
     ///
-    /// Who asks for a cost of 0 and settles later is let in whatever is in use; who asks for the least that
-    /// a call may cost is not let in while there is a debt.
+    /// The additional charge is made even if it exceeds the quota; the excess is a debt. A debt counts as one charge of
+    /// its size: the key is denied until it leaves the window, as a whole, after `per`
+    /// ([`Window::Gcra`](super::Window::Gcra) leaks it evenly, as every charge). A debt is charged even if the key has
+    /// become idle in the meantime. Only a later [`reset`](super::RateLimiter::reset), or the end of the limiter,
+    /// clears it earlier.
+    ///
+    /// The limits are those of the check; if it used the limiter's own, the current ones apply.
+    ///
+    /// A check of cost 0 always passes, even in debt. To deny calls while a debt lasts, check with the least that a
+    /// call may cost, and settle later.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call that is dropped before its end changed nothing, and the permit stays charged.
+    /// Cancel safe: a call that is dropped before it completes has changed nothing, and the permit stays charged.
     ///
     /// # Examples
     ///
@@ -83,24 +103,24 @@ impl Permit {
 
     fn limiter(&self) -> Option<Arc<dyn Settle>> {
         let limiters = LIMITERS.read().unwrap_or_else(PoisonError::into_inner);
-        // The lock is free again when this is dropped, which may be the last handle: the limiter that goes with it
-        // asks for the lock to leave.
+        // The registry's lock is released before the returned handle is dropped. That handle may be the last one, and
+        // dropping the limiter takes the lock to unregister it.
         limiters.get(&self.limiter).and_then(Weak::upgrade)
     }
 }
 
-/// A limiter, whatever its keys and its way to count: a permit knows neither.
+/// Limiter of any key type and algorithm: a permit has neither as a type parameter.
 pub(super) trait Settle: Send + Sync {
     fn refund(&self, permit: &Permit);
     fn settle(&self, permit: &Permit, actual: u32);
 }
 
-/// The limiters there are. A permit names its limiter by number: to count references would cost each
-/// check as much as all the rest, for the sake of the few permits that are given back.
+/// All limiters of the process, by number. A permit stores the number: counting a reference to the limiter would cost
+/// each check as much as everything else in it, while few permits are corrected.
 static LIMITERS: RwLock<BTreeMap<u64, Weak<dyn Settle>>> = RwLock::new(BTreeMap::new());
 
-/// A limiter's place among [`LIMITERS`], as long as this lives. Numbers are never given twice: a permit that
-/// outlives its limiter finds none.
+/// Entry of a limiter in [`LIMITERS`], removed on drop. Numbers are never reused, so a permit that outlives its limiter
+/// finds none.
 pub(super) struct Registration(u64);
 
 impl Registration {

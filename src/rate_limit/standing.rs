@@ -1,4 +1,4 @@
-//! What a peek tells: how a key stands with each of its limits.
+//! Results of a peek: the remaining quota of a key, for each of its limits.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use tokio::time::Instant;
 
 use super::{Limit, per_limit::PerLimit};
 
-/// What is left for one key, at the moment of asking.
+/// Remaining quota of one key, at the time of the call.
 #[derive(Clone, Debug)]
 pub struct State {
     pub(crate) standings: PerLimit<Standing>,
-    /// When one unit would pass, where none does.
+    /// When one unit would pass; `None` if it would pass now.
     pub(crate) ready: Option<Instant>,
 }
 
-/// What is left of one [`Limit`] for one key, at the moment of asking.
+/// Remaining quota of one key by one [`Limit`], at the time of the call.
 #[derive(Clone, Debug)]
 pub struct Standing {
     pub(crate) limit: Limit,
@@ -23,34 +23,34 @@ pub struct Standing {
 }
 
 impl State {
-    /// How many units of one call would pass now: the least that any limit has left.
+    /// Returns how many units would pass now in one call: the least that any limit has left.
     pub fn remaining(&self) -> u32 {
         self.standings.iter().map(Standing::remaining).min().unwrap_or(u32::MAX)
     }
 
-    /// How long from now a call of one unit would have to wait: zero where one would pass.
+    /// Returns how long a call of one unit would have to wait from now; zero if it would pass.
     pub fn retry_after(&self) -> Duration {
         self.ready.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Each limit, in the order in which they were given.
+    /// Returns the remaining quota of each limit, in the order in which the limits were given.
     pub fn standings(&self) -> &[Standing] {
         &self.standings
     }
 }
 
 impl Standing {
-    /// The limit that this is of.
+    /// Returns the limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// How many units may still pass now.
+    /// Returns how many units may still pass now.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }
 
-    /// In how long more units may pass than now; `None` where all of the quota may.
+    /// Returns the time from now until more units may pass; `None` if the whole quota is left.
     pub fn more_after(&self) -> Option<Duration> {
         Some(self.more_at?.saturating_duration_since(Instant::now()))
     }

@@ -1,5 +1,4 @@
-//! What a limiter has counted. Each shard counts for itself, so that cores share no line of memory; a reader adds
-//! up, and never sees more denials than checks.
+//! Counters of a limiter. Each shard has its own, so that cores do not share a cache line; readers add them up.
 
 use super::Limit;
 use crate::engine::{
@@ -10,43 +9,46 @@ use crate::engine::{
     },
 };
 
-/// What a [`RateLimiter`](super::RateLimiter) has decided and holds.
+/// Statistics of a [`RateLimiter`](super::RateLimiter).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimiterStats {
-    /// Keys in memory: in use, or idle and not yet swept.
+    /// Number of keys in memory: in use, or idle and not yet swept.
     pub keys: usize,
-    /// Checks that passed, but for those of cost 0.
+    /// Number of checks that passed, not counting those of cost 0.
     pub admitted: u64,
-    /// Of these, how many had to wait.
+    /// Number of admitted calls that had to wait.
     pub waited: u64,
-    /// Checks that did not, and waits that were in vain; but for those that never pass. Who gives up waiting is in neither.
+    /// Number of denied checks and unsuccessful waits. A cost above a quota is not counted, and neither is a wait that
+    /// was cancelled.
     pub denied: u64,
-    /// Of these, how many a layer that only watches let pass (`RateLimitLayer::shadow`).
+    /// Number of denied requests that a layer admitted because it only counts (`RateLimitLayer::shadow`).
     pub shadowed: u64,
-    /// Permits that were given back.
+    /// Number of permits that were refunded.
     pub refunded: u64,
-    /// Checks of keys beyond the bound, of all.
+    /// Number of checks of keys beyond the bound, included in `admitted` and `denied`.
     pub overflowed: u64,
 }
 
-/// Of so many limits denials are counted apart, and of the last of them together with all further ones.
+/// Number of limits whose denials are counted separately; the last counter also counts all further limits. With the
+/// counter of checks they fill one cache line.
 pub(crate) const COUNTED: usize = 7;
 
-/// What came to one shard, written under its lock. On a line of memory of its own, which it fills: beside another's,
-/// each check would take the line from a core that checks there.
+/// Counters of one shard, written under its lock. They fill a cache line of their own: on a shared line, each check
+/// would take the line from the core that checks in another shard.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct CheckCounts {
     checks: AtomicU64,
-    /// By the limit that it takes longest to wait for.
+    /// Denials by limit; of several exceeded limits, the one with the longest wait counts.
     denials: [AtomicU64; COUNTED],
 }
 
 impl LimiterStats {
     pub(super) fn add(&mut self, counts: &CheckCounts) {
-        // In this order, as a denial is counted after its check.
+        // Denials first, as each is counted after its check. Writers store `Relaxed`, so on a weakly ordered processor
+        // a reader may still see a denial before its check; then the subtraction saturates.
         let denied: u64 = counts.denials().sum();
         self.denied += denied;
         self.admitted += counts.checks().saturating_sub(denied);
@@ -63,24 +65,24 @@ impl CheckCounts {
         self.denials.iter().map(|denials| denials.load(Acquire))
     }
 
-    /// A check that a limit denied, if any did. Under a lock.
+    /// Counts a check, and the limit that denied it, if any. The caller holds the shard's lock.
     #[inline]
     pub(super) fn count(&self, denied: Option<usize>) {
-        // In the order that `LimiterStats::add` relies on.
+        // The check first: `LimiterStats::add` reads them in reverse order.
         bump(&self.checks, 1);
         if let Some(limit) = denied {
             bump(&self.denials[limit.min(COUNTED - 1)], 1);
         }
     }
 
-    /// A denial by a limit, under no lock.
+    /// Counts a denied check by its limit. The caller needs no lock.
     pub(super) fn count_denial(&self, limit: usize) {
         self.checks.fetch_add(1, Relaxed);
         self.denials[limit.min(COUNTED - 1)].fetch_add(1, Relaxed);
     }
 }
 
-/// Each limit with its denials, of `denials` by place.
+/// Returns each limit with its denials; `denials` are in the order of the limits.
 pub(crate) fn with_denials(
     limits: &[Limit],
     denials: impl Iterator<Item = u64>,

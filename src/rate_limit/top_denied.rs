@@ -1,8 +1,8 @@
-//! Which keys were denied most often of late: a sketch of fixed size, which only denials write to.
+//! Recently most frequently denied keys: a sketch of fixed size, which only denials write to.
 //!
-//! Space-saving (Metwally, Agrawal, El Abbadi, ICDT 2005), anew each minute: a key that is not among those counted takes
-//! the place of the one with the fewest denials, and its count, which is then what it has at most. What is told is what
-//! it has at least.
+//! Space-saving (Metwally, Agrawal, El Abbadi, ICDT 2005), started again each minute. A key that is not counted yet
+//! takes the counter with the fewest denials, together with its count. That count is an upper bound of the new key's
+//! denials; the lower bound is reported.
 
 use std::{
     array,
@@ -18,18 +18,18 @@ use crate::engine::{
     metrics::{DeniedKey, KeyName},
 };
 
-/// Each with a lock of its own: whoever is denied at the same time, by other keys, seldom meets.
+/// Number of parts, each with its own lock, so that concurrent denials of different keys rarely contend.
 const PARTS: usize = 8;
 
-/// Keys that are counted in each part.
-const COUNTED: usize = 16;
+/// Number of counters per part.
+const COUNTERS: usize = 16;
 
-/// Keys that are told.
-const TOLD: usize = 8;
+/// Number of keys that are reported.
+const REPORTED: usize = 8;
 
 const MINUTE: u64 = 60_000_000_000;
 
-/// What a key is called, where it may be.
+/// Function that formats a key for the dashboard.
 pub(crate) type ShowKey<K> = Arc<dyn Fn(&K) -> String + Send + Sync>;
 
 pub(crate) struct TopDenied<K> {
@@ -37,7 +37,7 @@ pub(crate) struct TopDenied<K> {
     show: Option<ShowKey<K>>,
 }
 
-/// The denials of the minute, and of the one before.
+/// Denials of the present minute, and of the previous one.
 #[derive(Default)]
 struct Part {
     minute: u64,
@@ -46,10 +46,10 @@ struct Part {
 }
 
 struct Counter {
-    /// Of the key.
+    /// Hash of the key.
     hash: u64,
     denials: u64,
-    /// How many of them may be of others, whose place it took.
+    /// Maximum number of denials that belong to keys that had this counter before.
     excess: u64,
     text: Option<String>,
 }
@@ -59,36 +59,36 @@ impl<K> TopDenied<K> {
         Self { parts: array::from_fn(|_| Mutex::default()), show }
     }
 
-    /// Counts a denial of the key of this hash, under no lock.
+    /// Counts a denial of the key with this hash. The caller holds no lock.
     #[cold]
     pub(crate) fn note(&self, hash: u64, now: Tick, key: impl FnOnce() -> K) {
         let part = &self.parts[(hash >> 7) as usize % PARTS];
         let minute = now.nanoseconds() / MINUTE;
         let mut locked = lock(part);
-        if locked.at(minute).bump(hash) {
+        if locked.advance_to(minute).bump(hash) {
             return;
         }
         let Some(show) = &self.show else {
-            locked.at(minute).put(hash, None);
+            locked.advance_to(minute).insert(hash, None);
             return;
         };
         drop(locked);
-        // Somebody's code, which may panic: the denial stands all the same.
+        // User code, which may panic; the denial is counted anyway.
         let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
         let mut locked = lock(part);
-        let locked = locked.at(minute);
-        // Another may have put it meanwhile.
+        let locked = locked.advance_to(minute);
+        // A concurrent denial may have inserted the key while the part was unlocked.
         if !locked.bump(hash) {
-            locked.put(hash, text);
+            locked.insert(hash, text);
         }
     }
 
-    /// The keys with the most denials in this minute and the one before.
+    /// Returns the keys with the most denials in this minute and the previous one.
     pub(crate) fn read(&self, now: Tick) -> Vec<DeniedKey> {
         let mut all: HashMap<u64, (u64, Option<String>)> = HashMap::new();
         for part in &self.parts {
             let mut part = lock(part);
-            let part = part.at(now.nanoseconds() / MINUTE);
+            let part = part.advance_to(now.nanoseconds() / MINUTE);
             for counter in part.now.iter().chain(&part.before) {
                 let (denials, text) = all.entry(counter.hash).or_default();
                 *denials += counter.denials - counter.excess;
@@ -97,18 +97,18 @@ impl<K> TopDenied<K> {
         }
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_unstable_by_key(|(hash, (denials, _))| (u64::MAX - denials, *hash));
-        all.truncate(TOLD);
-        let told = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
-            name: text.map_or_else(|| KeyName::Hash(keyed(hash)), KeyName::Plain),
+        all.truncate(REPORTED);
+        let reported = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
+            name: text.map_or_else(|| KeyName::Hash(rehashed(hash)), KeyName::Plain),
             denials,
         });
-        told.collect()
+        reported.collect()
     }
 }
 
 impl Part {
-    /// As it is in this minute. One who comes late finds it as it is.
-    fn at(&mut self, minute: u64) -> &mut Self {
+    /// Advances to the given minute, unless it has passed.
+    fn advance_to(&mut self, minute: u64) -> &mut Self {
         if minute > self.minute {
             let before = mem::take(&mut self.now);
             self.before = if minute == self.minute + 1 { before } else { Vec::new() };
@@ -117,26 +117,26 @@ impl Part {
         self
     }
 
-    /// Counts a denial, if the key is among those counted.
+    /// Counts a denial if the key has a counter; returns `false` if it has none.
     fn bump(&mut self, hash: u64) -> bool {
         let known = self.now.iter_mut().find(|counter| counter.hash == hash);
         known.map(|counter| counter.denials += 1).is_some()
     }
 
-    fn put(&mut self, hash: u64, text: Option<String>) {
-        if self.now.len() < COUNTED {
+    fn insert(&mut self, hash: u64, text: Option<String>) {
+        if self.now.len() < COUNTERS {
             self.now.push(Counter { hash, denials: 1, excess: 0, text });
             return;
         }
         let least = self.now.iter_mut().min_by_key(|counter| counter.denials);
-        let least = least.expect("it is full, and so not empty");
+        let least = least.expect("a full part has counters");
         let excess = least.denials;
         *least = Counter { hash, denials: excess + 1, excess, text };
     }
 }
 
-/// A hash that tells nothing of the key, nor of how the limiter hashes.
-fn keyed(hash: u64) -> u64 {
+/// Hashes again with a secret key, so that neither the key nor the limiter's hash can be inferred.
+fn rehashed(hash: u64) -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEY.hash_one(hash)
 }
@@ -149,7 +149,7 @@ fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
 mod tests {
     use super::*;
 
-    const NOBODY: fn() -> u64 = || unreachable!("nobody asks for the key");
+    const UNUSED_KEY: fn() -> u64 = || unreachable!("the key is not needed without a formatter");
 
     fn at(minute: u64) -> Tick {
         Tick::from_nanoseconds(minute * MINUTE + 1)
@@ -160,47 +160,50 @@ mod tests {
     }
 
     #[test]
-    fn the_hottest_of_a_flood_are_found_and_none_is_told_too_often() {
+    fn top_denied_keys_of_a_flood_are_reported_with_a_lower_bound_of_their_denials() {
         let top_denied = TopDenied::<u64>::new(Some(Arc::new(|key| format!("key {key}"))));
-        // Of hashes that are spread, as those of keys are: one in a hundred is one of four.
+        // One denial in a hundred is of each of the four keys. Their hashes are spread, as those of real keys are.
         for n in 0..100_000_u64 {
             let key = if n % 25 == 0 { n / 25 % 4 } else { 1_000 + n };
             top_denied.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key);
         }
-        let told = top_denied.read(at(7));
-        let names: std::collections::BTreeSet<_> = told[..4]
+        let reported = top_denied.read(at(7));
+        let names: std::collections::BTreeSet<_> = reported[..4]
             .iter()
             .map(|key| &key.name)
             .cloned()
             .map(|name| match name {
                 KeyName::Plain(text) => text,
-                KeyName::Hash(_) => panic!("it may be told"),
+                KeyName::Hash(_) => panic!("the formatter names every key"),
             })
             .collect();
         assert_eq!(names, ["key 0", "key 1", "key 2", "key 3"].map(str::to_owned).into());
-        assert!(told.iter().all(|key| key.denials <= 1_000), "{told:?}");
+        assert!(reported.iter().all(|key| key.denials <= 1_000), "{reported:?}");
     }
 
     #[test]
-    fn what_was_two_minutes_ago_is_forgotten() {
+    fn denials_are_reported_for_one_to_two_minutes() {
         let top_denied = TopDenied::<u64>::new(None);
-        top_denied.note(1, at(7), NOBODY);
-        top_denied.note(1, at(8), NOBODY);
-        top_denied.note(1, at(7), NOBODY);
+        top_denied.note(1, at(7), UNUSED_KEY);
+        top_denied.note(1, at(8), UNUSED_KEY);
+        top_denied.note(1, at(7), UNUSED_KEY);
         assert_eq!(counts(&top_denied, 8), [3]);
         assert_eq!(counts(&top_denied, 9), [2]);
         assert_eq!(counts(&top_denied, 10), [0; 0]);
     }
 
     #[test]
-    fn a_panic_of_who_names_a_key_leaves_its_hash() {
+    fn key_is_reported_by_its_hash_if_show_keys_panics() {
         let top_denied = TopDenied::<u64>::new(Some(Arc::new(|_| panic!("no name"))));
         top_denied.note(1, at(0), || 1);
         top_denied.note(1, at(0), || 1);
-        let told = top_denied.read(at(0));
-        assert!(matches!(told[..], [DeniedKey { name: KeyName::Hash(_), denials: 2 }]), "{told:?}");
+        let reported = top_denied.read(at(0));
+        assert!(
+            matches!(reported[..], [DeniedKey { name: KeyName::Hash(_), denials: 2 }]),
+            "{reported:?}"
+        );
         let other = TopDenied::<u64>::new(None);
-        other.note(1, at(0), NOBODY);
-        assert_eq!(other.read(at(0))[0].name, told[0].name, "a key has one hash in a process");
+        other.note(1, at(0), UNUSED_KEY);
+        assert_eq!(other.read(at(0))[0].name, reported[0].name, "a key has one hash in a process");
     }
 }

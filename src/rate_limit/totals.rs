@@ -1,4 +1,4 @@
-//! What a limiter has decided, of all its shards together; and those that are denied without a check.
+//! Totals over all shards of a limiter, and denials without a check.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -20,14 +20,18 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// What the limiter has decided and holds. O(shards).
+    /// Returns the statistics of the limiter. O(shards).
     pub fn stats(&self) -> LimiterStats {
         dispatch!(&self.0, limiter => limiter.stats())
     }
 
-    /// How many of the denials of [`stats`](RateLimiter::stats) each limit has: where several had no room, the one
-    /// that it takes longest to wait for. Limits of other plans count by their place, from the seventh on together.
+    /// Returns the limiter's limits, each with its share of the denials in [`stats`](RateLimiter::stats).
+    ///
+    /// If a call exceeded several limits, the one with the longest wait counts. Limits of other
+    /// [plans](RateLimiter::check_with) count by their position, and all from the seventh on count as the seventh.
     /// O(shards).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
@@ -56,7 +60,8 @@ where
             keys: self.shared.store.len(),
             overflowed: self.untracked.counts.checks(),
             refunded: self.refunds.load(Relaxed),
-            // Before the checks, of which it is a part.
+            // Read before the checks, which include them: a waiter is counted after its check. `Acquire` keeps the
+            // loads in this order.
             waited: self.waited.load(Acquire),
             shadowed: self.shadowed.load(Acquire),
             ..LimiterStats::default()
@@ -73,7 +78,7 @@ where
         with_denials(&self.limits(), denials.into_iter())
     }
 
-    /// Counts one who waited, or would have to, and does not pass.
+    /// Counts and reports the denial of a call that waited, or would have to wait.
     pub(super) fn count_denied_waiter<Q>(
         &self,
         key: &Q,

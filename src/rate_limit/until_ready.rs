@@ -1,4 +1,4 @@
-//! The wait until a call passes. Only who is at the head of a key's line asks; the others wait for its place.
+//! Waiting until a call passes. Only the head of a key's wait queue checks the limits; the others wait for its place.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -19,7 +19,8 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Calls `inspect` as a check does, each time that it asks. Tells whether it had to wait.
+    /// Waits until the call passes, up to `max_wait`. Calls `inspect` at each check. Also returns whether the call had
+    /// to wait.
     pub(super) async fn until_ready<Q>(
         &self,
         key: &Q,
@@ -33,14 +34,15 @@ where
     {
         coop::proceed().await;
         let mut has_waited = false;
-        let passes = self.wait_in_line(key, cost, limits, max_wait, inspect, &mut has_waited).await;
-        if passes.is_ok() && has_waited {
+        let outcome =
+            self.wait_in_queue(key, cost, limits, max_wait, inspect, &mut has_waited).await;
+        if outcome.is_ok() && has_waited {
             self.waited.fetch_add(1, Relaxed);
         }
-        (passes, has_waited)
+        (outcome, has_waited)
     }
 
-    async fn wait_in_line<Q>(
+    async fn wait_in_queue<Q>(
         &self,
         key: &Q,
         cost: u32,
@@ -53,21 +55,22 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let clock = &self.shared.clock;
-        // Beyond the end of time there is none.
+        // Without an end if the time cannot be represented.
         let end = max_wait.and_then(|wait| clock.instant_of(clock.now().after(wait)));
         let in_time =
             |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
-        let mut version = self.limit_set.version();
+        let mut version = self.current_limits.version();
         if self.needs_no_wait(limits, cost) {
-            return self.decide_by(key, limits, cost, false, inspect);
+            return self.decide_and_inspect(key, limits, cost, false, inspect);
         }
-        // Where nobody waits it asks at once, and stands in line only where it has to wait.
-        let mut first_told = None;
-        if !self.waiting.has_line(key) {
-            match self.decide_by(key, limits, cost, true, inspect) {
-                Err(limited) if in_time(&limited).is_some() => first_told = Some(limited),
-                told => {
-                    return told.map_err(|limited| self.count_denied_waiter(key, limits, limited));
+        // If no call waits, it checks immediately, and joins the queue only if it is denied.
+        let mut first_denial = None;
+        if !self.waiting.has_queue(key) {
+            match self.decide_and_inspect(key, limits, cost, true, inspect) {
+                Err(limited) if in_time(&limited).is_some() => first_denial = Some(limited),
+                decided => {
+                    return decided
+                        .map_err(|limited| self.count_denied_waiter(key, limits, limited));
                 }
             }
         }
@@ -79,23 +82,24 @@ where
             }
         }
         loop {
-            let first_told = first_told.take();
-            // Again after each change: what may pass now, or never will, waits for nobody.
+            let first_denial = first_denial.take();
+            // Checked again after each change of the limits: a call that passes at any usage, or can never pass, does
+            // not wait.
             if self.needs_no_wait(limits, cost) {
-                return self.decide_by(key, limits, cost, false, inspect);
+                return self.decide_and_inspect(key, limits, cost, false, inspect);
             }
             let now = clock.instant(clock.now());
             let wake_at = match waiter.turn(now) {
-                Err(look_at) if end.is_none_or(|end| now < end) => look_at,
+                Err(wake_at) if end.is_none_or(|end| now < end) => wake_at,
                 Err(_) => {
-                    // Never at the head, so nothing was asked yet.
+                    // It never was the head, so it has no denial of its own yet.
                     let limited = self.soonest(key, limits, cost, || 0);
                     return Err(self.count_denied_waiter(key, limits, limited));
                 }
-                // Again after each sleep, as a check that did not wait may have come first.
+                // Again after each sleep, since a check that did not wait may have taken the quota.
                 Ok(()) => {
-                    let ask = || self.decide_by(key, limits, cost, true, inspect);
-                    match first_told.map_or_else(ask, Err) {
+                    let check = || self.decide_and_inspect(key, limits, cost, true, inspect);
+                    match first_denial.map_or_else(check, Err) {
                         Ok(permit) => return Ok(permit),
                         Err(limited) => {
                             let Some(at) = in_time(&limited) else {
@@ -108,9 +112,9 @@ where
                     }
                 }
             };
-            let mut change = pin!(self.limit_set.change());
+            let mut change = pin!(self.current_limits.change());
             change.as_mut().enable();
-            let present = self.limit_set.version();
+            let present = self.current_limits.version();
             if present != version {
                 version = present;
                 continue;
@@ -118,11 +122,11 @@ where
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
             clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
             *has_waited = true;
-            version = self.limit_set.version();
+            version = self.current_limits.version();
         }
     }
 
-    /// Whether a call passes at once whatever is in use, or never.
+    /// Returns `true` if the call passes whatever is in use, or can never pass.
     fn needs_no_wait(&self, limits: Option<&[Limit]>, cost: u32) -> bool {
         cost == 0 || cost > self.with_limits(limits, |limits, _| least_quota(limits))
     }

@@ -1,8 +1,8 @@
-//! Keys that have no entry: those beyond [`max_keys`](super::RateLimiterBuilder::max_keys), which share one window, and
-//! those that had left when a call of theirs was settled. What each of them has in use is known by the hash of its key,
-//! and goes along when it gets an entry: so nobody gets off, and nobody else pays for it.
+//! Untracked keys, which have no entry: keys beyond [`max_keys`](super::RateLimiterBuilder::max_keys), which share one
+//! window, and keys that were swept before one of their calls was settled. The usage of each is known by the hash of the
+//! key, and moves to its entry when it gets one. So no key evades its limit, and no other key pays for it.
 //!
-//! Locked under a shard's lock at times, so no shard is locked under it.
+//! The lock here is sometimes taken under a shard's lock, so no shard may be locked under it.
 
 use std::{
     collections::HashMap,
@@ -22,31 +22,31 @@ use crate::engine::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// So many are known at least, also by a limiter of fewer keys.
-const LEAST_KNOWN: usize = 1_024;
+/// Minimum number of untracked keys whose own usage is known, even if `max_keys` is smaller.
+const MIN_KNOWN: usize = 1_024;
 
 pub(super) struct UntrackedKeys<A> {
     states: Mutex<States<A>>,
-    /// Until which tick anything here is in use. Beside its lock, which each new key would have to take else, also
-    /// where there never was a stranger.
+    /// Tick until which anything here is in use. Outside the lock, which every new key would otherwise have to take,
+    /// even if there never was an untracked key.
     until: AtomicU64,
     pub(super) counts: CheckCounts,
 }
 
 struct States<A> {
-    /// What all beyond the bound have in use together. Its id is 0, which no key's is.
+    /// Common usage of all keys beyond the bound. Its number is 0, which no key's state has.
     shared: KeyState<A>,
-    /// In two generations: the old one goes as a whole when nothing of it is in use.
+    /// Usage by key, in two generations. The old one is dropped as a whole when nothing of it is in use.
     young: Generation<A>,
     old: Generation<A>,
-    most_known: usize,
-    /// More came than are known: until this tick, new keys share, too.
+    max_known: usize,
+    /// Tick until which new keys share the window because the usage of further keys could not be recorded.
     crowded_until: u64,
 }
 
 struct Generation<A> {
     by_hash: HashMap<u64, KeyState<A>, DefaultHasher>,
-    /// Until which tick anything of it is in use.
+    /// Tick until which anything of the generation is in use.
     until: u64,
 }
 
@@ -56,7 +56,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
             shared: KeyState::new(0, limits),
             young: Generation::default(),
             old: Generation::default(),
-            most_known: max_keys.max(LEAST_KNOWN),
+            max_known: max_keys.max(MIN_KNOWN),
             crowded_until: 0,
         };
         Self {
@@ -66,7 +66,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         }
     }
 
-    /// Charges a key beyond the bound. Returns which state was charged.
+    /// Charges a key beyond the bound. Returns the number of the state that was charged.
     #[cold]
     pub(super) fn charge(
         &self,
@@ -74,11 +74,11 @@ impl<A: Algorithm> UntrackedKeys<A> {
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
         let Check { params, now, cost, place, .. } = check;
-        self.with(now, |states| {
-            let own = states
+        self.with_states(now, |states| {
+            let own_denial = states
                 .known(place.hash())
-                .and_then(|own| own.idle_evictor(params, now, *cost).err());
-            let charged = match (own, states.shared.idle_evictor(params, now, *cost).err()) {
+                .and_then(|own| own.ensure_fits(params, now, *cost).err());
+            let charged = match (own_denial, states.shared.ensure_fits(params, now, *cost).err()) {
                 (None, None) => states.shared.charge(params, now, *cost),
                 (Some(denied), None) | (None, Some(denied)) => Err(denied),
                 (Some(own), Some(shared)) => Err(own.longer(shared)),
@@ -92,7 +92,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         })
     }
 
-    /// Charges a key without an entry what it owes; `shares` where it was charged beyond the bound before.
+    /// Charges a debt to a key without an entry; `shares` if the call was charged to the shared window.
     pub(super) fn add_debt(
         &self,
         hash: u64,
@@ -101,7 +101,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         cost: u32,
         shares: bool,
     ) {
-        self.with(now, |states| {
+        self.with_states(now, |states| {
             if shares {
                 states.shared.charge_anyway(params, now, cost);
                 self.extend(states.shared.idle_from(params));
@@ -111,16 +111,16 @@ impl<A: Algorithm> UntrackedKeys<A> {
     }
 
     pub(super) fn refund(&self, charges: &[Charge], now: &LazyNow<'_>) {
-        // What the key itself is known for stays, to its disadvantage: its marks are others.
-        self.with(now, |states| states.shared.refund(charges, now));
+        // The key's own record keeps the charge, at the key's expense: its marks are not those of the permit.
+        self.with_states(now, |states| states.shared.refund(charges, now));
     }
 
-    /// Counts what is in use by other rules, and keeps it as long as those say.
+    /// Converts the usage to the parameters of other limits, and keeps it as long as those say.
     pub(super) fn adapt(&self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
-        if !self.any(now) {
+        if !self.any_in_use(now) {
             return;
         }
-        self.with(now, |states| {
+        self.with_states(now, |states| {
             let adapt = |state: &mut KeyState<A>| {
                 state.adapt(old, new, now);
                 let until = state.idle_from(new);
@@ -128,7 +128,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
                 until.map_or(0, Tick::nanoseconds)
             };
             let until = adapt(&mut states.shared);
-            if states.are_crowded(now) {
+            if states.is_crowded(now) {
                 states.crowded_until = states.crowded_until.max(until);
             }
             for generation in [&mut states.young, &mut states.old] {
@@ -138,27 +138,31 @@ impl<A: Algorithm> UntrackedKeys<A> {
         });
     }
 
-    /// Whether so many came of late that new keys share one window though there is room.
-    pub(super) fn are_crowded(&self, now: &LazyNow<'_>) -> bool {
-        self.any(now) && self.with(now, |states| states.are_crowded(now))
+    /// Returns `true` if too many keys came recently, so that new keys share the window even below the bound.
+    pub(super) fn is_crowded(&self, now: &LazyNow<'_>) -> bool {
+        self.any_in_use(now) && self.with_states(now, |states| states.is_crowded(now))
     }
 
-    /// What a key has in use that gets an entry; [`take`](Strangers::take) is for when it has it.
+    /// Returns the usage of a key that may get an entry; [`take`](UntrackedKeys::take) removes it once it has.
     pub(super) fn get(&self, hash: u64, now: &LazyNow<'_>) -> Option<KeyState<A>> {
-        if self.any(now) { self.with(now, |states| states.known(hash).cloned()) } else { None }
+        if self.any_in_use(now) {
+            self.with_states(now, |states| states.known(hash).cloned())
+        } else {
+            None
+        }
     }
 
-    /// Forgets a key.
+    /// Removes the record of a key.
     pub(super) fn take(&self, hash: u64, now: &LazyNow<'_>) -> Option<KeyState<A>> {
-        if !self.any(now) {
+        if !self.any_in_use(now) {
             return None;
         }
-        self.with(now, |States { young, old, .. }| {
+        self.with_states(now, |States { young, old, .. }| {
             young.by_hash.remove(&hash).or_else(|| old.by_hash.remove(&hash))
         })
     }
 
-    /// Calls `inspect` with what a check of a key without an entry would begin with.
+    /// Calls `inspect` with the usage that a check of a key without an entry would find.
     pub(super) fn inspect<R>(
         &self,
         hash: u64,
@@ -166,30 +170,30 @@ impl<A: Algorithm> UntrackedKeys<A> {
         (params, now): (&[LimitParams], &LazyNow<'_>),
         inspect: impl FnOnce(&KeyState<A>) -> R,
     ) -> R {
-        if !is_full && !self.any(now) {
+        if !is_full && !self.any_in_use(now) {
             return inspect(&KeyState::new(0, params.len()));
         }
-        self.with(now, |states| {
-            let shares = is_full || states.are_crowded(now);
+        self.with_states(now, |states| {
+            let shares = is_full || states.is_crowded(now);
             match states.known(hash) {
-                Some(own) if !shares || own.idle_evictor(params, now, 1).is_err() => inspect(own),
+                Some(own) if !shares || own.ensure_fits(params, now, 1).is_err() => inspect(own),
                 _ if shares => inspect(&states.shared),
                 _ => inspect(&KeyState::new(0, params.len())),
             }
         })
     }
 
-    /// Whether anything here is in use. What no longer is, is let go.
+    /// Returns `true` if anything here is in use, and otherwise drops all records.
     #[inline]
-    fn any(&self, now: &LazyNow<'_>) -> bool {
+    fn any_in_use(&self, now: &LazyNow<'_>) -> bool {
         let until = self.until.load(Relaxed);
         if !now.has_reached(Tick::from_nanoseconds(until)) {
             return true;
         }
         if until > 0 && self.until.compare_exchange(until, 0, Relaxed, Relaxed).is_ok() {
-            // Twice: the old ones go, and then those that were young.
-            self.with(now, |_| {});
-            self.with(now, |_| {});
+            // Twice: each call drops the old generation and makes the young one old.
+            self.with_states(now, |_| {});
+            self.with_states(now, |_| {});
         }
         false
     }
@@ -198,15 +202,15 @@ impl<A: Algorithm> UntrackedKeys<A> {
         self.until.fetch_max(until.map_or(0, Tick::nanoseconds), Relaxed);
     }
 
-    fn with<R>(&self, now: &LazyNow<'_>, what: impl FnOnce(&mut States<A>) -> R) -> R {
+    fn with_states<R>(&self, now: &LazyNow<'_>, f: impl FnOnce(&mut States<A>) -> R) -> R {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let has_expired = now.has_reached(Tick::from_nanoseconds(states.old.until));
         let young = if has_expired { mem::take(&mut states.young) } else { Generation::default() };
-        let gone = if has_expired { mem::replace(&mut states.old, young) } else { young };
-        let result = what(&mut states);
+        let expired = if has_expired { mem::replace(&mut states.old, young) } else { young };
+        let result = f(&mut states);
         drop(states);
-        // There may be many.
-        drop(gone);
+        // Dropped after the lock is released, since there may be many records.
+        drop(expired);
         result
     }
 }
@@ -216,11 +220,12 @@ impl<A: Algorithm> States<A> {
         self.young.by_hash.get(&hash).or_else(|| self.old.by_hash.get(&hash))
     }
 
-    fn are_crowded(&self, now: &LazyNow<'_>) -> bool {
+    fn is_crowded(&self, now: &LazyNow<'_>) -> bool {
         !now.has_reached(Tick::from_nanoseconds(self.crowded_until))
     }
 
-    /// Charges what is known of a key, or all together where too many are known. Tells until when it is in use.
+    /// Charges the record of a key, or the shared window if there are too many records. Returns the tick until which it
+    /// is in use.
     fn charge_own(
         &mut self,
         hash: u64,
@@ -233,8 +238,8 @@ impl<A: Algorithm> States<A> {
         if let Some(state) = old.by_hash.remove(&hash) {
             young.by_hash.insert(hash, state);
         }
-        let are_many = young.by_hash.len() + old.by_hash.len() >= self.most_known;
-        if are_many && !young.by_hash.contains_key(&hash) {
+        let is_full = young.by_hash.len() + old.by_hash.len() >= self.max_known;
+        if is_full && !young.by_hash.contains_key(&hash) {
             if !has_shared {
                 shared.charge_anyway(params, now, cost);
             }

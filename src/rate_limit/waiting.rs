@@ -1,11 +1,12 @@
-//! The lines of those who wait for a key: who asked first is let in first, unless it is not polled.
+//! Wait queues, one per key: waiters are admitted in the order in which they joined, except for those that are not
+//! polled.
 //!
-//! 1. At the head of a line is who asked first of those who sit in it. It alone asks for room, and says when it will
-//!    ask again; those behind it look now and then whether it has.
-//! 2. Who is at the head and lets its time pass is woken once more, and then loses its seat: those behind it go first,
-//!    until it is polled. Then it has its seat again, in the order of asking.
-//! 3. A line is changed under the lock of all lines, and goes with the last seat in it. Under that lock nobody is woken,
-//!    and no key dropped.
+//! 1. The head of a queue is the first waiter that has a slot. Only the head checks the limits, and announces when it
+//!    will check again. The waiters behind it verify now and then that it did.
+//! 2. A head that misses its time is woken once more, and then loses its slot. The waiters behind it go first until it
+//!    is polled again; then it gets its slot back, in the order of joining.
+//! 3. All queues are changed under one lock, and a queue is removed with its last slot. No task is woken and no key is
+//!    dropped under that lock: both run code of others.
 
 use std::{
     collections::BTreeMap,
@@ -28,71 +29,72 @@ use crate::engine::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// So many lines are not worth giving back.
-const SMALL: usize = 64;
+/// Capacity of the map of queues below which memory is not given back.
+const SMALL_CAPACITY: usize = 64;
 
-/// How long who is at the head may be silent before it is woken once more, and then before it loses its seat: a task of
-/// a busy machine comes to it in time, and one that has its next turn in minutes holds up nobody.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Time that a head may miss its announced check before it is woken once more, and again before it loses its slot. Long
+/// enough for a task on a busy machine, and short enough for a head that is not polled for minutes.
+const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long those behind the head sleep at most: it may leave long before it meant to ask again, and the next one may be
-/// as silent.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Longest sleep of the waiters behind the head. The head may be dropped long before its announced check, and the next
+/// one may be a waiter that is not polled.
+const MAX_SLEEP: Duration = Duration::from_secs(5);
 
-/// How calls wait, whatever for.
+/// Settings of all waits of a limiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitSettings {
-    /// So many wait for a key, and who has an end to its patience and comes then is sent away.
+    /// Maximum number of waiters per key; a further call with a maximum wait is denied.
     pub(crate) most: usize,
-    /// By up to so much one that has to wait waits longer.
+    /// Maximum random delay that is added to a wait.
     pub(crate) jitter: Duration,
 }
 
-/// Only keys for which somebody waits have a line.
+/// Wait queues of all keys with waiters.
 pub(crate) struct Waiting<K, S>(Mutex<WaitQueues<K, S>>);
 
 struct WaitQueues<K, S> {
     by_key: HashMap<K, WaitQueue, S>,
-    /// Of who comes next, whatever its key: who lost its seat may find that its line has ended, and another begun.
-    next: u64,
+    /// Number of the next waiter. One counter for all keys: a waiter without a slot may outlast its queue, and its
+    /// number has to order it in the next queue of the key.
+    next_number: u64,
 }
 
 #[derive(Default)]
 struct WaitQueue {
-    /// In the order of asking. At least one.
+    /// Slots by the number of their waiter, so in the order of joining. Not empty.
     slots: BTreeMap<u64, QueueSlot>,
-    /// When the head asks for room. `None` where another has come to the head, and nobody has looked since.
+    /// When the head checks the limits next. `None` if there is a new head and no waiter has looked since.
     asks_at: Option<Instant>,
-    /// Whether the head was silent then, and was woken once more.
-    is_doubted: bool,
-    /// What all have waited for who ever came.
-    joined: u64,
-    departed: Arc<AtomicU64>,
+    /// Set when the head missed its check and was woken once more.
+    was_rewoken: bool,
+    /// Sum of the costs of all waiters that ever joined.
+    joined_units: u64,
+    departed_units: Arc<AtomicU64>,
 }
 
 struct QueueSlot {
-    told: Arc<Notify>,
-    /// What it waits for, until it departs.
+    notify: Arc<Notify>,
+    /// Cost of the waiter until it departs: then it is 0, and counted in `departed_units`.
     cost: u32,
 }
 
-/// A place in the line of a key.
+/// Place in the wait queue of a key; leaves it on drop.
 pub(crate) struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
     waiting: &'a Waiting<K, S>,
     key: K,
     number: u64,
-    /// That it may be at the head now.
-    told: Arc<Notify>,
-    /// How many were there before it.
-    behind: usize,
-    /// What all waited for who came before.
-    before: u64,
-    /// What those of its line waited for who have been at the head, or gave up.
-    departed: Arc<AtomicU64>,
+    /// Notified when the waiter may have become the head.
+    notify: Arc<Notify>,
+    /// Number of waiters ahead when it joined.
+    waiters_ahead: usize,
+    /// Sum of the costs of all waiters that joined before it.
+    units_before: u64,
+    /// Sum of the costs of all waiters of its queue that have been the head or have left.
+    departed_units: Arc<AtomicU64>,
 }
 
 impl WaitSettings {
-    /// When to ask again where there is room from `at` on.
+    /// Returns when to check again if the limits admit the call at `at`.
     pub(crate) fn jittered(&self, at: Instant, random: &mut SmallRng) -> Instant {
         if self.jitter.is_zero() {
             return at;
@@ -110,7 +112,7 @@ impl Default for WaitSettings {
 
 impl<K, S> Waiting<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
-        Self(Mutex::new(WaitQueues { by_key: HashMap::with_hasher(hasher), next: 0 }))
+        Self(Mutex::new(WaitQueues { by_key: HashMap::with_hasher(hasher), next_number: 0 }))
     }
 
     #[cfg(test)]
@@ -124,8 +126,8 @@ impl<K, S> Waiting<K, S> {
 }
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
-    /// Whether somebody waits for `key`.
-    pub(crate) fn has_line<Q>(&self, key: &Q) -> bool
+    /// Returns `true` if there are waiters for `key`.
+    pub(crate) fn has_queue<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
@@ -135,30 +137,32 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
         !by_key.is_empty() && of_hash(by_key.hasher().hash_one(key)).is_some()
     }
 
-    /// The last place in the line of `key`, for who waits for `cost` units.
+    /// Joins the wait queue of `key` at its end, for a call of `cost` units.
     pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
-        let told = Arc::new(Notify::new());
-        let (number, behind, before, departed) = self.in_line(&key, |wait_queue, next| {
-            let number = mem::replace(next, *next + 1);
-            let (behind, before) = (wait_queue.slots.len(), wait_queue.joined);
-            wait_queue.joined = wait_queue.joined.saturating_add(cost.into());
-            wait_queue.slots.insert(number, QueueSlot { told: told.clone(), cost });
-            (number, behind, before, wait_queue.departed.clone())
-        });
-        Waiter { waiting: self, key, number, told, behind, before, departed }
+        let notify = Arc::new(Notify::new());
+        let (number, waiters_ahead, units_before, departed_units) =
+            self.with_queue(&key, |wait_queue, next| {
+                let number = mem::replace(next, *next + 1);
+                let (waiters_ahead, units_before) =
+                    (wait_queue.slots.len(), wait_queue.joined_units);
+                wait_queue.joined_units = wait_queue.joined_units.saturating_add(cost.into());
+                wait_queue.slots.insert(number, QueueSlot { notify: notify.clone(), cost });
+                (number, waiters_ahead, units_before, wait_queue.departed_units.clone())
+            });
+        Waiter { waiting: self, key, number, notify, waiters_ahead, units_before, departed_units }
     }
 
-    /// Changes the line of `key`, which begins where there is none; it must have a seat then.
-    fn in_line<R>(&self, key: &K, change: impl FnOnce(&mut WaitQueue, &mut u64) -> R) -> R {
-        // Cloned before the lock, and where it is not needed dropped after it: both are the user's code.
+    /// Changes the wait queue of `key`, creating it if there is none. `change` must leave a slot in it.
+    fn with_queue<R>(&self, key: &K, change: impl FnOnce(&mut WaitQueue, &mut u64) -> R) -> R {
+        // Cloned before the lock is taken; dropped after it is released if it is not needed. Both are user code.
         let copy = key.clone();
         let mut wait_queues = self.lock();
-        let WaitQueues { by_key, next } = &mut *wait_queues;
+        let WaitQueues { by_key, next_number } = &mut *wait_queues;
         match by_key.get_mut(key) {
-            Some(wait_queue) => change(wait_queue, next),
+            Some(wait_queue) => change(wait_queue, next_number),
             None => {
                 let mut wait_queue = WaitQueue::default();
-                let changed = change(&mut wait_queue, next);
+                let changed = change(&mut wait_queue, next_number);
                 by_key.insert(copy, wait_queue);
                 changed
             }
@@ -167,27 +171,28 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
 }
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
-    /// How many were there before it when it came.
+    /// Returns the number of waiters that were ahead when it joined.
     pub(crate) fn behind(&self) -> usize {
-        self.behind
+        self.waiters_ahead
     }
 
-    /// How many units those wait for, at the least, who came before it and were not at the head yet. Who was at the head
-    /// may be charged: so this is to be asked after what is in use was looked at, under the same lock.
+    /// Returns a lower bound on the units that earlier waiters wait for, without those that have been the head. A head
+    /// may be charged already, so call this under the lock under which the usage is read, and after it.
     pub(crate) fn ahead(&self) -> u64 {
-        self.before.saturating_sub(self.departed.load(Relaxed))
+        self.units_before.saturating_sub(self.departed_units.load(Relaxed))
     }
 
-    /// Whether it is its turn to ask for room; else when to look again.
+    /// Returns `Ok` if the waiter is the head and may check the limits, else the time to look again.
     pub(crate) fn turn(&self, now: Instant) -> Result<(), Instant> {
-        let look = |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.told, now);
+        let take_turn =
+            |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.notify, now);
         let mut wait_queues = self.waiting.lock();
         let (turn, woken) = match wait_queues.by_key.get_mut(&self.key) {
-            Some(wait_queue) => look(wait_queue),
-            // It had lost its seat, and the others are gone.
+            Some(wait_queue) => take_turn(wait_queue),
+            // The waiter had lost its slot, and all others have left since.
             None => {
                 drop(wait_queues);
-                self.waiting.in_line(&self.key, |wait_queue, _| look(wait_queue))
+                self.waiting.with_queue(&self.key, |wait_queue, _| take_turn(wait_queue))
             }
         };
         if let Some(head) = woken {
@@ -196,7 +201,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
         turn
     }
 
-    /// It is its turn, and it asks for room, or will have been answered, at this time.
+    /// Announces the time of the head's next check, or the end of the one in progress.
     pub(crate) fn asks_at(&self, at: Instant) {
         self.change(|wait_queue| {
             if wait_queue.is_head(self.number) {
@@ -205,11 +210,11 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
         });
     }
 
-    /// Waits until it is told that it may be its turn, or until `change`: then the head may ask at once, whenever it
-    /// meant to.
+    /// Waits until the waiter is notified, or until `change` completes. After a change the head may check immediately,
+    /// even before the announced time.
     pub(crate) async fn told_or(&self, mut change: Pin<&mut impl Future>) {
-        let mut told = pin!(self.told.notified());
-        let has_changed = poll_fn(|cx| match told.as_mut().poll(cx) {
+        let mut notified = pin!(self.notify.notified());
+        let has_changed = poll_fn(|cx| match notified.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(false),
             Poll::Pending => change.as_mut().poll(cx).map(|_| true),
         });
@@ -226,65 +231,65 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
 }
 
 impl WaitQueue {
-    /// As of [`Waiter::turn`]; and who is to be woken.
+    /// Implements [`Waiter::turn`]; also returns the waiter to wake.
     fn turn(
         &mut self,
         number: u64,
-        told: &Arc<Notify>,
+        notify: &Arc<Notify>,
         now: Instant,
     ) -> (Result<(), Instant>, Option<Arc<Notify>>) {
-        // Who lost its seat has it again. It departed long ago.
-        self.slots.entry(number).or_insert_with(|| QueueSlot { told: told.clone(), cost: 0 });
+        // A waiter that lost its slot gets it back. Its cost was counted when it departed.
+        self.slots.entry(number).or_insert_with(|| QueueSlot { notify: notify.clone(), cost: 0 });
         if self.is_head(number) {
-            self.lead();
+            self.mark_polled();
             return (Ok(()), None);
         }
         let asks_at = *self.asks_at.get_or_insert(now);
-        // Beyond the end of time it never asks, and need not.
-        let silent_at = asks_at.checked_add(PATIENCE).unwrap_or(asks_at);
+        // Overflows only if the head never checks again; then `asks_at` is never reached either.
+        let silent_at = asks_at.checked_add(SILENCE_LIMIT).unwrap_or(asks_at);
         if now < silent_at {
-            return (Err(silent_at.min(now + LOOK_EVERY)), None);
+            return (Err(silent_at.min(now + MAX_SLEEP)), None);
         }
-        // Counted anew: where the clock has jumped, the head was not polled yet, either.
+        // The time starts again: if the clock jumped, the head has not had a chance to be polled either.
         self.asks_at = Some(now);
-        if !self.is_doubted {
-            self.is_doubted = true;
+        if !self.was_rewoken {
+            self.was_rewoken = true;
         } else {
-            let (_, silent) = self.slots.pop_first().expect("the head is another's");
-            self.depart(silent.cost);
-            self.is_doubted = false;
+            let (_, silent) = self.slots.pop_first().expect("another waiter is the head");
+            self.count_departed(silent.cost);
+            self.was_rewoken = false;
             if self.is_head(number) {
-                self.lead();
+                self.mark_polled();
                 return (Ok(()), None);
             }
         }
-        (Err(now + PATIENCE), self.head().map(|head| head.told.clone()))
+        (Err(now + SILENCE_LIMIT), self.head().map(|head| head.notify.clone()))
     }
 
-    /// Its head is there, and asks for room.
-    fn lead(&mut self) {
-        (self.asks_at, self.is_doubted) = (None, false);
+    /// Records that the head was polled and checks the limits.
+    fn mark_polled(&mut self) {
+        (self.asks_at, self.was_rewoken) = (None, false);
         if let Some(mut head) = self.slots.first_entry() {
-            // Its charge comes after this, under a lock: who sees that sees this.
+            // Before its charge, which happens under a lock: a reader of the charge also sees the departure.
             let cost = mem::take(&mut head.get_mut().cost);
-            self.depart(cost);
+            self.count_departed(cost);
         }
     }
 
-    /// One leaves; returns who comes to the head by that.
-    fn leave(&mut self, number: u64) -> Option<Arc<Notify>> {
+    /// Removes a waiter; returns the new head to wake if the old one left.
+    fn remove_waiter(&mut self, number: u64) -> Option<Arc<Notify>> {
         let was_head = self.is_head(number);
         let slot = self.slots.remove(&number)?;
-        self.depart(slot.cost);
+        self.count_departed(slot.cost);
         if !was_head {
             return None;
         }
-        (self.asks_at, self.is_doubted) = (None, false);
-        self.head().map(|head| head.told.clone())
+        (self.asks_at, self.was_rewoken) = (None, false);
+        self.head().map(|head| head.notify.clone())
     }
 
-    fn depart(&self, cost: u32) {
-        self.departed.fetch_add(cost.into(), Relaxed);
+    fn count_departed(&self, cost: u32) {
+        self.departed_units.fetch_add(cost.into(), Relaxed);
     }
 
     fn is_head(&self, number: u64) -> bool {
@@ -301,13 +306,13 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         let mut wait_queues = self.waiting.lock();
         let by_key = &mut wait_queues.by_key;
         let Some(wait_queue) = by_key.get_mut(&self.key) else { return };
-        let next = wait_queue.leave(self.number);
+        let next = wait_queue.remove_waiter(self.number);
         let last = if wait_queue.slots.is_empty() { by_key.remove_entry(&self.key) } else { None };
-        if by_key.capacity() > SMALL && by_key.len() < by_key.capacity() / 8 {
+        if by_key.capacity() > SMALL_CAPACITY && by_key.len() < by_key.capacity() / 8 {
             let most = 2 * by_key.len();
             by_key.shrink_to(most);
         }
-        // A key's drop is the user's code, which must not find the map locked.
+        // Released before the waker runs and the key is dropped: both are code of others.
         drop(wait_queues);
         if let Some(next) = next {
             next.notify_one();
@@ -324,15 +329,15 @@ mod tests {
     use crate::engine::hasher::DefaultHasher;
 
     #[test]
-    fn of_two_who_give_up_at_once_the_last_takes_the_line_along() {
+    fn queue_is_removed_when_its_last_waiters_give_up_concurrently() {
         let waiting = Waiting::new(DefaultHasher::default());
-        let met = AtomicU32::new(0);
+        let arrivals = AtomicU32::new(0);
         let join_and_leave = || {
             for round in 1..=2_000 {
                 let waiter = waiting.join(round, 1);
-                // Both are awake when they go on.
-                met.fetch_add(1, Relaxed);
-                while met.load(Relaxed) < 2 * round {
+                // Both threads are awake before they continue.
+                arrivals.fetch_add(1, Relaxed);
+                while arrivals.load(Relaxed) < 2 * round {
                     thread::yield_now();
                 }
                 drop(waiter);
@@ -346,19 +351,19 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_its_seat_has_its_place_in_whatever_line_there_is_then() {
+    fn silent_waiter_keeps_its_place_in_the_next_queue_of_its_key() {
         let waiting = Waiting::new(DefaultHasher::default());
         let start = Instant::now();
         let silent = waiting.join("ada", 1);
         assert!(silent.turn(start).is_ok());
         let other = waiting.join("ada", 1);
-        let doubted_at = other.turn(start).expect_err("the head has time yet");
-        let lost_at = other.turn(doubted_at).expect_err("it is woken once more");
+        let rewoken_at = other.turn(start).expect_err("the head has not missed its check yet");
+        let lost_at = other.turn(rewoken_at).expect_err("the head is woken once more first");
         assert!(other.turn(lost_at).is_ok());
-        // The line ends with the last one that sits in it, and another one begins.
+        // The queue is removed with its last slot, and a new one begins.
         drop(other);
         let third = waiting.join("ada", 1);
-        assert!(silent.turn(lost_at).is_ok(), "it came first");
+        assert!(silent.turn(lost_at).is_ok(), "the silent waiter joined first");
         assert!(third.turn(lost_at).is_err());
         drop(silent);
         assert!(third.turn(lost_at).is_ok());

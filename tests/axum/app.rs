@@ -1,4 +1,4 @@
-//! What the app's own code says to a layer and hears from it: extractors with state, look-ups, hooks, partitions.
+//! Code of the application in a layer: extractors with state, lookups of limits, `on_decision`, partition keys.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Plan = Arc<[Limit]>;
 
-/// Knows whose token it is, after a while.
+/// Finds the user of a token, after a while.
 #[derive(Clone, Default)]
 struct App {
     asked: Arc<AtomicUsize>,
@@ -64,7 +64,7 @@ fn from(token: &str) -> Request<Body> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extractor_with_state_finds_the_key_and_what_it_is_held_to() {
+async fn extractor_with_state_provides_key_cost_and_limits() {
     let limiter = RateLimiter::builder().limit(Limit::per_minute(1).named("free")).build();
     let state = App::default();
     let handler = async |cost: Option<Extension<Cost>>| cost.map_or(0, |cost| cost.0.0).to_string();
@@ -77,7 +77,7 @@ async fn an_extractor_with_state_finds_the_key_and_what_it_is_held_to() {
             let paid = ask(&app, from("paid")).await;
             assert_eq!(paid.status(), 200);
             assert_eq!(left(paid.headers())[0].1[0], Some(left_after));
-            assert_eq!(text(paid).await, "4", "the handler sees it, too");
+            assert_eq!(text(paid).await, "4", "the handler does not see the extension");
         }
         assert_eq!(ask(&app, from("paid")).await.status(), 429);
         assert_eq!(ask(&app, get_with(&[])).await.status(), 401);
@@ -87,7 +87,7 @@ async fn an_extractor_with_state_finds_the_key_and_what_it_is_held_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_goes_away_while_its_key_is_looked_for_is_not_charged() {
+async fn request_cancelled_during_key_extraction_is_not_charged() {
     let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
     let plans = RateLimitLayer::new(limiter.clone(), |_| Some(User("ada".to_owned())))
         .limits_by_key(60 * SECOND, async |_| {
@@ -102,7 +102,7 @@ async fn a_request_that_goes_away_while_its_key_is_looked_for_is_not_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_limits_of_a_key_are_looked_up_once_in_a_while() {
+async fn limits_by_key_are_looked_up_once_per_ttl() {
     let limiter = RateLimiter::<String>::builder().limit(Limit::per_hour(2).named("own")).build();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let log = asked.clone();
@@ -118,7 +118,7 @@ async fn the_limits_of_a_key_are_looked_up_once_in_a_while() {
     let layer = RateLimitLayer::new(limiter, token).limits_by_key(60 * SECOND, look_up);
     let app = Router::new().route("/", get("hello")).layer(layer);
     let start = Instant::now();
-    // As long as any key that a layer shortens.
+    // Long enough for the layer to shorten it.
     let long = "paid".repeat(100);
     for (user, name, quota) in [("ada", "own", 2), ("paid", "paid", 5), (&long, "paid", 5)] {
         for call in 1..=quota + 2 {
@@ -128,8 +128,8 @@ async fn the_limits_of_a_key_are_looked_up_once_in_a_while() {
         }
     }
     assert_eq!(start.elapsed(), 3 * SECOND);
-    assert_eq!(*asked.lock().unwrap(), ["ada", "paid", &long], "with the whole key");
-    // What has no key is not looked up, and each looks anew after its time.
+    assert_eq!(*asked.lock().unwrap(), ["ada", "paid", &long], "not looked up by the whole key");
+    // A request without a key causes no lookup, and each key is looked up again after its TTL.
     assert_eq!(ask(&app, get_with(&[])).await.status(), 200);
     assert_eq!(asked.lock().unwrap().len(), 3);
     advance(60 * SECOND).await;
@@ -138,7 +138,7 @@ async fn the_limits_of_a_key_are_looked_up_once_in_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_up_may_find_no_limits_and_hold_for_no_time_or_for_ever() {
+async fn limits_by_key_may_be_none_and_have_a_ttl_of_zero_or_forever() {
     for (ttl, looks) in [(Duration::ZERO, 5), (Duration::MAX, 1)] {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();
@@ -157,9 +157,9 @@ async fn a_look_up_may_find_no_limits_and_hold_for_no_time_or_for_ever() {
     }
 }
 
-/// A hundred at once ask the database once; whoever of them goes away.
+/// A hundred concurrent requests cause one lookup, even if some are cancelled.
 #[tokio::test(start_paused = true)]
-async fn there_is_one_look_up_of_a_key_at_a_time() {
+async fn concurrent_requests_of_a_key_share_one_lookup_of_limits() {
     let limiter = hourly(1_000);
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -186,11 +186,11 @@ async fn there_is_one_look_up_of_a_key_at_a_time() {
     for other in others {
         assert_eq!(other.await.unwrap(), 200);
     }
-    assert_eq!(asked.load(Relaxed), 2, "another goes on with its own");
+    assert_eq!(asked.load(Relaxed), 2, "a waiter did not continue with its own lookup");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_up_that_panics_harms_its_own_request_alone() {
+async fn panicking_lookup_of_limits_affects_only_its_own_request() {
     let limiter = hourly(2);
     let calls = AtomicUsize::new(0);
     let layer = RateLimitLayer::new(limiter, all).limits_by_key(60 * SECOND, move |_| {
@@ -212,22 +212,22 @@ async fn a_look_up_that_panics_harms_its_own_request_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_decision_is_told() {
+async fn on_decision_is_called_for_each_decision() {
     let limiter =
         RateLimiter::<String>::builder().limit(Limit::per_second(1).named("burst")).build();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let log = told.clone();
+    let decisions = Arc::new(Mutex::new(Vec::new()));
+    let log = decisions.clone();
     let layer = RateLimitLayer::new(limiter.clone(), all)
         .skip(|request| request.method == "OPTIONS")
         .on_decision(move |decision, request| {
-            let told = match decision {
+            let text = match decision {
                 RateLimitDecision::Allowed => "allowed".to_owned(),
                 RateLimitDecision::Waited(wait) => format!("waited {wait:?}"),
                 RateLimitDecision::Denied(limited) => format!("denied {}", limited.limit()),
                 RateLimitDecision::Shadowed(limited) => format!("shadowed {}", limited.limit()),
                 other => panic!("{other:?}"),
             };
-            log.lock().unwrap().push(format!("{told} {}", request.uri.path()));
+            log.lock().unwrap().push(format!("{text} {}", request.uri.path()));
         });
     let app = Router::new()
         .route("/", get("hello").layer(layer.clone()))
@@ -244,14 +244,14 @@ async fn each_decision_is_told() {
         "waited 1s /waits",
         "shadowed 1 in 1s (burst) /watches",
     ];
-    assert_eq!(*told.lock().unwrap(), expected);
+    assert_eq!(*decisions.lock().unwrap(), expected);
     let stats = limiter.stats();
     let counted = (stats.admitted, stats.waited, stats.denied, stats.shadowed);
-    assert_eq!(counted, (2, 1, 3, 2), "as it was told: {stats:?}");
+    assert_eq!(counted, (2, 1, 3, 2), "stats differ from the decisions: {stats:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_requests_wait_than_may() {
+async fn no_more_requests_wait_than_max_waiting() {
     let limiter =
         RateLimiter::<String>::builder().limit(Limit::per_second(1)).max_waiting(2).build();
     let layer = RateLimitLayer::new(limiter, all).wait(60 * SECOND);
@@ -265,24 +265,24 @@ async fn no_more_requests_wait_than_may() {
     assert_eq!(answers, expected);
 }
 
-/// What the fields say of the key, and of the unit.
+/// Returns a parameter of each member of a field.
 fn parameter(headers: &HeaderMap, field: &str, name: &str) -> Vec<Option<sfv::BareItem>> {
     let lines: Vec<_> = headers.get_all(field).iter().map(|line| line.as_bytes()).collect();
     let list = sfv::Parser::new(&lines.join(&b", "[..])).parse::<sfv::List>().unwrap();
     let of = |entry: sfv::ListEntry| match entry {
         sfv::ListEntry::Item(item) => item.params.get(name).cloned(),
-        other => panic!("{other:?} is no item"),
+        other => panic!("{other:?} is not an item"),
     };
     list.into_iter().map(of).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_fields_tell_of_the_key_what_they_may() {
+async fn fields_contain_the_partition_key() {
     let limits =
         || RateLimiter::<String>::builder().limit(Limit::per_hour(1)).limit(Limit::per_minute(1));
     let layer = RateLimitLayer::by_extension::<String>(limits().build())
         .partition_key(|key: &String| key.as_bytes().to_vec());
-    // All lengths of what base64 pads, and what it has digits for.
+    // All lengths of base64's padding, and all of its digits.
     let keys = (0..=6).map(|length| "ada+/é"[..length.min(5)].repeat(1 + length / 6));
     for key in keys.chain(["é".repeat(128), "\0\u{10ffff}".to_owned()]) {
         let app = Router::new().route("/", get("hello")).layer(layer.clone());
@@ -292,8 +292,8 @@ async fn the_fields_tell_of_the_key_what_they_may() {
             assert_eq!(answer.status(), status);
             for field in ["ratelimit-policy", "ratelimit"] {
                 let expected = Some(sfv::BareItem::ByteSequence(key.clone().into_bytes()));
-                let told = parameter(answer.headers(), field, "pk");
-                assert_eq!(told, [expected.clone(), expected], "{key:?} {field}");
+                let values = parameter(answer.headers(), field, "pk");
+                assert_eq!(values, [expected.clone(), expected], "{key:?} {field}");
             }
         }
         advance(3_600 * SECOND).await;
@@ -315,7 +315,7 @@ async fn the_fields_tell_of_the_key_what_they_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quota_of_bytes_says_so() {
+async fn limit_of_bytes_has_the_unit_content_bytes() {
     let limiter = RateLimiter::<String>::builder()
         .limit(Limit::per_hour(5_000).named("sent").of_bytes())
         .limit(Limit::per_hour(5).named("requests"))

@@ -1,4 +1,4 @@
-//! Who a request is from: the search through what proxies wrote, and what is equal.
+//! `ClientIp` and `TrustedProxies`: the search through the proxies' fields, and equality by network.
 
 use std::{
     collections::HashSet,
@@ -17,20 +17,24 @@ use tracing::Level;
 
 use crate::log::Log;
 
-/// Ours are 10.0.0.0/8 and fd00::/8, and the peer is one of them.
+/// A trusted peer: the trusted networks are 10.0.0.0/8 and fd00::/8.
 const PEER: &str = "10.0.0.1";
 
 fn trusted() -> TrustedProxies {
-    TrustedProxies::new(["10.0.0.0/8", "fd00::/8"]).expect("they are networks")
+    TrustedProxies::new(["10.0.0.0/8", "fd00::/8"]).expect("the networks are valid")
 }
 
 fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no address"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is not an address"))
 }
 
 fn headers(name: &'static str, lines: &[&[u8]]) -> HeaderMap {
-    let value = |line: &&[u8]| HeaderValue::from_bytes(line).expect("it can be a header");
-    lines.iter().map(|line| (name.parse().expect("it is a name"), value(line))).collect()
+    let value =
+        |line: &&[u8]| HeaderValue::from_bytes(line).expect("the value is valid in a header");
+    lines
+        .iter()
+        .map(|line| (name.parse().expect("the header name is valid"), value(line)))
+        .collect()
 }
 
 fn client(trusted: &TrustedProxies, peer: &str, headers: &HeaderMap) -> IpAddr {
@@ -46,11 +50,11 @@ fn x_forwarded_for_is_read_from_the_right() {
         (&[b"203.0.113.1,192.0.2.1"], "192.0.2.1"),
         (&[b"203.0.113.1, 192.0.2.1 , 10.9.9.9"], "192.0.2.1"),
         (&[b"203.0.113.1, 192.0.2.1, 10.9.9.9,\t10.8.8.8"], "192.0.2.1"),
-        // Over all lines, and the last line is the nearest.
+        // Several lines: the last line is the nearest.
         (&[b"203.0.113.1", b"192.0.2.1"], "192.0.2.1"),
         (&[b"203.0.113.1", b"192.0.2.1", b"10.9.9.9"], "192.0.2.1"),
         (&[b"192.0.2.1, 10.9.9.9", b"10.8.8.8"], "192.0.2.1"),
-        // Proxies only: the furthest.
+        // Only proxies: the furthest one is the client.
         (&[b"10.7.7.7, 10.8.8.8"], "10.7.7.7"),
         // With ports, in all notations.
         (&[b"192.0.2.1:8080"], "192.0.2.1"),
@@ -59,18 +63,18 @@ fn x_forwarded_for_is_read_from_the_right() {
         (&[b"[2001:db8::1]:8080"], "2001:db8::1"),
         (&[b"192.0.2.1, fd00::7"], "192.0.2.1"),
         (&[b"192.0.2.1, [fd00::7]:80"], "192.0.2.1"),
-        // IPv4 in IPv6 is IPv4, as a client and as a proxy.
+        // IPv4-mapped IPv6 addresses are IPv4, for clients and for proxies.
         (&[b"::ffff:192.0.2.1"], "192.0.2.1"),
         (&[b"192.0.2.1, ::ffff:10.9.9.9"], "192.0.2.1"),
         (&[b"192.0.2.1, [::ffff:10.9.9.9]:80"], "192.0.2.1"),
-        // Empty elements are none (RFC 9110, 5.6.1.2).
+        // Empty elements are ignored (RFC 9110, 5.6.1.2).
         (&[b"192.0.2.1, , 10.9.9.9"], "192.0.2.1"),
         (&[b"192.0.2.1,"], "192.0.2.1"),
         (&[b"192.0.2.1 ,\t, ,"], "192.0.2.1"),
         (&[b"192.0.2.1", b""], "192.0.2.1"),
         (&[b"192.0.2.1, unknown, ,"], PEER),
         (&[b"", b" , "], PEER),
-        // Where it can't be read it ends.
+        // The search ends at an element that cannot be parsed.
         (&[b"unknown"], PEER),
         (&[b"192.0.2.1, unknown"], PEER),
         (&[b"192.0.2.1, unknown, 10.9.9.9"], "10.9.9.9"),
@@ -85,7 +89,7 @@ fn x_forwarded_for_is_read_from_the_right() {
         (&[b"192.0.2.1, [10.9.9.9]"], PEER),
         (&[b"192.0.2.1, fe80::1%eth0"], PEER),
         (&[b"192.0.2.1, \xff"], PEER),
-        // What can't be read to the left of what was found changes nothing.
+        // Text to the left of the client cannot change the result.
         (&[b"\xff\xfe, 192.0.2.1"], "192.0.2.1"),
         (&[b"\", 192.0.2.1"], "192.0.2.1"),
         (&[b"\"", b"192.0.2.1"], "192.0.2.1"),
@@ -113,18 +117,18 @@ fn forwarded_is_read_from_the_right() {
         (&[b"for=\"[2001:db8::1]:_port\""], "2001:db8::1"),
         (&[b"for=\"[::ffff:192.0.2.1]\""], "192.0.2.1"),
         (&[b"for=192.0.2.1, for=\"[fd00::7]:80\";proto=https"], "192.0.2.1"),
-        // Commas, semicolons and escaped quotes in quotes are no separators.
+        // Commas, semicolons and escaped quotes do not separate inside quotes.
         (&[b"for=192.0.2.1;host=\"a, for=203.0.113.1\""], "192.0.2.1"),
         (&[b"host=\"a;for=203.0.113.1;\";for=192.0.2.1"], "192.0.2.1"),
         (&[b"for=192.0.2.1;host=\"a\\\", for=203.0.113.1, \\\"\""], "192.0.2.1"),
         (&[b"for=192.0.2.1;host=\"a\\\\\", for=10.9.9.9"], "192.0.2.1"),
         (&[b"for=192.0.2.1,"], "192.0.2.1"),
         (&[b"for=192.0.2.1, , for=10.9.9.9", b""], "192.0.2.1"),
-        // What is escaped in quotes stands for itself (RFC 9110, 5.6.4).
+        // A backslash in quotes quotes the next character (RFC 9110, 5.6.4).
         (&[b"for=\"192.0.2\\.1\""], "192.0.2.1"),
         (&[b"for=\"\\[2001:db8::1\\]:\\8\\0\""], "2001:db8::1"),
         (&[b"for=192.0.2.1, for=\"10.9.9.9\\\\\""], PEER),
-        // Where it can't be read it ends.
+        // The search ends at an element that cannot be parsed.
         (&[b"for=192.0.2.1, for=unknown"], PEER),
         (&[b"for=192.0.2.1, for=_hidden"], PEER),
         (&[b"for=192.0.2.1, for=\"_SEVKISEK\""], PEER),
@@ -135,7 +139,7 @@ fn forwarded_is_read_from_the_right() {
         (&[b"for=192.0.2.1, for=\""], PEER),
         (&[b"for=192.0.2.1, for"], PEER),
         (&[b"for=192.0.2.1, 10.9.9.9"], PEER),
-        // A quote that the client opened swallows nothing of what the proxy wrote.
+        // A quote that the client opened does not swallow the text of a proxy.
         (&[b"for=\"203.0.113.1, for=192.0.2.1"], "192.0.2.1"),
         (&[b"for=\"203.0.113.1", b"for=192.0.2.1"], "192.0.2.1"),
         (&[b"for=\"203.0.113.1, for=\"[2001:db8::1]:80\""], "2001:db8::1"),
@@ -150,7 +154,7 @@ fn forwarded_is_read_from_the_right() {
 }
 
 #[test]
-fn only_the_field_that_the_proxies_write_is_looked_at() {
+fn only_the_configured_field_is_read() {
     let mut both = headers("x-forwarded-for", &[b"192.0.2.1"]);
     both.extend(headers("forwarded", &[b"for=192.0.2.2"]));
     assert_eq!(client(&trusted(), PEER, &both), ip("192.0.2.1"));
@@ -163,7 +167,7 @@ fn only_the_field_that_the_proxies_write_is_looked_at() {
 }
 
 #[test]
-fn a_peer_that_is_not_trusted_is_the_client() {
+fn untrusted_peer_is_the_client() {
     let mut headers = headers("x-forwarded-for", &[b"192.0.2.1, 10.9.9.9"]);
     headers.append("forwarded", HeaderValue::from_static("for=192.0.2.1"));
     for peer in ["203.0.113.1", "11.0.0.1", "2001:db8::1", "::ffff:203.0.113.1"] {
@@ -178,10 +182,10 @@ fn a_peer_that_is_not_trusted_is_the_client() {
 }
 
 #[test]
-fn networks_are_addresses_or_have_a_prefix() {
+fn trusted_networks_are_addresses_or_prefixes() {
     let headers = headers("x-forwarded-for", &[b"192.0.2.1"]);
     let trusts = |network: &str, peer: &str| {
-        let trusted = TrustedProxies::new([network]).expect("it is a network");
+        let trusted = TrustedProxies::new([network]).expect("the network is valid");
         client(&trusted, peer, &headers) == ip("192.0.2.1")
     };
     assert!(trusts("127.0.0.1", "127.0.0.1"));
@@ -199,13 +203,17 @@ fn networks_are_addresses_or_have_a_prefix() {
     assert!(!trusts("::ffff:10.0.0.1", "10.0.0.2"));
 
     for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "example.org", "10.0.0.0/8,::1"] {
-        let error = TrustedProxies::new(["127.0.0.1", text]).expect_err("it is no network");
-        assert_eq!(error.to_string(), format!("{text:?} is neither an address nor a network"));
+        let error =
+            TrustedProxies::new(["127.0.0.1", text]).expect_err("the text is not a network");
+        assert_eq!(
+            error.to_string(),
+            format!("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")
+        );
     }
 }
 
 #[test]
-fn clients_are_equal_by_network() {
+fn client_ips_are_equal_if_their_networks_are() {
     let none = HeaderMap::new();
     let shown = |bits: u8, addr: &str| {
         TrustedProxies::none().ipv6_prefix(bits).client_ip(ip(addr), &none).to_string()
@@ -226,7 +234,7 @@ fn clients_are_equal_by_network() {
         find("2001:db8:0:1::1"),
         find("192.0.2.1"),
         find("192.0.2.2"),
-        // Of the same bits, but not of the same networks.
+        // The same bits, but other networks.
         find("::"),
         find("0.0.0.0"),
         TrustedProxies::none().ipv6_prefix(56).client_ip(ip("::"), &none),
@@ -238,12 +246,12 @@ fn clients_are_equal_by_network() {
 
 #[test]
 #[should_panic = "ipv6_prefix must be 0 to 128, got 129"]
-fn a_prefix_has_at_most_128_bits() {
+fn ipv6_prefix_above_128_panics() {
     let _ = TrustedProxies::none().ipv6_prefix(129);
 }
 
 #[tokio::test]
-async fn as_an_extractor_it_takes_the_peer_and_the_extension() {
+async fn extractor_uses_the_peer_and_the_trusted_proxies_extension() {
     let extract = async |request: Request<()>| {
         ClientIp::from_request_parts(&mut request.into_parts().0, &()).await
     };
@@ -261,12 +269,12 @@ async fn as_an_extractor_it_takes_the_peer_and_the_extension() {
     let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     let text = String::from_utf8_lossy(&body);
     assert!(text.contains("into_make_service_with_connect_info"), "{text}");
-    // It is what axum's layer adds.
+    // The extension that axum's `MockConnectInfo` layer adds.
     let _: Extension<TrustedProxies> = Extension(trusted());
 }
 
 #[test]
-fn a_field_of_the_proxies_own_has_one_address() {
+fn custom_header_of_the_proxies_contains_one_address() {
     let trusted = trusted().header(HeaderName::from_static("cf-connecting-ip"));
     let table: &[(&[&[u8]], &str)] = &[
         (&[b"192.0.2.1"], "192.0.2.1"),
@@ -286,7 +294,7 @@ fn a_field_of_the_proxies_own_has_one_address() {
 }
 
 #[tokio::test]
-async fn on_a_unix_socket_the_proxy_says_who_it_is() {
+async fn client_on_a_unix_socket_is_the_address_that_the_proxy_reports() {
     let extract = async |trusted: TrustedProxies, lines: &[&[u8]]| {
         let mut request = Request::builder().extension(trusted).body(()).unwrap();
         *request.headers_mut() = headers("x-forwarded-for", lines);
@@ -300,7 +308,7 @@ async fn on_a_unix_socket_the_proxy_says_who_it_is() {
         (&[b"10.9.9.9"], "10.9.9.9"),
     ] {
         assert_eq!(extract(socket.clone(), lines).await, Ok(ip(expected)), "{lines:?}");
-        assert!(extract(trusted(), lines).await.is_err(), "it was not said that it is one");
+        assert!(extract(trusted(), lines).await.is_err(), "accepted without `unix_socket`");
     }
     for lines in [&[] as &[&[u8]], &[b"192.0.2.1, unknown"]] {
         assert!(extract(socket.clone(), lines).await.is_err(), "{lines:?}");
@@ -308,7 +316,7 @@ async fn on_a_unix_socket_the_proxy_says_who_it_is() {
 }
 
 #[test]
-fn a_proxy_that_is_not_trusted_is_told_of_once() {
+fn untrusted_proxy_is_logged_once() {
     let (log, _guard) = Log::start(Level::WARN);
     let forwarded = headers("x-forwarded-for", &[b"192.0.2.1"]);
     let none = TrustedProxies::none();
@@ -316,7 +324,7 @@ fn a_proxy_that_is_not_trusted_is_told_of_once() {
         assert_eq!(client(&none, peer, &HeaderMap::new()), ip(peer));
     }
     assert_eq!(client(&trusted(), PEER, &forwarded), ip("192.0.2.1"));
-    let lines = || log.lines("a peer that is not trusted names its clients").len();
+    let lines = || log.lines("untrusted peer sent a forwarding header").len();
     assert_eq!(lines(), 0);
     for peer in ["198.51.100.1", "2001:db8::1", "198.51.100.1"] {
         assert_eq!(client(&none, peer, &forwarded), ip(peer));
@@ -325,16 +333,16 @@ fn a_proxy_that_is_not_trusted_is_told_of_once() {
     for _ in 0..3 {
         client(&none, "172.16.0.1", &forwarded);
     }
-    assert_eq!(lines(), 2, "anybody may have brought about the first");
+    assert_eq!(lines(), 2, "the warning for private networks depends on the one for the Internet");
     client(&none.clone(), "fd00::1", &headers("forwarded", &[b"for=192.0.2.1"]));
-    assert_eq!(lines(), 2, "its clones say it together");
-    // Also the field that is looked at in place of these.
+    assert_eq!(lines(), 2, "a clone logged the warning again");
+    // The configured field counts as well.
     let of_a_cdn = trusted().header(HeaderName::from_static("cf-connecting-ip"));
     client(&of_a_cdn, "198.51.100.1", &headers("cf-connecting-ip", &[b"192.0.2.1"]));
     assert_eq!(lines(), 3);
 }
 
-/// Pieces of which clients may make up a field.
+/// Parts from which a client may forge a field.
 fn junk() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"10.9.9.9".to_vec()),
@@ -348,9 +356,9 @@ fn junk() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Whatever a client sends, its own address is found, as the proxies wrote it.
+    /// With any field that a client sends, the address that the proxies wrote is found.
     #[test]
-    fn nothing_that_a_client_writes_changes_who_it_is(
+    fn forged_fields_do_not_change_the_client_ip(
         lines in prop::collection::vec(junk(), 0..3),
         own_line: bool,
         second_proxy: bool,

@@ -1,5 +1,5 @@
-//! What is known only later: costs by the answer, requests that wait, users that another layer finds out, and fields of
-//! a denial that a handler answers with.
+//! Costs that are known only from the response, requests that wait, keys that another layer provides, and fields of a
+//! denial that comes from a handler.
 
 use std::{
     sync::{
@@ -32,11 +32,11 @@ fn per_minute(quota: u32) -> RateLimiter<String> {
 }
 
 fn get_path(path: &str) -> Request<Body> {
-    Request::get(path).body(Body::empty()).expect("it is a request")
+    Request::get(path).body(Body::empty()).expect("the request is valid")
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_says_what_its_request_has_cost() {
+async fn charge_after_sets_the_cost_by_the_response() {
     #[derive(Clone)]
     struct Rows(u32);
 
@@ -52,7 +52,7 @@ async fn an_answer_says_what_its_request_has_cost() {
         },
     );
     let app = Router::new()
-        .route("/tokens", get(async || ([("x-tokens", "30")], "said")))
+        .route("/tokens", get(async || ([("x-tokens", "30")], "text")))
         .route("/rows", get(async || (Extension(Rows(25)), "read")))
         .route("/plain", get("plain"))
         .route("/dear", get(async || (Extension(Rows(500)), "dear")))
@@ -66,10 +66,10 @@ async fn an_answer_says_what_its_request_has_cost() {
     ] {
         let answer = ask(&app, get_path(path)).await;
         assert_eq!(answer.status(), status, "{path}");
-        // The fields tell of what it was charged in the end.
+        // The fields show the corrected charge.
         assert_eq!(left(answer.headers())[0].1[0], Some(remaining), "{path}");
         if path == "/tokens" {
-            assert_eq!(answer.headers()["x-tokens"], "30", "the answer keeps what it had");
+            assert_eq!(answer.headers()["x-tokens"], "30", "`charge_after` removed a header");
         }
         assert_eq!(limiter.peek("all").await.remaining(), remaining as u32);
     }
@@ -79,7 +79,7 @@ async fn an_answer_says_what_its_request_has_cost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_charged_is_not_asked_what_it_has_cost() {
+async fn charge_after_is_not_called_for_responses_that_are_not_charged() {
     let limiter = per_minute(100);
     let layer = RateLimitLayer::new(limiter.clone(), all)
         .charge_when(|status| status.is_success())
@@ -91,14 +91,14 @@ async fn what_is_not_charged_is_not_asked_what_it_has_cost() {
     assert_eq!(limiter.peek("all").await.remaining(), 60);
 }
 
-/// To its end, and as far as it went where the client hung up.
+/// The whole body, or the part that was sent before the client disconnected.
 #[tokio::test(start_paused = true)]
-async fn a_body_is_charged_by_what_was_sent() {
+async fn charge_sent_charges_the_bytes_that_were_sent() {
     let limiter = per_minute(1_000);
     let layer = RateLimitLayer::new(limiter.clone(), all)
         .cost(|_| 10)
         .charge_when(|status| status != StatusCode::NOT_FOUND)
-        .charge_after(|_| unreachable!("the body says it"))
+        .charge_after(|_| unreachable!("`charge_sent` replaces `charge_after`"))
         .charge_sent(|bytes| bytes as u32);
     let stream = async || {
         let pieces = (0..5).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 50]));
@@ -108,7 +108,7 @@ async fn a_body_is_charged_by_what_was_sent() {
     let remaining = async || limiter.peek("all").await.remaining();
 
     let answer = ask(&app, get_path("/")).await;
-    assert_eq!(remaining().await, 990, "the body is not sent yet");
+    assert_eq!(remaining().await, 990, "charged before the body was sent");
     assert_eq!(left(answer.headers())[0].1[0], Some(990));
     assert_eq!(text(answer).await.len(), 250);
     assert_eq!(remaining().await, 750);
@@ -118,17 +118,17 @@ async fn a_body_is_charged_by_what_was_sent() {
         answer.body_mut().frame().await.unwrap().unwrap();
     }
     drop(answer);
-    assert_eq!(remaining().await, 650, "the client hung up");
+    assert_eq!(remaining().await, 650, "not charged for the part that was sent");
 
     drop(ask(&app, get_path("/empty")).await);
-    assert_eq!(remaining().await, 650, "nothing was sent");
+    assert_eq!(remaining().await, 650, "charged for an empty body");
     assert_eq!(ask(&app, get_path("/nowhere")).await.status(), 404);
-    assert_eq!(remaining().await, 650, "it is not charged");
+    assert_eq!(remaining().await, 650, "a response that is not charged was charged");
 }
 
-/// A connection may keep a body for long after its end, and the next request may be on another.
+/// A connection may hold a body long after its end, while the next request uses another connection.
 #[tokio::test(start_paused = true)]
-async fn a_body_is_charged_as_soon_as_it_has_ended() {
+async fn charge_sent_charges_as_soon_as_the_body_has_ended() {
     let limiter = per_minute(1_000);
     let layer = RateLimitLayer::new(limiter.clone(), all).charge_sent(|bytes| bytes as u32);
     let stream = async || {
@@ -138,7 +138,7 @@ async fn a_body_is_charged_as_soon_as_it_has_ended() {
     let whole = async || vec![0_u8; 100];
     let app = Router::new().route("/stream", get(stream)).route("/whole", get(whole)).layer(layer);
     let mut remaining = 1_000;
-    // Of a stream only its end tells that it was the last piece.
+    // A stream's last frame is known only by its end.
     for (path, frames) in [("/whole", 1), ("/stream", 3)] {
         let mut answer = ask(&app, get_path(path)).await;
         for _ in 0..frames {
@@ -147,24 +147,24 @@ async fn a_body_is_charged_as_soon_as_it_has_ended() {
         remaining -= 100;
         assert_eq!(limiter.peek("all").await.remaining(), remaining, "{path}");
         drop(answer);
-        assert_eq!(limiter.peek("all").await.remaining(), remaining, "{path}: once");
+        assert_eq!(limiter.peek("all").await.remaining(), remaining, "{path}: charged twice");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_panics_when_asked_what_a_body_costs_harms_no_answer() {
+async fn panic_in_charge_sent_does_not_affect_the_response() {
     let limiter = per_minute(1_000);
     let layer = RateLimitLayer::new(limiter.clone(), all)
         .cost(|_| 10)
-        .charge_sent(|bytes| panic!("{bytes} bytes have no price"));
+        .charge_sent(|bytes| panic!("no cost for {bytes} bytes"));
     let app = Router::new().route("/", get("hello")).layer(layer);
     assert_eq!(text(ask(&app, get_path("/")).await).await, "hello");
     drop(ask(&app, get_path("/")).await);
-    assert_eq!(limiter.peek("all").await.remaining(), 980, "each stays charged as it was");
+    assert_eq!(limiter.peek("all").await.remaining(), 980, "the initial charge changed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_in_order_until_it_passes() {
+async fn requests_wait_in_order_until_they_pass() {
     let limiter = RateLimiter::builder().limit(Limit::per_second(1)).build();
     let layer = RateLimitLayer::new(limiter.clone(), all).wait(3 * SECOND);
     let app = Router::new().route("/{id}", get(async || "hello")).layer(layer);
@@ -184,7 +184,7 @@ async fn a_request_waits_in_order_until_it_passes() {
         task.await.unwrap();
     }
     let mut seen = order.lock().unwrap().clone();
-    // Two that can't pass in time: the last one knows at once, as those behind the head take all there is.
+    // Two cannot pass in time. The last one is denied immediately, as those behind the head need the whole quota.
     let denied: Vec<_> = seen.extract_if(.., |(_, status, _)| *status == 429).collect();
     assert_eq!(denied.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), [5, 4]);
     assert_eq!(denied[0].2, 0, "{denied:?}");
@@ -194,25 +194,25 @@ async fn a_request_waits_in_order_until_it_passes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_leaves_the_line() {
+async fn request_of_a_disconnected_client_leaves_the_queue() {
     let limiter = per_minute(1);
     let layer = RateLimitLayer::new(limiter.clone(), all).wait(600 * SECOND);
     let app = Router::new().route("/", get("hello")).layer(layer);
     assert_eq!(ask(&app, get_path("/")).await.status(), 200);
     let start = Instant::now();
-    let gone = {
+    let cancelled = {
         let app = app.clone();
         async move { timeout(10 * SECOND, ask(&app, get_path("/"))).await.is_err() }
     };
-    let (gone, answer) = tokio::join!(gone, ask(&app, get_path("/")));
-    assert!(gone);
+    let (cancelled, answer) = tokio::join!(cancelled, ask(&app, get_path("/")));
+    assert!(cancelled);
     assert_eq!((answer.status().as_u16(), start.elapsed()), (200, 60 * SECOND));
-    assert_eq!(limiter.stats().admitted, 2, "who went away was not charged");
+    assert_eq!(limiter.stats().admitted, 2, "the cancelled request was charged");
 }
 
-/// What costs more than the quota waits for nothing, and a shadow delays nothing.
+/// A cost above the quota is denied immediately, and shadow mode delays nothing.
 #[tokio::test(start_paused = true)]
-async fn who_never_passes_and_a_shadow_wait_for_nothing() {
+async fn requests_above_the_quota_and_in_shadow_mode_do_not_wait() {
     let start = Instant::now();
     let layer = || RateLimitLayer::new(per_minute(1), all).wait(600 * SECOND);
     let dear = Router::new().route("/", get("hello")).layer(layer().cost(|_| 2));
@@ -225,7 +225,7 @@ async fn who_never_passes_and_a_shadow_wait_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_request_is_held_to_its_plan_and_cost() {
+async fn waiting_request_uses_its_plan_and_cost() {
     let limiter = per_minute(1);
     let plan: Arc<[Limit]> = [Limit::per_minute(10).named("paid")].into();
     let layer = RateLimitLayer::new(limiter, all)
@@ -247,7 +247,7 @@ async fn a_waiting_request_is_held_to_its_plan_and_cost() {
 struct UserId(u32);
 
 #[tokio::test(start_paused = true)]
-async fn the_user_that_an_outer_layer_found_is_a_key() {
+async fn by_extension_uses_the_key_of_an_outer_layer() {
     let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
     let layer = RateLimitLayer::by_extension::<UserId>(limiter);
     let route = || Router::new().route("/", get("hello")).layer(layer.clone());
@@ -261,9 +261,9 @@ async fn the_user_that_an_outer_layer_found_is_a_key() {
     assert!(text(without).await.contains("UserId"));
 }
 
-/// A handler's denial tells in the app's own way.
+/// The denial of a handler gets the fields of the layer's `Headers`.
 #[tokio::test(start_paused = true)]
-async fn a_denial_of_a_handler_has_the_fields_of_the_layer_around_it() {
+async fn denial_of_a_handler_has_the_fields_of_the_layer() {
     for headers in [Headers::Draft11, Headers::Legacy, Headers::Both, Headers::None] {
         let letters = RateLimiter::<String>::builder().limit(Limit::per_minute(1).named("letters"));
         let letters = letters.build();
@@ -283,14 +283,14 @@ async fn a_denial_of_a_handler_has_the_fields_of_the_layer_around_it() {
         let expected: &[&str] = if draft { &["letters", "hourly"] } else { &[] };
         assert_eq!(names, expected, "{headers:?}");
         let limit = number(denied.headers(), "x-ratelimit-limit");
-        assert_eq!(limit, legacy.then_some(1), "that of what denied: {headers:?}");
+        assert_eq!(limit, legacy.then_some(1), "not the limit that denied: {headers:?}");
         assert_eq!(number(denied.headers(), "x-ratelimit-remaining"), legacy.then_some(0));
     }
 }
 
-/// A handler may say less to who has little left, or ask for a login.
+/// For example to shorten a response if little quota is left, or to require a login.
 #[tokio::test(start_paused = true)]
-async fn a_handler_sees_how_its_key_stands() {
+async fn handler_gets_the_standing_of_its_key() {
     let limiter = RateLimiter::<String>::builder()
         .limit(Limit::per_minute(10).named("minute"))
         .limit(Limit::per_hour(3).named("hourly"))
@@ -309,14 +309,14 @@ async fn a_handler_sees_how_its_key_stands() {
         .layer(layer.clone())
         .route("/waits", get(handler).layer(layer.wait(SECOND)));
     for (path, left) in [("/", 2), ("/waits", 1), ("/", 0)] {
-        let told = text(ask(&app, get_path(path)).await).await;
-        assert_eq!(told, format!("hourly {left} Some(3600s)"));
+        let standing = text(ask(&app, get_path(path)).await).await;
+        assert_eq!(standing, format!("hourly {left} Some(3600s)"));
     }
     assert_eq!(text(ask(&app, get_path("/free")).await).await, "true");
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_that_change_are_told_of_at_once() {
+async fn fields_show_changed_limits_immediately() {
     let limiter = per_minute(10);
     let layer =
         RateLimitLayer::new(limiter.clone(), all).skip(|parts: &Parts| parts.uri.path() == "/free");
@@ -339,9 +339,9 @@ async fn limits_that_change_are_told_of_at_once() {
     assert_eq!(ask(&app, get_path("/")).await.status(), 200);
 }
 
-/// Also by the second change, and behind another that waits; and the fields tell of the limits that let it in.
+/// Even after the second change, and behind another waiter. The fields show the limits that admitted the request.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_goes_by_the_limits_as_they_change() {
+async fn waiting_request_follows_changes_of_the_limits() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
     let layer = RateLimitLayer::new(limiter.clone(), all).wait(3_600 * SECOND);
     let app = Router::new().route("/", get("hello")).layer(layer);
@@ -359,14 +359,14 @@ async fn a_request_that_waits_goes_by_the_limits_as_they_change() {
         for waiting in waiting {
             let answer = waiting.await.unwrap();
             assert_eq!((answer.status().as_u16(), start.elapsed()), (200, round * SECOND));
-            let told = policies(answer.headers());
+            let shown = policies(answer.headers());
             let expected = (format!("round-{round}"), [Some(quota.into()), Some(3_600)]);
-            assert_eq!(told, [expected]);
+            assert_eq!(shown, [expected]);
             left_over.push(left(answer.headers())[0].1[0]);
         }
         assert_eq!(left_over, [Some(1), Some(0)]);
     }
-    // Who waits, and can't pass any more.
+    // A waiting request that can no longer pass.
     let waiting = ask_once();
     sleep(SECOND).await;
     limiter.set_limits([Limit::per_hour(1).named("less")]);

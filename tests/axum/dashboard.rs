@@ -1,4 +1,4 @@
-//! The dashboard: what it answers, wherever it is mounted. What a browser makes of it is tested in tests/browser.
+//! Responses of the dashboard, at any mount point. Its behaviour in a browser is tested in tests/browser.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 async fn ask(app: &Router, request: Request<Body>) -> Response {
-    app.clone().oneshot(request).await.expect("a router never fails")
+    app.clone().oneshot(request).await.expect("a router has no errors")
 }
 
 async fn get(app: &Router, path: &str) -> Response {
@@ -23,28 +23,31 @@ async fn get(app: &Router, path: &str) -> Response {
 }
 
 async fn text(response: Response) -> String {
-    let body = response.into_body().collect().await.expect("it has a body").to_bytes();
-    String::from_utf8(body.into()).expect("it is text")
+    let body = response.into_body().collect().await.expect("the body is complete").to_bytes();
+    String::from_utf8(body.into()).expect("the body is text")
 }
 
-/// What the group of this name is shown as, when it is as wanted.
+/// Waits until the group of this name is as wanted, and returns it.
 async fn shown(app: &Router, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    // By a clock that is never paused: a thread looks, once a second.
+    // With the real clock: a thread samples once per second.
     let start = std::time::Instant::now();
     loop {
         let figures: Value = serde_json::from_str(&text(get(app, "/figures").await).await).unwrap();
-        let groups = figures["groups"].as_array().expect("there is a list").iter();
+        let groups = figures["groups"].as_array().expect("the groups are a list").iter();
         let group = groups.clone().find(|group| group["name"] == name);
         if let Some(group) = group.filter(|group| wanted(group)) {
             return group.clone();
         }
-        assert!(start.elapsed() < Duration::from_secs(300), "{name} never is as wanted: {group:?}");
+        assert!(
+            start.elapsed() < Duration::from_secs(300),
+            "timed out waiting for {name}: {group:?}"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[tokio::test]
-async fn all_of_it_is_found_by_relative_addresses() {
+async fn page_and_its_resources_are_found_by_relative_urls() {
     let mounted = [
         (Router::new().nest("/ops", fleeting::dashboard()), "/ops"),
         (Router::new().nest("/ops", fleeting::dashboard()), "/ops/index.html"),
@@ -64,35 +67,36 @@ async fn all_of_it_is_found_by_relative_addresses() {
         assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
         let page = text(page).await;
         for (kind, content_type) in [("href", "text/css"), ("src", "text/javascript")] {
-            let (_, rest) = page.split_once(&format!("{kind}=\"./")).expect("there is one");
-            let (link, _) = rest.split_once('"').expect("it ends");
-            // As a browser finds it: beside the page.
+            let (_, rest) =
+                page.split_once(&format!("{kind}=\"./")).expect("the page has the link");
+            let (link, _) = rest.split_once('"').expect("the link ends");
+            // As a browser resolves it: relative to the page.
             let address = address.split('?').next().unwrap();
             let folder = &address[..=address.rfind('/').unwrap()];
             let found = get(&app, &format!("{folder}{}", link.replace("&amp;", "&"))).await;
             assert_eq!(found.status(), StatusCode::OK, "{link} of {address}");
-            let told = found.headers()[header::CONTENT_TYPE].to_str().unwrap();
-            assert!(told.starts_with(content_type), "{told}");
+            let found_type = found.headers()[header::CONTENT_TYPE].to_str().unwrap();
+            assert!(found_type.starts_with(content_type), "{found_type}");
             assert_eq!(found.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
             let found = text(found).await;
             for danger in ["http:", "https:", "url(", "@import", "innerHTML", "eval("] {
                 let found = found.replace("http://www.w3.org/2000/svg", "");
-                assert!(!found.contains(danger), "{link} has {danger}");
+                assert!(!found.contains(danger), "{link} contains {danger}");
             }
         }
         for danger in ["style=", "<style", "onload", "http:", "https:"] {
-            assert!(!page.contains(danger), "the page has {danger}");
+            assert!(!page.contains(danger), "the page contains {danger}");
         }
     }
 }
 
 #[tokio::test]
-async fn caches_and_limiters_are_shown_by_their_names() {
+async fn dashboard_shows_caches_and_limiters_by_name() {
     let app = fleeting::dashboard();
     let name = "shown <b>&\u{202e}";
     let cache = Cache::<u32, u32>::builder().name(name).max_entries(10).build();
     let limiter = RateLimiter::<u32>::builder().name("shown").limit(Limit::per_hour(1)).build();
-    // Rates are of what is seen to happen.
+    // Rates count only events between two samples.
     shown(&app, name, |_| true).await;
     shown(&app, "shown", |_| true).await;
     for n in 0..15 {
@@ -108,7 +112,7 @@ async fn caches_and_limiters_are_shown_by_their_names() {
     assert_eq!(of_cache["counts"]["hits"], 1);
     assert_eq!(of_cache["recent"]["hit_ratio"], 1.0);
     assert_eq!(of_cache["recent"]["lag_p99_ms"], Value::Null);
-    let evicted = of_cache["history"]["evicted"].as_array().expect("it is a list");
+    let evicted = of_cache["history"]["evicted"].as_array().expect("the history is a list");
     assert!(evicted.iter().any(|rate| rate.as_f64() > Some(0.0)), "{evicted:?}");
     let of_limiter = shown(&app, "shown", |group| group["counts"]["denied"] == 3).await;
     assert_eq!(of_limiter["recent"]["denied_ratio"], 0.75);
@@ -116,17 +120,17 @@ async fn caches_and_limiters_are_shown_by_their_names() {
     assert_eq!((&key["plain"], &key["denials"]), (&false.into(), &3.into()), "{of_limiter}");
     assert_eq!(key["key"].as_str().map(str::len), Some(12), "{key}");
 
-    // What has ended is shown no more.
+    // Dropped caches and limiters are not shown.
     drop(cache);
     let start = std::time::Instant::now();
     while text(get(&app, "/figures").await).await.contains("shown <b>") {
-        assert!(start.elapsed() < Duration::from_secs(300), "it is still shown");
+        assert!(start.elapsed() < Duration::from_secs(300), "the dropped cache is still shown");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[tokio::test]
-async fn denied_keys_are_plain_where_that_is_allowed() {
+async fn denied_keys_are_shown_in_plain_with_show_keys() {
     let app = fleeting::dashboard();
     let limiter = RateLimiter::<String>::builder()
         .name("plain")
@@ -138,20 +142,20 @@ async fn denied_keys_are_plain_where_that_is_allowed() {
             let _ = limiter.check(key).await;
         }
     }
-    let told = shown(&app, "plain", |group| group["counts"]["denied"] == 38).await;
+    let group = shown(&app, "plain", |group| group["counts"]["denied"] == 38).await;
     let key = |key: &str, denials: u64| json!({ "key": key, "plain": true, "denials": denials });
     let expected = json!([key("user eve", 29), key("user ada", 8), key("user bob", 1)]);
-    assert_eq!(told["denied_keys"], expected);
+    assert_eq!(group["denied_keys"], expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_begins_with_all_goes_on_with_samples_and_ends() {
+async fn event_stream_begins_with_the_history_continues_with_samples_and_ends() {
     let app = fleeting::dashboard();
     let cache = Cache::<u32, u32>::builder().name("streamed").build();
     shown(&app, "streamed", |_| true).await;
     let (start, response) = (Instant::now(), get(&app, "/stream").await);
     assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
-    // So paused time is at the stream's end as soon as nothing else is to be done.
+    // The clock is paused, so it advances to the end of the stream as soon as all tasks are idle.
     let events = text(response).await;
     assert_eq!(start.elapsed(), Duration::from_secs(10));
     assert!(events.starts_with("event: figures\ndata: {"), "{events}");
@@ -160,33 +164,34 @@ async fn a_stream_begins_with_all_goes_on_with_samples_and_ends() {
 }
 
 #[tokio::test]
-async fn samples_follow_each_other() {
+async fn samples_have_consecutive_numbers() {
     let app = fleeting::dashboard();
     let cache = Cache::<u32, u32>::builder().name("followed").build();
     let mut body = get(&app, "/stream").await.into_body();
     let mut numbers = Vec::new();
     while numbers.len() < 3 {
-        // It lasts for ten seconds, and is asked for anew.
-        let Some(frame) = body.frame().await.transpose().expect("it is whole") else {
+        // A stream ends after ten seconds, and is requested again.
+        let Some(frame) = body.frame().await.transpose().expect("the stream is complete") else {
             body = get(&app, "/stream").await.into_body();
             continue;
         };
-        let event = String::from_utf8(frame.into_data().expect("it is data").into()).unwrap();
-        // A line without a name keeps the connection awake.
+        let event =
+            String::from_utf8(frame.into_data().expect("the frame is data").into()).unwrap();
+        // A comment line keeps the connection alive.
         let Some(data) = event.split("data: ").nth(1) else { continue };
-        let sample: Value = serde_json::from_str(data.trim_end()).expect("it is JSON");
-        numbers.push(sample["number"].as_u64().expect("it has a number"));
+        let sample: Value = serde_json::from_str(data.trim_end()).expect("the data is JSON");
+        numbers.push(sample["number"].as_u64().expect("the sample has a number"));
         cache.set(7, 7).await;
     }
     assert!(numbers.windows(2).all(|two| two[1] > two[0]), "{numbers:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_searched_where_that_is_allowed() {
+async fn key_search_needs_inspect() {
     let cache = Cache::<u32, u32>::builder()
         .name("searched")
         .inspect(|text| {
-            assert_ne!(text, "666", "somebody's code panics");
+            assert_ne!(text, "666", "panic in user code");
             text.parse().ok()
         })
         .build();
@@ -199,7 +204,7 @@ async fn a_key_is_searched_where_that_is_allowed() {
         let response = ask(&app, Request::post("/ops/ttl").body(body.into()).unwrap()).await;
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
         let status = response.status().as_u16();
-        (status, serde_json::from_str::<Value>(&text(response).await).expect("it is JSON"))
+        (status, serde_json::from_str::<Value>(&text(response).await).expect("the data is JSON"))
     };
     let by =
         async |name: &str, key: &str| search(json!({ "name": name, "key": key }).to_string()).await;
@@ -208,16 +213,16 @@ async fn a_key_is_searched_where_that_is_allowed() {
     assert_eq!(by("searched", "3").await, (200, json!({ "ttl": "missing" })));
     tokio::time::advance(Duration::from_millis(1_500)).await;
     assert_eq!(by("searched", "1").await, (200, json!({ "ttl": "missing" })));
-    let refused = async |(status, told): (u16, Value), expected: u16, part: &str| {
-        assert_eq!(status, expected, "{told}");
-        assert!(told["error"].as_str().is_some_and(|told| told.contains(part)), "{told}");
+    let refused = async |(status, answer): (u16, Value), expected: u16, part: &str| {
+        assert_eq!(status, expected, "{answer}");
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains(part)), "{answer}");
     };
     refused(by("searched", "x").await, 422, "not a valid key").await;
     refused(by("searched", "666").await, 500, "panicked").await;
     refused(by("closed", "1").await, 404, "can be searched").await;
     refused(by("nothing", "1").await, 404, "can be searched").await;
     refused(search("x".to_owned()).await, 400, "invalid search").await;
-    // It goes on after a panic.
+    // The search works after a panic.
     assert_eq!(by("searched", "2").await.0, 200);
     let long = ask(&app, Request::post("/ops/ttl").body("x".repeat(100_000).into()).unwrap()).await;
     assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);

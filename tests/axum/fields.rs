@@ -1,4 +1,4 @@
-//! What the fields of an answer tell: exact to the second, and parsed by any client.
+//! Rate limit fields of responses: exact to the second, and valid structured fields.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::asking::*;
 use crate::clock::until_enough;
 
 #[tokio::test(start_paused = true)]
-async fn the_fields_are_exact() {
+async fn fields_and_retry_after_are_exact_to_the_second() {
     let limiter = RateLimiter::builder()
         .limit(Limit::new(2, Duration::from_millis(1_500)).named("burst"))
         .limit(Limit::per_hour(3))
@@ -54,14 +54,14 @@ async fn the_fields_are_exact() {
     assert_eq!(left(fifth.headers()), [burst([0, 1]), unnamed([0, 3_599])]);
     let problem: Value = serde_json::from_str(&text(fifth).await).unwrap();
     assert_eq!(problem["violated-policies"], serde_json::json!(["burst", "3-per-3600s"]));
-    // Who comes when it says so passes.
+    // A request at the promised time passes.
     advance(Duration::from_secs(3_599)).await;
     assert_eq!(ask(&app, get_with(&[])).await.status(), 200);
 }
 
-/// Whoever waits for one of them alone is denied by the other.
+/// A client that waits for only one of them is denied by the other.
 #[tokio::test(start_paused = true)]
-async fn a_denial_names_all_limits_that_have_no_room() {
+async fn denial_names_all_exceeded_limits() {
     let limiter = RateLimiter::<String>::builder()
         .limit(Limit::per_second(2).named("burst"))
         .limit(Limit::per_minute(100).named("wide"))
@@ -89,11 +89,15 @@ async fn a_denial_names_all_limits_that_have_no_room() {
     advance(Duration::from_secs(1)).await;
     assert_eq!(violated(&by_layer, "/").await, json!(["hourly"]));
     assert_eq!(violated(&by_handler, "/").await, json!(["hourly"]));
-    assert_eq!(violated(&by_layer, "/?99").await, json!(["burst", "hourly"]), "they never pass");
+    assert_eq!(
+        violated(&by_layer, "/?99").await,
+        json!(["burst", "hourly"]),
+        "a cost above both quotas does not name both"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_answer_tells_what_its_own_charge_left_and_the_wait_from_now() {
+async fn slow_response_shows_the_quota_after_its_charge_and_the_wait_from_now() {
     let limiter = RateLimiter::builder().limit(Limit::per_minute(3).named("minute")).build();
     let slow = async || tokio::time::sleep(Duration::from_millis(20_500)).await;
     let app = Router::new().route("/", get(slow)).layer(RateLimitLayer::new(limiter.clone(), all));
@@ -101,12 +105,12 @@ async fn a_slow_answer_tells_what_its_own_charge_left_and_the_wait_from_now() {
         let answer = ask(&app, get_with(&[])).await;
         left(answer.headers())
     };
-    let meanwhile = async {
+    let concurrent_check = async {
         advance(Duration::from_secs(1)).await;
-        limiter.check("all").await.expect("there is room");
+        limiter.check("all").await.expect("quota is left");
     };
-    let (left, ()) = tokio::join!(answer, meanwhile);
-    // 39.5 s are left of its minute.
+    let (left, ()) = tokio::join!(answer, concurrent_check);
+    // 39.5 s of its minute remain.
     assert_eq!(left, [("minute".to_owned(), [Some(2), Some(40)])]);
     assert_eq!(limiter.peek("all").await.remaining(), 1);
 }
@@ -114,14 +118,14 @@ async fn a_slow_answer_tells_what_its_own_charge_left_and_the_wait_from_now() {
 /// The real clock is the subject: the seconds are read from a coarse one, which lags by some milliseconds, and
 /// are right also in these.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_second_ends_when_it_ends() {
+async fn seconds_of_the_fields_change_at_the_exact_time() {
     for _ in 0..5 {
-        until_enough(see_a_second_end).await;
+        until_enough(observe_change_of_seconds).await;
     }
 }
 
-/// Whether it was seen before and after.
-async fn see_a_second_end() -> bool {
+/// Returns `true` if a response was seen before and after the change.
+async fn observe_change_of_seconds() -> bool {
     let per = Duration::from_millis(1_020);
     let limiter = RateLimiter::builder().limit(Limit::new(1_000_000, per)).build();
     let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limiter, all));
@@ -134,7 +138,7 @@ async fn see_a_second_end() -> bool {
         let answer = ask(&app, get_with(&[])).await;
         let after = Instant::now();
         if after > start + per / 2 {
-            // The machine was so late that nothing may be in use any more.
+            // The machine was so slow that nothing may be in use any more.
             return false;
         }
         let seconds = left(answer.headers())[0].1[1].expect("something is in use");
@@ -142,17 +146,20 @@ async fn see_a_second_end() -> bool {
             (charged + per - now).as_nanos().div_ceil(1_000_000_000)
         };
         let (least, most) = (until(charged.start, after), until(charged.end, before));
-        assert!((least..=most).contains(&(seconds as u128)), "{seconds}, not {least} or {most}");
+        assert!(
+            (least..=most).contains(&(seconds as u128)),
+            "{seconds}, expected {least} or {most}"
+        );
         seen.push(seconds);
     }
     seen.dedup();
-    // Not both, or none, where the machine was late.
+    // Only one of them, or none, if the machine was slow.
     assert!([&[2, 1][..], &[2], &[1], &[]].contains(&&seen[..]), "{seen:?}");
     seen.len() == 2
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_name_breaks_a_field() {
+async fn fields_are_valid_for_any_limit_name() {
     let names = [r#"with "quotes" and \"#, "Größe", "line\r\nset-cookie: a=b", "", "µ;q=0, \"x\""];
     for name in names {
         let limiter = RateLimiter::<String>::builder()
@@ -175,7 +182,7 @@ async fn no_name_breaks_a_field() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn which_fields_is_a_setting() {
+async fn headers_setting_selects_the_fields() {
     let limiter = || {
         RateLimiter::builder()
             .limit(Limit::per_second(5).named("burst"))
@@ -203,7 +210,7 @@ async fn which_fields_is_a_setting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_layers_tell_of_the_limits_of_both() {
+async fn nested_layers_list_the_limits_of_both() {
     let inner = RateLimitLayer::new(hourly(1), all).headers(Headers::Both);
     let outer = RateLimiter::builder().limit(Limit::per_minute(3).named("minute")).build();
     let outer = RateLimitLayer::new(outer, all).headers(Headers::Both);

@@ -1,4 +1,4 @@
-//! What feature `axum` adds: the layer, the answers, and who a request is from.
+//! Tests of feature `axum`: the layer, its responses, and the client's address.
 
 #[path = "../common/clock.rs"]
 mod clock;

@@ -1,4 +1,4 @@
-//! Who shares a quota: all connections of one client, whatever they forge, and nobody else.
+//! Quotas by client: all connections of a client share one even with forged fields, and other clients do not.
 
 use std::{
     sync::{
@@ -21,9 +21,9 @@ use super::asking::*;
 use crate::http::Client;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_connections_exactly_the_quota_passes() {
+async fn many_connections_of_a_client_get_exactly_one_quota() {
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
-        // So that no unit of a smooth window is free again while the test runs.
+        // A long window, so that no unit of GCRA is free again while the test runs.
         let limit = Limit::new(10, Duration::from_secs(HOUR)).named("hourly");
         let limiter = RateLimiter::builder().limit(limit).window(window).build();
         let layer = RateLimitLayer::by::<ClientIp>(limiter);
@@ -58,7 +58,7 @@ async fn of_many_connections_exactly_the_quota_passes() {
 }
 
 #[tokio::test]
-async fn in_a_handler_it_is_a_question_mark() {
+async fn limited_is_returned_by_a_question_mark_in_a_handler() {
     let limiter = hourly(1);
     let handler = async move |Path(user): Path<String>| -> Result<String, Limited> {
         Ok(limiter.check(&user).await?.remaining().to_string())
@@ -74,7 +74,7 @@ async fn in_a_handler_it_is_a_question_mark() {
 }
 
 #[tokio::test]
-async fn who_forges_headers_gets_no_second_quota() {
+async fn forged_headers_do_not_give_a_second_quota() {
     let forged: &[&[(&str, &str)]] = &[
         &[],
         &[("x-forwarded-for", "203.0.113.1")],
@@ -89,8 +89,8 @@ async fn who_forges_headers_gets_no_second_quota() {
     let quota = forged.len() as u32;
     let limiter = || RateLimiter::builder().limit(Limit::per_hour(quota)).build();
     let hello = || Router::new().route("/", get("hello"));
-    // Nobody is trusted, or not this peer: the headers are not looked at.
-    let elsewhere = TrustedProxies::new(["10.0.0.0/8", "::1"]).expect("they are networks");
+    // No peer is trusted, or not this one: the headers are ignored.
+    let elsewhere = TrustedProxies::new(["10.0.0.0/8", "::1"]).expect("the networks are valid");
     let layers = [
         RateLimitLayer::by::<ClientIp>(limiter()),
         RateLimitLayer::by_ip(limiter(), TrustedProxies::none()),
@@ -111,9 +111,9 @@ async fn who_forges_headers_gets_no_second_quota() {
         assert_eq!(passed, quota);
     }
 
-    // The peer is a proxy of ours, which adds the client: at the end of the last line, or as a line.
+    // The peer is a trusted proxy, which appends the client to the last line, or adds a line.
     for forwarded in [false, true] {
-        let trusted = TrustedProxies::new(["127.0.0.0/8"]).expect("it is a network");
+        let trusted = TrustedProxies::new(["127.0.0.0/8"]).expect("the network is valid");
         let layer = RateLimitLayer::by_ip(limiter(), trusted.forwarded(forwarded));
         let url = serve(hello().layer(layer)).await;
         let (name, client_of_proxy) = match forwarded {
@@ -135,7 +135,7 @@ async fn who_forges_headers_gets_no_second_quota() {
             }
         }
         assert_eq!(passed, quota, "{name}");
-        // Another client of the proxy has a quota of its own.
+        // Another client of the proxy has its own quota.
         let other = client_of_proxy.replace("192.0.2.1", "192.0.2.2");
         assert_eq!(
             Client::without_reuse().get(&url).header(name, other).send().await.status(),
@@ -145,10 +145,10 @@ async fn who_forges_headers_gets_no_second_quota() {
 }
 
 #[tokio::test]
-async fn one_network_of_ipv6_has_one_quota() {
+async fn ipv6_network_has_one_quota() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
-    let trusted = TrustedProxies::new(["127.0.0.1"]).expect("it is an address");
-    // As an extension outside of the layer.
+    let trusted = TrustedProxies::new(["127.0.0.1"]).expect("the address is valid");
+    // As an extension, outside of the layer.
     let app = Router::new()
         .route("/", get("hello"))
         .layer(RateLimitLayer::by::<ClientIp>(limiter))
@@ -172,7 +172,7 @@ async fn one_network_of_ipv6_has_one_quota() {
 }
 
 #[tokio::test]
-async fn without_the_peers_address_the_answer_says_what_is_missing() {
+async fn unknown_peer_address_is_answered_by_500_with_the_remedy() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
     for layer in [
         RateLimitLayer::by::<ClientIp>(limiter.clone()),
@@ -186,7 +186,7 @@ async fn without_the_peers_address_the_answer_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn preflights_are_not_counted_where_they_are_skipped() {
+async fn skipped_preflights_are_not_counted() {
     let layer =
         RateLimitLayer::new(hourly(2), all).skip(|request| request.method == Method::OPTIONS);
     let url = serve(Router::new().route("/", any("hello")).layer(layer)).await;

@@ -1,4 +1,4 @@
-//! The layer beside other people's layers and services, whatever the bodies of their answers are.
+//! The layer together with tower-http's layers, tonic's services and any body type.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -29,12 +29,12 @@ async fn read<B>(body: B) -> Bytes
 where
     B: HttpBody<Data = Bytes, Error: std::fmt::Debug>,
 {
-    body.collect().await.expect("the body breaks off").to_bytes()
+    body.collect().await.expect("the body is complete").to_bytes()
 }
 
-/// A body that is made of nothing, and can't be cloned, defaulted or shared.
+/// A body type that has no constructor, and is not `Clone`, `Default` or `Sync`.
 #[tokio::test(start_paused = true)]
-async fn a_denial_fits_any_body() {
+async fn denial_fits_a_service_with_any_body() {
     let limiter = hourly(1);
     let service = service_fn(async |_: Request<Empty<Bytes>>| {
         let body: BoxBody<Bytes, Infallible> = Full::from("hello").boxed();
@@ -58,9 +58,9 @@ async fn a_denial_fits_any_body() {
     assert_is_denial(1, &headers, str::from_utf8(&body).unwrap());
 }
 
-/// Inside and outside of each of them; a timeout answers by itself, and needs an empty body.
+/// Inside and outside each of them. The timeout layer builds responses of its own, and needs an empty body.
 #[tokio::test(start_paused = true)]
-async fn it_goes_along_with_tower_https_layers() {
+async fn layer_works_with_tower_http_layers() {
     let timeout = || TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, 10 * SECOND);
     let handler = service_fn(async |request: Request<Body>| {
         if request.uri().path() == "/slow" {
@@ -118,9 +118,9 @@ async fn it_goes_along_with_tower_https_layers() {
     assert_eq!((other.stats().admitted, other.stats().denied), (3, 1));
 }
 
-/// In a router, whose body it becomes again.
+/// In a router, which converts the body to its own type.
 #[tokio::test(start_paused = true)]
-async fn it_goes_along_with_tower_https_layers_in_a_router() {
+async fn layer_works_with_tower_http_layers_in_a_router() {
     let limiter = hourly(1);
     let layers = ServiceBuilder::new()
         .layer(TraceLayer::new_for_http())
@@ -134,7 +134,7 @@ async fn it_goes_along_with_tower_https_layers_in_a_router() {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Messages that are bytes.
+/// Codec of messages that are bytes.
 #[derive(Clone, Copy, Default)]
 struct Plain;
 
@@ -174,7 +174,7 @@ impl Decoder for Plain {
     }
 }
 
-/// One call that answers what it was sent.
+/// A method that returns its request.
 #[derive(Clone)]
 struct Echo;
 
@@ -188,7 +188,7 @@ impl tonic::server::UnaryService<Vec<u8>> for Echo {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_of_tonic_is_limited_and_its_clients_understand() {
+async fn tonic_client_gets_resource_exhausted_with_the_fields() {
     let limiter: RateLimiter<String> =
         RateLimiter::builder().limit(Limit::per_minute(1).named("100%")).build();
     let grpc = service_fn(async |request: Request<tonic::body::Body>| {

@@ -1,4 +1,4 @@
-//! What a layer can be told: costs, plans, what is charged, denials, keys, any service.
+//! Settings of a layer: costs, plans, charged responses, denials, keys; and any tower service.
 
 use std::{
     convert::Infallible,
@@ -27,10 +27,10 @@ use tower::{Layer, Service, ServiceExt};
 use super::asking::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_request_costs_what_is_said() {
+async fn cost_sets_the_cost_of_a_request() {
     let limiter = hourly(10);
     let cost = |request: &Parts| {
-        request.uri.query().map_or(1, |query| query.parse().expect("it is a number"))
+        request.uri.query().map_or(1, |query| query.parse().expect("the query is a number"))
     };
     let layer = RateLimitLayer::new(limiter.clone(), all).cost(cost);
     let app = Router::new().route("/", get("hello")).layer(layer);
@@ -43,7 +43,7 @@ async fn a_request_costs_what_is_said() {
     let denied = spend(4).await;
     assert_eq!(denied.status(), 429);
     assert_eq!(number(denied.headers(), "retry-after"), Some(HOUR));
-    // Cheaper requests pass all the same.
+    // Cheaper requests still pass.
     assert_eq!(left(denied.headers()), [("hourly".to_owned(), [Some(3), Some(HOUR as i64)])]);
 
     let never = spend(11).await;
@@ -59,7 +59,7 @@ async fn a_request_costs_what_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_has_limits_of_its_own() {
+async fn limits_sets_the_limits_of_a_plan() {
     let limiter = hourly(1);
     let paid: Arc<[Limit]> = [Limit::per_minute(3).named("paid")].into();
     let layer = RateLimitLayer::new(limiter, |request| {
@@ -85,7 +85,7 @@ async fn a_plan_has_limits_of_its_own() {
     };
     assert_eq!(asks("free", 2).await, all(&[200, 429], "hourly"));
     assert_eq!(asks("paid", 4).await, all(&[200, 200, 200, 429], "paid"));
-    // No limits: nothing to tell.
+    // Without limits there are no fields.
     let mut statuses = Vec::new();
     for _ in 0..3 {
         let answer = ask(&app, get_with(&[("x-token", "root")])).await;
@@ -93,14 +93,14 @@ async fn a_plan_has_limits_of_its_own() {
         statuses.push(answer.status());
     }
     assert_eq!(statuses, [200; 3]);
-    // No key, no limit.
+    // A request without a key is not limited.
     let answer = ask(&app, get_with(&[])).await;
     assert_eq!(answer.status(), 200);
     assert!(!answer.headers().contains_key("ratelimit"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_answers_that_count_are_charged() {
+async fn charge_when_charges_only_the_selected_responses() {
     let limiter = hourly(2);
     let layer = RateLimitLayer::new(limiter.clone(), all)
         .charge_when(|status| status == StatusCode::UNAUTHORIZED);
@@ -112,7 +112,7 @@ async fn only_the_answers_that_count_are_charged() {
     for _ in 0..5 {
         let right = ask(&app, get_with(&[("password", "x")])).await;
         assert_eq!(right.status(), 200);
-        // The fields come after the refund.
+        // The fields are written after the refund.
         assert_eq!(left(right.headers()), [("hourly".to_owned(), [Some(2), None])]);
     }
     let wrong = ask(&app, get_with(&[])).await;
@@ -124,7 +124,7 @@ async fn only_the_answers_that_count_are_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_hangs_up_stays_charged() {
+async fn cancelled_request_stays_charged() {
     let limiter = hourly(2);
     let layer = RateLimitLayer::new(limiter.clone(), all).charge_when(|_| false);
     let app = Router::new().route("/", get(pending::<()>)).layer(layer);
@@ -137,7 +137,7 @@ async fn who_hangs_up_stays_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_counts_and_denies_nothing() {
+async fn shadow_mode_counts_and_denies_nothing() {
     let limiter = hourly(2);
     let layer = RateLimitLayer::new(limiter.clone(), all).shadow();
     let app = Router::new().route("/", get("hello")).layer(layer);
@@ -150,9 +150,9 @@ async fn a_shadow_counts_and_denies_nothing() {
     assert_eq!((stats.admitted, stats.denied), (2, 3));
 }
 
-/// To try limits out must break nothing, also where not every request has a key.
+/// Shadow mode must not break anything, even if some requests have no key.
 #[tokio::test(start_paused = true)]
-async fn a_shadow_lets_pass_what_has_no_key() {
+async fn shadow_mode_admits_requests_without_a_key() {
     let by_token = RateLimitLayer::by::<Token>(
         RateLimiter::<Token>::builder().limit(Limit::per_hour(1)).build(),
     );
@@ -172,9 +172,9 @@ async fn a_shadow_lets_pass_what_has_no_key() {
     }
 }
 
-/// Health checks come without a token, and without an address where a router is asked in the process.
+/// Health checks have no token, and no address if the router is called within the process.
 #[tokio::test(start_paused = true)]
-async fn what_is_skipped_needs_no_key() {
+async fn skipped_request_needs_no_key() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let by_function = RateLimitLayer::new(hourly(1), move |parts| {
@@ -193,11 +193,11 @@ async fn what_is_skipped_needs_no_key() {
             assert_eq!(ask(&app, health).await.status(), 200);
         }
     }
-    assert_eq!(asked.load(Relaxed), 0, "its key was looked for all the same");
+    assert_eq!(asked.load(Relaxed), 0, "the key of a skipped request was extracted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_can_be_ones_own() {
+async fn on_limited_sets_the_response_of_a_denial() {
     let layer = RateLimitLayer::new(hourly(1), all).on_limited(|limited, request| {
         let text = format!("{} {} {}", request.uri.path(), limited.limit(), limited.cost());
         (StatusCode::SERVICE_UNAVAILABLE, [("x-own", "yes")], text)
@@ -211,7 +211,7 @@ async fn a_denial_can_be_ones_own() {
     assert_eq!(left(denied.headers()), [("hourly".to_owned(), [Some(0), Some(HOUR as i64)])]);
     assert_eq!(text(denied).await, "/ 1 in 3600s (hourly) 1");
 
-    // What it says itself stays; fields that tell of limits come once.
+    // Its own `Retry-After` stays, and the rate limit fields occur once.
     let layer = RateLimitLayer::new(hourly(1), all)
         .on_limited(|limited, _| ([("retry-after", "7000")], limited.clone()));
     let app = Router::new().route("/", get("hello")).layer(layer);
@@ -223,7 +223,7 @@ async fn a_denial_can_be_ones_own() {
     assert_eq!(policies(denied.headers()).len(), 1);
 }
 
-/// Who a request is from, by a header that it must have.
+/// Extractor of a header that the request must have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Token(String);
 
@@ -239,7 +239,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Token {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extractor_is_a_key_and_its_rejection_an_answer() {
+async fn extractor_provides_the_key_and_its_rejection_is_the_response() {
     let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
     let layer = RateLimitLayer::by::<Token>(limiter);
     let app = Router::new().route("/", get("hello")).layer(layer);
@@ -252,7 +252,7 @@ async fn an_extractor_is_a_key_and_its_rejection_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_setting_holds_for_the_layer_that_it_is_set_on() {
+async fn setting_applies_only_to_the_layer_on_which_it_is_set() {
     let layer = RateLimitLayer::new(hourly(10), all);
     let expensive = layer.clone().cost(|_| 4);
     let app = |layer| Router::new().route("/", get("hello")).layer(layer);
@@ -263,7 +263,7 @@ async fn a_setting_holds_for_the_layer_that_it_is_set_on() {
     assert_eq!(remaining(&cheap).await, Some(4));
 }
 
-/// Remembers how many bytes were hashed at once.
+/// Records the largest number of bytes hashed in one write.
 #[derive(Clone, Default)]
 struct Longest(Arc<AtomicUsize>);
 
@@ -289,7 +289,7 @@ impl Hasher for LongestHasher {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_key_is_shortened_and_stays_itself() {
+async fn long_keys_are_shortened_and_share_no_quota() {
     let longest = Longest::default();
     let limiter =
         RateLimiter::<String>::builder().limit(Limit::per_hour(1)).hasher(longest.clone()).build();
@@ -321,12 +321,12 @@ async fn a_long_key_is_shortened_and_stays_itself() {
     }
     assert_eq!(limiter.stats().keys, tokens.len());
     assert!((256..=300).contains(&longest.0.load(Relaxed)), "{longest:?}", longest = longest.0);
-    // A short one is counted as it is, and a plan is chosen by the whole.
+    // A short key is counted as it is, and `limits` gets the whole key.
     assert_eq!(limiter.peek(&tokens[3]).await.remaining(), 0);
     assert_eq!(seen.lock().unwrap()[..5], tokens.map(|token| token.len()));
 }
 
-/// A service with an error of its own, that must be asked whether it is ready before each call.
+/// A service with its own error type, which must be polled for readiness before each call.
 #[derive(Debug, Default)]
 struct Picky {
     is_ready: bool,
@@ -352,7 +352,7 @@ impl Service<Request<&'static str>> for Picky {
     }
 
     fn call(&mut self, request: Request<&'static str>) -> Self::Future {
-        assert!(std::mem::take(&mut self.is_ready), "it is called before it is ready");
+        assert!(std::mem::take(&mut self.is_ready), "`call` without `poll_ready`");
         ready(match request.into_body() {
             "broken" => Err(Broken),
             body => Ok(Response::new(body.into())),
@@ -361,7 +361,7 @@ impl Service<Request<&'static str>> for Picky {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_tower_service_will_do_and_keeps_its_errors() {
+async fn layer_fits_any_tower_service_and_keeps_its_errors() {
     let limiter = hourly(3);
     let mut service = RateLimitLayer::new(limiter.clone(), all).layer(Picky::default());
     let mut call = async |body| service.ready().await?.call(Request::new(body)).await;

@@ -1,4 +1,4 @@
-//! Limits that change while the limiter runs, and who waits meanwhile.
+//! `set_limits` on a running limiter, with charges and waiters from before.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use tokio::{
 use crate::limits::{MILLISECOND, MINUTE, SECOND, WINDOWS, limiter, limiter_of, take};
 
 #[tokio::test(start_paused = true)]
-async fn what_was_charged_stays_charged() {
+async fn charges_stay_charged_after_set_limits() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(10).named("before"));
         limiter.check_n("ada", 6).await.unwrap();
@@ -31,15 +31,15 @@ async fn what_was_charged_stays_charged() {
     }
 }
 
-/// Also by a window that is longer than the one by which it would have been forgotten.
+/// Even if the new window is longer than the old one, after which the key would have been removed.
 #[tokio::test(start_paused = true)]
-async fn what_is_in_use_is_kept_as_long_as_the_new_limits_say() {
+async fn usage_is_kept_as_long_as_the_new_limits_say() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(10));
         limiter.check_n("ada", 10).await.unwrap();
         limiter.set_limits([Limit::per_hour(10)]);
         sleep(MINUTE).await;
-        assert_eq!(limiter.stats().keys, 1, "it was forgotten: {window:?}");
+        assert_eq!(limiter.stats().keys, 1, "the key was removed: {window:?}");
         assert!(limiter.check("ada").await.is_err(), "{window:?}");
         let hour = if window == Window::Gcra { 60 } else { 67 };
         sleep(hour * MINUTE).await;
@@ -48,14 +48,14 @@ async fn what_is_in_use_is_kept_as_long_as_the_new_limits_say() {
     }
 }
 
-/// One whose key had left is known by its hash alone.
+/// The debt of a removed key is recorded by the hash of the key.
 #[tokio::test(start_paused = true)]
-async fn a_debt_is_kept_as_long_as_the_new_limits_say() {
+async fn debt_is_kept_as_long_as_the_new_limits_say() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(4));
         let permit = limiter.check("ada").await.unwrap();
         sleep(10 * SECOND).await;
-        assert_eq!(limiter.stats().keys, 0, "it has left");
+        assert_eq!(limiter.stats().keys, 0, "the key is still in memory");
         permit.settle(9).await;
         limiter.set_limits([Limit::per_minute(4)]);
         sleep(30 * SECOND).await;
@@ -65,9 +65,9 @@ async fn a_debt_is_kept_as_long_as_the_new_limits_say() {
     }
 }
 
-/// Also where the call began by others.
+/// Even if the call was checked by earlier limits.
 #[tokio::test(start_paused = true)]
-async fn a_debt_is_counted_by_the_limits_that_hold() {
+async fn debt_is_counted_by_the_current_limits() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_hour(10));
         let permit = limiter.check("ada").await.unwrap();
@@ -78,7 +78,7 @@ async fn a_debt_is_counted_by_the_limits_that_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_window_frees_what_has_left_it() {
+async fn shorter_window_frees_charges_that_have_left_it() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_hour(10));
         limiter.check_n("ada", 10).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_shorter_window_frees_what_has_left_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_may_come_or_go() {
+async fn limits_can_be_added_and_removed_by_set_limits() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(10));
         take(&limiter, "ada", 2).await;
@@ -104,12 +104,12 @@ async fn a_limit_may_come_or_go() {
 
 #[tokio::test]
 #[should_panic(expected = "a rate limiter needs at least one limit, got none")]
-async fn without_limits_nothing_changes() {
+async fn set_limits_without_limits_panics() {
     limiter(Limit::per_minute(1)).set_limits([]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_let_in_by_the_new_limits() {
+async fn waiters_are_admitted_by_the_new_limits() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_hour(1));
         take(&limiter, "ada", 1).await;
@@ -124,14 +124,14 @@ async fn who_waits_is_let_in_by_the_new_limits() {
         sleep(MINUTE).await;
         limiter.set_limits([Limit::per_hour(3)]);
         for waiter in [one, other] {
-            let (told, after) = waiter.await.unwrap();
-            assert!(told.is_ok() && after == MINUTE, "{after:?} {window:?}");
+            let (outcome, after) = waiter.await.unwrap();
+            assert!(outcome.is_ok() && after == MINUTE, "{after:?} {window:?}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_more_than_the_new_quota_is_told_so_at_once() {
+async fn waiters_for_more_than_the_new_quota_are_denied_immediately() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_hour(5));
         take(&limiter, "ada", 5).await;
@@ -139,7 +139,7 @@ async fn who_waits_for_more_than_the_new_quota_is_told_so_at_once() {
             let limiter = limiter.clone();
             tokio::spawn(async move { limiter.until_ready_n("ada", cost).await.map(drop) })
         };
-        // At the head, behind it, and one that may still pass.
+        // The head, one behind it, and one that may still pass.
         let (head, behind, small) = (wait(5), wait(4), wait(1));
         sleep(MINUTE).await;
         let start = Instant::now();
@@ -153,16 +153,16 @@ async fn who_waits_for_more_than_the_new_quota_is_told_so_at_once() {
     }
 }
 
-/// Whatever the limits change to, an admission keeps to those that hold.
+/// At random limits and times, no admission exceeds the current limits.
 #[tokio::test(start_paused = true)]
-async fn an_admission_keeps_to_the_limits_that_hold() {
+async fn admissions_never_exceed_the_current_limits() {
     for window in [Window::Log, Window::Buckets(10)] {
         for seed in 0..60 {
             let mut random = SmallRng::seed_from_u64(seed);
             let mut limit = Limit::new(5, 10 * SECOND);
             let limiter = limiter_of(window, limit.clone());
             let mut passed: Vec<Instant> = Vec::new();
-            // What had left by the limits that held may be forgotten.
+            // Charges before this time had left an earlier window, so the limiter may have forgotten them.
             let mut longest_known = Instant::now();
             for _ in 0..150 {
                 let now = Instant::now();
@@ -176,11 +176,11 @@ async fn an_admission_keeps_to_the_limits_that_hold() {
                         limiter.set_limits([limit.clone()]);
                     }
                     1..6 => {
-                        let told = limiter.check("ada").await;
+                        let outcome = limiter.check("ada").await;
                         let counts =
                             |at: &&Instant| now - **at < limit.per() && **at > longest_known;
                         let used = passed.iter().filter(counts).count();
-                        if told.is_ok() {
+                        if outcome.is_ok() {
                             assert!(
                                 used < limit.quota() as usize,
                                 "{used} in {limit}, seed {seed}"
@@ -196,7 +196,7 @@ async fn an_admission_keeps_to_the_limits_that_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn checks_and_changes_on_many_threads_agree() {
+async fn concurrent_checks_and_set_limits_admit_exactly_the_quota() {
     let limiter: RateLimiter<u32> =
         RateLimiter::builder().limit(Limit::per_hour(100)).shards(2).build();
     let limiter = Arc::new(limiter);
@@ -225,5 +225,5 @@ async fn checks_and_changes_on_many_threads_agree() {
         passed += task.await.unwrap();
     }
     changes.await.unwrap();
-    assert_eq!(passed, 400, "a quota to each of four keys");
+    assert_eq!(passed, 400, "not one quota for each of four keys");
 }

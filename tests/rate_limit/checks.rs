@@ -1,4 +1,4 @@
-//! What the doc comments of the rate limiter promise, one by one: limits and builders, checks, statistics.
+//! Promises of the rate limiter's docs, one by one: limits and builders, checks, statistics.
 
 use std::{
     collections::hash_map::RandomState,
@@ -24,7 +24,7 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 // Limits and builders.
 
 #[test]
-fn a_limit_shows_what_it_is() {
+fn limit_returns_and_displays_its_quota_window_and_name() {
     let limit = Limit::new(50, 1_500 * MILLISECOND).named("burst");
     assert_eq!((limit.quota(), limit.per(), limit.name()), (50, 3 * SECOND / 2, Some("burst")));
     assert_eq!(limit.to_string(), "50 in 1.5s (burst)");
@@ -42,96 +42,99 @@ fn a_limit_shows_what_it_is() {
 
 #[test]
 #[should_panic(expected = "quota must be at least 1, got 0")]
-fn no_quota() {
+fn limit_of_quota_zero_panics() {
     let _ = Limit::new(0, SECOND);
 }
 
 #[test]
 #[should_panic(expected = "quota must be at least 1, got 0")]
-fn no_quota_a_second() {
+fn per_second_of_quota_zero_panics() {
     let _ = Limit::per_second(0);
 }
 
 #[test]
 #[should_panic(expected = "quota must be at least 1, got 0")]
-fn no_quota_a_minute() {
+fn per_minute_of_quota_zero_panics() {
     let _ = Limit::per_minute(0);
 }
 
 #[test]
 #[should_panic(expected = "quota must be at least 1, got 0")]
-fn no_quota_an_hour() {
+fn per_hour_of_quota_zero_panics() {
     let _ = Limit::per_hour(0);
 }
 
 #[test]
 #[should_panic(expected = "per must be longer than zero and at most 100 years, got 0ns")]
-fn no_window() {
+fn limit_with_a_window_of_zero_panics() {
     let _ = Limit::new(1, Duration::ZERO);
 }
 
 #[test]
 #[should_panic(expected = "per must be longer than zero and at most 100 years, got 3153600000.000")]
-fn too_long_a_window() {
+fn limit_with_a_window_above_a_century_panics() {
     let _ = Limit::new(1, CENTURY + NANOSECOND);
 }
 
 #[test]
 #[should_panic(expected = "Buckets must be 1 to 10000, got 0")]
-fn no_buckets() {
+fn window_of_zero_buckets_panics() {
     let _ = RateLimiter::<u8>::builder().window(Window::Buckets(0));
 }
 
 #[test]
 #[should_panic(expected = "Buckets must be 1 to 10000, got 10001")]
-fn too_many_buckets() {
+fn window_of_more_than_10_000_buckets_panics() {
     let _ = RateLimiter::<u8>::builder().window(Window::Buckets(10_001));
 }
 
 #[test]
 #[should_panic(expected = "max_keys must be at least 1, got 0")]
-fn no_keys() {
+fn max_keys_of_zero_panics() {
     let _ = RateLimiter::<u8>::builder().max_keys(0);
 }
 
 #[test]
 #[should_panic(expected = "shards must be 1 to 65536, got 0")]
-fn no_shards() {
+fn zero_shards_panic() {
     let _ = RateLimiter::<u8>::builder().shards(0);
 }
 
 #[test]
 #[should_panic(expected = "shards must be 1 to 65536, got 65537")]
-fn too_many_shards() {
+fn more_than_65_536_shards_panic() {
     let _ = RateLimiter::<u8>::builder().shards(65_537);
 }
 
 #[tokio::test]
 #[should_panic(expected = "a rate limiter needs at least one limit, got none")]
-async fn no_limit() {
+async fn build_without_a_limit_panics() {
     let _ = RateLimiter::<u8>::builder().build();
 }
 
 #[test]
 #[should_panic(expected = "\"api\" must be built inside of a Tokio runtime")]
-fn build_needs_a_runtime() {
+fn build_outside_of_a_runtime_panics() {
     let _ = RateLimiter::<u8>::builder().name("api").limit(Limit::per_second(1)).build();
 }
 
 #[test]
-fn build_needs_a_runtime_with_time() {
+fn build_on_a_runtime_without_time_panics() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let build = || RateLimiter::<u8>::builder().limit(Limit::per_second(1)).build();
     let built = runtime.block_on(async { catch_unwind(AssertUnwindSafe(build)) });
-    let panic = built.map(drop).expect_err("there is no time on this runtime");
+    let panic = built.map(drop).expect_err("the runtime has no time driver");
     let message = panic.downcast_ref::<&str>().map(|text| text.to_string());
     let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap();
-    assert!(message.contains("enable_time"), "the panic does not say what to do: {message}");
-    assert_eq!(runtime.metrics().num_alive_tasks(), 0, "a task is left behind");
+    assert!(
+        message.contains("enable_time"),
+        "the panic message does not name the remedy: {message}"
+    );
+    assert_eq!(runtime.metrics().num_alive_tasks(), 0, "a task was leaked");
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_number_of_shards_works() {
+async fn limiter_works_with_any_number_of_shards() {
     for shards in [1, 2, 3, 7, 64, 100, 4_096] {
         let limiter: RateLimiter<u32, RandomState> = RateLimiter::builder()
             .shards(shards)
@@ -149,20 +152,20 @@ async fn any_number_of_shards_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_shows_what_was_set() {
+async fn debug_shows_the_settings() {
     assert_eq!(Window::default(), Window::Log);
     assert_eq!(format!("{:?}", Window::Buckets(10)), "Buckets(10)");
     let builder = RateLimiter::<String>::builder().name("api").max_keys(7).shards(3);
     let builder = builder.limit(Limit::per_second(2).named("burst")).window(Window::Gcra);
     let shown = format!("{builder:?}");
     for part in ["RateLimiterBuilder", "\"api\"", "Gcra", "\"burst\"", "max_keys: 7", "shards: 4"] {
-        assert!(shown.contains(part), "{part} is not in {shown}");
+        assert!(shown.contains(part), "{part} is missing in {shown}");
     }
     let limiter = builder.build();
     let shown = format!("{limiter:?}");
     for part in ["RateLimiter {", "name: \"api\"", "window: Gcra", "quota: 2", "\"burst\"", ", .."]
     {
-        assert!(shown.contains(part), "{part} is not in {shown}");
+        assert!(shown.contains(part), "{part} is missing in {shown}");
     }
     assert_eq!(*limiter.limits(), [Limit::per_second(2).named("burst")]);
     let shown = format!("{:?}", limiter.check("ada").await.unwrap());
@@ -175,7 +178,7 @@ async fn debug_shows_what_was_set() {
 // Checks.
 
 #[tokio::test(start_paused = true)]
-async fn the_window_is_open_at_its_past_end() {
+async fn call_passes_exactly_at_retry_after_and_not_a_nanosecond_sooner() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(1));
         assert_eq!(limiter.check("ada").await.unwrap().remaining(), 0);
@@ -184,16 +187,16 @@ async fn the_window_is_open_at_its_past_end() {
         let wait = limited.retry_after();
         assert_eq!(limited.ready_at(), Some(start + wait));
         advance(wait - NANOSECOND).await;
-        assert_eq!(limited.retry_after(), NANOSECOND, "it counts down");
+        assert_eq!(limited.retry_after(), NANOSECOND, "retry_after counts down");
         assert!(limiter.check("ada").await.is_err(), "{window:?}");
         advance(NANOSECOND).await;
         assert!(limiter.check("ada").await.is_ok(), "{window:?}");
-        assert_eq!(limited.retry_after(), Duration::ZERO, "it is over");
+        assert_eq!(limited.retry_after(), Duration::ZERO, "the wait has elapsed");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_log_and_gcra_wait_not_a_nanosecond_more_than_per() {
+async fn retry_after_of_log_and_gcra_is_exactly_per() {
     for window in [Window::Log, Window::Gcra] {
         let limiter = limiter_of(window, Limit::per_second(1));
         take(&limiter, "ada", 1).await;
@@ -201,17 +204,17 @@ async fn the_log_and_gcra_wait_not_a_nanosecond_more_than_per() {
     }
 }
 
-/// A nanosecond more would make `Retry-After` a second more.
+/// One more nanosecond would add a second to `Retry-After`.
 #[tokio::test(start_paused = true)]
-async fn a_burst_is_free_again_after_per_by_buckets_too() {
+async fn retry_after_of_buckets_after_a_burst_is_exactly_per() {
     let limiter = limiter_of(Window::Buckets(10), Limit::per_second(5));
     take(&limiter, "ada", 5).await;
     assert_eq!(limiter.check("ada").await.unwrap_err().retry_after(), SECOND);
 }
 
-/// Up to `per / n` late, wherever in its bucket a call comes.
+/// Up to `per / n` late, at any position of the call in its bucket.
 #[tokio::test(start_paused = true)]
-async fn buckets_free_a_call_at_most_one_bucket_late() {
+async fn buckets_free_a_charge_at_most_one_bucket_late() {
     for (n, per) in [(1, 1_000), (4, 1_000), (10, 1_000), (16, 1_600), (1_000, 1_000)] {
         let (limit, per) = (Limit::new(2, Duration::from_nanos(per)), Duration::from_nanos(per));
         let limiter = limiter_of(Window::Buckets(n as usize), limit);
@@ -219,7 +222,7 @@ async fn buckets_free_a_call_at_most_one_bucket_late() {
             let key = gap.to_string();
             take(&limiter, &key, 1).await;
             advance(Duration::from_nanos(gap)).await;
-            // In a bucket that the first call began, unless that has left.
+            // In the bucket that the first call began, unless it has left the window.
             take(&limiter, &key, 1).await;
             let limited = limiter.check_n(&key, 2).await.unwrap_err();
             let wait = limited.retry_after();
@@ -228,16 +231,20 @@ async fn buckets_free_a_call_at_most_one_bucket_late() {
     }
 }
 
-/// Twice the quota, less one, in one window: what the table says of it.
+/// Twice the quota, less one, in one window, as the table of `Window` says.
 #[tokio::test(start_paused = true)]
-async fn gcra_lets_a_burst_pass_and_then_a_unit_each_part() {
+async fn gcra_admits_a_burst_and_then_one_unit_per_part_of_the_window() {
     let limiter = limiter_of(Window::Gcra, Limit::new(10, SECOND));
     let start = Instant::now();
     take(&limiter, "ada", 10).await;
     let mut more = 0;
     while start.elapsed() < SECOND {
         let passes = limiter.check("ada").await.is_ok();
-        assert_eq!(passes, more < start.elapsed().as_millis() as u32 / 100, "evenly");
+        assert_eq!(
+            passes,
+            more < start.elapsed().as_millis() as u32 / 100,
+            "units are not admitted evenly"
+        );
         more += u32::from(passes);
         advance(10 * MILLISECOND).await;
     }
@@ -245,7 +252,7 @@ async fn gcra_lets_a_burst_pass_and_then_a_unit_each_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gcra_rounds_its_parts_up() {
+async fn gcra_rounds_the_time_per_unit_up() {
     let limiter = limiter_of(Window::Gcra, Limit::new(3, SECOND));
     take(&limiter, "ada", 3).await;
     let wait = limiter.check_n("ada", 3).await.unwrap_err().retry_after();
@@ -253,33 +260,37 @@ async fn gcra_rounds_its_parts_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_is_charged_whole_or_not_at_all() {
+async fn cost_is_charged_completely_or_not_at_all() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(10));
         assert_eq!(limiter.check_n("ada", 4).await.unwrap().remaining(), 6);
         let limited = limiter.check_n("ada", 7).await.unwrap_err();
         assert_eq!(limited.cost(), 7);
-        assert_eq!(limiter.peek("ada").await.remaining(), 6, "a denial is not charged");
+        assert_eq!(limiter.peek("ada").await.remaining(), 6, "the denied check was charged");
         assert_eq!(limiter.check_n("ada", 6).await.unwrap().remaining(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_of_nothing_always_passes() {
+async fn check_of_cost_zero_always_passes() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(1));
         assert_eq!(limiter.check_n("ada", 0).await.unwrap().remaining(), u32::MAX);
-        assert_eq!(limiter.stats().keys, 0, "nothing is kept of it");
+        assert_eq!(limiter.stats().keys, 0, "a check of cost 0 created an entry");
         take(&limiter, "ada", 1).await;
-        let nothing =
-            limiter.check_n("ada", 0).await.expect("nothing passes where nothing is left");
-        nothing.refund().await;
-        assert_eq!(limiter.peek("ada").await.remaining(), 0, "and gives nothing back");
+        let free =
+            limiter.check_n("ada", 0).await.expect("a cost of 0 passes even if no quota is left");
+        free.refund().await;
+        assert_eq!(
+            limiter.peek("ada").await.remaining(),
+            0,
+            "a refund of a cost of 0 gave something back"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_above_the_quota_never_passes_and_says_so() {
+async fn cost_above_the_quota_never_passes_and_has_no_ready_at() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> = RateLimiter::builder()
             .window(window)
@@ -291,13 +302,13 @@ async fn a_cost_above_the_quota_never_passes_and_says_so() {
         assert_eq!((limited.limit().name(), limited.cost()), (Some("burst"), 3));
         let shown = limited.to_string();
         assert_eq!(shown, "a cost of 3 can never pass a limit of 2 in 1s (burst)");
-        assert_eq!(limiter.peek(&1).await.remaining(), 2, "nothing is charged");
+        assert_eq!(limiter.peek(&1).await.remaining(), 2, "the denied check was charged");
         assert!(limiter.check_n(&1, u32::MAX).await.is_err());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_is_an_error_that_tells_when_to_come_again() {
+async fn limited_is_an_error_that_displays_retry_after() {
     fn error(error: impl std::error::Error + Send + Sync + Clone + 'static) -> String {
         error.to_string()
     }
@@ -309,7 +320,7 @@ async fn a_denial_is_an_error_that_tells_when_to_come_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_limits_are_charged_or_none() {
+async fn all_limits_are_charged_or_none_is() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> = RateLimiter::builder()
             .window(window)
@@ -320,23 +331,31 @@ async fn all_limits_are_charged_or_none() {
             let state = limiter.peek(&1).await;
             [state.standings()[0].remaining(), state.standings()[1].remaining()]
         };
-        assert_eq!(limiter.check(&1).await.unwrap().remaining(), 1, "the least of both");
+        assert_eq!(
+            limiter.check(&1).await.unwrap().remaining(),
+            1,
+            "remaining is not the least of both"
+        );
         assert_eq!(limiter.check(&1).await.unwrap().remaining(), 0);
         let limited = limiter.check(&1).await.unwrap_err();
         assert_eq!(limited.limit().name(), Some("burst"), "{window:?}");
-        assert_eq!(left().await, [0, 1], "the other was not charged: {window:?}");
+        assert_eq!(left().await, [0, 1], "the other limit was charged: {window:?}");
         advance(5 * SECOND).await;
         assert!(limiter.check(&1).await.is_ok());
         let limited = limiter.check_n(&1, 2).await.unwrap_err();
-        assert_eq!(limited.limit().name(), Some("steady"), "the longest to wait for: {window:?}");
-        assert_eq!(left().await[0], 1, "the other was not charged: {window:?}");
+        assert_eq!(
+            limited.limit().name(),
+            Some("steady"),
+            "not the limit with the longest wait: {window:?}"
+        );
+        assert_eq!(left().await[0], 1, "the other limit was charged: {window:?}");
         advance(limited.retry_after()).await;
         assert!(limiter.check_n(&1, 2).await.is_ok(), "{window:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_limit_that_is_named_is_the_one_that_takes_longest_to_wait_for() {
+async fn limited_names_the_limit_with_the_longest_wait() {
     let limiter = limiter(Limit::per_second(1));
     let limits = [Limit::per_second(1), Limit::per_hour(1), Limit::per_minute(1)];
     assert!(limiter.check_with("ada", &limits).await.is_ok());
@@ -345,7 +364,7 @@ async fn the_limit_that_is_named_is_the_one_that_takes_longest_to_wait_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_limited_each_for_itself() {
+async fn keys_are_limited_independently() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(2));
         take(&limiter, "ada", 2).await;
@@ -356,13 +375,16 @@ async fn keys_are_limited_each_for_itself() {
 }
 
 #[tokio::test]
-async fn keys_are_given_in_any_borrowed_form() {
+async fn key_is_taken_in_any_borrowed_form() {
     let limit = || Limit::per_hour(2);
     let strings: RateLimiter<String> = limiter(limit());
     let owned = "ada".to_owned();
     assert!(strings.check("ada").await.is_ok());
     assert!(strings.check(&owned).await.is_ok());
-    assert!(strings.check(owned.as_str()).await.is_err(), "they are one key");
+    assert!(
+        strings.check(owned.as_str()).await.is_err(),
+        "borrowed and owned form are not one key"
+    );
     let numbers: RateLimiter<u32> = RateLimiter::builder().limit(limit()).build();
     assert!(numbers.check(&7).await.is_ok());
     let bytes: RateLimiter<Vec<u8>> = RateLimiter::builder().limit(limit()).build();
@@ -377,7 +399,7 @@ async fn keys_are_given_in_any_borrowed_form() {
 }
 
 #[tokio::test]
-async fn clones_are_one_limiter() {
+async fn clones_share_one_limiter() {
     let limiter = limiter(Limit::per_hour(2));
     let other = limiter.clone();
     take(&limiter, "ada", 1).await;
@@ -388,8 +410,8 @@ async fn clones_are_one_limiter() {
     assert_eq!(limiter.stats(), other.stats());
 }
 
-/// Bounds as the contract gives them: no more than these may be asked of a user.
-async fn every_call_for_any_key<K>(key: K)
+/// Trait bounds of the public contract: the API may not demand more.
+async fn call_all_methods<K>(key: K)
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
 {
@@ -422,15 +444,15 @@ where
 }
 
 #[tokio::test]
-async fn every_call_takes_any_key_and_is_send() {
-    every_call_for_any_key("key".to_owned()).await;
-    every_call_for_any_key((1_u32, [0_u8; 3])).await;
-    tokio::spawn(every_call_for_any_key(7_u64)).await.unwrap();
+async fn futures_are_send_and_keys_need_only_the_documented_bounds() {
+    call_all_methods("key".to_owned()).await;
+    call_all_methods((1_u32, [0_u8; 3])).await;
+    tokio::spawn(call_all_methods(7_u64)).await.unwrap();
 }
 
-/// A handle does what it did also where there is no runtime.
+/// A handle outlives the runtime on which it was built.
 #[test]
-fn handles_work_without_a_runtime() {
+fn handle_works_without_a_runtime() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let limiter = runtime.block_on(async { limiter(Limit::per_hour(2)) });
     drop(runtime);
@@ -443,7 +465,7 @@ fn handles_work_without_a_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_dropped_before_its_end_changed_nothing() {
+async fn dropped_futures_change_nothing() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_hour(5));
         drop(limiter.check("ada"));
@@ -458,14 +480,14 @@ async fn what_is_dropped_before_its_end_changed_nothing() {
         assert_eq!(limiter.peek("ada").await.remaining(), 4);
         let permit = limiter.check("ada").await.unwrap();
         drop(permit);
-        assert_eq!(limiter.peek("ada").await.remaining(), 3, "to drop a permit is to use it");
+        assert_eq!(limiter.peek("ada").await.remaining(), 3, "a dropped permit stays charged");
     }
 }
 
 // Statistics and the log.
 
 #[tokio::test(start_paused = true)]
-async fn stats_count_what_was_decided() {
+async fn stats_count_decisions() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(2).build();
@@ -493,17 +515,21 @@ async fn denials_are_logged_at_most_once_a_second() {
     let limiter: RateLimiter<u32> =
         RateLimiter::builder().name("api").limit(Limit::per_hour(1).named("hourly")).build();
     limiter.check(&1).await.unwrap();
-    assert_eq!(log.lines("calls are denied"), Vec::<String>::new(), "what passes is not logged");
+    assert_eq!(
+        log.lines("rate limiter denied calls"),
+        Vec::<String>::new(),
+        "an admitted call was logged"
+    );
     for _ in 0..1_000 {
         limiter.check(&1).await.unwrap_err();
         advance(10 * MILLISECOND).await;
     }
-    let lines = log.lines("calls are denied");
+    let lines = log.lines("rate limiter denied calls");
     assert_eq!(lines.len(), 10, "{lines:#?}");
     let parts = ["INFO", "limiter=\"api\"", "limit=1 in 3600s (hourly)"];
     for (line, denials) in lines.iter().zip([1].into_iter().chain([100; 9])) {
         for part in parts.iter().copied().chain([format!("denials={denials} ").as_str()]) {
-            assert!(line.contains(part), "{part} is not in {line}");
+            assert!(line.contains(part), "{part} is missing in {line}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Checks, waits, debts, refunds, resets and changes of the limits, all at once and at random: nothing is admitted
-//! without room beside what is known to be kept, those who wait pass in order, and nobody waits for ever.
+//! Checks, waits, debts, refunds, resets and changes of the limits, concurrently and at random: nothing is admitted
+//! above the quota, waiters pass in order, and no waiter waits forever.
 //!
 //! `PROPTEST_CASES` sets how many sequences: a tenth of it.
 
@@ -15,32 +15,32 @@ use tokio_test::task;
 
 use crate::limits::{MILLISECOND, SECOND};
 
-/// Units that were charged and are kept.
+/// Charge that is still counted, at least in part.
 #[derive(Clone, Copy, Debug)]
 struct Charge {
     number: usize,
     at: Instant,
     units: u64,
-    /// Of which limits it never left the window while they held: what has left may be forgotten.
+    /// By limit: whether the charge has never left that limit's window. After that the limiter may forget it.
     is_certain: [bool; 2],
 }
 
-/// What is known to be kept of the one key.
-struct Kept {
+/// Model of the limiter's only key.
+struct Model {
     window: Window,
     limits: Vec<Limit>,
     charges: Vec<Charge>,
-    /// Which charge was the last one before the limits changed.
+    /// Number of the last charge before the limits changed.
     changed: usize,
     numbers: usize,
-    /// Who waits, in the order of asking; none of those who are not polled, or may give up.
-    line: VecDeque<u32>,
+    /// Waiters in the order in which they joined, without those that are not polled or may give up.
+    queue: VecDeque<u32>,
 }
 
-type Shared = Rc<RefCell<Kept>>;
+type Shared = Rc<RefCell<Model>>;
 
-impl Kept {
-    /// What has left a window may be forgotten from now on.
+impl Model {
+    /// Marks the charges that have left a window: the limiter may forget them.
     fn forget(&mut self) {
         let now = Instant::now();
         for charge in &mut self.charges {
@@ -57,8 +57,8 @@ impl Kept {
         self.charges.iter().filter(counts).map(|charge| charge.units).sum()
     }
 
-    /// What GCRA has in use at the least, in nanoseconds: as if nothing that was taken back had ever come, and nothing
-    /// were known from before the limits changed.
+    /// Lower bound on the usage by GCRA, in nanoseconds: as if refunded charges had never been made, and without the
+    /// charges from before the limits changed.
     fn level(&self, limit: &Limit) -> u64 {
         let unit = (limit.per().as_nanos() as u64).div_ceil(limit.quota().into());
         let mut level = 0_u64;
@@ -71,17 +71,20 @@ impl Kept {
         level.saturating_sub(then.map_or(0, |then| (Instant::now() - then).as_nanos() as u64))
     }
 
-    fn admit(&mut self, told: &str, cost: u32) -> usize {
+    fn admit(&mut self, context: &str, cost: u32) -> usize {
         self.forget();
         for (index, limit) in self.limits.iter().enumerate() {
             if self.window == Window::Gcra {
                 let unit = (limit.per().as_nanos() as u64).div_ceil(limit.quota().into());
                 let level = self.level(limit) + u64::from(cost) * unit;
-                assert!(level <= unit * u64::from(limit.quota()), "{told}: {level} ns in {limit}");
+                assert!(
+                    level <= unit * u64::from(limit.quota()),
+                    "{context}: {level} ns in {limit}"
+                );
             } else {
                 let used = self.used(index, limit) + u64::from(cost);
-                let kept = &self.charges;
-                assert!(used <= limit.quota().into(), "{told}: {used} in {limit}: {kept:#?}");
+                let charges = &self.charges;
+                assert!(used <= limit.quota().into(), "{context}: {used} in {limit}: {charges:#?}");
             }
         }
         self.charge(cost.into())
@@ -97,7 +100,7 @@ impl Kept {
 
 struct Test {
     limiter: RateLimiter<u8>,
-    kept: Shared,
+    model: Shared,
     open: Vec<(usize, u32, Permit)>,
     waiting: Vec<JoinHandle<()>>,
     random: SmallRng,
@@ -123,17 +126,17 @@ impl Test {
             builder = builder.limit(limit.clone());
         }
         let jitter = [Duration::ZERO, 20 * MILLISECOND][random.random_range(0..2)];
-        let kept = Kept {
+        let model = Model {
             window,
             limits,
             charges: Vec::new(),
             changed: 0,
             numbers: 0,
-            line: VecDeque::new(),
+            queue: VecDeque::new(),
         };
         Self {
             limiter: builder.jitter(jitter).max_waiting(4).build(),
-            kept: Rc::new(RefCell::new(kept)),
+            model: Rc::new(RefCell::new(model)),
             open: Vec::new(),
             waiting: Vec::new(),
             random,
@@ -145,16 +148,16 @@ impl Test {
         self.random.random_range(1..5)
     }
 
-    fn admitted(&mut self, told: Result<Permit, Limited>, cost: u32) {
-        if let Ok(permit) = told {
-            let number = self.kept.borrow_mut().admit(&self.name, cost);
+    fn admitted(&mut self, outcome: Result<Permit, Limited>, cost: u32) {
+        if let Ok(permit) = outcome {
+            let number = self.model.borrow_mut().admit(&self.name, cost);
             self.open.push((number, cost, permit));
         }
     }
 
-    /// Waits in a task of its own, to the end or for a while.
+    /// Waits in a task of its own, without a limit or for a while.
     fn wait(&mut self, id: u32) {
-        let (limiter, kept, name) = (self.limiter.clone(), self.kept.clone(), self.name.clone());
+        let (limiter, model, name) = (self.limiter.clone(), self.model.clone(), self.name.clone());
         let cost = self.cost();
         let max_wait =
             self.random.random_ratio(1, 3).then(|| self.random.random_range(0..5) * SECOND);
@@ -163,7 +166,7 @@ impl Test {
         let stays = max_wait.is_none() && gives_up.is_none();
         self.waiting.push(spawn_local(async move {
             if stays {
-                kept.borrow_mut().line.push_back(id);
+                model.borrow_mut().queue.push_back(id);
             }
             let wait: Pin<Box<dyn Future<Output = _>>> = match max_wait {
                 Some(max_wait) => {
@@ -176,18 +179,21 @@ impl Test {
                 }
             };
             let waited = timeout(gives_up.unwrap_or(Duration::from_secs(100_000)), wait).await;
-            assert!(waited.is_ok() || !stays, "{name}: {id} waits for ever");
-            let (told, cost) = waited.unwrap_or((Err(never(&limiter).await), 0));
-            let mut kept = kept.borrow_mut();
-            if told.is_ok() {
-                kept.admit(&name, cost);
+            assert!(waited.is_ok() || !stays, "{name}: {id} waits forever");
+            let (outcome, cost) = waited.unwrap_or((Err(never(&limiter).await), 0));
+            let mut model = model.borrow_mut();
+            if outcome.is_ok() {
+                model.admit(&name, cost);
             }
             if stays {
-                // What can't pass any more leaves, wherever it stands.
-                let place = kept.line.iter().position(|waiting| *waiting == id);
-                let place = place.expect("it stands in the line");
-                kept.line.remove(place);
-                assert!(told.is_err() || place == 0, "{name}: {id} came before {place} others");
+                // A waiter that can no longer pass leaves from any place.
+                let place = model.queue.iter().position(|waiting| *waiting == id);
+                let place = place.expect("every waiter of the model is in its queue");
+                model.queue.remove(place);
+                assert!(
+                    outcome.is_err() || place == 0,
+                    "{name}: {id} passed before {place} earlier waiters"
+                );
             }
         }));
     }
@@ -197,8 +203,8 @@ impl Test {
         match self.random.random_range(0..20) {
             0..5 => {
                 let cost = self.cost();
-                let told = self.limiter.check_n(&0, cost).await;
-                self.admitted(told, cost);
+                let outcome = self.limiter.check_n(&0, cost).await;
+                self.admitted(outcome, cost);
             }
             5..8 => self.wait(id),
             8..10 if !self.open.is_empty() => {
@@ -206,43 +212,43 @@ impl Test {
                 let (number, cost, permit) = self.open.swap_remove(index);
                 let actual = self.random.random_range(0..16);
                 permit.settle(actual).await;
-                let mut kept = self.kept.borrow_mut();
+                let mut model = self.model.borrow_mut();
                 if actual < cost {
                     let less =
-                        kept.charges.iter_mut().filter(|charge| charge.number == number).take(1);
+                        model.charges.iter_mut().filter(|charge| charge.number == number).take(1);
                     less.for_each(|charge| charge.units = actual.into());
                 } else {
-                    kept.forget();
-                    kept.charge(u64::from(actual - cost));
+                    model.forget();
+                    model.charge(u64::from(actual - cost));
                 }
             }
             10 if !self.open.is_empty() => {
                 let index = pick(&mut self.random, self.open.len());
                 let (number, _, permit) = self.open.swap_remove(index);
                 permit.refund().await;
-                self.kept.borrow_mut().charges.retain(|charge| charge.number != number);
+                self.model.borrow_mut().charges.retain(|charge| charge.number != number);
             }
             11 => {
                 let limits = random_limits(&mut self.random);
-                let mut kept = self.kept.borrow_mut();
-                kept.forget();
-                kept.limits = limits.clone();
-                kept.changed = kept.numbers;
+                let mut model = self.model.borrow_mut();
+                model.forget();
+                model.limits = limits.clone();
+                model.changed = model.numbers;
                 self.limiter.set_limits(limits);
             }
             12 if self.random.random_ratio(1, 4) => {
                 self.limiter.reset(&0).await;
-                self.kept.borrow_mut().charges.clear();
+                self.model.borrow_mut().charges.clear();
                 self.open.clear();
             }
             13 => self.wait_silently().await,
             _ => sleep(self.random.random_range(1..2_500) * MILLISECOND).await,
         }
-        // Who waits has asked.
+        // Lets a new waiter join.
         yield_now().await;
     }
 
-    /// Waits, but is polled a few times only, or to the end after a long while.
+    /// Waits, but is polled only a few times.
     async fn wait_silently(&mut self) {
         let limiter = self.limiter.clone();
         let mut silent = task::spawn(limiter.until_ready(&0));
@@ -256,13 +262,13 @@ impl Test {
     }
 }
 
-/// A denial, of which only that it is one counts.
+/// A denial, whose contents do not matter.
 async fn never(limiter: &RateLimiter<u8>) -> Limited {
-    limiter.check_n(&1, u32::MAX).await.expect_err("it is above each quota")
+    limiter.check_n(&1, u32::MAX).await.expect_err("the cost is above every quota")
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_admitted_without_room_and_nobody_waits_for_ever() {
+async fn admissions_never_exceed_the_quota_and_no_waiter_waits_forever() {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u64>().ok());
     let seeds = cases.unwrap_or(1_000) / 40;
     let mut waited = 0;
@@ -278,10 +284,10 @@ async fn nothing_is_admitted_without_room_and_nobody_waits_for_ever() {
                         task.await.unwrap();
                     }
                     waited += test.limiter.stats().waited;
-                    assert!(test.kept.borrow().line.is_empty());
+                    assert!(test.model.borrow().queue.is_empty());
                 })
                 .await;
         }
     }
-    assert!(waited > 5 * seeds, "{waited} waited");
+    assert!(waited > 5 * seeds, "only {waited} calls waited");
 }

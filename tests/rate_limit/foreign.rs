@@ -1,4 +1,4 @@
-//! Keys whose code panics, or calls the limiter that drops them; and a limiter whose runtime is gone.
+//! Keys whose code panics or calls the limiter that drops them, and a limiter that outlives its runtime.
 
 use std::{
     cell::{Cell, RefCell},
@@ -52,9 +52,9 @@ impl Drop for Fragile {
     }
 }
 
-/// Wherever it does, at the bound and below it: all goes on, nobody waits for ever, and nothing is left.
+/// At any place of the panic, at the bound and below it: later calls work, no waiter waits forever, and no entry leaks.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_panics_harms_no_later_call() {
+async fn panicking_key_does_not_affect_later_calls() {
     for (window, max_keys) in WINDOWS.into_iter().flat_map(|window| [(window, 2), (window, 1_000)])
     {
         for verb in 0..8 {
@@ -68,7 +68,7 @@ async fn a_key_that_panics_harms_no_later_call() {
                 let permits =
                     [1, 2].map(|key| limiter.check(&Fragile(key)).now_or_never().unwrap());
                 if verb == 7 {
-                    // Now idle, and not swept yet.
+                    // The keys are idle now, and not swept yet.
                     advance(5 * SECOND).await;
                 }
                 FUSE.set(fuse);
@@ -92,7 +92,7 @@ async fn a_key_that_panics_harms_no_later_call() {
                 let case = format!("{window:?}, {max_keys} keys, verb {verb}, fuse {fuse}");
                 for key in 1..5 {
                     let waits = timeout(MINUTE, async { limiter.until_ready(&Fragile(key)).await });
-                    assert!(waits.await.is_ok(), "{case}: {key} waits for ever");
+                    assert!(waits.await.is_ok(), "{case}: {key} waits forever");
                     limiter.peek(&Fragile(key)).await;
                 }
                 assert!(limiter.stats().keys <= max_keys, "{case}");
@@ -128,9 +128,9 @@ impl Drop for Chatty {
     }
 }
 
-/// When it is swept, reset, makes room or leaves a line: no lock is held then.
+/// When it is swept, reset, evicted or leaves a wait queue: no lock is held then.
 #[tokio::test(start_paused = true)]
-async fn a_key_may_call_its_limiter_when_it_is_dropped() {
+async fn dropped_key_may_call_its_limiter() {
     for window in WINDOWS {
         let limiter: RateLimiter<Chatty> = RateLimiter::builder()
             .window(window)
@@ -152,7 +152,7 @@ async fn a_key_may_call_its_limiter_when_it_is_dropped() {
         limiter.reset(&Chatty(3)).await;
         limiter.set_limits([Limit::new(1, 2 * SECOND)]);
         for waiting in waiting {
-            assert!(waiting.await.unwrap().is_ok(), "it waits for ever: {window:?}");
+            assert!(waiting.await.unwrap().is_ok(), "the call waits forever: {window:?}");
         }
         advance(10 * SECOND).await;
         for key in 100..200 {
@@ -164,9 +164,9 @@ async fn a_key_may_call_its_limiter_when_it_is_dropped() {
     }
 }
 
-/// Waits are timed by who waits, and idle keys make room without a sweeper.
+/// The runtime of the waiter times the wait, and idle keys are evicted without a sweeper.
 #[test]
-fn a_limiter_outlives_the_runtime_that_it_was_built_on() {
+fn limiter_works_after_its_runtime_has_shut_down() {
     let runtime = || -> Runtime {
         Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap()
     };
@@ -184,12 +184,12 @@ fn a_limiter_outlives_the_runtime_that_it_was_built_on() {
     std::thread::sleep(Duration::from_millis(50));
     drop(its);
     other.block_on(async {
-        timeout(MINUTE, waiting).await.expect("it waits for ever").unwrap();
+        timeout(MINUTE, waiting).await.expect("the call waits forever").unwrap();
         for key in 10..20 {
             let _ = limiter.check(&key).await;
         }
         sleep(SECOND).await;
-        limiter.check(&20).await.expect("those of before are idle");
+        limiter.check(&20).await.expect("the earlier keys are idle");
         assert!(limiter.stats().keys <= 2);
     });
 }

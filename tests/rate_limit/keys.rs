@@ -1,4 +1,4 @@
-//! Many keys: the bound, what those beyond it share, and how idle ones leave.
+//! `max_keys`: the bound, the window that keys beyond it share, and the removal of idle keys.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
 
 #[tokio::test(start_paused = true)]
-async fn the_bound_of_keys_is_hard() {
+async fn max_keys_is_never_exceeded() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_second(2)).max_keys(10).build();
@@ -26,7 +26,7 @@ async fn the_bound_of_keys_is_hard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limited_key_stays_limited_at_the_bound() {
+async fn limited_key_stays_limited_at_max_keys() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(10).build();
@@ -44,14 +44,14 @@ async fn a_limited_key_stays_limited_at_the_bound() {
             assert_eq!(limited.ready_at(), Some(ready), "{window:?}");
             advance((ready - Instant::now()).min(100 * MILLISECOND)).await;
         }
-        // By now others may be in its place; when they are gone, it comes again.
+        // Other keys may have its place now; it is checked again when they have been removed.
         sleep(2 * MINUTE).await;
         assert!(limiter.check_n(&0, 3).await.is_ok());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_beyond_the_bound_share_one_window() {
+async fn keys_beyond_max_keys_share_one_window() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(2).build();
@@ -64,16 +64,16 @@ async fn keys_beyond_the_bound_share_one_window() {
         let limited = limiter.check(&13).await.unwrap_err();
         let state = limiter.peek(&14).await;
         assert_eq!((state.remaining(), state.retry_after()), (0, limited.retry_after()));
-        assert!(!limiter.reset(&13).await, "what they share is nobody's");
+        assert!(!limiter.reset(&13).await, "the shared window was reset by one key");
         assert!(limiter.check(&13).await.is_err());
         assert_eq!((limiter.stats().overflowed, limiter.stats().keys), (5, 2));
         let waited = limiter.until_ready_within(&15, SECOND).await;
-        assert!(waited.is_err(), "who waits is beyond the bound, too");
+        assert!(waited.is_err(), "a waiter beyond the bound passed");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_of_a_key_beyond_the_bound_can_be_given_back() {
+async fn permit_of_a_key_beyond_max_keys_can_be_refunded() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(1).build();
@@ -83,16 +83,20 @@ async fn a_permit_of_a_key_beyond_the_bound_can_be_given_back() {
         assert!(limiter.check(&3).await.is_err());
         permit.refund().await;
         assert_eq!(limiter.peek(&4).await.remaining(), 2, "{window:?}");
-        assert_eq!(limiter.peek(&0).await.remaining(), 2, "the key within is not touched");
+        assert_eq!(
+            limiter.peek(&0).await.remaining(),
+            2,
+            "the refund changed a key within the bound"
+        );
         assert!(limiter.check_n(&4, 2).await.is_ok());
         assert!(limiter.check(&5).await.is_err());
         assert_eq!(limiter.stats().refunded, 1);
     }
 }
 
-/// No task need come by: a new key looks for one that is idle.
+/// No sweeper is needed: a new key searches for an idle one.
 #[tokio::test(start_paused = true)]
-async fn an_idle_key_makes_room_for_a_new_one_at_once() {
+async fn idle_key_is_evicted_for_a_new_key_immediately() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> = RateLimiter::builder()
             .window(window)
@@ -105,11 +109,14 @@ async fn an_idle_key_makes_room_for_a_new_one_at_once() {
         }
         assert!(limiter.check(&1_000).await.is_ok(), "beyond the bound");
         assert!(limiter.check(&1_001).await.is_err(), "beyond the bound");
-        // By Buckets a little later than after per.
+        // `Buckets` are idle a little later than `per`.
         advance(2 * SECOND).await;
         for key in 2_000..2_100 {
-            assert!(limiter.check(&key).await.is_ok(), "{key} finds no room: {window:?}");
-            assert!(limiter.check(&key).await.is_err(), "and has a window of its own");
+            assert!(
+                limiter.check(&key).await.is_ok(),
+                "no idle key was evicted for {key}: {window:?}"
+            );
+            assert!(limiter.check(&key).await.is_err(), "{key} has no window of its own");
         }
         let stats = limiter.stats();
         assert!(stats.keys <= 100, "{stats:?}");
@@ -117,9 +124,9 @@ async fn an_idle_key_makes_room_for_a_new_one_at_once() {
     }
 }
 
-/// One that was limited together with others is not let off as soon as there is room for it.
+/// The charges of a key to the shared window count for it when it gets an entry.
 #[tokio::test(start_paused = true)]
-async fn a_key_beyond_the_bound_stays_limited_when_there_is_room() {
+async fn key_beyond_max_keys_stays_limited_when_it_gets_an_entry() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(1).build();
@@ -127,19 +134,19 @@ async fn a_key_beyond_the_bound_stays_limited_when_there_is_room() {
         advance(50 * SECOND).await;
         limiter.check_n(&1, 3).await.unwrap();
         let limited = limiter.check_n(&1, 3).await.unwrap_err();
-        // The first key is idle by then, and leaves.
+        // The first key is idle by then, and is removed.
         sleep(20 * SECOND).await;
         assert!(limiter.peek(&1).await.remaining() < 3, "{window:?}");
         let passed = limiter.check_n(&1, 3).await.is_ok();
         assert!(!passed, "a key had 6 units in 20 s, by 3 a minute: {window:?}");
         advance(limited.retry_after()).await;
-        assert!(limiter.check_n(&1, 3).await.is_ok(), "it came when it was told to: {window:?}");
+        assert!(limiter.check_n(&1, 3).await.is_ok(), "denied at the promised time: {window:?}");
     }
 }
 
-/// What others did beyond the bound is not charged to a client that comes when there is room again.
+/// Charges of other keys to the shared window do not count for a key that gets an entry.
 #[tokio::test(start_paused = true)]
-async fn a_flood_beyond_the_bound_keeps_no_new_key_out_once_there_is_room() {
+async fn flood_beyond_max_keys_does_not_lock_new_keys_out_afterwards() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(10).build();
@@ -150,20 +157,24 @@ async fn a_flood_beyond_the_bound_keeps_no_new_key_out_once_there_is_room() {
         for key in 1_000..2_000 {
             let _ = limiter.check(&key).await;
         }
-        // The first ten are idle by then, and leave.
+        // The first ten keys are idle by then, and are removed.
         sleep(13 * SECOND).await;
         for key in 2_000..2_005 {
             assert_eq!(limiter.check_n(&key, 3).await.map(drop).ok(), Some(()), "{window:?}");
         }
         let stats = limiter.stats();
-        assert!(limiter.check_n(&1_000, 3).await.is_err(), "it had a part of what was shared");
-        assert_eq!(limiter.stats().keys, stats.keys, "who is denied needs no place: {window:?}");
+        assert!(
+            limiter.check_n(&1_000, 3).await.is_err(),
+            "a key of the flood has its whole quota again"
+        );
+        assert_eq!(limiter.stats().keys, stats.keys, "a denied key got an entry: {window:?}");
     }
 }
 
-/// Beyond the bound so many are known by name; of more, new keys share until those are idle, and nobody gets off.
+/// The usage of a limited number of keys beyond the bound is recorded. If there are more, new keys share the window
+/// until those are idle.
 #[tokio::test(start_paused = true)]
-async fn more_beyond_the_bound_than_are_known_share_on_when_there_is_room() {
+async fn new_keys_share_the_window_while_more_untracked_keys_than_recorded_are_in_use() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> = RateLimiter::builder()
             .window(window)
@@ -177,22 +188,22 @@ async fn more_beyond_the_bound_than_are_known_share_on_when_there_is_room() {
         for key in 1_000..4_000 {
             assert_eq!(limiter.check(&key).await.unwrap().remaining(), 4_999 - key, "{window:?}");
         }
-        // The first ten are idle by then, and have left.
+        // The first ten keys are idle by then, and were removed.
         sleep(17 * SECOND).await;
         assert_eq!(limiter.stats().keys, 0, "{window:?}");
         let left = limiter.peek(&9_000).await.remaining();
         let leaked = if window == Window::Gcra { 17 * 4_000 / 60 + 1 } else { 0 };
-        assert!(left <= 1_000 + leaked, "{left} by {window:?}");
+        assert!(left <= 1_000 + leaked, "{left} units left: {window:?}");
         assert!(limiter.check_n(&9_000, 3_000).await.is_err(), "{window:?}");
         assert!(limiter.check_n(&3_999, 3_000).await.is_err(), "{window:?}");
         sleep(60 * SECOND).await;
         assert!(limiter.check_n(&9_000, 4_000).await.is_ok(), "{window:?}");
-        assert_eq!(limiter.stats().keys, 1, "it has a window of its own again");
+        assert_eq!(limiter.stats().keys, 1, "the new key got no entry");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_keys_leave_by_themselves() {
+async fn idle_keys_are_removed_automatically() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(2)).build();
@@ -200,11 +211,11 @@ async fn idle_keys_leave_by_themselves() {
             limiter.check(&key).await.unwrap();
         }
         sleep(25 * SECOND).await;
-        assert_eq!(limiter.stats().keys, 10_000, "they are in use: {window:?}");
+        assert_eq!(limiter.stats().keys, 10_000, "keys in use were removed: {window:?}");
         for key in 0..100 {
             limiter.check(&key).await.unwrap();
         }
-        // A tenth of the window late by Buckets, and a second by the sweep.
+        // `Buckets` are idle a tenth of the window late, and the sweeper comes within a second.
         sleep(42 * SECOND).await;
         assert_eq!(
             limiter.stats().keys,
@@ -216,9 +227,9 @@ async fn idle_keys_leave_by_themselves() {
     }
 }
 
-/// Also where nothing was left in use by a refund, or a denial came last.
+/// Even if a refund ended the usage, or the last check was denied.
 #[tokio::test(start_paused = true)]
-async fn refunded_and_denied_keys_leave_by_themselves() {
+async fn refunded_and_denied_keys_are_removed_automatically() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_second(2)).build();
@@ -237,7 +248,7 @@ async fn refunded_and_denied_keys_leave_by_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_found_by_what_they_can_be_made_of() {
+async fn keys_are_found_by_any_type_that_implements_to_key() {
     for window in WINDOWS {
         let limit = Limit::per_minute(9);
         let limiter: RateLimiter<(String, u32)> =
@@ -258,7 +269,7 @@ async fn keys_are_found_by_what_they_can_be_made_of() {
             (limiter.stats().keys, limiter.check(&Borrowed("bob", 7)).await.is_ok()),
             (1, true)
         );
-        // Both stand in one line, in the order of asking.
+        // Both wait in one queue, in the order in which they joined.
         let (first, second) = (limiter.until_ready_n(&whole, 9), limiter.until_ready(&parts));
         let order = std::sync::Mutex::new(Vec::new());
         tokio::join!(async { (first.await.unwrap(), order.lock().unwrap().push(1)) }, async {

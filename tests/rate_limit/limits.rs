@@ -1,4 +1,4 @@
-//! What the tests of rate limits share: limiters, windows, and lengths of time.
+//! Limiters, windows and durations that the tests of rate limits share.
 
 use std::time::Duration;
 
@@ -20,6 +20,6 @@ pub(crate) fn limiter_of(window: Window, limit: Limit) -> RateLimiter<String> {
 
 pub(crate) async fn take(limiter: &RateLimiter<String>, key: &str, times: u32) {
     for _ in 0..times {
-        limiter.check(key).await.expect("there is room");
+        limiter.check(key).await.expect("quota is left");
     }
 }

@@ -1,4 +1,4 @@
-//! The rate limiter in memory, through its public API.
+//! Tests of the rate limiter in memory, through its public API.
 
 #[path = "../common/borrowed.rs"]
 mod borrowed;

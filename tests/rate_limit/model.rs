@@ -1,6 +1,6 @@
-//! Random arrivals, refunds, resets and plans, against limiters so simple that they must be right.
+//! Random arrivals, refunds, resets and plans, compared with limiters that are too simple to be wrong.
 //!
-//! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
+//! `PROPTEST_CASES` sets the number of sequences (1,000 by default), `FLEETING_SEED` the seed.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -18,14 +18,14 @@ const NANOSECOND: Duration = Duration::from_nanos(1);
 #[derive(Clone, Debug)]
 enum Op {
     Check(Key, Cost),
-    /// A lone caller that comes again when it was told to, and a nanosecond sooner.
+    /// A caller without competitors that comes again at `retry_after`, and one nanosecond sooner.
     Insist(Key, Cost),
     Peek(Key),
-    /// Peeks, and takes what it was told that there is.
+    /// Peeks, then takes all units that remain.
     Take(Key, u32),
-    /// Waits for more of a limit.
+    /// Waits until a limit has more units.
     Await(Key, usize),
-    /// Gives back one of the permits at hand.
+    /// Refunds one of the permits that are held.
     Refund(usize),
     Reset(Key),
     Pass(Gap),
@@ -34,17 +34,17 @@ enum Op {
 #[derive(Clone, Copy, Debug)]
 enum Cost {
     Units(u32),
-    /// The least quota, and so many more or less.
+    /// The smallest quota, plus or minus a number of units.
     Quota(i64),
 }
 
-/// How much time passes.
+/// Length of time that passes.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
     Nanoseconds(u64),
-    /// So many eighths of the window of a limit, and some nanoseconds more or less.
+    /// A number of eighths of a limit's window, plus or minus some nanoseconds.
     Eighths(usize, u64, i64),
-    /// Until a call that passed leaves the window of a limit, and some nanoseconds more or less.
+    /// Until an admitted call leaves the window of a limit, plus or minus some nanoseconds.
     Edge(usize, usize, i64),
 }
 
@@ -53,7 +53,7 @@ struct Setup {
     window: Window,
     limits: Vec<Limit>,
     shards: usize,
-    /// With the task that forgets idle keys.
+    /// With the task that removes idle keys.
     task: bool,
 }
 
@@ -91,7 +91,7 @@ fn gap() -> impl Strategy<Value = Gap> {
 }
 
 fn limit() -> impl Strategy<Value = Limit> {
-    // Beyond 65,535 `Buckets` count in other numbers.
+    // Above 65,535, `Buckets` use wider counters.
     let quota = prop_oneof![12 => 1..6_u32, 3 => 6..40_u32, 1 => 65_534..65_538_u32];
     let per = prop_oneof![
         2 => 1..30_u64,
@@ -119,7 +119,7 @@ fn setup() -> impl Strategy<Value = Setup> {
         .prop_map(|(window, limits, shards, task)| Setup { window, limits, shards, task })
 }
 
-/// A call that passed and was not taken back.
+/// Admitted call that was not refunded.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     number: usize,
@@ -127,7 +127,7 @@ struct Call {
     cost: u32,
 }
 
-/// How long what was charged to a limit is in use, and how much of it may be.
+/// Quota of a limit, and the time for which a charge counts.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     quota: u32,
@@ -135,49 +135,48 @@ struct Span {
 }
 
 impl Span {
-    /// A call leaves after exactly this.
+    /// Span after which a call leaves an exact window.
     fn exact(limit: &Limit) -> Self {
         Self { quota: limit.quota(), per: limit.per() }
     }
 
-    /// No call leaves `n` buckets later than after this: its own bucket counts until all of it has left.
+    /// Longest span after which a call leaves `n` buckets: its own bucket counts until all of it has left.
     fn longest(limit: &Limit, n: usize) -> Self {
         let bucket = limit.per().as_nanos().div_ceil(n as u128) as u64;
         Self { quota: limit.quota(), per: Duration::from_nanos((n as u64 + 1) * bucket) }
     }
 
-    /// Of the calls that were in the window `(at - per, at]`.
+    /// Units of the calls in the window `(at - per, at]`.
     fn used(self, calls: &[Call], at: Instant) -> u32 {
         calls.iter().filter(|call| at - call.at < self.per).map(|call| call.cost).sum()
     }
 
-    fn has_room(self, calls: &[Call], at: Instant, cost: u32) -> bool {
+    fn fits(self, calls: &[Call], at: Instant, cost: u32) -> bool {
         self.used(calls, at) + cost <= self.quota
     }
 }
 
-fn have_room(spans: &[Span], calls: &[Call], at: Instant, cost: u32) -> bool {
-    spans.iter().all(|span| span.has_room(calls, at, cost))
+fn all_fit(spans: &[Span], calls: &[Call], at: Instant, cost: u32) -> bool {
+    spans.iter().all(|span| span.fits(calls, at, cost))
 }
 
-/// The first instant from now on at which all have room, where nothing more is charged.
+/// First instant from now on at which the cost passes all limits, if nothing more is charged.
 fn ready(spans: &[Span], calls: &[Call], cost: u32) -> Instant {
     let now = Instant::now();
     let leave = calls.iter().flat_map(|call| spans.iter().map(|span| call.at + span.per));
     let instants = leave.chain([now]).filter(|at| *at >= now);
     instants
-        .filter(|at| have_room(spans, calls, *at, cost))
+        .filter(|at| all_fit(spans, calls, *at, cost))
         .min()
-        .expect("in the end all have left")
+        .expect("all charges leave the window eventually")
 }
 
-/// A bucket that leaks a nanosecond in each nanosecond, what was filled in first first; each unit in it is
-/// `per / quota` of them, rounded up.
+/// Bucket that leaks one nanosecond per nanosecond, first in, first out. A unit takes `per / quota` of it, rounded up.
 #[derive(Clone, Debug)]
 struct Bucket {
     quota: u64,
     unit: u64,
-    /// The numbers of the calls, and what is left of them.
+    /// Numbers of the calls, and the part of each that has not leaked.
     charges: VecDeque<(usize, u64)>,
     leaked: Instant,
 }
@@ -193,9 +192,9 @@ impl Bucket {
         let mut passed = (Instant::now() - self.leaked).as_nanos() as u64;
         self.leaked = Instant::now();
         while let Some((_, left)) = self.charges.front_mut() {
-            let gone = passed.min(*left);
-            passed -= gone;
-            *left -= gone;
+            let leaked = passed.min(*left);
+            passed -= leaked;
+            *left -= leaked;
             if *left > 0 {
                 return;
             }
@@ -203,12 +202,12 @@ impl Bucket {
         }
     }
 
-    /// In use, in nanoseconds of leaking.
+    /// Usage, in nanoseconds of leaking.
     fn level(&self) -> u64 {
         self.charges.iter().map(|(_, left)| left).sum()
     }
 
-    /// How long until `cost` more find room.
+    /// Time until `cost` more units pass.
     fn wait(&self, cost: u32) -> Duration {
         let full = self.level() + u64::from(cost) * self.unit;
         Duration::from_nanos(full.saturating_sub(self.quota * self.unit))
@@ -219,14 +218,14 @@ impl Bucket {
     }
 }
 
-/// What passed for one key.
+/// Admitted calls of one key.
 #[derive(Clone, Debug)]
 struct Known {
     calls: Vec<Call>,
     buckets: Vec<Bucket>,
-    /// Permits of calls before this number were reset.
+    /// Permits of calls with lower numbers were reset.
     since: usize,
-    /// The last call when one was taken back.
+    /// Number of the last call when a permit was refunded.
     refunded: usize,
 }
 
@@ -260,7 +259,7 @@ struct Test {
     calls: usize,
     admitted: u64,
     denied: u64,
-    /// Checks of no units, or of more than a quota.
+    /// Number of checks of cost 0, or above a quota.
     trivial: u64,
 }
 
@@ -294,15 +293,15 @@ impl Test {
                 let state = self.limiter.peek(&key).await;
                 let cost = state.remaining() + more;
                 let passes = self.check(key, cost).await.is_ok();
-                assert_eq!(passes, more == 0, "{cost} units, of {state:?}");
+                assert_eq!(passes, more == 0, "{cost} units, {state:?}");
             }
             Op::Await(key, limit) => self.await_more(key, limit % self.limits.len()).await,
             Op::Refund(permit) => self.refund(permit).await,
             Op::Reset(key) => {
                 let in_use = self.is_in_use(key);
-                let forgot = self.limiter.reset(&key).await;
-                assert!(forgot || !in_use, "something was in use");
-                assert!(!self.limiter.reset(&key).await, "nothing is known any more");
+                let had_entry = self.limiter.reset(&key).await;
+                assert!(had_entry || !in_use, "a reset found no usage");
+                assert!(!self.limiter.reset(&key).await, "a second reset found usage");
                 self.known[usize::from(key)] = Known::new(&self.limits, self.calls + 1);
             }
             Op::Pass(gap) => advance(self.length(gap)).await,
@@ -323,7 +322,8 @@ impl Test {
     }
 
     fn units(&self, cost: Cost) -> u32 {
-        let least = self.limits.iter().map(Limit::quota).min().expect("there is a limit");
+        let least =
+            self.limits.iter().map(Limit::quota).min().expect("there is at least one limit");
         match cost {
             Cost::Units(units) => units,
             Cost::Quota(by) => (i64::from(least) + by) as u32,
@@ -346,31 +346,31 @@ impl Test {
         moved(length, by)
     }
 
-    /// Checks, and compares what it is told with what the window promises.
+    /// Checks, and compares the outcome with the promises of the window.
     async fn check(&mut self, key: Key, cost: u32) -> Result<(), Limited> {
-        let told = self.limiter.check_n(&key, cost).await;
+        let outcome = self.limiter.check_n(&key, cost).await;
         let now = Instant::now();
         self.known[usize::from(key)].buckets.iter_mut().for_each(Bucket::leak);
         self.trivial += u64::from(cost == 0);
         if cost == 0 {
-            assert_eq!(told.expect("nothing always passes").remaining(), u32::MAX);
+            assert_eq!(outcome.expect("a cost of 0 always passes").remaining(), u32::MAX);
             return Ok(());
         }
         if self.limits.iter().any(|limit| limit.quota() < cost) {
             self.trivial += 1;
-            let limited = told.expect_err("more than a quota never passes");
+            let limited = outcome.expect_err("a cost above a quota never passes");
             assert_eq!((limited.retry_after(), limited.ready_at()), (Duration::MAX, None));
             assert!(limited.limit().quota() < cost);
             assert_eq!(limited.cost(), cost);
             return Err(limited);
         }
-        let permit = match told {
+        let permit = match outcome {
             Ok(permit) => permit,
             Err(limited) => {
                 self.denied += 1;
                 assert_eq!(limited.cost(), cost);
-                let at = limited.ready_at().expect("it is not above a quota");
-                assert!(at > now, "denied, and told to come again at once");
+                let at = limited.ready_at().expect("the cost is not above a quota");
+                assert!(at > now, "denied with a retry_after of zero");
                 assert_eq!(limited.retry_after(), at - now);
                 self.compare_denial(key, cost, &limited, at);
                 return Err(limited);
@@ -383,7 +383,10 @@ impl Test {
             Window::Log | Window::Buckets(_) => {
                 let spans: Vec<Span> = self.limits.iter().map(Span::exact).collect();
                 let calls = &known.calls;
-                assert!(have_room(&spans, calls, now, cost), "{cost} more than a quota: {calls:?}");
+                assert!(
+                    all_fit(&spans, calls, now, cost),
+                    "{cost} admitted above a quota: {calls:?}"
+                );
             }
             Window::Gcra => {
                 assert!(
@@ -400,7 +403,7 @@ impl Test {
         Ok(())
     }
 
-    /// It was denied: there was no room, and there is when it was told.
+    /// Verifies that a denied call did not fit, and fits at the promised time.
     fn compare_denial(&self, key: Key, cost: u32, limited: &Limited, at: Instant) {
         let known = &self.known[usize::from(key)];
         let calls = &known.calls;
@@ -409,12 +412,12 @@ impl Test {
             Window::Log => {
                 assert_eq!(at, ready(&exact, calls, cost), "{calls:?}");
                 let named = ready(&[Span::exact(limited.limit())], calls, cost);
-                assert_eq!(at, named, "another limit takes longer than {}", limited.limit());
+                assert_eq!(at, named, "another limit has a longer wait than {}", limited.limit());
             }
             Window::Buckets(n) => {
                 let longest = self.limits.iter().map(|limit| Span::longest(limit, n));
                 let longest: Vec<Span> = longest.collect();
-                assert!(!have_room(&longest, calls, Instant::now(), cost), "{calls:?}");
+                assert!(!all_fit(&longest, calls, Instant::now(), cost), "{calls:?}");
                 let bounds = ready(&exact, calls, cost)..=ready(&longest, calls, cost);
                 assert!(bounds.contains(&at), "{at:?} is not in {bounds:?}: {calls:?}");
             }
@@ -426,16 +429,16 @@ impl Test {
         }
     }
 
-    /// `told` is the least that any limit has left.
-    fn compare_remaining(&self, key: Key, told: u32) {
+    /// Verifies that `remaining` is the least that any limit has left.
+    fn compare_remaining(&self, key: Key, remaining: u32) {
         let limits = 0..self.limits.len();
         let bounds = limits.map(|limit| self.remaining(key, limit));
         let (least, most): (Vec<u32>, Vec<u32>) = bounds.unzip();
         let (least, most) = (*least.iter().min().unwrap(), *most.iter().min().unwrap());
-        assert!((least..=most).contains(&told), "{told} is not in {least}..={most}");
+        assert!((least..=most).contains(&remaining), "{remaining} is not in {least}..={most}");
     }
 
-    /// What is left of a limit, at least and at most.
+    /// Lower and upper bound of the units that a limit has left.
     fn remaining(&self, key: Key, limit: usize) -> (u32, u32) {
         let (known, now) = (&self.known[usize::from(key)], Instant::now());
         let exact = Span::exact(&self.limits[limit]);
@@ -455,10 +458,11 @@ impl Test {
         let Err(limited) = self.check(key, cost).await else { return };
         let Some(at) = limited.ready_at() else { return };
         advance(limited.retry_after() - NANOSECOND).await;
-        let sooner = self.check(key, cost).await.expect_err("it came a nanosecond too soon");
-        assert_eq!(sooner.ready_at(), Some(at), "a denial changes nothing");
+        let sooner =
+            self.check(key, cost).await.expect_err("the call passed a nanosecond too soon");
+        assert_eq!(sooner.ready_at(), Some(at), "a denial changed something");
         advance(NANOSECOND).await;
-        assert!(self.check(key, cost).await.is_ok(), "it came when it was told to");
+        assert!(self.check(key, cost).await.is_ok(), "denied at the promised time");
     }
 
     async fn peek(&mut self, key: Key) {
@@ -473,7 +477,7 @@ impl Test {
             assert_eq!(standing.limit(), limit);
             let (least, most) = self.remaining(key, index);
             let remaining = standing.remaining();
-            assert!((least..=most).contains(&remaining), "{remaining}, not {least}..={most}");
+            assert!((least..=most).contains(&remaining), "{remaining} is not in {least}..={most}");
             assert_eq!(standing.more_after().is_none(), remaining == limit.quota());
             if self.window == Window::Log {
                 let leave = known.calls.iter().map(|call| call.at + limit.per());
@@ -489,14 +493,14 @@ impl Test {
         }
     }
 
-    /// There is more when a standing says so, and not a nanosecond sooner.
+    /// Verifies that more units are available when a standing promises them, and not a nanosecond sooner.
     async fn await_more(&mut self, key: Key, limit: usize) {
         let before = self.limiter.peek(&key).await;
         let standing = &before.standings()[limit];
         let Some(after) = standing.more_after() else { return };
         advance(after - NANOSECOND).await;
         let sooner = self.limiter.peek(&key).await.standings()[limit].remaining();
-        assert_eq!(sooner, standing.remaining(), "a nanosecond too soon");
+        assert_eq!(sooner, standing.remaining(), "passed a nanosecond too soon");
         advance(NANOSECOND).await;
         let then = self.limiter.peek(&key).await.standings()[limit].remaining();
         assert!(then > standing.remaining(), "{then} after {after:?}: {standing:?}");
@@ -508,7 +512,7 @@ impl Test {
         let (key, number, permit) = self.permits.remove(index);
         let known = &mut self.known[usize::from(key)];
         if self.window == Window::Gcra && number <= known.refunded {
-            // What those charged before the last refund have left is not exact; see tests/rate_limit.rs.
+            // Refunds of permits from before the last refund are not exact; see `Window::Gcra`.
             return;
         }
         permit.refund().await;
@@ -522,7 +526,7 @@ impl Test {
 }
 
 #[test]
-fn each_window_admits_what_it_promises() {
+fn each_window_admits_exactly_the_calls_that_it_promises() {
     proptest!(config(), |(setup in setup(), ops in proptest::collection::vec(op(), 1..120))| {
         paused(async {
             let mut test = Test::new(setup);
@@ -533,9 +537,9 @@ fn each_window_admits_what_it_promises() {
     });
 }
 
-/// Bursts in each window of a small quota: most of what the test above does, at the places that matter.
+/// Bursts in each window of a small quota: mostly the operations of the test above, at the edges of windows.
 #[test]
-fn no_cluster_at_the_edge_of_a_window_gets_through() {
+fn burst_at_the_edge_of_a_window_does_not_exceed_the_quota() {
     let edge = (0..8_usize, -2..=2_i64).prop_map(|(call, by)| Op::Pass(Gap::Edge(call, 0, by)));
     let check = (1..4_u32).prop_map(|units| Op::Check(0, Cost::Units(units)));
     let refund = (0..4_usize).prop_map(Op::Refund);
@@ -550,7 +554,7 @@ fn no_cluster_at_the_edge_of_a_window_gets_through() {
     });
 }
 
-/// Limits that change from call to call.
+/// Operations with limits that change from call to call.
 #[derive(Clone, Debug)]
 enum PlanOp {
     Check(Cost, usize),
@@ -563,7 +567,7 @@ enum PlanOp {
 }
 
 fn plan_op() -> impl Strategy<Value = PlanOp> {
-    // Mostly the same one for a while.
+    // Mostly the same plan for a while.
     let plan = || prop_oneof![4 => Just(0), 2 => 0..3_usize];
     prop_oneof![
         16 => (cost(), plan()).prop_map(|(cost, plan)| PlanOp::Check(cost, plan)),
@@ -576,12 +580,12 @@ fn plan_op() -> impl Strategy<Value = PlanOp> {
     ]
 }
 
-/// A call that passed, as one of the limits of its plan knows of it.
+/// Admitted call, as one of the limits of its plan counted it.
 #[derive(Clone, Copy, Debug)]
 struct PlanCall {
     call: Call,
     limit: usize,
-    /// No call has asked since with a window that it had left: then it may be forgotten.
+    /// False once a call was checked by a window that this one had left: then the limiter may have forgotten it.
     is_certain: bool,
 }
 
@@ -609,10 +613,11 @@ impl PlanTest {
                 let Err(limited) = self.check(cost, plan).await else { return };
                 let Some(at) = limited.ready_at() else { return };
                 advance(limited.retry_after() - NANOSECOND).await;
-                let sooner = self.check(cost, plan).await.expect_err("a nanosecond too soon");
-                assert_eq!(sooner.ready_at(), Some(at), "a denial changes nothing");
+                let sooner =
+                    self.check(cost, plan).await.expect_err("passed a nanosecond too soon");
+                assert_eq!(sooner.ready_at(), Some(at), "a denial changed something");
                 advance(NANOSECOND).await;
-                assert!(self.check(cost, plan).await.is_ok(), "it came when it was told to");
+                assert!(self.check(cost, plan).await.is_ok(), "denied at the promised time");
             }
             PlanOp::Peek(plan) => {
                 self.peek(plan).await;
@@ -662,28 +667,31 @@ impl PlanTest {
 
     async fn check(&mut self, cost: u32, plan: usize) -> Result<(), Limited> {
         let limits = &self.plans[plan];
-        let told = self.limiter.check_n_with(&0, cost, limits).await;
+        let outcome = self.limiter.check_n_with(&0, cost, limits).await;
         if cost == 0 || limits.is_empty() {
-            assert_eq!(told.expect("nothing is charged").remaining(), u32::MAX);
+            assert_eq!(outcome.expect("checks by no limits pass").remaining(), u32::MAX);
             return Ok(());
         }
         if limits.iter().any(|limit| limit.quota() < cost) {
-            let limited = told.expect_err("more than a quota never passes");
+            let limited = outcome.expect_err("a cost above a quota never passes");
             assert_eq!(limited.ready_at(), None);
             return Err(limited);
         }
         let now = Instant::now();
-        let permit = match told {
+        let permit = match outcome {
             Ok(permit) => permit,
             Err(limited) => {
-                assert!(limited.ready_at().expect("it is not above a quota") > now);
-                assert!(limits.contains(limited.limit()), "a limit of another plan");
+                assert!(limited.ready_at().expect("the cost is not above a quota") > now);
+                assert!(
+                    limits.contains(limited.limit()),
+                    "the denial names a limit of another plan"
+                );
                 if self.window == Window::Log {
-                    let has_room = |(index, limit): (usize, &Limit)| {
-                        Span::exact(limit).has_room(&self.calls_of(index, false), now, cost)
+                    let fits = |(index, limit): (usize, &Limit)| {
+                        Span::exact(limit).fits(&self.calls_of(index, false), now, cost)
                     };
-                    let have_room = limits.iter().enumerate().all(has_room);
-                    assert!(!have_room, "nothing was in use: {:?}", self.known);
+                    let all_fit = limits.iter().enumerate().all(fits);
+                    assert!(!all_fit, "denied although nothing was in use: {:?}", self.known);
                 }
                 self.ask(plan);
                 return Err(limited);
@@ -691,8 +699,8 @@ impl PlanTest {
         };
         if self.window != Window::Gcra {
             for (index, limit) in self.plans[plan].iter().enumerate() {
-                let has_room = Span::exact(limit).has_room(&self.calls_of(index, true), now, cost);
-                assert!(has_room, "{cost} more than {limit}: {:?}", self.known);
+                let fits = Span::exact(limit).fits(&self.calls_of(index, true), now, cost);
+                assert!(fits, "{cost} admitted above {limit}: {:?}", self.known);
             }
         }
         self.ask(plan);
@@ -701,7 +709,7 @@ impl PlanTest {
         let limits = 0..self.plans[plan].len();
         self.known.extend(limits.map(|limit| PlanCall { call, limit, is_certain: true }));
         let (remaining, left) = (permit.remaining(), self.peek(plan).await);
-        assert_eq!(remaining, left, "a permit knows what is left as well as a peek");
+        assert_eq!(remaining, left, "permit and peek differ");
         self.permits.push((self.calls, permit));
         Ok(())
     }
@@ -723,7 +731,7 @@ impl PlanTest {
         calls.filter(|known| known.is_certain || !certain).map(|known| known.call).collect()
     }
 
-    /// What has left the windows of a plan that asks may be forgotten.
+    /// Marks the calls that have left the windows of a plan that is checked: the limiter may forget them.
     fn ask(&mut self, plan: usize) {
         let now = Instant::now();
         for known in &mut self.known {
@@ -735,7 +743,7 @@ impl PlanTest {
 }
 
 #[test]
-fn no_change_of_plans_lets_more_pass_than_the_plan_that_is_asked() {
+fn changing_plans_admit_no_more_than_the_plan_of_the_check() {
     let plan = || proptest::collection::vec(limit(), 0..=3);
     let plans = proptest::collection::vec(plan(), 3);
     let ops = proptest::collection::vec(plan_op(), 1..120);
@@ -749,9 +757,9 @@ fn no_change_of_plans_lets_more_pass_than_the_plan_that_is_asked() {
     });
 }
 
-/// Plans of which only the quota changes: then the log is as exact as without a change.
+/// Plans that differ only in their quota: the log is then as exact as with one plan.
 #[test]
-fn a_quota_that_goes_up_and_down_counts_the_same_calls() {
+fn plans_that_differ_in_quota_count_the_same_calls() {
     let quotas = proptest::collection::vec(1..12_u32, 1..40);
     let gaps = proptest::collection::vec(0..40_u64, 40);
     proptest!(config(), |(quotas in quotas, gaps in gaps)| {
@@ -764,7 +772,7 @@ fn a_quota_that_goes_up_and_down_counts_the_same_calls() {
                 let limit = Limit::new(quota, per);
                 let passes = limiter.check_with(&0, std::slice::from_ref(&limit)).await.is_ok();
                 let now = Instant::now();
-                assert_eq!(passes, Span::exact(&limit).has_room(&calls, now, 1), "{calls:?}");
+                assert_eq!(passes, Span::exact(&limit).fits(&calls, now, 1), "{calls:?}");
                 if passes {
                     calls.push(Call { number: 0, at: now, cost: 1 });
                 }
@@ -773,9 +781,9 @@ fn a_quota_that_goes_up_and_down_counts_the_same_calls() {
     });
 }
 
-/// The longest windows, the greatest quotas, and plans from one end to the other: nothing overflows.
+/// Longest windows, largest quotas, and plans from one extreme to the other: nothing overflows.
 #[test]
-fn no_extreme_panics() {
+fn extreme_limits_and_costs_do_not_panic() {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
     let pers = [NANOSECOND, Duration::from_nanos(7), Duration::from_secs(1), CENTURY];
     let quotas = [1, 2, 1_000, u32::MAX];
@@ -791,9 +799,9 @@ fn no_extreme_panics() {
                         let plan = [first.clone(), second.clone()];
                         let least = first.quota().min(second.quota());
                         for cost in [1, least, u32::MAX] {
-                            let told = limiter.check_n_with(&0, cost, &plan).await;
-                            assert!(told.is_err() || cost <= least);
-                            if let Err(limited) = &told {
+                            let outcome = limiter.check_n_with(&0, cost, &plan).await;
+                            assert!(outcome.is_err() || cost <= least);
+                            if let Err(limited) = &outcome {
                                 assert_eq!(limited.ready_at().is_none(), cost > least);
                                 assert!(limited.retry_after() > Duration::ZERO);
                             }
@@ -801,7 +809,7 @@ fn no_extreme_panics() {
                             assert!(left.remaining() <= least);
                             let one = limiter.peek_with(&0, &plan[1..]).await;
                             assert!(one.remaining() <= second.quota());
-                            if let Ok(permit) = told
+                            if let Ok(permit) = outcome
                                 && cost > 1
                             {
                                 permit.refund().await;
@@ -815,16 +823,16 @@ fn no_extreme_panics() {
     }
 }
 
-/// The whole life of a window of a century: nothing comes back before its time, and all of it then.
+/// A window of a century, until all of it has passed: no quota is free early, and all of it is free then.
 #[test]
-fn a_century_is_a_window_as_any_other() {
+fn window_of_a_century_is_exact() {
     let century = Duration::from_secs(100 * 365 * 86_400);
     for window in [Window::Log, Window::Buckets(1), Window::Buckets(10), Window::Gcra] {
         paused(async {
             let limiter = RateLimiter::<Key>::builder().window(window);
             let limiter = limiter.limit(Limit::new(2, century)).sweep(Sweep::manual()).build();
             assert!(limiter.check_n(&0, 2).await.is_ok());
-            let limited = limiter.check_n(&0, 2).await.expect_err("it is all in use");
+            let limited = limiter.check_n(&0, 2).await.expect_err("the whole quota is in use");
             assert!(limited.retry_after() >= century, "{:?}", limited.retry_after());
             assert!(limited.retry_after() <= 2 * century, "{:?}", limited.retry_after());
             advance(limited.retry_after() - NANOSECOND).await;

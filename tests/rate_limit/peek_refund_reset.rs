@@ -1,4 +1,4 @@
-//! What a key of a rate limiter has in use: peeks, resets, refunds, and plans.
+//! Usage of a key: peeks, resets, refunds and plans.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, l
 // Peeks, resets, refunds.
 
 #[tokio::test(start_paused = true)]
-async fn a_peek_tells_what_is_left_and_charges_nothing() {
+async fn peek_returns_the_remaining_quota_and_charges_nothing() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(4).named("steady"));
         for _ in 0..10 {
@@ -21,7 +21,7 @@ async fn a_peek_tells_what_is_left_and_charges_nothing() {
             assert_eq!(standing.limit(), &Limit::per_minute(4).named("steady"));
             assert_eq!((standing.remaining(), standing.more_after()), (4, None));
         }
-        assert_eq!(limiter.stats(), LimiterStats::default(), "it makes no key known");
+        assert_eq!(limiter.stats(), LimiterStats::default(), "a peek created an entry");
         take(&limiter, "ada", 3).await;
         let state = limiter.peek("ada").await;
         assert_eq!((state.remaining(), state.retry_after()), (1, Duration::ZERO));
@@ -32,29 +32,29 @@ async fn a_peek_tells_what_is_left_and_charges_nothing() {
         assert_eq!(state.retry_after(), limited.retry_after());
         assert_eq!(state.standings()[0].more_after(), Some(limited.retry_after()));
         advance(limited.retry_after()).await;
-        assert_eq!(state.retry_after(), Duration::ZERO, "it counts down");
+        assert_eq!(state.retry_after(), Duration::ZERO, "retry_after counts down");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peek_tells_of_each_limit_in_their_order() {
+async fn peek_returns_the_standing_of_each_limit_in_order() {
     let limiter: RateLimiter<u32> = RateLimiter::builder()
         .limit(Limit::per_hour(10).named("hourly"))
         .limit(Limit::per_second(2).named("burst"))
         .build();
     limiter.check_n(&1, 2).await.unwrap();
     let state = limiter.peek(&1).await;
-    let told = |standing: &Standing| {
+    let summary = |standing: &Standing| {
         (standing.limit().name().unwrap().to_owned(), standing.remaining(), standing.more_after())
     };
-    let told: Vec<_> = state.standings().iter().map(told).collect();
+    let summaries: Vec<_> = state.standings().iter().map(summary).collect();
     let hourly = ("hourly".to_owned(), 8, Some(60 * MINUTE));
-    assert_eq!(told, [hourly, ("burst".to_owned(), 0, Some(SECOND))]);
+    assert_eq!(summaries, [hourly, ("burst".to_owned(), 0, Some(SECOND))]);
     assert_eq!((state.remaining(), state.retry_after()), (0, SECOND));
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_comes_when_a_peek_says_so() {
+async fn more_units_pass_at_more_after_of_a_peek() {
     let limiter = limiter(Limit::per_minute(3));
     take(&limiter, "ada", 1).await;
     advance(10 * SECOND).await;
@@ -69,9 +69,9 @@ async fn more_comes_when_a_peek_says_so() {
     assert_eq!((state.remaining(), state.standings()[0].more_after()), (3, None));
 }
 
-/// A plan of a smaller quota may find more in use than it has: what leaves first makes no room yet.
+/// Usage may be above the quota of a smaller plan: the first charges that leave free nothing yet.
 #[tokio::test(start_paused = true)]
-async fn more_comes_when_a_peek_by_a_smaller_plan_says_so() {
+async fn more_units_pass_at_more_after_of_a_peek_by_a_smaller_plan() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::new(4, 40 * SECOND));
         for _ in 0..4 {
@@ -87,29 +87,29 @@ async fn more_comes_when_a_peek_by_a_smaller_plan_says_so() {
         advance(after - NANOSECOND).await;
         assert_eq!(remaining().await, 0, "{window:?}");
         advance(NANOSECOND).await;
-        assert!(remaining().await > 0, "no more after {after:?}: {window:?}");
+        assert!(remaining().await > 0, "no more units after {after:?}: {window:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reset_forgets_and_tells_whether_anything_was_known() {
+async fn reset_forgets_usage_and_returns_whether_there_was_any() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(2));
-        assert!(!limiter.reset("ada").await, "nothing was known");
+        assert!(!limiter.reset("ada").await, "reset of an unknown key returned true");
         take(&limiter, "ada", 2).await;
         take(&limiter, "bob", 1).await;
         assert!(limiter.reset("ada").await);
-        assert!(!limiter.reset("ada").await, "it was forgotten");
+        assert!(!limiter.reset("ada").await, "a second reset returned true");
         assert_eq!(limiter.stats().keys, 1);
         take(&limiter, "ada", 2).await;
-        assert_eq!(limiter.peek("bob").await.remaining(), 1, "the others stay");
+        assert_eq!(limiter.peek("bob").await.remaining(), 1, "the reset changed another key");
         advance(5 * SECOND).await;
-        assert!(!limiter.reset("ada").await, "nothing is in use any more");
+        assert!(!limiter.reset("ada").await, "reset of an idle key returned true");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_takes_back_exactly_what_was_charged() {
+async fn refund_takes_back_exactly_the_charge() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(10));
         let permit = limiter.check_n("ada", 3).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_refund_takes_back_exactly_what_was_charged() {
         assert_eq!(limiter.peek("ada").await.remaining(), 5, "{window:?}");
         other.refund().await;
         assert_eq!(limiter.peek("ada").await.remaining(), 10, "{window:?}");
-        assert_eq!(limiter.peek("bob").await.remaining(), 0, "that of another key stays");
+        assert_eq!(limiter.peek("bob").await.remaining(), 0, "the refund changed another key");
         bobs.refund().await;
         assert_eq!(limiter.peek("bob").await.remaining(), 10);
         assert_eq!(limiter.stats().refunded, 3);
@@ -127,7 +127,7 @@ async fn a_refund_takes_back_exactly_what_was_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_takes_back_of_all_limits() {
+async fn refund_takes_back_the_charge_of_all_limits() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> = RateLimiter::builder()
             .window(window)
@@ -142,11 +142,11 @@ async fn a_refund_takes_back_of_all_limits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_takes_back_nothing_that_has_left() {
+async fn refund_takes_back_nothing_that_has_left_the_window() {
     for window in [Window::Log, Window::Buckets(10)] {
         let limiter = limiter_of(window, Limit::per_second(4));
         let permit = limiter.check_n("ada", 4).await.unwrap();
-        // The key has left, too.
+        // The key was removed as well.
         sleep(5 * SECOND).await;
         take(&limiter, "ada", 3).await;
         permit.refund().await;
@@ -156,32 +156,32 @@ async fn a_refund_takes_back_nothing_that_has_left() {
         advance(800 * MILLISECOND).await;
         assert_eq!(limiter.peek("ada").await.remaining(), 0);
         advance(700 * MILLISECOND).await;
-        // It has left, and the key has not.
+        // The charge has left the window, but the key is still in use.
         take(&limiter, "ada", 4).await;
         early.refund().await;
         assert_eq!(limiter.peek("ada").await.remaining(), 0, "{window:?}");
     }
 }
 
-/// Of a bucket that leaks, so much as has not leaked.
+/// Only the part that has not leaked is taken back.
 #[tokio::test(start_paused = true)]
-async fn a_refund_of_gcra_takes_back_nothing_that_has_leaked() {
+async fn refund_of_gcra_takes_back_nothing_that_has_leaked() {
     let limiter = limiter_of(Window::Gcra, Limit::new(2, 20 * SECOND));
     let full_in = async || limiter.peek("ada").await.standings()[0].more_after();
     let permit = limiter.check("ada").await.unwrap();
     advance(4 * SECOND).await;
     permit.refund().await;
-    assert_eq!(full_in().await, None, "6 s were left of it");
+    assert_eq!(full_in().await, None, "the last 6 s of the charge were not taken back");
     let permit = limiter.check("ada").await.unwrap();
     advance(11 * SECOND).await;
     take(&limiter, "ada", 1).await;
     permit.refund().await;
-    assert_eq!(full_in().await, Some(10 * SECOND), "nothing was left of it");
+    assert_eq!(full_in().await, Some(10 * SECOND), "a refund took back a charge that had leaked");
 }
 
-/// Those who charge failures only give back most of what they charge, in any order.
+/// A layer that charges only failures refunds most charges, in any order.
 #[tokio::test(start_paused = true)]
-async fn no_order_of_refunds_keeps_more_than_the_window_admits() {
+async fn refunds_in_any_order_never_admit_more_than_the_window() {
     for window in WINDOWS {
         let most = if window == Window::Gcra { 2 * 10 - 1 } else { 10 };
         for seed in 0..200 {
@@ -205,14 +205,14 @@ async fn no_order_of_refunds_keeps_more_than_the_window_admits() {
             for (index, (start, _)) in kept.iter().enumerate() {
                 let in_window = |(at, _): &&(Instant, Permit)| *at - *start < 10 * SECOND;
                 let count = kept[index..].iter().take_while(in_window).count();
-                assert!(count <= most, "{count} in 10 s by {window:?}, seed {seed}");
+                assert!(count <= most, "{count} calls in 10 s: {window:?}, seed {seed}");
             }
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_takes_back_nothing_that_was_reset() {
+async fn refund_takes_back_nothing_after_a_reset() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(4));
         let permit = limiter.check_n("ada", 3).await.unwrap();
@@ -224,7 +224,7 @@ async fn a_refund_takes_back_nothing_that_was_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_after_its_limiter_is_gone_does_nothing() {
+async fn refund_does_nothing_after_its_limiter_was_dropped() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(4));
         let (permit, other) =
@@ -232,14 +232,14 @@ async fn a_refund_after_its_limiter_is_gone_does_nothing() {
         take(&other, "ada", 9).await;
         drop(limiter);
         permit.refund().await;
-        assert_eq!(other.peek("ada").await.remaining(), 0, "another limiter is not its own");
+        assert_eq!(other.peek("ada").await.remaining(), 0, "the refund changed another limiter");
     }
 }
 
 // Plans.
 
 #[tokio::test(start_paused = true)]
-async fn limits_may_be_given_with_each_check() {
+async fn check_with_uses_the_given_limits() {
     for window in [Window::Log, Window::Buckets(10)] {
         let limiter = limiter_of(window, Limit::per_minute(1));
         let paid = [Limit::per_minute(100)];
@@ -248,16 +248,20 @@ async fn limits_may_be_given_with_each_check() {
         assert_eq!(limiter.check_with("ada", &paid).await.unwrap().remaining(), 98, "{window:?}");
         assert_eq!(limiter.check_n_with("ada", 8, &paid).await.unwrap().remaining(), 90);
         assert_eq!(limiter.peek_with("ada", &paid).await.remaining(), 90);
-        assert_eq!(limiter.peek("ada").await.remaining(), 0, "more than its own limit is in use");
+        assert_eq!(
+            limiter.peek("ada").await.remaining(),
+            0,
+            "usage is above the limiter's own limit"
+        );
         assert!(limiter.check("ada").await.is_err());
         let limited = limiter.check_n_with("ada", 101, &paid).await.unwrap_err();
         assert_eq!((limited.limit(), limited.ready_at()), (&paid[0], None));
     }
 }
 
-/// What is in use of a bucket that leaks is a time, not a number of units.
+/// The usage by GCRA is a time, not a number of units.
 #[tokio::test(start_paused = true)]
-async fn a_full_bucket_of_gcra_is_full_by_another_plan_too() {
+async fn full_bucket_of_gcra_is_full_by_another_plan_too() {
     let limiter = limiter_of(Window::Gcra, Limit::per_minute(1));
     let paid = [Limit::per_minute(100)];
     take(&limiter, "ada", 1).await;
@@ -269,7 +273,7 @@ async fn a_full_bucket_of_gcra_is_full_by_another_plan_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_limits_everything_passes_and_nothing_is_charged() {
+async fn check_with_no_limits_passes_and_charges_nothing() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(2));
         take(&limiter, "ada", 1).await;
@@ -283,9 +287,9 @@ async fn without_limits_everything_passes_and_nothing_is_charged() {
     }
 }
 
-/// What one of fewer limits does not ask for stays.
+/// A plan with fewer limits keeps the usage of the others.
 #[tokio::test(start_paused = true)]
-async fn limits_are_told_apart_by_their_order() {
+async fn limits_are_identified_by_their_position() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(5));
         let two = [Limit::per_minute(5), Limit::per_hour(1)];
@@ -300,9 +304,9 @@ async fn limits_are_told_apart_by_their_order() {
     }
 }
 
-/// A page that shows what another plan would give must not give it.
+/// A page may show the quota of another plan without granting it.
 #[tokio::test(start_paused = true)]
-async fn a_peek_by_another_plan_changes_nothing() {
+async fn peek_with_another_plan_changes_nothing() {
     for window in WINDOWS {
         for other in [Limit::per_second(1), Limit::per_second(1_000), Limit::per_hour(10_000)] {
             let limiter = limiter_of(window, Limit::per_minute(10));

@@ -1,4 +1,5 @@
-//! A limiter keeps one time, whatever the clock of the runtime on which somebody waits for it. The real clock is the
+//! A limiter uses the clock of its own runtime, regardless of the runtime on which a caller waits. The real clock is
+//! the
 //! subject.
 
 use std::{
@@ -18,7 +19,7 @@ use crate::{
 const HALF: Duration = Duration::from_millis(500);
 
 #[test]
-fn a_real_quota_is_waited_for_under_a_paused_clock() {
+fn limiter_with_a_real_clock_is_awaited_on_a_paused_runtime() {
     let (real, paused) = (real(), paused());
     for window in WINDOWS {
         let limiter = real.block_on(async { limiter_of(window, Limit::new(1, HALF)) });
@@ -34,7 +35,7 @@ fn a_real_quota_is_waited_for_under_a_paused_clock() {
 }
 
 #[test]
-fn a_paused_quota_is_waited_for_in_real_time() {
+fn limiter_with_a_paused_clock_is_awaited_on_a_real_runtime() {
     static POLLS: AtomicUsize = AtomicUsize::new(0);
     let (real, paused) = (real(), paused());
     let limiter = paused.block_on(async { limiter_of(Window::Log, Limit::new(1, MILLISECOND)) });
@@ -42,26 +43,26 @@ fn a_paused_quota_is_waited_for_in_real_time() {
     real.block_on(limiter.until_ready("ada"));
     let waits = real.spawn(async move { counted(&POLLS, waiter.until_ready("ada")).await });
     sleep(HALF);
-    assert!(!waits.is_finished(), "the time of the limiter stands still");
+    assert!(!waits.is_finished(), "the wait ended although the limiter's clock was paused");
     assert_waited(&POLLS);
     paused.block_on(advance(MILLISECOND));
     real.block_on(waits).unwrap();
 }
 
-/// How long somebody is willing to wait is by the limiter's time, too.
+/// The maximum wait is measured by the limiter's clock as well.
 #[test]
-fn the_longest_wait_is_by_the_clock_of_the_limiter() {
+fn max_wait_is_measured_by_the_clock_of_the_limiter() {
     let (real, paused) = (real(), paused());
     let limiter = real.block_on(async { limiter_of(Window::Log, Limit::new(1, 1_000 * SECOND)) });
     paused.block_on(async {
         limiter.until_ready("ada").await;
         let mut first = tokio_test::task::spawn(limiter.until_ready("ada"));
         assert!(first.poll().is_pending());
-        // So that it is not clear at once; who is at the head sleeps on.
+        // So that the second call is not denied immediately; the head continues to sleep.
         limiter.reset("ada").await;
         let start = Instant::now();
         let behind = limiter.until_ready_within("ada", HALF / 5).await;
-        behind.expect_err("it is never at the head of the line");
+        behind.expect_err("the second call never becomes the head");
         assert!(start.elapsed() >= HALF / 5);
     });
 }

@@ -1,4 +1,4 @@
-//! Costs that are known afterwards: what is given back, what becomes a debt, and that no debt is lost.
+//! `Permit::settle`: refunds of the difference, debts, and that no debt is lost.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, advance, sleep};
 use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
 
 #[tokio::test(start_paused = true)]
-async fn the_difference_is_charged_or_given_back() {
+async fn settle_charges_or_gives_back_the_difference() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(10));
         let remaining = async || limiter.peek("ada").await.remaining();
@@ -21,12 +21,12 @@ async fn the_difference_is_charged_or_given_back() {
         assert_eq!(remaining().await, 2, "{window:?}");
         limiter.check_n("ada", 2).await.unwrap().settle(0).await;
         assert_eq!(remaining().await, 2, "{window:?}");
-        assert_eq!(limiter.stats().refunded, 0, "these were no refunds");
+        assert_eq!(limiter.stats().refunded, 0, "settle was counted as a refund");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_debt_leaves_whole_after_the_window() {
+async fn debt_leaves_the_window_as_a_whole_after_per() {
     let limiter = limiter(Limit::per_minute(10));
     let permit = limiter.check("ada").await.unwrap();
     advance(20 * SECOND).await;
@@ -34,7 +34,7 @@ async fn a_debt_leaves_whole_after_the_window() {
     let limited = limiter.check("ada").await.unwrap_err();
     assert_eq!(limited.retry_after(), MINUTE);
     assert_eq!(limiter.peek("ada").await.remaining(), 0);
-    // What was charged before has left by then, and only the debt is there.
+    // The charge from before has left by then, and only the debt remains.
     advance(MINUTE - NANOSECOND).await;
     assert!(limiter.check("ada").await.is_err());
     advance(NANOSECOND).await;
@@ -42,7 +42,7 @@ async fn a_debt_leaves_whole_after_the_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_debt_in_buckets_leaves_whole_up_to_a_bucket_late_and_by_gcra_it_leaks() {
+async fn debt_in_buckets_leaves_up_to_a_bucket_late_and_leaks_by_gcra() {
     for (window, longest) in [(Window::Buckets(10), 66 * SECOND), (Window::Gcra, 66 * SECOND)] {
         let limiter = limiter_of(window, Limit::per_minute(10));
         // 11 units at 6 s each, of which the bucket holds 10.
@@ -54,9 +54,9 @@ async fn a_debt_in_buckets_leaves_whole_up_to_a_bucket_late_and_by_gcra_it_leaks
     }
 }
 
-/// A call may take longer than the window, and then nothing of its key is known any more.
+/// A call may take longer than the window; its key has been removed by then.
 #[tokio::test(start_paused = true)]
-async fn no_debt_is_lost_with_a_key_that_has_left() {
+async fn debt_is_charged_after_its_key_was_removed() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(10));
         let permit = limiter.check("ada").await.unwrap();
@@ -66,13 +66,17 @@ async fn no_debt_is_lost_with_a_key_that_has_left() {
         permit.settle(11).await;
         uncharged.settle(10).await;
         for key in ["ada", "bob"] {
-            let told = limiter.peek(key).await.retry_after();
-            assert!(!told.is_zero(), "{key} got off: {window:?}");
+            let wait = limiter.peek(key).await.retry_after();
+            assert!(!wait.is_zero(), "the debt of {key} was lost: {window:?}");
             let limited = limiter.check(key).await.unwrap_err();
-            assert_eq!(limited.retry_after(), told);
+            assert_eq!(limited.retry_after(), wait);
         }
-        assert_eq!(limiter.peek("eve").await.remaining(), 10, "it is nobody else's");
-        assert_eq!(limiter.stats().keys, 0, "who is denied needs no entry");
+        assert_eq!(
+            limiter.peek("eve").await.remaining(),
+            10,
+            "the debt was charged to another key"
+        );
+        assert_eq!(limiter.stats().keys, 0, "a denied key got an entry");
         advance(2 * SECOND).await;
         for key in ["ada", "bob"] {
             assert!(limiter.check_n(key, 9).await.is_ok(), "{key} {window:?}");
@@ -81,7 +85,7 @@ async fn no_debt_is_lost_with_a_key_that_has_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_debt_is_of_whoever_has_the_key_by_then() {
+async fn debt_is_charged_to_the_present_state_of_the_key() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(10));
         let permit = limiter.check("ada").await.unwrap();
@@ -96,7 +100,7 @@ async fn a_debt_is_of_whoever_has_the_key_by_then() {
         assert_eq!(
             limiter.peek("ada").await.remaining(),
             7,
-            "what it found is charged: {window:?}"
+            "the debt was not charged to the new state: {window:?}"
         );
         assert!(limiter.reset("ada").await, "{window:?}");
         assert_eq!(limiter.peek("ada").await.remaining(), 10);
@@ -104,7 +108,7 @@ async fn a_debt_is_of_whoever_has_the_key_by_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_charged_is_charged_then() {
+async fn settle_of_a_free_permit_charges_the_actual_cost() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(10));
         limiter.check_n("ada", 0).await.unwrap().settle(7).await;
@@ -112,12 +116,12 @@ async fn what_was_not_charged_is_charged_then() {
         assert_eq!(limiter.check_n("ada", 3).await.unwrap().remaining(), 0);
         assert!(limiter.check("ada").await.is_err());
         limiter.check_with("bob", &[]).await.unwrap().settle(7).await;
-        assert_eq!(limiter.peek("bob").await.remaining(), 10, "by no limits nothing is charged");
+        assert_eq!(limiter.peek("bob").await.remaining(), 10, "a permit of no limits was charged");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_of_a_plan_is_settled_by_the_plan() {
+async fn permit_of_a_plan_is_settled_by_the_plan() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(10));
         let plan = [Limit::per_hour(1_000), Limit::per_hour(500)];
@@ -133,24 +137,27 @@ async fn a_permit_of_a_plan_is_settled_by_the_plan() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_debt_beyond_the_bound_is_shared_and_stays_with_its_key() {
+async fn debt_beyond_max_keys_is_shared_and_stays_with_its_key() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> =
             RateLimiter::builder().window(window).limit(Limit::per_minute(9)).max_keys(1).build();
         limiter.check_n(&0, 9).await.unwrap();
         advance(40 * SECOND).await;
         limiter.check(&1).await.unwrap().settle(100).await;
-        assert!(limiter.check(&2).await.is_err(), "they are limited together: {window:?}");
-        // The first key leaves, and there is room.
+        assert!(
+            limiter.check(&2).await.is_err(),
+            "keys beyond the bound are not limited together: {window:?}"
+        );
+        // The first key is removed, so new keys get an entry.
         sleep(27 * SECOND).await;
-        assert!(limiter.check(&1).await.is_err(), "it got off: {window:?}");
-        assert!(limiter.check(&3).await.is_ok(), "it owes nothing: {window:?}");
+        assert!(limiter.check(&1).await.is_err(), "the debt was lost: {window:?}");
+        assert!(limiter.check(&3).await.is_ok(), "the debt was charged to another key: {window:?}");
     }
 }
 
-/// A debt may be as large as its type.
+/// A debt may have the largest value of its type.
 #[tokio::test(start_paused = true)]
-async fn no_debt_is_too_large() {
+async fn debt_of_u32_max_does_not_overflow() {
     for window in WINDOWS {
         for quota in [1, 65_535, 65_536, u32::MAX] {
             let limiter: RateLimiter<u32> = RateLimiter::builder()
@@ -170,29 +177,29 @@ async fn no_debt_is_too_large() {
             let limited = limiter.check(&1).await.unwrap_err();
             assert_eq!(limiter.peek(&1).await.remaining(), 0);
             if window == Window::Log {
-                // The last one was charged half a second ago.
+                // The last debt was charged half a second ago.
                 let expected = if quota < u32::MAX { 500 } else { 0 };
                 assert!(limited.retry_after() >= expected * MILLISECOND, "{limited}");
                 advance(limited.retry_after()).await;
                 assert!(limiter.check(&1).await.is_ok());
                 advance(SECOND).await;
-                assert!(limiter.check_n(&1, quota).await.is_ok(), "all has left");
+                assert!(limiter.check_n(&1, quota).await.is_ok(), "all debts have left the window");
             }
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn settling_after_the_limiter_is_gone_does_nothing() {
+async fn settle_does_nothing_after_its_limiter_was_dropped() {
     let limiter = limiter(Limit::per_minute(4));
     let permit = limiter.check("ada").await.unwrap();
     drop(limiter);
     permit.settle(100).await;
 }
 
-/// Many at once, on keys that come and go: each unit is counted once.
+/// Concurrent settles on keys that are created and removed: each unit is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_settled_on_many_threads_is_counted_once() {
+async fn concurrent_settles_count_each_unit_once() {
     const TASKS: u32 = 8;
     const CALLS: u32 = 500;
 
@@ -228,15 +235,15 @@ async fn what_is_settled_on_many_threads_is_counted_once() {
         for key in 0..4 {
             used += u64::from(u32::MAX - limiter.peek(&key).await.remaining());
         }
-        // A unit by Gcra leaks in less than a microsecond.
+        // A unit of GCRA leaks in less than a microsecond.
         let is_right = if window == Window::Gcra { used <= actual } else { used == actual };
-        assert!(is_right, "{used} in use of {actual}: {window:?}");
+        assert!(is_right, "{used} units in use, {actual} were settled: {window:?}");
     }
 }
 
-/// Keys that are idle, leave, come again and owe, all at once: it ends with nothing in use.
+/// Keys become idle, are removed, return and get debts, concurrently: in the end nothing is in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn debts_of_keys_that_come_and_go_end() {
+async fn debts_of_keys_that_are_removed_and_return_end() {
     for window in WINDOWS {
         let limiter: RateLimiter<u32> = RateLimiter::builder()
             .window(window)
@@ -268,7 +275,7 @@ async fn debts_of_keys_that_come_and_go_end() {
         for task in tasks {
             task.await.unwrap();
         }
-        // Ten debts of twice the quota take so long by Gcra.
+        // GCRA takes this long to leak ten debts of twice the quota.
         sleep(200 * MILLISECOND).await;
         for key in 0..16 {
             assert_eq!(limiter.peek(&key).await.remaining(), 20, "{key} {window:?}");
@@ -276,16 +283,16 @@ async fn debts_of_keys_that_come_and_go_end() {
     }
 }
 
-/// Whatever is settled when: what is admitted finds room beside all that is known to have been used.
+/// With settles at random times, admitted calls fit in addition to all costs known so far.
 #[tokio::test(start_paused = true)]
-async fn what_is_admitted_has_room_beside_what_others_turned_out_to_cost() {
+async fn admitted_calls_fit_in_addition_to_settled_costs() {
     for window in [Window::Log, Window::Buckets(10)] {
         for seed in 0..60 {
             let mut random = SmallRng::seed_from_u64(seed);
             let (quota, per) = (random.random_range(1..20), 10 * SECOND);
             let limiter = limiter_of(window, Limit::new(quota, per));
             let mut open: Vec<(usize, Permit)> = Vec::new();
-            // What was charged, and when: a check and what it settled to be more.
+            // Times and units of charges: of checks, and of the additional cost that was settled.
             let mut charged: Vec<(Instant, u64)> = Vec::new();
             for _ in 0..150 {
                 match random.random_range(0..10) {
@@ -294,9 +301,9 @@ async fn what_is_admitted_has_room_beside_what_others_turned_out_to_cost() {
                         let now = Instant::now();
                         let in_window = charged.iter().filter(|(at, _)| now - *at < per);
                         let used: u64 = in_window.map(|(_, units)| *units).sum();
-                        let told = limiter.check_n("ada", cost).await;
+                        let outcome = limiter.check_n("ada", cost).await;
                         let has_room = used + u64::from(cost) <= u64::from(quota);
-                        match told {
+                        match outcome {
                             Ok(permit) => {
                                 assert!(has_room || cost == 0, "{used} of {quota}, seed {seed}");
                                 open.push((charged.len(), permit));
@@ -324,7 +331,7 @@ async fn what_is_admitted_has_room_beside_what_others_turned_out_to_cost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_before_it_is_polled_settles_nothing() {
+async fn settle_that_is_dropped_before_it_is_polled_changes_nothing() {
     let limiter = limiter(Limit::per_minute(10));
     let permit = limiter.check_n("ada", 4).await.unwrap();
     drop(permit.settle(9));

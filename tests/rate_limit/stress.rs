@@ -1,7 +1,6 @@
-//! Rate limits on real threads and by the real clock: no window holds more than its quota, and nothing
-//! waits for ever.
+//! Rate limits on real threads and with the real clock: no window exceeds its quota, and no waiter waits forever.
 //!
-//! `FLEETING_STRESS_SECONDS` lengthens them (10 by default, of which each test takes a share).
+//! `FLEETING_STRESS_SECONDS` sets the total duration (10 by default, of which each test takes a share).
 
 use std::{
     collections::BTreeSet,
@@ -21,45 +20,45 @@ use tokio::{
 
 const TASKS: u64 = 8;
 const MILLISECOND: Duration = Duration::from_millis(1);
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// When a call that passed was charged: somewhere between these.
+/// Times between which an admitted call was charged.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     before: Instant,
     after: Instant,
 }
 
-/// What the tasks that hammer on one key saw.
+/// Results of the tasks that check one key as fast as they can.
 #[derive(Default)]
-struct Hammered {
+struct Observed {
     admissions: Vec<Admission>,
     denials: u64,
-    /// In which spans of time, from the beginning, something was denied.
+    /// Spans of time, counted from the start, in which a check was denied.
     full: BTreeSet<u128>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_window_of_a_hammered_log_holds_more_than_the_quota() {
+async fn log_under_contention_never_exceeds_the_quota() {
     let (quota, per) = (1_000, 50 * MILLISECOND);
-    let hammered = hammer(Window::Log, quota, per).await;
-    check_windows(&hammered, quota, per);
-    check_not_idle(&hammered, quota);
+    let observed = check_concurrently(Window::Log, quota, per).await;
+    check_windows(&observed, quota, per);
+    check_not_idle(&observed, quota);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_window_of_hammered_buckets_holds_more_than_the_quota() {
+async fn buckets_under_contention_never_exceed_the_quota() {
     let (quota, per) = (1_000, 50 * MILLISECOND);
     for n in [10, 100] {
-        let hammered = hammer(Window::Buckets(n), quota, per).await;
-        check_windows(&hammered, quota, per);
-        check_not_idle(&hammered, quota);
+        let observed = check_concurrently(Window::Buckets(n), quota, per).await;
+        check_windows(&observed, quota, per);
+        check_not_idle(&observed, quota);
     }
 }
 
-/// Where there is room, a coarse clock may do: it must not take a call for older than it is.
+/// A coarse clock may be used while quota is left: it must not make a charge older than it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_comes_after_a_pause_counts_for_all_of_its_window() {
+async fn charge_after_a_pause_counts_for_its_whole_window() {
     let (quota, per) = (100, 50 * MILLISECOND);
     let mut random = random(0x5eed_0103, 0);
     let limiter = |window| RateLimiter::builder().window(window).limit(Limit::new(quota, per));
@@ -67,11 +66,11 @@ async fn what_comes_after_a_pause_counts_for_all_of_its_window() {
     let end = Instant::now() + seconds(0.2);
     for round in 0_u64.. {
         for limiter in &limiters {
-            limiter.check(&round).await.expect("nothing is in use");
+            limiter.check(&round).await.expect("no usage yet");
             sleep(random.random_range(6_000..20_000) * Duration::from_micros(1)).await;
             let before = Instant::now();
-            limiter.check_n(&round, quota - 1).await.expect("one is in use");
-            // The first call alone would make room for one.
+            limiter.check_n(&round, quota - 1).await.expect("one unit is in use");
+            // If the first call had left the window, one unit would be free.
             while limiter.check_n(&round, 2).await.is_err() {}
             let since = before.elapsed();
             assert!(
@@ -86,15 +85,15 @@ async fn what_comes_after_a_pause_counts_for_all_of_its_window() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_window_of_a_hammered_gcra_holds_twice_the_quota() {
+async fn gcra_under_contention_never_admits_twice_the_quota() {
     let (quota, per) = (1_000, 50 * MILLISECOND);
-    let hammered = hammer(Window::Gcra, quota, per).await;
-    check_windows(&hammered, 2 * quota - 1, per);
-    check_not_idle(&hammered, quota - 1);
+    let observed = check_concurrently(Window::Gcra, quota, per).await;
+    check_windows(&observed, 2 * quota - 1, per);
+    check_not_idle(&observed, quota - 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn those_who_wait_and_give_up_on_many_threads_leave_the_others_their_turn() {
+async fn waiters_that_give_up_concurrently_do_not_block_the_others() {
     let (quota, per) = (5, 5 * MILLISECOND);
     let limiter: RateLimiter<u64> =
         RateLimiter::builder().limit(Limit::new(quota, per)).name("queue").build();
@@ -106,10 +105,10 @@ async fn those_who_wait_and_give_up_on_many_threads_leave_the_others_their_turn(
             let mut admissions = Vec::new();
             while Instant::now() < end {
                 let before = Instant::now();
-                let patience = random.random_range(0..20_000) * Duration::from_micros(1);
+                let max_wait = random.random_range(0..20_000) * Duration::from_micros(1);
                 let passed = match random.random_range(0..3) {
-                    0 => limiter.until_ready_within(&7, patience).await.is_ok(),
-                    1 => timeout(patience, limiter.until_ready(&7)).await.is_ok(),
+                    0 => limiter.until_ready_within(&7, max_wait).await.is_ok(),
+                    1 => timeout(max_wait, limiter.until_ready(&7)).await.is_ok(),
                     _ => {
                         limiter.until_ready(&7).await;
                         true
@@ -123,19 +122,19 @@ async fn those_who_wait_and_give_up_on_many_threads_leave_the_others_their_turn(
         })
     };
     let tasks: Vec<_> = (0..TASKS).map(wait).collect();
-    let mut hammered = Hammered::default();
+    let mut observed = Observed::default();
     for task in tasks {
-        hammered.admissions.extend(within("each waiter has its turn", task).await.unwrap());
+        observed.admissions.extend(within("each waiter passes", task).await.unwrap());
     }
-    // Their waits make what is certain wide: it is the order, not the count, that is hard here.
-    check_windows(&hammered, quota, per);
-    assert!(!hammered.admissions.is_empty(), "nobody was let in");
+    // Waiting makes the spans of charges long, so the order is tested here, not the count.
+    check_windows(&observed, quota, per);
+    assert!(!observed.admissions.is_empty(), "no waiter was admitted");
     within("the queue is empty", limiter.until_ready(&7)).await;
 }
 
-/// Who is charged and about to leave the line is not counted twice: there is room for all.
+/// A call that is charged and about to leave the queue must not be counted twice: all calls fit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_is_sent_away_for_one_that_has_been_let_in() {
+async fn waiter_that_was_admitted_does_not_count_against_the_next() {
     const CALLS: u32 = 8;
 
     for round in 0..500_u64 {
@@ -146,19 +145,19 @@ async fn nobody_is_sent_away_for_one_that_has_been_let_in() {
             tokio::spawn(async move {
                 for _ in 0..CALLS {
                     let waited = limiter.until_ready_within(&round, Duration::from_secs(60)).await;
-                    waited.expect("there is room for all");
+                    waited.expect("all calls fit");
                 }
             })
         };
         let tasks: Vec<_> = (0..4).map(wait).collect();
         for task in tasks {
-            within("each is let in", task).await.unwrap();
+            within("each call is admitted", task).await.unwrap();
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn checks_refunds_and_resets_at_random_block_nobody_and_leave_nothing() {
+async fn random_checks_refunds_and_resets_do_not_deadlock_or_leak_keys() {
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
         let limiter: RateLimiter<u64> = RateLimiter::builder()
             .window(window)
@@ -179,7 +178,7 @@ async fn checks_refunds_and_resets_at_random_block_nobody_and_leave_nothing() {
         println!("{window:?}: {stats:?}");
         assert_eq!(stats.admitted, passed.load(Relaxed), "{window:?}");
         assert!(stats.denied > 0 && stats.refunded > 0 && stats.overflowed > 0, "{stats:?}");
-        within("the keys leave", async {
+        within("idle keys are removed", async {
             while limiter.stats().keys > 0 {
                 sleep(MILLISECOND).await;
             }
@@ -208,8 +207,8 @@ async fn work_alone(limiter: RateLimiter<u64>, task: u64, end: Instant, passed: 
             500..700 => limiter.check_n(&key, cost).await.ok(),
             700..750 => limiter.check_n_with(&key, cost, &plan).await.ok(),
             750..755 => {
-                let patience = random.random_range(0..3) * MILLISECOND;
-                limiter.until_ready_within(&key, patience).await.ok()
+                let max_wait = random.random_range(0..3) * MILLISECOND;
+                limiter.until_ready_within(&key, max_wait).await.ok()
             }
             755..850 => {
                 assert!(limiter.peek(&key).await.remaining() <= 10);
@@ -229,7 +228,7 @@ async fn work_alone(limiter: RateLimiter<u64>, task: u64, end: Instant, passed: 
                 None
             }
             990..995 => {
-                // Time in which keys are idle and leave.
+                // Time for keys to become idle and be removed.
                 sleep(random.random_range(0..5) * MILLISECOND).await;
                 None
             }
@@ -246,22 +245,22 @@ async fn work_alone(limiter: RateLimiter<u64>, task: u64, end: Instant, passed: 
 }
 
 /// Lets all tasks check one key as fast as they can.
-async fn hammer(window: Window, quota: u32, per: Duration) -> Hammered {
+async fn check_concurrently(window: Window, quota: u32, per: Duration) -> Observed {
     let limiter: RateLimiter<u64> =
         RateLimiter::builder().window(window).limit(Limit::new(quota, per)).build();
     let start = Instant::now();
-    // Ten windows at least.
+    // At least ten windows.
     let end = start + seconds(0.1).max(10 * per);
-    // What is in use at one moment was charged in this span and the one before it.
+    // Usage at any time was charged in the present span and the one before it.
     let span = match window {
         Window::Buckets(n) => per + per / n as u32,
         _ => per,
     };
     let span = span.as_micros();
-    let hammer = |_| {
+    let check_concurrently = |_| {
         let limiter = limiter.clone();
         tokio::spawn(async move {
-            let mut seen = Hammered::default();
+            let mut seen = Observed::default();
             loop {
                 let before = Instant::now();
                 if before >= end {
@@ -281,44 +280,47 @@ async fn hammer(window: Window, quota: u32, per: Duration) -> Hammered {
             }
         })
     };
-    let tasks: Vec<JoinHandle<_>> = (0..TASKS).map(hammer).collect();
-    let mut hammered = Hammered::default();
+    let tasks: Vec<JoinHandle<_>> = (0..TASKS).map(check_concurrently).collect();
+    let mut observed = Observed::default();
     for task in tasks {
         let seen = within("each task ends", task).await.unwrap();
-        hammered.admissions.extend(seen.admissions);
-        hammered.denials += seen.denials;
-        hammered.full.extend(seen.full);
+        observed.admissions.extend(seen.admissions);
+        observed.denials += seen.denials;
+        observed.full.extend(seen.full);
     }
-    let (admitted, denied) = (hammered.admissions.len() as u64, hammered.denials);
-    let spans = hammered.full.len();
+    let (admitted, denied) = (observed.admissions.len() as u64, observed.denials);
+    let spans = observed.full.len();
     println!("{window:?}: {admitted} admitted, {denied} denied in {spans} spans of time");
     let stats = limiter.stats();
-    assert_eq!((stats.admitted, stats.denied), (admitted, denied), "what was decided is counted");
-    hammered
+    assert_eq!(
+        (stats.admitted, stats.denied),
+        (admitted, denied),
+        "stats differ from the decisions"
+    );
+    observed
 }
 
-/// Those that began after one, and had ended before `per` was over since it began, were all charged in one
-/// window.
-fn check_windows(hammered: &Hammered, quota: u32, per: Duration) {
-    let mut admissions = hammered.admissions.clone();
+/// Admissions that began after another one began, and ended less than `per` after it, were all charged in one window.
+fn check_windows(observed: &Observed, quota: u32, per: Duration) {
+    let mut admissions = observed.admissions.clone();
     admissions.sort_by_key(|admission| admission.before);
     let mut most = 0;
     for (index, first) in admissions.iter().enumerate() {
         let end = first.before + per;
         let begun = admissions[index..].iter().take_while(|admission| admission.before < end);
         let certain = begun.filter(|admission| admission.after < end).count();
-        assert!(certain <= quota as usize, "{certain} passed within {per:?}, not {quota}");
+        assert!(certain <= quota as usize, "{certain} passed within {per:?}, the quota is {quota}");
         most = most.max(certain);
     }
     println!("{most} of {quota} passed in the fullest window");
 }
 
-/// In each span in which something was denied, or in the one before it, as much had passed as may.
-fn check_not_idle(hammered: &Hammered, quota: u32) {
-    let (admitted, spans) = (hammered.admissions.len(), hammered.full.len());
+/// If a check was denied in a span, a whole quota was admitted in that span and the one before it.
+fn check_not_idle(observed: &Observed, quota: u32) {
+    let (admitted, spans) = (observed.admissions.len(), observed.full.len());
     let least = spans * quota as usize / 2;
-    assert!(admitted >= least, "only {admitted} passed in {spans} spans of {quota}");
-    assert!(hammered.denials > 0, "nothing was denied, so nothing was tried");
+    assert!(admitted >= least, "only {admitted} passed in {spans} spans of a quota of {quota}");
+    assert!(observed.denials > 0, "nothing was denied, so nothing was tested");
 }
 
 fn random(seed: u64, task: u64) -> SmallRng {
@@ -333,7 +335,7 @@ fn seconds(share: f64) -> Duration {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let patience = PATIENCE + seconds(1.0);
-    let ended = timeout(patience, future).await;
-    ended.unwrap_or_else(|_| panic!("not within {patience:?}: {what}"))
+    let limit = TIMEOUT + seconds(1.0);
+    let ended = timeout(limit, future).await;
+    ended.unwrap_or_else(|_| panic!("timed out after {limit:?}: {what}"))
 }

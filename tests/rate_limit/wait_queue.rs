@@ -1,4 +1,4 @@
-//! The line of a key: who in it is not polled, how many wait in it and how long, and what is counted of it.
+//! Wait queue of a key: waiters that are not polled, `max_waiting`, `jitter`, and the counted denials.
 
 use std::{pin::pin, time::Duration};
 
@@ -17,9 +17,9 @@ use crate::{
     waiting::{Order, waiters},
 };
 
-// Who is not polled.
+// Waiters that are not polled.
 
-/// One that waits for `key`, was polled once, and is no longer.
+/// Returns a waiter for `key` that was polled once.
 fn silent<'a>(
     limiter: &'a RateLimiter<String>,
     key: &'static str,
@@ -30,7 +30,7 @@ fn silent<'a>(
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_no_longer_polled_holds_up_the_others_for_a_second() {
+async fn waiter_that_is_not_polled_delays_the_others_by_one_second() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(1));
         take(&limiter, "ada", 1).await;
@@ -39,8 +39,8 @@ async fn one_that_is_no_longer_polled_holds_up_the_others_for_a_second() {
         let order = Order::default();
         let tasks = waiters(&limiter, "ada", 0..3, &order).await;
         sleep(2_500 * MILLISECOND).await;
-        assert!(kept.is_woken(), "it may pass since a second");
-        // Late, but it asked first.
+        assert!(kept.is_woken(), "the waiter was not woken when it could pass");
+        // Late, but it joined first.
         kept.await;
         assert_eq!(start.elapsed(), 3 * SECOND, "{window:?}");
         for task in tasks {
@@ -53,7 +53,7 @@ async fn one_that_is_no_longer_polled_holds_up_the_others_for_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_that_are_no_longer_polled_hold_up_the_others_for_a_second_each() {
+async fn each_waiter_that_is_not_polled_delays_the_others_by_one_second() {
     let limiter = limiter(Limit::per_second(1));
     take(&limiter, "ada", 1).await;
     let kept = [silent(&limiter, "ada"), silent(&limiter, "ada"), silent(&limiter, "ada")];
@@ -69,7 +69,7 @@ async fn several_that_are_no_longer_polled_hold_up_the_others_for_a_second_each(
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_no_longer_polled_comes_to_the_head_unseen() {
+async fn waiter_that_becomes_the_head_without_being_polled_delays_the_others_by_seconds() {
     let limiter = limiter(Limit::per_hour(1));
     for is_reset in [true, false] {
         take(&limiter, "ada", 1).await;
@@ -94,7 +94,7 @@ async fn one_that_is_no_longer_polled_comes_to_the_head_unseen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_no_longer_polled_does_not_hear_of_new_limits() {
+async fn waiter_that_is_not_polled_delays_set_limits_by_one_second() {
     let limiter = limiter(Limit::per_hour(1));
     take(&limiter, "ada", 1).await;
     let start = Instant::now();
@@ -109,9 +109,9 @@ async fn one_that_is_no_longer_polled_does_not_hear_of_new_limits() {
     assert_eq!(start.elapsed(), 61 * SECOND);
 }
 
-/// A machine that slept: all timers are over at once, and nobody was polled meanwhile.
+/// As after a suspend: all timers fire at the same time, and no waiter was polled before.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_jumps_changes_no_order() {
+async fn clock_jump_does_not_change_the_order_of_waiters() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(1));
         take(&limiter, "ada", 1).await;
@@ -128,16 +128,16 @@ async fn a_clock_that_jumps_changes_no_order() {
     }
 }
 
-/// A future is polled by whoever selects over it, and dropped at any await.
+/// The future is polled by one `select!`, and awaited again later.
 #[tokio::test(start_paused = true)]
-async fn a_branch_of_select_that_lost_passes_when_it_is_waited_for_again() {
+async fn losing_branch_of_select_passes_when_it_is_awaited_again() {
     let limiter = limiter(Limit::per_second(1));
     let start = Instant::now();
     take(&limiter, "ada", 1).await;
     let mut kept = pin!(limiter.until_ready("ada"));
     tokio::select! {
         biased;
-        _ = &mut kept => panic!("there is no room yet"),
+        _ = &mut kept => panic!("the quota is exhausted"),
         () = sleep(MILLISECOND) => {}
     }
     let order = Order::default();
@@ -147,14 +147,18 @@ async fn a_branch_of_select_that_lost_passes_when_it_is_waited_for_again() {
         task.await.unwrap();
     }
     kept.await;
-    assert_eq!(start.elapsed(), 10 * SECOND + MILLISECOND, "there is room again");
+    assert_eq!(
+        start.elapsed(),
+        10 * SECOND + MILLISECOND,
+        "quota is free again, so it passes immediately"
+    );
     assert_eq!(limiter.stats().admitted, 4);
 }
 
-// How many wait, and how long.
+// Number and duration of waits.
 
 #[tokio::test(start_paused = true)]
-async fn no_more_wait_than_may() {
+async fn no_more_calls_wait_than_max_waiting() {
     for window in WINDOWS {
         let limiter = RateLimiter::<String>::builder()
             .window(window)
@@ -171,29 +175,35 @@ async fn no_more_wait_than_may() {
         yield_now().await;
         for max_wait in [MINUTE, Duration::MAX] {
             let limited = limiter.until_ready_within("ada", max_wait).await.unwrap_err();
-            // At the soonest: who is at the head may have been charged.
+            // At the earliest: the head may have been charged.
             assert_eq!((start.elapsed(), limited.retry_after()), (Duration::ZERO, 2 * SECOND));
         }
-        assert!(limiter.until_ready_within("bob", SECOND).await.is_ok(), "another key");
-        // Who waits for ever is not sent away.
+        assert!(
+            limiter.until_ready_within("bob", SECOND).await.is_ok(),
+            "a waiter for another key was denied"
+        );
+        // A call that waits without a limit is not denied.
         limiter.until_ready("ada").await;
         assert_eq!(start.elapsed(), 3 * SECOND);
         for waiting in waiting {
             assert!(waiting.await.unwrap().is_ok(), "{window:?}");
         }
         assert_eq!((limiter.stats().waited, limiter.stats().admitted), (3, 5));
-        assert!(limiter.until_ready_within("ada", MINUTE).await.is_ok(), "nobody waits any more");
+        assert!(
+            limiter.until_ready_within("ada", MINUTE).await.is_ok(),
+            "denied although no call waits"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 #[should_panic = "max_waiting must be at least 1, got 0"]
-async fn that_nobody_may_wait_panics() {
+async fn max_waiting_of_zero_panics() {
     let _ = RateLimiter::<u32>::builder().max_waiting(0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_is_longer_by_a_random_time() {
+async fn jitter_lengthens_a_wait_by_a_random_time() {
     const JITTER: Duration = Duration::from_millis(300);
 
     let limiter = RateLimiter::<u32>::builder().limit(Limit::per_second(1)).jitter(JITTER).build();
@@ -202,7 +212,7 @@ async fn a_wait_is_longer_by_a_random_time() {
         let limiter = limiter.clone();
         tokio::spawn(async move {
             limiter.until_ready(&key).await;
-            assert_eq!(start.elapsed(), Duration::ZERO, "who need not wait does not");
+            assert_eq!(start.elapsed(), Duration::ZERO, "a call that need not wait was delayed");
             limiter.until_ready(&key).await;
             start.elapsed()
         })
@@ -215,7 +225,7 @@ async fn a_wait_is_longer_by_a_random_time() {
     waits.dedup();
     assert!(waits.iter().all(|wait| (SECOND..=SECOND + JITTER).contains(wait)), "{waits:?}");
     assert!(waits.len() > 40, "{waits:?}");
-    // But not beyond its end.
+    // But not beyond the maximum wait.
     let start = Instant::now();
     assert!(limiter.until_ready_within(&100, SECOND).await.is_ok());
     assert!(limiter.until_ready_within(&100, SECOND).await.is_ok());
@@ -223,7 +233,7 @@ async fn a_wait_is_longer_by_a_random_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_limit_has_its_denials() {
+async fn denials_are_counted_by_limit() {
     for window in WINDOWS {
         let limits = [Limit::per_second(1).named("burst"), Limit::per_hour(2).named("hourly")];
         let limiter = RateLimiter::<String>::builder()
@@ -242,12 +252,12 @@ async fn each_limit_has_its_denials() {
         assert!(limiter.check("ada").await.is_err());
         assert!(limiter.until_ready_within("ada", SECOND).await.is_err());
         assert_eq!(limiter.denials(), denials(1, 2), "{window:?}");
-        // By others in a plan, and by one that nobody has.
+        // By the limits of a plan, and by a limit that the limiter does not have.
         let plan = vec![Limit::per_minute(1); 9];
         assert!(limiter.check_with("bob", &plan).await.is_ok());
         assert!(limiter.check_with("bob", &plan).await.is_err());
         assert_eq!(limiter.denials(), denials(2, 2), "{window:?}");
-        // Beyond the bound, and behind others.
+        // Beyond the bound of keys, and behind other waiters.
         take(&limiter, "eve", 1).await;
         assert!(limiter.check("eve").await.is_err());
         let head = tokio::spawn({

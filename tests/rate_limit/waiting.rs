@@ -1,4 +1,4 @@
-//! Who waits for a rate limiter, in which order, and that nobody is starved by who checks.
+//! `until_ready`: the order of waiters, cancellation and maximum waits; and that checks do not starve other tasks.
 
 use std::{
     sync::{
@@ -20,7 +20,8 @@ use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, l
 
 pub(crate) type Order = Arc<Mutex<Vec<(u32, Duration)>>>;
 
-/// Those who wait for `key`, in the order of asking. When it lets them in, they say so.
+/// Starts waiters for `key`, which join in the order of their ids. Each adds its id and the time to `order` when it
+/// passes.
 pub(crate) async fn waiters(
     limiter: &RateLimiter<String>,
     key: &'static str,
@@ -36,13 +37,13 @@ pub(crate) async fn waiters(
         })
     };
     let tasks = ids.map(wait).collect();
-    // Each has asked by now.
+    // Each waiter has joined by now.
     yield_now().await;
     tasks
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_for_a_key_are_let_in_in_the_order_of_asking() {
+async fn waiters_for_a_key_are_admitted_in_the_order_of_joining() {
     for window in [Window::Log, Window::Gcra] {
         let limiter = limiter_of(window, Limit::per_second(1));
         let order = Order::default();
@@ -56,7 +57,7 @@ async fn those_who_wait_for_a_key_are_let_in_in_the_order_of_asking() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_lets_several_in_at_once_and_in_order() {
+async fn burst_admits_several_waiters_immediately_and_in_order() {
     let limiter = limiter(Limit::new(3, SECOND));
     let order = Order::default();
     for task in waiters(&limiter, "ada", 0..10, &order).await {
@@ -67,15 +68,15 @@ async fn a_burst_lets_several_in_at_once_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_was_not_charged_and_those_behind_move_up() {
+async fn cancelled_waiter_is_not_charged_and_those_behind_move_up() {
     for window in [Window::Log, Window::Gcra] {
         let limiter = limiter_of(window, Limit::per_second(1));
         take(&limiter, "ada", 1).await;
         let order = Order::default();
         let tasks = waiters(&limiter, "ada", 0..10, &order).await;
         sleep(500 * MILLISECOND).await;
-        for gone in [0, 1, 5, 9] {
-            tasks[gone].abort();
+        for cancelled in [0, 1, 5, 9] {
+            tasks[cancelled].abort();
         }
         for (id, task) in tasks.into_iter().enumerate() {
             assert_eq!(task.await.is_err(), [0, 1, 5, 9].contains(&id));
@@ -83,12 +84,12 @@ async fn who_gives_up_was_not_charged_and_those_behind_move_up() {
         let expected: Vec<_> =
             [2, 3, 4, 6, 7, 8].into_iter().zip(1..).map(|(id, at)| (id, at * SECOND)).collect();
         assert_eq!(*order.lock().unwrap(), expected, "{window:?}");
-        assert_eq!(limiter.stats().admitted, 7, "who gave up was not charged");
+        assert_eq!(limiter.stats().admitted, 7, "a cancelled waiter was charged");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_alone_and_gives_up_leaves_nothing_behind() {
+async fn cancelled_only_waiter_does_not_delay_later_calls() {
     let limiter = limiter(Limit::per_second(1));
     take(&limiter, "ada", 1).await;
     for _ in 0..5 {
@@ -102,7 +103,7 @@ async fn who_waits_alone_and_gives_up_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn different_keys_do_not_wait_for_each_other() {
+async fn waiters_for_different_keys_do_not_delay_each_other() {
     let limiter = limiter(Limit::new(1, MINUTE));
     take(&limiter, "ada", 1).await;
     let order = Order::default();
@@ -113,13 +114,13 @@ async fn different_keys_do_not_wait_for_each_other() {
     }
     let minutes = |id, minutes| (id, minutes * MINUTE);
     let mut order = order.lock().unwrap();
-    assert_eq!(order[0], minutes(10, 0), "at once");
+    assert_eq!(order[0], minutes(10, 0), "the first waiter did not pass immediately");
     order.sort();
     assert_eq!(*order, [(0, 1), (1, 2), (2, 3), (10, 0), (11, 1)].map(|(id, at)| minutes(id, at)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_may_come_before_those_who_wait() {
+async fn check_may_pass_before_waiters() {
     let limiter = limiter(Limit::per_second(1));
     take(&limiter, "ada", 1).await;
     let order = Order::default();
@@ -135,11 +136,14 @@ async fn a_check_may_come_before_those_who_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_with_an_end_is_over_at_once_where_that_is_clear() {
+async fn until_ready_within_denies_immediately_if_it_cannot_pass_in_time() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_second(1));
         let start = Instant::now();
-        assert!(limiter.until_ready_within("ada", Duration::ZERO).await.is_ok(), "there is room");
+        assert!(
+            limiter.until_ready_within("ada", Duration::ZERO).await.is_ok(),
+            "a call without usage was denied"
+        );
         for wait in [Duration::ZERO, MILLISECOND, SECOND - NANOSECOND] {
             let limited = limiter.until_ready_within("ada", wait).await.unwrap_err();
             assert!(limited.retry_after() >= SECOND, "{window:?}");
@@ -150,7 +154,7 @@ async fn a_wait_with_an_end_is_over_at_once_where_that_is_clear() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_ends_when_there_is_room_ends_with_a_permit() {
+async fn until_ready_within_passes_exactly_at_its_maximum() {
     let limiter = limiter(Limit::per_second(1));
     take(&limiter, "ada", 1).await;
     for wait in [SECOND, 5 * SECOND, Duration::MAX] {
@@ -161,23 +165,23 @@ async fn a_wait_that_ends_when_there_is_room_ends_with_a_permit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_behind_others_is_over_at_its_end() {
+async fn until_ready_within_ends_at_its_maximum_behind_other_waiters() {
     let limiter = limiter(Limit::new(1, 10 * SECOND));
     take(&limiter, "ada", 1).await;
     let order = Order::default();
     let tasks = waiters(&limiter, "ada", 0..3, &order).await;
     let start = Instant::now();
-    // At once, as far as it is clear from those behind the head.
+    // Denied immediately because of the waiters behind the head.
     for wait in [Duration::ZERO, 3 * SECOND, 29 * SECOND] {
         let limited = limiter.until_ready_within("ada", wait).await.unwrap_err();
         assert_eq!((start.elapsed(), limited.retry_after()), (Duration::ZERO, 30 * SECOND));
         assert_eq!((limited.limit(), limited.cost()), (&Limit::new(1, 10 * SECOND), 1));
     }
     let late = limiter.until_ready_within("ada", 35 * SECOND);
-    // In the time of the others: it waits for the third, and for none that gave up.
+    // Waits for the third waiter, but not for those that gave up.
     let permit = limiter.until_ready_within("ada", 40 * SECOND);
     let (late, permit) = tokio::join!(late, async { (permit.await.is_ok(), start.elapsed()) });
-    assert_eq!(late.unwrap_err().retry_after(), Duration::ZERO, "it is over by now");
+    assert_eq!(late.unwrap_err().retry_after(), Duration::ZERO, "the call would pass by now");
     assert_eq!(permit, (true, 40 * SECOND));
     for task in tasks {
         task.await.unwrap();
@@ -188,7 +192,7 @@ async fn a_wait_behind_others_is_over_at_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
+async fn waiter_for_many_units_is_not_overtaken_by_waiters_for_few() {
     for window in [Window::Log, Window::Gcra] {
         let limiter = limiter_of(window, Limit::new(4, 4 * SECOND));
         limiter.check_n("ada", 4).await.unwrap();
@@ -212,7 +216,7 @@ async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_never_pass_waits_for_nobody() {
+async fn call_that_can_never_pass_is_denied_without_waiting() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(4));
         take(&limiter, "ada", 4).await;
@@ -226,9 +230,9 @@ async fn what_can_never_pass_waits_for_nobody() {
     }
 }
 
-/// What is given back or settled meanwhile wakes nobody, and is there for who comes next.
+/// A refund or a debt does not wake waiters; the next check counts it.
 #[tokio::test(start_paused = true)]
-async fn a_debt_that_comes_while_one_waits_is_waited_for() {
+async fn waiter_waits_for_a_debt_that_is_charged_while_it_waits() {
     let limiter = limiter(Limit::per_minute(2));
     let permit = limiter.check_n("ada", 2).await.unwrap();
     let start = Instant::now();
@@ -242,10 +246,10 @@ async fn a_debt_that_comes_while_one_waits_is_waited_for() {
     assert_eq!(start.elapsed(), 90 * SECOND);
 }
 
-// Taking turns.
+// Cooperative scheduling.
 
-/// How many turns another task has while one checks 100,000 times.
-async fn turns_beside<T>(mut check: impl AsyncFnMut() -> T) -> usize {
+/// Returns how often another task runs while this one checks 100,000 times.
+async fn turns_of_another_task<T>(mut check: impl AsyncFnMut() -> T) -> usize {
     let turns = Arc::new(AtomicUsize::new(0));
     let count = turns.clone();
     let other = tokio::spawn(async move {
@@ -261,61 +265,61 @@ async fn turns_beside<T>(mut check: impl AsyncFnMut() -> T) -> usize {
     turns.load(Relaxed)
 }
 
-/// What the `async` of a check is for: 128 of Tokio's budget, each for some 61 calls.
+/// Checks consume Tokio's cooperative budget: 128 units, each for about 61 calls.
 #[tokio::test(start_paused = true)]
-async fn a_task_that_only_checks_starves_nobody() {
+async fn checks_do_not_starve_other_tasks() {
     let limiter = limiter(Limit::per_hour(50_000));
-    let turns = turns_beside(async || limiter.check("ada").await).await;
+    let turns = turns_of_another_task(async || limiter.check("ada").await).await;
     assert!(turns >= 10, "another task had {turns} turns");
-    let turns = turns_beside(async || limiter.check("ada").await).await;
-    assert!(turns >= 10, "another task had {turns} turns beside denials");
-    let turns = turns_beside(async || limiter.peek("ada").await).await;
-    assert!(turns >= 10, "another task had {turns} turns beside peeks");
+    let turns = turns_of_another_task(async || limiter.check("ada").await).await;
+    assert!(turns >= 10, "another task had {turns} turns during denials");
+    let turns = turns_of_another_task(async || limiter.peek("ada").await).await;
+    assert!(turns >= 10, "another task had {turns} turns during peeks");
     let plan = [Limit::per_hour(1_000_000)];
-    let turns = turns_beside(async || limiter.check_with("ada", &plan).await).await;
-    assert!(turns >= 10, "another task had {turns} turns beside plans");
+    let turns = turns_of_another_task(async || limiter.check_with("ada", &plan).await).await;
+    assert!(turns >= 10, "another task had {turns} turns during plans");
     let mut key = 0_u32;
-    let turns = turns_beside(async || {
+    let turns = turns_of_another_task(async || {
         key += 1;
         limiter.check(&key.to_string()).await
     });
     let turns = turns.await;
-    assert!(turns >= 10, "another task had {turns} turns beside many keys");
+    assert!(turns >= 10, "another task had {turns} turns during many keys");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_waits_with_room_starves_nobody() {
+async fn waits_that_pass_immediately_do_not_starve_other_tasks() {
     let limiter = limiter(Limit::per_hour(u32::MAX));
-    let turns = turns_beside(async || limiter.until_ready("ada").await).await;
+    let turns = turns_of_another_task(async || limiter.until_ready("ada").await).await;
     assert!(turns >= 10, "another task had {turns} turns");
 }
 
-/// What is charged to no key of its own takes turns, too.
+/// Checks that charge the shared window yield as well.
 #[tokio::test(start_paused = true)]
-async fn a_task_that_checks_keys_beyond_the_bound_starves_nobody() {
+async fn checks_beyond_max_keys_do_not_starve_other_tasks() {
     let limiter: RateLimiter<u32> =
         RateLimiter::builder().limit(Limit::per_hour(100)).shards(2).max_keys(50).build();
     for key in 0..50 {
         limiter.check(&key).await.unwrap();
     }
     let mut least = usize::MAX;
-    // In either shard, after some number of checks in it.
+    // In either shard, after any number of checks in it.
     for key in [1_000, 1_001, 1_002, 1_003] {
         limiter.check(&0).await.unwrap();
         limiter.check(&1).await.unwrap();
-        least = least.min(turns_beside(async || limiter.check(&key).await).await);
+        least = least.min(turns_of_another_task(async || limiter.check(&key).await).await);
     }
     assert!(least >= 10, "another task had {least} turns");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_whose_checks_charge_nothing_starves_nobody() {
+async fn checks_that_charge_nothing_do_not_starve_other_tasks() {
     let limiter = limiter(Limit::per_hour(100));
     take(&limiter, "ada", 5).await;
-    let turns = turns_beside(async || limiter.check_n("ada", 0).await).await;
-    assert!(turns >= 10, "another task had {turns} turns beside checks of nothing");
-    let turns = turns_beside(async || limiter.check_n("ada", 101).await).await;
-    assert!(turns >= 10, "another task had {turns} turns beside checks of too much");
-    let turns = turns_beside(async || limiter.check_with("ada", &[]).await).await;
-    assert!(turns >= 10, "another task had {turns} turns beside checks without limits");
+    let turns = turns_of_another_task(async || limiter.check_n("ada", 0).await).await;
+    assert!(turns >= 10, "another task had {turns} turns during checks of cost 0");
+    let turns = turns_of_another_task(async || limiter.check_n("ada", 101).await).await;
+    assert!(turns >= 10, "another task had {turns} turns during checks above the quota");
+    let turns = turns_of_another_task(async || limiter.check_with("ada", &[]).await).await;
+    assert!(turns >= 10, "another task had {turns} turns during checks without limits");
 }
