@@ -5,6 +5,7 @@
 #![cfg(not(lean))]
 
 use std::{
+    collections::BTreeSet,
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -130,6 +131,10 @@ static LOG: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"\b(?:trace|debug|info|warn|error)!\s*\(|#\[error\(").expect("the pattern is valid")
 });
 
+/// The end of a line within a string that continues on the next line.
+static CONTINUED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\\\n\s*").expect("the pattern is valid"));
+
 /// A test and its name.
 static TEST: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"#\[(?:\w+::)*\w*test\b[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:pub )?(?:async )?fn (\w+)")
@@ -191,6 +196,41 @@ fn old_names_do_not_return() {
         }
     }
     assert!(report.is_empty(), "names that docs/words.md replaced:\n{report}");
+}
+
+/// Operators search the guide for a message that they see, and alert on messages that they find in the guide.
+#[test]
+fn guide_lists_every_log_message() {
+    let (files, guide): (Vec<_>, Vec<_>) = texts()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with("src/"))
+        .partition(|(path, _)| path.ends_with(".rs"));
+    let (_, guide) = guide
+        .iter()
+        .find(|(path, _)| path == "src/guide/log_messages.md")
+        .expect("the page exists");
+    let mut logged = BTreeSet::new();
+    let mut report = String::new();
+    for (path, text) in &files {
+        let source = Source::new(text);
+        for strings in log_strings(&source).filter(|(is_attribute, _)| !is_attribute) {
+            // The message is the last string of the call. A long one continues on the next line after a backslash.
+            let Some((_, message)) = strings.1.last() else { continue };
+            let message = CONTINUED.replace_all(message.trim_matches('"'), "").into_owned();
+            if !guide.contains(&format!("`{message}`")) {
+                let _ = writeln!(report, "{path} logs a message that the guide lacks: {message}");
+            }
+            logged.insert(message);
+        }
+    }
+    let listed = guide.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    for (message, _) in listed.filter(|(message, _)| message.contains(' ')) {
+        if !logged.contains(message) {
+            let _ = writeln!(report, "the guide lists a message that is not logged: {message}");
+        }
+    }
+    assert!(logged.len() > 30, "only {} messages were found", logged.len());
+    assert!(report.is_empty(), "{report}");
 }
 
 /// The checks themselves: each finds what it is for.
@@ -334,6 +374,23 @@ impl<'a> Source<'a> {
     }
 }
 
+/// A string of a file, with its position.
+type Text<'a> = (usize, &'a str);
+
+/// The strings of each call that logs, and of each attribute with an error message; `true` for an attribute.
+fn log_strings<'a>(source: &'a Source<'a>) -> impl Iterator<Item = (bool, Vec<Text<'a>>)> {
+    LOG.find_iter(&source.code).map(|call| {
+        let mut depth = 1;
+        let length = source.code[call.end()..].find(|c| {
+            depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
+            depth == 0
+        });
+        let inside = call.end()..call.end() + length.unwrap_or(0);
+        let strings = source.strings.iter().filter(|(at, _)| inside.contains(at)).copied();
+        (call.as_str().starts_with('#'), strings.collect())
+    })
+}
+
 /// The sentences of comments, of log and error messages, and the names of tests.
 fn rust_prose(text: &str) -> Vec<(usize, String)> {
     let source = Source::new(text);
@@ -351,16 +408,10 @@ fn rust_prose(text: &str) -> Vec<(usize, String)> {
                 .map(|(line, comment)| (*line, comment.trim_start_matches(['/', '!', '*']))),
         ));
     }
-    for call in LOG.find_iter(&source.code) {
-        let mut depth = 1;
-        let length = source.code[call.end()..].find(|c| {
-            depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
-            depth == 0
-        });
-        let end = call.end() + length.unwrap_or(0);
-        let inside = source.strings.iter().filter(|(at, _)| (call.end()..end).contains(at));
-        found
-            .extend(inside.map(|(at, string)| (line_of(*at), string.trim_matches('"').to_owned())));
+    for (_, strings) in log_strings(&source) {
+        found.extend(
+            strings.iter().map(|(at, string)| (line_of(*at), string.trim_matches('"').to_owned())),
+        );
     }
     let names = TEST.captures_iter(&source.code).filter_map(|captures| captures.get(1));
     found.extend(names.map(|name| (line_of(name.start()), name.as_str().replace('_', " "))));

@@ -40,7 +40,7 @@ impl Drop for BodyMeter {
         match catch_unwind(AssertUnwindSafe(|| (self.cost)(self.bytes))) {
             Ok(actual) => permit.settle_soon(actual, &self.runtime),
             Err(_) => {
-                tracing::error!("`charge_sent` panicked, the request keeps its initial charge")
+                tracing::error!("charge_sent panicked, the request keeps its initial charge")
             }
         }
     }

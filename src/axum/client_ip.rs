@@ -311,8 +311,7 @@ impl TrustedProxies {
         if !has_warned.load(Relaxed) && names_clients() && !has_warned.swap(true, Relaxed) {
             tracing::warn!(
                 %peer,
-                "untrusted peer sent a forwarding header; if it is your proxy, all its clients share one key: \
-                 trust it by `TrustedProxies::new`"
+                "untrusted peer sent a forwarding header, all its clients share one key"
             );
         }
     }

@@ -118,7 +118,7 @@ async fn run_refresh<K, V, S, E, F, Fut>(
             load_guard.finish(started_at_version, Err(error));
         }
         Err(_) => {
-            tracing::error!(cache = cache.shared.name(), "loader panicked in a background refresh");
+            tracing::error!(cache = cache.shared.name(), "background refresh panicked");
             cache.record_failure(&load_guard.flight, started_at_version, key, None);
         }
     }

@@ -175,7 +175,7 @@ where
                 // Unwind safe: each call has its own clone of the callback, which is dropped with the panic.
                 let call = AssertUnwindSafe(async move { callback(event).await });
                 if call.catch_unwind().await.is_err() {
-                    tracing::error!(cache = name, "the callback of on_expired panicked");
+                    tracing::error!(cache = name, "on_expired callback panicked");
                 }
                 // After a panic, too: otherwise the same event would be delivered, and panic, forever.
                 events.acknowledge();

@@ -26,8 +26,7 @@ impl Client {
                 tracing::warn!(
                     limiter = name,
                     policy,
-                    "the server evicts keys when its memory is full, and an evicted key gets its whole quota again; \
-                     set maxmemory-policy to noeviction"
+                    "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
                 );
                 return;
             }

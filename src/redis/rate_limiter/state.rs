@@ -187,10 +187,7 @@ impl LimiterState {
             // A permanent error is an answer: the server can be reached.
             _ => {
                 if self.breaker.record_success() {
-                    tracing::info!(
-                        limiter = self.name,
-                        "circuit breaker closed, the server answers again"
-                    );
+                    tracing::info!(limiter = self.name, "circuit breaker closed");
                 }
             }
         }
