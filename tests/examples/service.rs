@@ -28,7 +28,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The running service and a client.
 struct TestService {
-    service: Service,
+    process: Service,
     client: Client,
 }
 
@@ -38,11 +38,11 @@ impl TestService {
     }
 
     fn start_with(args: &[&str]) -> Self {
-        Self { service: Service::start_with(args), client: Client::new() }
+        Self { process: Service::start_with(args), client: Client::new() }
     }
 
     async fn send(&self, method: Method, path: &str, body: impl Into<Bytes>) -> Response {
-        let url = format!("{}{path}", self.service.url);
+        let url = format!("{}{path}", self.process.url);
         self.client.request(method, url).body(body).send().await
     }
 
@@ -94,7 +94,7 @@ impl TestService {
 
     /// Opens a stream of all expirations from now on.
     async fn events(&self) -> EventStream {
-        let response = Client::new().get(format!("{}/events", self.service.url)).send().await;
+        let response = Client::new().get(format!("{}/events", self.process.url)).send().await;
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
         EventStream { response, text: Vec::new() }
@@ -102,7 +102,7 @@ impl TestService {
 
     /// Opens a raw TCP connection.
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.service.address()).await.expect("the service accepts connections")
+        TcpStream::connect(self.process.address()).await.expect("the service accepts connections")
     }
 }
 
@@ -434,7 +434,7 @@ async fn slow_subscriber_is_sent_the_number_of_missed_events() {
     // A small receive buffer, so that the service soon cannot send more.
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4_096).expect("the receive buffer can be set");
-    let address = service.service.address().parse().expect("a socket address");
+    let address = service.process.address().parse().expect("a socket address");
     let mut slow = socket.connect(address).await.expect("the service accepts connections");
     // HTTP/1.0: the response is not chunked, and ends with the connection.
     slow.write_all(b"GET /events HTTP/1.0\r\n\r\n").await.expect("the request is sent");
@@ -639,7 +639,7 @@ async fn ctrl_c_ends_the_event_streams_and_the_service() {
         assert_eq!(&answer, b"HTTP/1.1 200");
 
         let stopped = Instant::now();
-        service.service.signal("INT");
+        service.process.signal("INT");
         assert_eq!(first.next().await, None);
         second.expired().await;
         assert_eq!(second.next().await, None);
@@ -649,7 +649,7 @@ async fn ctrl_c_ends_the_event_streams_and_the_service() {
         );
         assert_eq!(rest(silent).await, "");
         let left = (5 * SECOND).saturating_sub(stopped.elapsed());
-        assert_eq!(service.service.wait(left).code(), Some(0));
+        assert_eq!(service.process.wait(left).code(), Some(0));
     })
     .await;
 }
@@ -665,8 +665,8 @@ async fn sigterm_ends_the_service_despite_unfinished_requests() {
         // A response on a later connection: the service has received the half request by now.
         service.json("/stats").await;
         let _dashboard = service.get("/fleeting/stream").await;
-        service.service.signal("TERM");
-        assert_eq!(service.service.wait(5 * SECOND).code(), Some(0));
+        service.process.signal("TERM");
+        assert_eq!(service.process.wait(5 * SECOND).code(), Some(0));
     })
     .await;
 }
