@@ -10,7 +10,7 @@ mod builder;
 mod calls;
 mod compute;
 mod deadlines;
-mod failures;
+mod failed_loads;
 mod freshness;
 mod freshness_policy;
 mod iter;
@@ -22,6 +22,7 @@ mod many;
 mod metrics;
 mod reentrancy;
 mod refresh;
+mod refresh_backoff;
 mod shutdown;
 #[cfg(feature = "serde")]
 mod snapshot;

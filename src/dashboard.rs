@@ -1,8 +1,8 @@
 //! A live page of all caches and limiters of the process, mounted by the user in any router. The page uses only
 //! relative addresses.
 
-mod answers;
 mod groups;
+mod responses;
 mod sampler;
 mod track;
 
@@ -62,13 +62,13 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 /// ```
 pub fn dashboard() -> Router {
     Router::new()
-        .route("/", get(answers::page))
-        .route("/index.html", get(answers::page))
-        .route("/style.css", get(answers::style))
-        .route("/script.js", get(answers::script))
-        .route("/figures", get(answers::figures))
-        .route("/stream", get(answers::stream))
-        .route("/ttl", post(answers::ttl))
+        .route("/", get(responses::page))
+        .route("/index.html", get(responses::page))
+        .route("/style.css", get(responses::style))
+        .route("/script.js", get(responses::script))
+        .route("/figures", get(responses::figures))
+        .route("/stream", get(responses::stream))
+        .route("/ttl", post(responses::ttl))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(Sampler::shared())
 }

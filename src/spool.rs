@@ -8,6 +8,7 @@
 
 mod any_queue;
 mod backlog;
+mod batch_size;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod record;

@@ -45,6 +45,41 @@ fn no_files_import_each_other_in_a_cycle() {
     assert!(cycles.is_empty(), "cycles: {cycles:#?}");
 }
 
+#[test]
+fn architecture_page_names_only_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page can be read");
+    // Paths on the page begin at src/, src/engine/ or src/redis/, and omit the extension.
+    let bases = ["src", "src/engine", "src/redis"].map(|base| root.join(base));
+    let rooms: Vec<_> = bases.iter().flat_map(|base| entries(base)).collect();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_/".contains(c);
+    let paths: BTreeSet<_> = page
+        .split(|c| !is_part(c))
+        .map(|path| path.trim_matches('/'))
+        .filter(|path| {
+            path.split_once('/').is_some_and(|(room, _)| rooms.iter().any(|r| r == room))
+        })
+        .collect();
+    let exists = |path: &str| {
+        bases.iter().any(|base| {
+            let path = base.join(path);
+            path.is_dir()
+                || path.with_extension("rs").exists()
+                || path.with_extension("lua").exists()
+        })
+    };
+    let missing: Vec<_> = paths.iter().filter(|path| !exists(path)).collect();
+    assert!(paths.len() > 50, "only {} paths were found", paths.len());
+    assert!(missing.is_empty(), "docs/architecture.md names files that do not exist: {missing:?}");
+}
+
+/// The names of the folders in `folder`.
+fn entries(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("folders can be listed").flatten();
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
 /// The check itself, on a small module graph with both faults.
 #[test]
 fn check_finds_upward_imports_and_cycles() {

@@ -12,7 +12,7 @@ use std::{
 use super::{
     Cache,
     bounds::Bound,
-    failures::Failures,
+    failed_loads::Failures,
     freshness_policy::{FreshnessPolicy, Settings},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};

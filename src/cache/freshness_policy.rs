@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::failures::Failures;
+use super::failed_loads::Failures;
 use crate::engine::hasher::DefaultHasher;
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{Histogram, Slot};

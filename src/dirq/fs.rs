@@ -9,6 +9,7 @@ mod dir;
 pub(crate) mod faults;
 mod file;
 mod make_dir;
+mod medium;
 mod rename;
 mod stat;
 
@@ -24,6 +25,7 @@ use self::{call::call, make_dir::make_dir_at};
 pub(super) use self::{
     dir::{Dir, OpenFor},
     file::NewFile,
+    medium::{Medium, medium},
     rename::rename_to_free_name,
     stat::{file_id, is_directory, is_file, modified},
 };
@@ -65,34 +67,4 @@ pub(super) fn sync_file(path: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = call("open", || fs::open(path, flags, Mode::empty()))?;
     call("sync a file", || fs::fsync(file))
-}
-
-/// The storage of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Medium {
-    /// Memory only: no call waits for a disk.
-    Memory,
-    /// A local disk, on a file system whose change times are reliable.
-    Disk,
-    /// A network, or an unknown file system.
-    Other,
-}
-
-/// Returns the storage of the directory at `path`, as far as it is known.
-#[cfg(target_os = "linux")]
-pub(super) fn medium(path: &Path) -> Medium {
-    // From the kernel's `linux/magic.h`: tmpfs, ramfs; ext2 to ext4, XFS, Btrfs, F2FS.
-    const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
-    const ON_DISKS: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-    // The width of the type differs between architectures.
-    match call("statfs", || fs::statfs(path)).map(|stat| stat.f_type as u32) {
-        Ok(kind) if IN_MEMORY.contains(&kind) => Medium::Memory,
-        Ok(kind) if ON_DISKS.contains(&kind) => Medium::Disk,
-        _ => Medium::Other,
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn medium(_: &Path) -> Medium {
-    Medium::Other
 }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::{TryStreamExt, future::BoxFuture, stream::unfold};
 
-use super::{Error, Lock, Name, Walk, prefetch::lock_all, protocol::Protocol};
+use super::{Error, Lock, Name, Walk, locked_stream::lock_all, protocol::Protocol};
 
 /// Several queues of one kind that are iterated over as one.
 ///

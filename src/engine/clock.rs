@@ -5,14 +5,14 @@
 //!    lookup reads the kernel's coarse clock. That one is never ahead of the precise clock, and every precise reading
 //!    checks that it is not far behind. Only a deadline between the two bounds needs the precise clock.
 //! 3. A value that any thread has seen expired is expired for all later calls, however late the coarse clock is (see
-//!    `kernel`).
+//!    `coarse_clock`).
 
 mod call;
-mod deadline;
 #[cfg(target_os = "linux")]
-mod kernel;
+mod coarse_clock;
 #[cfg(all(test, target_os = "linux"))]
-mod lateness;
+mod coarse_clock_tests;
+mod deadline;
 mod lazy;
 #[cfg(target_os = "linux")]
 mod machine;
@@ -32,8 +32,8 @@ use tokio::{
 pub(crate) use self::wall::wall_clock;
 pub(crate) use self::{
     call::CallTime,
+    coarse_clock::check,
     deadline::{AtomicDeadline, Deadline, Now, Tick, nanoseconds},
-    kernel::check,
     lazy::{LazyInstant, LazyNow},
 };
 use self::{deadline::EPOCH, test_util::TEST_UTIL};
@@ -53,7 +53,7 @@ enum Source {
     /// The machine's clock, read by the standard library.
     Real,
     /// The machine's clock, read from the kernel.
-    Kernel(kernel::Kernel),
+    Kernel(coarse_clock::Kernel),
 }
 
 impl Clock {
@@ -66,7 +66,7 @@ impl Clock {
         if TEST_UTIL && let Some(runtime) = Handle::try_current().ok().filter(pausable) {
             return Clock { epoch: Instant::now(), source: Source::Tokio(runtime) };
         }
-        let (epoch, kernel) = kernel::Kernel::from(real_now);
+        let (epoch, kernel) = coarse_clock::Kernel::from(real_now);
         Clock { epoch, source: kernel.map_or(Source::Real, Source::Kernel) }
     }
 
@@ -103,7 +103,7 @@ impl Clock {
     fn coarse(&self) -> u64 {
         match &self.source {
             Source::Kernel(kernel) => kernel.coarse_tick(),
-            _ => kernel::coarse(),
+            _ => coarse_clock::coarse(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Clock {
     fn coarse_at(&self, tick: Tick) -> u64 {
         match &self.source {
             Source::Kernel(_) => tick.0.get(),
-            _ => kernel::coarse(),
+            _ => coarse_clock::coarse(),
         }
     }
 

@@ -1,7 +1,4 @@
-//! The client: the handle that all types of this module are built from, and the retries of commands.
-//!
-//! A command is retried while it certainly was not executed and its timeout has not passed. It is never sent twice if
-//! it may have been executed, unless it only reads.
+//! The client: the handle that all types of this module are built from.
 
 mod builder;
 mod cluster;
@@ -15,17 +12,19 @@ mod key_versions;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod node;
+mod retry;
 mod router;
 mod sentinel;
 mod servers;
 mod shared_connection;
 mod single_flight;
 mod urls;
+mod watchdog;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use ::redis::{Cmd, Value};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 pub use self::{builder::ClientBuilder, urls::Urls};
 pub(super) use self::{
@@ -33,20 +32,17 @@ pub(super) use self::{
     connect::MAX_DURATION,
     invalidations::{Invalidations, KeyVersion},
     node::Node,
+    retry::Resend,
     shared_connection::CommandBatch,
 };
 use self::{
     connect::Connector, counters::ClientCounters, invalidations::InFlightCommand, node::Lane,
-    router::Router, shared_connection::Request,
+    router::Router,
 };
 use super::{
     Error,
-    error::is_try_again,
     keyspace::{Keyspace, Kind},
 };
-
-/// First and longest pause between two attempts; each is twice the one before.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// Connection to a server or a cluster, from which all types of this module are built. A cheap clone.
 ///
@@ -98,13 +94,6 @@ struct Inner {
     prefix: String,
     timeout: Duration,
     counters: Arc<ClientCounters>,
-}
-
-/// Number of times that a command is sent again after its reply was lost.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resend {
-    Never,
-    Once,
 }
 
 impl Client {
@@ -200,49 +189,6 @@ impl Client {
     /// a cluster.
     pub(super) async fn places(&self, absent_keys: &[Vec<u8>]) -> Result<Vec<SlotPlace>, Error> {
         self.inner.router.places(absent_keys, self.deadline(None)).await
-    }
-
-    async fn send_until(
-        &self,
-        node: Option<&Node>,
-        batch: CommandBatch<'_>,
-        resend: Resend,
-        deadline: Instant,
-    ) -> Result<Value, Error> {
-        let (mut pause, longest) = BACKOFF;
-        let (mut resend, only_reads) = (resend, resend == Resend::Once);
-        let mut refusal = None;
-        loop {
-            let request = Request { batch, deadline, may_repeat: resend == Resend::Once };
-            let answer = self.inner.router.send(node, self.lane, request).await;
-            self.inner.counters.record(&answer);
-            let Err(error) = answer else { return answer };
-            let now = Instant::now();
-            match error {
-                // Without a pause: the connection that lost the reply is already being replaced.
-                Error::Unanswered(_) if resend == Resend::Once && now < deadline => {
-                    resend = Resend::Never;
-                }
-                Error::Unavailable(ref cause)
-                    if !matches!(batch, CommandBatch::One(_)) && is_try_again(cause) =>
-                {
-                    return Err(error);
-                }
-                // Certainly not executed, so a write may be sent again too.
-                Error::Connect(_) | Error::Unavailable(_)
-                    if error.is_temporary() && now + pause < deadline =>
-                {
-                    sleep(pause).await;
-                    pause = longest.min(2 * pause);
-                    refusal = Some(error);
-                }
-                // The timeout has passed. If no change can have happened, an earlier refusal explains the failure
-                // better.
-                Error::Unanswered(_) if only_reads => return Err(refusal.unwrap_or(error)),
-                Error::Connect(_) if now >= deadline => return Err(refusal.unwrap_or(error)),
-                error => return Err(error),
-            }
-        }
     }
 }
 

@@ -11,17 +11,19 @@
 
 mod builder;
 mod change;
+mod expiring_set;
+mod expiring_sets;
 #[cfg(all(test, shuttle))]
 mod interleavings;
-mod keyed_members;
 mod members;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod schedule;
-mod set;
-mod sets;
+mod sets_by_key;
 mod shard;
 mod state;
 mod sweeper;
 
-pub use self::{builder::ExpiringSetBuilder, set::ExpiringSet, sets::ExpiringSets};
+pub use self::{
+    builder::ExpiringSetBuilder, expiring_set::ExpiringSet, expiring_sets::ExpiringSets,
+};

@@ -4,12 +4,10 @@ use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{record::Record, stats::SpoolStats};
+use super::{batch_size::BatchSize, record::Record, stats::SpoolStats};
 use crate::dirq::Error;
 
-/// Maximum number of events that each run holds and writes at once.
-pub(super) const BATCH: usize = 256;
-/// The same limit in bytes, except that the first event may be longer.
+/// Maximum size of a batch in bytes, except that the first event may be longer.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// Events that are held. The backlog is guarded by a lock, so its methods return records instead of dropping them.
@@ -17,8 +15,7 @@ pub(super) struct Backlog {
     /// Oldest first. Only the task that writes removes records, so its batch stays at the front until it is written,
     /// even if records are pushed in the meantime.
     records: VecDeque<Arc<Record>>,
-    /// Number of records to write at once: reduced after a failed attempt.
-    batch_size: usize,
+    batch_size: BatchSize,
     written: u64,
     unsynced: u64,
     unwritable: u64,
@@ -33,7 +30,7 @@ impl Backlog {
     pub(super) fn new() -> Self {
         Self {
             records: VecDeque::new(),
-            batch_size: BATCH,
+            batch_size: BatchSize::new(),
             written: 0,
             unsynced: 0,
             unwritable: 0,
@@ -64,7 +61,7 @@ impl Backlog {
             bytes += record.len();
             bytes <= BATCH_BYTES || bytes == record.len()
         };
-        self.records.iter().take(self.batch_size).take_while(fits).cloned().collect()
+        self.records.iter().take(self.batch_size.get()).take_while(fits).cloned().collect()
     }
 
     /// Removes the first record, which the queue will never accept. Drop it outside of the lock.
@@ -91,13 +88,12 @@ impl Backlog {
     ) -> Option<Transition> {
         self.failures += u64::from(result.is_err());
         if result.is_err() && written < batch {
-            // A disk without space for a batch may have space for one event.
-            self.batch_size = 1;
+            self.batch_size.on_failure();
             let begins = self.stalled_since.is_none();
             self.stalled_since.get_or_insert_with(Instant::now);
             return begins.then_some(Transition::Stalled);
         }
-        self.batch_size = BATCH.min(2 * self.batch_size);
+        self.batch_size.on_success();
         // All events are in the queue. Writing them again would duplicate them at each attempt.
         let was_unsynced = mem::replace(&mut self.is_unsynced, result.is_err());
         if self.is_unsynced {
@@ -106,7 +102,7 @@ impl Backlog {
             return (!was_unsynced).then_some(Transition::Unsynced);
         }
         // A single event that was accepted does not mean that the queue has recovered.
-        if self.batch_size < BATCH && !self.records.is_empty() {
+        if !self.batch_size.has_recovered() && !self.records.is_empty() {
             return None;
         }
         self.stalled_since.take().map(|since| Transition::Recovered(since.elapsed()))

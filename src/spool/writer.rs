@@ -20,7 +20,8 @@ use tokio::{
 
 use super::{
     any_queue::AnyQueue,
-    backlog::{BATCH, BATCH_BYTES, Backlog, Transition},
+    backlog::{BATCH_BYTES, Backlog, Transition},
+    batch_size::MAX_BATCH,
     record::{Record, WallClock},
     stats::SpoolStats,
 };
@@ -90,7 +91,7 @@ impl Writer {
         // Once per batch, so that all its times are converted by the same pair of clock readings.
         let wall_clock = WallClock::now();
         let (mut taken, mut bytes) = (0, 0);
-        while taken < BATCH && bytes < BATCH_BYTES {
+        while taken < MAX_BATCH && bytes < BATCH_BYTES {
             match Pin::new(&mut *events).poll_next(cx) {
                 Poll::Ready(Some(event)) => {
                     taken += 1;

@@ -11,6 +11,11 @@ use tokio::{runtime::Handle, select, time::sleep};
 
 use super::{super::Error, commands::Commands, expiry::Expiry};
 
+/// Shortest and longest pause between two polls of a key that another process is loading. In between, the pause is a
+/// quarter of the time waited so far.
+pub(super) const POLL_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(2), Duration::from_millis(100));
+
 /// Pause after a failed refresh of a stale value, during which no process tries again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,7 @@
 //! Loader methods. One load runs per key: within a process by [`flights`](super::flights), between processes by a
 //! [`lease`](super::lease).
 
-use std::{borrow::Borrow, convert::Infallible, sync::Arc, time::Duration};
+use std::{borrow::Borrow, convert::Infallible, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
@@ -11,14 +11,10 @@ use super::{
     Cache,
     expiry::Expiry,
     flights::{FlightOutcome, LoadGuard},
-    lease::{Lease, LeaseLookup, peek},
+    lease::{Lease, LeaseLookup, POLL_PAUSE, peek},
     stats::Counters,
 };
 use crate::cache::TimeToLive;
-
-/// Shortest and longest pause between two polls of a key that another process is loading. In between, the pause is a
-/// quarter of the time waited so far.
-const POLL_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 /// A load that is about to begin. It holds no cache state, so that a refresh does not keep the cache's streams open.
 struct Load {

@@ -2,7 +2,7 @@
 //!
 //! 1. At most one attempt to connect runs at a time, for all callers that wait for it. Without callers there is none.
 //! 2. A connection that has ended is retired. So is a silent one: nothing was received for [`SILENCE_LIMIT`], or until
-//!    a caller gave up, and then nothing for [`PING_TIMEOUT`]. The next caller waits for a new connection, and so does
+//!    a caller gave up, and then nothing for [`PING_TIMEOUT`](super::watchdog::PING_TIMEOUT). The next caller waits for a new connection, and so does
 //!    a caller whose command may be repeated. Other waiters still get the replies that arrive on the old one.
 //! 3. A connection that is to be renewed is used until its successor is ready.
 
@@ -15,29 +15,16 @@ use std::{
 };
 
 use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     connect::{Connector, NewConnection},
     connection::Connection,
     sentinel::Sentinels,
     single_flight::{Outcome, SingleFlight},
+    watchdog::{self, SILENCE_LIMIT, watchdog},
 };
 use crate::redis::{Error, error::is_refusal};
-
-/// Time without a reply after which a waiting caller has the connection probed.
-const SILENCE_LIMIT: Duration = Duration::from_millis(400);
-
-/// Time in which a probed connection must answer the `PING`, or anything else. The sum of both limits is below the
-/// default timeout of one second, so a caller's next call uses another connection.
-const PING_TIMEOUT: Duration = Duration::from_millis(400);
-
-/// Interval of the watchdog of a tracked connection, which is probed if nothing was received since the last check.
-/// Callers that only use cached answers send nothing, so they would not notice that invalidations are missing.
-const WATCHDOG_PERIOD: Duration = Duration::from_millis(500);
 
 /// Minimum time between two renewals of a working connection.
 const RENEW_INTERVAL: Duration = Duration::from_millis(250);
@@ -253,7 +240,10 @@ impl SharedConnection {
                 if let Ok(connection) = &attempt
                     && connection.is_tracking()
                 {
-                    tokio::spawn(watchdog(state, Arc::downgrade(connection)));
+                    let probe = move |connection: &_| {
+                        Self::upgrade(&state).map(|shared| shared.probe(connection))
+                    };
+                    tokio::spawn(watchdog(Arc::downgrade(connection), probe));
                 }
                 attempt
             }
@@ -306,23 +296,14 @@ impl SharedConnection {
         }
     }
 
-    /// Sends a `PING` in the background and retires the connection if nothing is received.
+    /// Probes the connection, and retires it if it is silent.
     fn probe(&self, connection: &Arc<Connection>) {
-        // A probe needs a runtime; the caller may have been dropped outside of one.
-        let Ok(runtime) = Handle::try_current() else { return };
-        // A probe that takes longer is assumed stuck on a stopped runtime, and another may begin.
-        if !connection.begin_probe(2 * PING_TIMEOUT) {
-            return;
-        }
-        let (state, connection) = (Arc::downgrade(&self.0), connection.clone());
-        runtime.spawn(async move {
-            let before = connection.replies();
-            let ping = timeout(PING_TIMEOUT, connection.send(&::redis::cmd("PING"), false)).await;
-            connection.end_probe();
-            let is_silent = !matches!(ping, Ok(Ok(_))) && connection.replies() == before;
-            if is_silent && let Some(shared) = Self::upgrade(&state) {
+        // Weak: the probe must not keep the shared connection alive.
+        let state = Arc::downgrade(&self.0);
+        watchdog::probe(connection.clone(), move |connection| {
+            if let Some(shared) = Self::upgrade(&state) {
                 tracing::warn!("a connection to the server is silent, replacing it");
-                shared.retire(&connection);
+                shared.retire(connection);
             }
         });
     }
@@ -375,27 +356,6 @@ impl Drop for PendingReply<'_> {
         if !self.is_done {
             self.probe_if_silent();
         }
-    }
-}
-
-/// Probes a connection whenever it was silent for a whole period, until it is dropped or ends.
-async fn watchdog(state: Weak<State>, connection: Weak<Connection>) {
-    let mut before = 0;
-    loop {
-        sleep(WATCHDOG_PERIOD).await;
-        // Upgraded for one check only: the watchdog must not keep the connection open.
-        let (Some(shared), Some(connection)) =
-            (SharedConnection::upgrade(&state), connection.upgrade())
-        else {
-            return;
-        };
-        if !connection.is_open() {
-            return;
-        }
-        if connection.replies() == before {
-            shared.probe(&connection);
-        }
-        before = connection.replies();
     }
 }
 

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::event::Cause,
-        sets::expiring::{keyed_members::KeyedMembers, members::Prehashed},
+        sets::expiring::{members::Prehashed, sets_by_key::KeyedMembers},
     };
 
     const SHARDS: usize = 64;

@@ -1,4 +1,4 @@
-//! Tests of `kernel` with a late coarse clock, on clocks that the tests set.
+//! Tests of `coarse_clock` with a late coarse clock, on clocks that the tests set.
 
 use std::{
     sync::atomic::{
@@ -12,7 +12,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::{
-    kernel::{Kernel, LAG, MARGIN, STEP},
+    coarse_clock::{Kernel, LAG, MARGIN, STEP},
     machine::fake::Fake,
     *,
 };

@@ -12,17 +12,12 @@ use std::{
 use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
+use super::refresh_backoff::refresh_backoff;
 use crate::engine::{
     clock::{Deadline, Now},
     state::SharedState,
     store::{Entry, Failure, Location, TableCursor},
 };
-
-/// Backoff after the first failed refresh of a key, doubled by each further one. A popular key would otherwise start
-/// the next refresh right after the failed one.
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-/// Maximum backoff, so that a source that has recovered is tried again within about a minute.
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Recently failed loads by key. They are kept in a store of their own, which is bounded and swept like that of the
 /// values.
@@ -91,8 +86,7 @@ where
         let location = self.location(&key);
         let now = self.shared.clock.now();
         let consecutive = self.find(&key).map_or(0, |failed| failed.consecutive);
-        let backoff =
-            FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(consecutive)).min(MAX_BACKOFF);
+        let backoff = refresh_backoff(consecutive);
         let negative_ttl = self.negative_ttl.unwrap_or_default();
         let failed = Failed {
             error: error.filter(|_| negative_ttl > Duration::ZERO),

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::{
     builder::ExpiringSetBuilder,
     change::Change,
-    keyed_members::KeyedMembers,
     members::{Members, Prehashed},
+    sets_by_key::KeyedMembers,
     state::SharedState,
     sweeper,
 };
