@@ -173,6 +173,7 @@ impl Writer {
             if purged.is_some_and(|purged| purged.elapsed() < every) {
                 return;
             }
+            // Before the purge, so that a purge that fails is not repeated before each batch.
             *purged = Some(Instant::now());
         }
         if let Err(error) = self.queue.purge(purge).await {
@@ -198,6 +199,7 @@ impl Writer {
             let gone = backlog.remove_written(written);
             (gone, backlog.record_attempt(batch.len(), written, &result))
         };
+        // After unlock, as records may be large.
         drop(gone);
         let queue = self.queue.path().display();
         match (transition, result) {
