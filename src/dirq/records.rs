@@ -53,6 +53,7 @@ impl Record {
     fn to_text(self) -> CString {
         let Self { attempts, due } = self;
         let due = due.map_or("dead".to_owned(), |due| due.to_string());
+        // Stored, and read by processes with other releases of this library: the format must not change.
         CString::new(format!("{attempts} {due}")).expect("digits and a word have no NUL")
     }
 
@@ -121,6 +122,8 @@ impl Records {
             Err(Errno::EXIST) => {}
             Err(error) => return Err(self.io_error("write", &file, error)),
         }
+        // A symbolic link cannot be changed in place. Renaming replaces it atomically, so that a record is never
+        // missing.
         let draft = FileName::record_draft(name.directory, name.element);
         let mut retries = RetryBudget::of("write");
         loop {
@@ -157,6 +160,7 @@ impl Records {
                 Ok(false) => {
                     let file = FileName::record(name.directory, name.element);
                     let draft = FileName::record_draft(name.directory, name.element);
+                    // Both are attempted: the argument of `and` is evaluated first.
                     match self.unlink(&file).and(self.unlink(&draft)) {
                         Ok(()) => report.records += 1,
                         Err(error) => report.fail(error),

@@ -39,9 +39,11 @@ fn link_and_unlink(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) ->
         Err(Errno::EXIST) if is_same_file(&from_dir, from, to_dir, to) => {}
         Err(error) => return Err(error),
     }
+    // A crash before this call leaves both names: the file is in its new place, and the old name is a leftover.
     match call("unlink", || unlinkat(&from_dir, from, AtFlags::empty())) {
         // A purge may remove the old name as soon as it is stale.
         Ok(()) | Err(Errno::NOENT) => Ok(()),
+        // Undone, because the caller treats the file as not moved.
         Err(error) => to_dir.unlink(to).and(Err(error)),
     }
 }
