@@ -142,6 +142,7 @@ pub(super) fn key_of(cmd: &Cmd) -> String {
 pub(super) fn key_bytes(cmd: &Cmd) -> &[u8] {
     let mut args = cmd.args_iter();
     let key = match args.next() {
+        // After the script and the number of keys.
         Some(Arg::Simple(b"EVAL" | b"EVALSHA")) => args.nth(2),
         _ => args.next(),
     };
@@ -159,6 +160,7 @@ pub(super) fn keys_of(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
             Some(Arg::Simple(count)) => str::from_utf8(count).ok().and_then(|n| n.parse().ok()),
             _ => None,
         },
+        // Only scripts write to several keys.
         _ => Some(1),
     };
     args.take(count.unwrap_or(0)).filter_map(|arg| match arg {

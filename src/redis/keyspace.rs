@@ -37,6 +37,7 @@ pub(super) struct Keyspace {
 impl Keyspace {
     pub(super) fn new(prefix: &str, kind: Kind, name: &str) -> Result<Self, Error> {
         check_name(name)?;
+        // The digit is the version of the layout, so that an incompatible layout gets keys of its own.
         let tag = match kind {
             Kind::Cache => "cache1",
             Kind::TimeoutDict => "dict1",

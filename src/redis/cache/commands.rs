@@ -237,6 +237,7 @@ impl Commands {
         /// Longer than any load. The stale window is added.
         const DAY: u64 = 86_400_000;
         let cleared = &self.shards[usize::from(shard)].cleared;
+        // Random and not a counter: the key may expire or be evicted, and a counter would then repeat its values.
         let unique: u64 = rand::make_rng::<SmallRng>().random();
         Call::command("SET", cleared).arg(unique).arg("PX").arg(self.stale.saturating_add(DAY))
     }

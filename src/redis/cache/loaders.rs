@@ -254,6 +254,7 @@ where
                 }
                 Ok(LeaseLookup::Acquired(stale)) => break stale,
                 Ok(LeaseLookup::HeldElsewhere(Some(stale), _)) => {
+                    // This drops the guard: a follower becomes the leader, and finds the same.
                     return Ok(Ok(self.state.decode(key, &stale)?));
                 }
                 Ok(LeaseLookup::HeldElsewhere(None, remaining)) => {
@@ -269,6 +270,7 @@ where
             Some(value) => {
                 let value = self.state.decode(key, &value);
                 let name = load.name.clone();
+                // In a task of its own, so that the caller gets the stale value at once.
                 tokio::spawn(async move {
                     if let Ok(Err(_)) | Err(_) = load.run(ttl, loader).await {
                         tracing::warn!(cache = name, "background refresh failed");
@@ -315,6 +317,7 @@ impl Load {
                 return Err(error);
             }
         };
+        // Callers that join from now on may have seen a later write, so they do not get this value.
         guard.begin_read();
         match lease.publish(&bytes, Expiry::of(ttl.of(&value))).await {
             Ok(true) => guard.finish(Ok(bytes)),

@@ -151,6 +151,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
     /// Reads several keys, which share a slot in a cluster.
     async fn read_batch(&self, mut leaders: Vec<ReadLeader<V>>) {
         while !leaders.is_empty() {
+            // Before the request, as in `read_one`.
             let started = Instant::now();
             let call = self.commands.read_many(&leaders);
             let page = call.send_tracked::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
@@ -329,6 +330,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCounters for NearC
     fn stats(&self) -> NearStats {
         let found = self.cached.get().map_or(0, |cached| cached.stats().hits);
         let misses = self.misses.load(Relaxed);
+        // Saturating: the counters are read one by one, while others change them.
         let values = found.saturating_sub(self.outdated.load(Relaxed) + misses);
         let bypassed = self.bypassed.load(Relaxed);
         NearStats { values, misses, invalidations: self.invalidations.changes_received(), bypassed }

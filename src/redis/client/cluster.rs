@@ -127,6 +127,7 @@ impl Cluster {
             return answer;
         };
         let node = self.0.node(address);
+        // A second redirection is returned as an error, after which the client retries with a pause.
         node.on(lane).send(request, kind == Some(ServerErrorKind::Ask)).await
     }
 
@@ -189,6 +190,7 @@ impl Cluster {
         if refreshed_at.is_some_and(|last| now < last + REFRESH_INTERVAL) {
             return;
         }
+        // Before the fetch, so that callers which fail in the meantime do not request another one.
         *refreshed_at = Some(now);
         drop(refreshed_at);
         // It runs in a task of its own.

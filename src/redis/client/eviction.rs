@@ -29,6 +29,7 @@ impl Client {
                     "the server evicts keys when its memory is full, and an evicted key gets its whole quota again; \
                      set maxmemory-policy to noeviction"
                 );
+                // One warning per limiter is enough.
                 return;
             }
         }

@@ -82,6 +82,8 @@ impl DenyCache {
 
     pub(super) fn look_up(&self, subject: &[u8]) -> Lookup {
         let location = self.cache.store.place(subject);
+        // `Relaxed`, twice: with an outdated number, the call counts as made before the change, and its denial is not
+        // cached or not found later.
         let generation = self.generation.load(Relaxed);
         Lookup { location, version: self.version_at(location).load(Relaxed), generation }
     }

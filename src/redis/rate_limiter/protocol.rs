@@ -162,6 +162,7 @@ fn call<'a>(
     let mut arg = Vec::with_capacity(1 + 4 * 8);
     arg.push(verb);
     for number in iter::once(first).chain(numbers) {
+        // Exact: all numbers are below 2^53, even a century in microseconds.
         arg.extend_from_slice(&(number as f64).to_le_bytes());
     }
     script(window).call(&[subject]).arg(arg)

@@ -106,6 +106,7 @@ where
     }
 
     async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
+        // Dropped with the future: a cancelled waiter passes its turn to the next.
         let _turn = self.state.turn.lock().await;
         loop {
             let (mut entries, wait) = self.collect(how, 1).await?;
