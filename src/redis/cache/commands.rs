@@ -101,6 +101,7 @@ impl Commands {
         });
         let shards = shards.collect();
         let retention = retention.map(|time| match Expiry::of(time) {
+            // Redis refuses an expiry time of zero.
             Expiry::Immediate => 1,
             Expiry::After(time) => time,
             Expiry::Never => MAX_TTL_MILLIS as u64,
@@ -193,6 +194,7 @@ impl Commands {
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
             None => self.command("PERSIST", key),
+            // `HasTtl`, because `PERSIST` returns whether there was a TTL.
             Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
         }
     }

@@ -101,6 +101,7 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = V> + Send + 'static,
     {
+        // Here and not in the future, which then does not borrow the key.
         let key = encode_key(key);
         async move {
             let loader = async move || Ok::<_, Infallible>(loader().await);
@@ -216,6 +217,7 @@ where
                 FlightOutcome::Loaded(value) => return Ok(Ok(self.state.decode(key, &value)?)),
                 FlightOutcome::Error(error) => return Err(error),
                 FlightOutcome::LoaderFailed(error) => {
+                    // Another error type is that of another loader: the loop tries again with this caller's.
                     if let Ok(error) = error.downcast() {
                         return Ok(Err(error));
                     }

@@ -312,6 +312,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
             if !leaders.is_empty() {
                 let near = self.clone();
                 tokio::spawn(async move {
+                    // In its own task, as in `read`.
                     let batches = near.batches(leaders).into_iter();
                     few_at_once(batches.map(|leaders| near.read_batch(leaders))).await;
                 });

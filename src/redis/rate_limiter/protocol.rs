@@ -81,6 +81,7 @@ impl LimitArgs {
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, nanoseconds) = (limit.quota(), limit.per().as_nanos());
         let microseconds = |nanoseconds: u128| {
+            // Rounded up, so that a limit never admits more than its quota in its time.
             u64::try_from(nanoseconds.div_ceil(1_000)).expect("a century of microseconds fits")
         };
         let per = microseconds(nanoseconds);
@@ -112,6 +113,7 @@ impl LimitArgs {
         if in_use <= 0 {
             return (quota, -1);
         }
+        // Rounded up: a unit that has leaked only in part is still in use.
         let left = (quota - (in_use + step - 1) / step).max(0);
         (left, in_use - step * (quota - left - 1) + behind)
     }

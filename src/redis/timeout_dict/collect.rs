@@ -149,6 +149,7 @@ impl DictState {
         let call = self.shard_call(shard, |scripts| &scripts.lease).arg(latest).arg(count);
         let call = call.arg(BATCH_BYTES).arg(lease_micros(lease)).arg(how.name());
         let call = call.arg(match self.retries.max_attempts {
+            // No bound, for the script.
             u32::MAX => 0,
             most => most,
         });
