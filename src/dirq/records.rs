@@ -74,6 +74,8 @@ pub(super) struct Records {
 }
 
 impl Records {
+    // Not next to the elements: there, Perl's purge unlinks files with a dot in their names, and other files keep a
+    // directory from being removed.
     const DIRECTORY: &str = "retries";
 
     /// Returns `None` if the directory does not exist, because nothing has failed yet.

@@ -94,6 +94,7 @@ impl SpinHandoff {
         let (sender, mut receiver) = oneshot::channel();
         let job = Box::new(Task { work: Some(work), done: None, sender });
         let seen = match self.hand_over(job) {
+            // Saves wakeups: a `dequeue` took 18 µs instead of 34 on an idle machine (docs/architecture.md).
             Ok(ticket) if short => self.spin_for_result(ticket, &mut receiver),
             Ok(_) => None,
             Err((job, is_back_to_back)) => {

@@ -22,6 +22,7 @@ pub(in crate::dirq) fn rename_to_free_name(
     {
         use rustix::fs::{RenameFlags, renameat_with};
 
+        // 8.7 µs per add on ext4, compared with 11.1 by `O_TMPFILE` and `linkat` (docs/architecture.md).
         let rename = || renameat_with(&from_dir, from, to_dir, to, RenameFlags::NOREPLACE);
         match call("rename to a free name", rename) {
             // The errors of kernels and file systems without this flag.
