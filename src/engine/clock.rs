@@ -233,6 +233,7 @@ mod tests {
 
     #[test]
     fn deadline_takes_one_word() {
+        // `Option<Instant>` would take 16 bytes more per entry (docs/architecture.md).
         assert_eq!(size_of::<Deadline>(), 8);
     }
 

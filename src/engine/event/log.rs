@@ -271,6 +271,7 @@ impl<K, V> Log<K, V> {
     /// Returns the channel of these causes, creating it if needed.
     fn channel(&mut self, causes: u8, lossless: bool) -> usize {
         let mut channels = self.channels.iter();
+        // Shared, so that an event costs the same with 1,000 idle subscribers as with one (docs/architecture.md).
         let found = channels.find(|(_, it)| it.causes() == causes && it.is_lossless() == lossless);
         match found {
             Some((channel, _)) => channel,

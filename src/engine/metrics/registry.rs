@@ -193,6 +193,7 @@ fn read(recorder: Option<usize>) -> (Vec<GroupUpdate>, Vec<LiveSource>, ExportTu
 
 /// Starts the thread that exports twice per second while any object is registered.
 fn spawn_exporter() {
+    // A thread: if each change called the recorder, it would cost as much as a `get` (docs/architecture.md).
     let export = || {
         loop {
             // Checked before the export, so that the last values of the last object are still exported.
