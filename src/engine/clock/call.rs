@@ -81,7 +81,7 @@ impl Now for CallTime<'_> {
             self.coarse.set(self.clock.coarse());
         }
         let latest = self.clock.unless_dead(deadline)?;
-        // What the call saw expired when it began must not be live to it later.
+        // A value that had expired when the call began must not appear live to it later.
         let had_expired = self.begin.get().is_some_and(|begin| deadline.is_expired(begin));
         (!had_expired).then_some(latest)
     }
