@@ -257,6 +257,7 @@ impl Commands {
     /// live value and no other process holds the lease.
     pub(super) fn lookup_lease(&self, key: &[u8], lease: Option<(&str, Duration)>) -> Call<'_> {
         let cleared = self.shards[usize::from(shard(key))].cleared.clone();
+        // An empty token takes no lease.
         let (token, duration) = lease.unwrap_or_default();
         let call = LOOKUP_LEASE.call(&[self.keyspace.record(key), self.load_key(key), cleared]);
         call.arg(token).arg(Expiry::of(duration).arg())

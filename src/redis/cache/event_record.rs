@@ -87,6 +87,7 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
             value,
             cause: Cause::Expired,
             deadline: now.instant(record.deadline),
+            // Otherwise the time of the reply, before which the event was published.
             at: published_at.and_then(|at| now.instant(at)).unwrap_or(now.local),
         })
     }

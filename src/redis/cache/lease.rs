@@ -71,6 +71,7 @@ impl Lease {
             }
             (None, remaining) => LeaseLookup::HeldElsewhere(
                 stale,
+                // Not reached: with a token, the script returns -1 only for a live value.
                 Duration::from_millis(remaining.unwrap_or_default()),
             ),
         })

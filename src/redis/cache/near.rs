@@ -241,6 +241,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         is_leader: bool,
     ) -> Result<Option<V>, Error> {
         let answer = match is_leader {
+            // Without a timeout: the read is a task of this runtime, and its request has one.
             true => answer.await.ok(),
             // The leader's runtime may be stopped, in which case the answer never comes.
             false => {

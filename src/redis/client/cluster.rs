@@ -280,6 +280,7 @@ impl State {
         let is_unused = |address: &Address| map.iter().all(|range| range.address != *address);
         let unused: Vec<Node> =
             nodes.extract_if(|address, _| is_unused(address)).map(|(_, node)| node).collect();
+        // Never locked together with the map.
         drop(nodes);
         let old = {
             let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);

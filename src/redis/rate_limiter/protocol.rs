@@ -196,6 +196,7 @@ pub(super) fn decode(
         };
         Remaining {
             remaining: u32::try_from(remaining).unwrap_or(0),
+            // -1: everything remains.
             more_at: u64::try_from(more).ok().map(|more| after(now, more)),
         }
     });
@@ -206,6 +207,7 @@ pub(super) fn decode(
         };
         Outcome::Charged { created_at: created_at_or_wait, charges: each().map(charge).collect() }
     } else {
+        // Lua counts from 1.
         let limit = usize::try_from(limit - 1).ok().filter(|&at| at < limits.len())?;
         Outcome::Denied { limit, wait: Duration::from_micros(created_at_or_wait) }
     };
