@@ -66,6 +66,7 @@ impl Cursor {
         let heads = self.0.iter().enumerate();
         let heads =
             heads.filter_map(|(queue, source)| Some((source.names.front()?.element, queue)));
+        // By the numbers of the elements, which begin with their times.
         let (_, queue) = heads.min()?;
         let source = &mut self.0[queue];
         let name = source.names.pop_front()?;

@@ -62,6 +62,7 @@ impl DirCache {
         let old = (state.version != version).then(|| mem::replace(&mut *state, next));
         if !state.is_settled {
             state.is_settled = change_time_of(&version)
+                // A change time in the future is not settled: the clock was set back.
                 .and_then(|changed| now.duration_since(changed).ok())
                 .is_some_and(|age| age > Self::TICK);
         }
