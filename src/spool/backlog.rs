@@ -95,8 +95,10 @@ impl Backlog {
             self.batch_size = 1;
             let begins = self.stalled_since.is_none();
             self.stalled_since.get_or_insert_with(Instant::now);
+            // Once per stall, and not at each attempt.
             return begins.then_some(Transition::Stalled);
         }
+        // Step by step: a queue that is nearly full may accept only a few events.
         self.batch_size = BATCH.min(2 * self.batch_size);
         // All events are in the queue. Writing them again would duplicate them at each attempt.
         let was_unsynced = mem::replace(&mut self.is_unsynced, result.is_err());

@@ -93,6 +93,7 @@ impl Writer {
         while taken < BATCH && bytes < BATCH_BYTES {
             match Pin::new(&mut *events).poll_next(cx) {
                 Poll::Ready(Some(event)) => {
+                    // Events of other causes count too, so that a long run of them does not keep the task from others.
                     taken += 1;
                     if event.cause.bit() & causes != 0 {
                         bytes += self.push(&event, &wall_clock);
