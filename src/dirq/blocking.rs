@@ -113,6 +113,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
         return work(&path);
     }
     let target = path.clone();
+    // A handoff that is used once never spins: only its treatment of panics and shutdown is needed.
     let done = Arc::<SpinHandoff>::default().run(false, move || work(&target)).await;
     done.unwrap_or_else(|NotStarted| Err(failed(operation, &path)))
 }

@@ -66,6 +66,7 @@ impl Cursor {
         let heads = self.0.iter().enumerate();
         let heads =
             heads.filter_map(|(queue, source)| Some((source.names.front()?.element, queue)));
+        // By the numbers of the elements, which begin with their times.
         let (_, queue) = heads.min()?;
         let source = &mut self.0[queue];
         let name = source.names.pop_front()?;
@@ -87,6 +88,7 @@ impl Cursor {
         let (locks, errors): (VecDeque<_>, _) = stale.into_iter().partition(Result::is_ok);
         let stale = locks.iter().flatten().map(Lock::queue_and_name);
         let requeued: Vec<_> = released.into_iter().chain(stale).collect();
+        // In reverse, so that the first is the next one again.
         for (id, name) in requeued.into_iter().rev() {
             if let Some(source) = self.0.iter_mut().find(|source| source.id == id) {
                 source.names.push_front(name);

@@ -156,6 +156,7 @@ impl<P: Protocol> DirQueue<P> {
                 return Ok(false);
             }
             match delay.is_zero() {
+                // Without a record, the element counts as never delivered.
                 true => records.remove(name)?,
                 false => records.put(name, Record { attempts: 0, due: Some(due_in(delay)) })?,
             }

@@ -55,12 +55,14 @@ impl DirCache {
         // Read before `stat`. Otherwise a recent change could look older than a tick, although another change in the
         // same tick may follow.
         let now = SystemTime::now();
+        // Without metadata nothing is cached, and opening a directory reports the error.
         let version = version_of(&stat(path).ok()?);
         let mut state = self.state();
         let next = State { version, generation: state.generation + 1, ..State::default() };
         let old = (state.version != version).then(|| mem::replace(&mut *state, next));
         if !state.is_settled {
             state.is_settled = change_time_of(&version)
+                // A change time in the future is not settled: the clock was set back.
                 .and_then(|changed| now.duration_since(changed).ok())
                 .is_some_and(|age| age > Self::TICK);
         }
@@ -87,6 +89,7 @@ impl DirCache {
             return;
         }
         let old = (state.open.len() == Self::MAX_OPEN).then(|| state.open.remove(0));
+        // Two concurrent calls may cache the same directory twice. That only takes a slot, until it is the oldest.
         state.open.push(open);
         // The lock is released first: closing a directory is a system call.
         drop((state, old));

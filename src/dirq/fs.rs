@@ -64,6 +64,7 @@ pub(super) fn is_out_of_file_descriptors(error: Errno) -> bool {
 
 /// Syncs the content of a file, so that it survives a crash of the machine.
 pub(super) fn sync_file(path: &Path) -> Result<()> {
+    // `fsync` needs no permission to write.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = call("open", || fs::open(path, flags, Mode::empty()))?;
     call("sync a file", || fs::fsync(file))

@@ -71,6 +71,7 @@ pub(super) async fn add<Q: AddInGroups>(
     let (sender, receiver) = oneshot::channel();
     let group = queue.group();
     let (ticket, must_lead) = group.enter(item, permit, sender);
+    // Before the await: if this future is dropped there, an add whose group has not begun is withdrawn.
     let _queued_add = QueuedAdd { group, ticket };
     if must_lead {
         GroupLeader { queue: queue.clone(), has_resigned: false }.spawn();
@@ -111,6 +112,7 @@ struct QueuedAdd<'a, I> {
 impl<I> Drop for QueuedAdd<'_, I> {
     fn drop(&mut self) {
         let mut state = self.group.state();
+        // Tickets are assigned under the lock that guards the queue, so the queue is sorted by them.
         let found = state.waiting.binary_search_by_key(&self.ticket, |waiting| waiting.ticket);
         let removed = found.ok().and_then(|index| state.waiting.remove(index));
         drop(state);
@@ -144,11 +146,13 @@ impl<Q: AddInGroups> GroupLeader<Q> {
             // Before the results are sent: a caller that has its result must find the element counted once.
             drop(permits);
             let now = Instant::now();
+            // Counted before the results are sent: a caller that then adds again must not be counted twice.
             let others = self.queue.group().state().waiting.len();
             for (sender, added) in senders.into_iter().zip(added) {
                 // A caller's waker may panic, and a caller may be gone.
                 let _ = catch_unwind(AssertUnwindSafe(|| sender.send(added).is_ok()));
             }
+            // An eighth of the group's own time: callers that do not add again delay the next group only a little.
             self.await_callers(count + others, (now - begun) / 8);
         }
     }
@@ -158,6 +162,7 @@ impl<Q: AddInGroups> GroupLeader<Q> {
         let mut state = self.queue.group().state();
         let count = state.waiting.len().min(MAX_GROUP);
         self.has_resigned = count == 0;
+        // Under the same lock as the count: an add that is queued after this starts a leader of its own.
         state.has_leader = count > 0;
         (count > 0).then(|| state.waiting.drain(..count).collect())
     }

@@ -47,6 +47,7 @@ impl<T: Send + 'static> Lock<T> {
         let Some((mut guard, value)) = LockGuard::take(queue, opener, name, limit)? else {
             return Ok(None);
         };
+        // Under the lock, because only its owner may write the record. Returning drops the guard, which unlocks.
         let Some(delivery) = begin_delivery() else { return Ok(None) };
         guard.set_delivery(delivery);
         Ok(Some(Self { guard, value }))
@@ -251,6 +252,7 @@ impl<T: Send + 'static> Lock<T> {
                 }
             }
         };
+        // `work` is polled first: a failed renewal does not discard work that is already done.
         match select(Box::pin(work), Box::pin(beat)).await {
             Either::Left((done, _)) => Ok(done),
             Either::Right((error, _)) => Err(error),

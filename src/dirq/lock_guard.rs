@@ -63,8 +63,11 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         self.queue.remove(&self.name)?;
         self.queue.root().metrics.removed();
         if let Some(delivery) = &self.delivery {
+            // After the element: a crash in between leaves a record without an element, which a purge removes. In the
+            // other order, it would leave an element that has lost its number of attempts.
             delivery.remove_record(self.queue.root(), &self.name);
         }
+        // The lock was removed with the element.
         self.keep();
         Ok(())
     }

@@ -36,6 +36,8 @@ pub(super) fn lock_all<T: Send + 'static>(
     poll_interval: Option<Duration>,
 ) -> impl Stream<Item = Result<Lock<T>, Error>> + Send {
     let state = (Prefetch::new(queues), poll_interval.map(Watch::new));
+    // `unfold` keeps the future of a step in the stream. So dropping the future of `next` loses neither the cursor nor
+    // locked elements.
     unfold(state, |(mut prefetch, mut watch)| async move {
         loop {
             if let Some(next) = prefetch.next().await {
@@ -176,6 +178,7 @@ impl<T: Send + 'static> Prefetch<T> {
                 Ok((Some(cursor), locked, is_long))
             }
         });
+        // Fails only if the runtime is shutting down. The cursor was dropped with the work, so the iteration ends.
         let (cursor, locked, is_long) =
             filled.await.unwrap_or_else(|error| (None, VecDeque::from([Err(error)]), false));
         self.has_ended = cursor.is_none();

@@ -23,6 +23,7 @@ impl NameGenerator {
     /// Returns the next name. If the clock stands still or goes back, it is one microsecond after the last.
     pub(super) fn next(&self) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Half of the range, so that `last + 1` below cannot overflow.
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX / 2);
         // `Relaxed`: only the number matters, it orders no other memory.
         let later = |last: u64| Some(now.max(last + 1));
@@ -33,6 +34,7 @@ impl NameGenerator {
         let micros = now.max(last + 1);
         // Only 8 digits of the seconds: they overflow in 2106, like those of the other implementations.
         let seconds = u64::from((micros / 1_000_000) as u32);
+        // The format of the other implementations, which order elements by their names.
         seconds << 24 | (micros % 1_000_000) << 4 | u64::from(self.rnd_hex)
     }
 }

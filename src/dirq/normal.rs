@@ -106,6 +106,7 @@ impl DirQueue<Normal> {
         }
         let work_length = self.protocol.work_for_add(len);
         run("add to", work_length, &self.protocol, move |queue| {
+            // Held until the element is in the queue, even if the caller is dropped.
             let _permit = permit;
             queue.add(element)
         })

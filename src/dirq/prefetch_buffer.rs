@@ -126,7 +126,9 @@ async fn release_stale<T: Send + 'static>(
         // Unlocking may block on the disk. If the stream is polled in the meantime, it waits for the names.
         spawn_blocking(move || {
             let names = locks.iter().flatten().map(Lock::queue_and_name).collect();
+            // Unlocked before the names are sent: the stream then locks these elements again.
             drop(locks);
+            // Fails if the stream was dropped, which needs no names.
             let _ = sender.send(names);
         });
         return;

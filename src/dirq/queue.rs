@@ -286,6 +286,7 @@ impl<P: Protocol> DirQueue<P> {
         if let Some(permit) = bound.try_reserve(count) {
             return Ok(Some(permit));
         }
+        // The semaphore is fair, so waiters are served in FIFO order. A future that is dropped gives up its place.
         let _count_permit =
             bound.count_permit.acquire().await.expect("the semaphore is never closed");
         loop {

@@ -53,6 +53,7 @@ impl Record {
     fn to_text(self) -> CString {
         let Self { attempts, due } = self;
         let due = due.map_or("dead".to_owned(), |due| due.to_string());
+        // Stored, and read by processes with other releases of this library: the format must not change.
         CString::new(format!("{attempts} {due}")).expect("digits and a word have no NUL")
     }
 
@@ -73,6 +74,8 @@ pub(super) struct Records {
 }
 
 impl Records {
+    // Not next to the elements: there, Perl's purge unlinks files with a dot in their names, and other files keep a
+    // directory from being removed.
     const DIRECTORY: &str = "retries";
 
     /// Returns `None` if the directory does not exist, because nothing has failed yet.
@@ -121,6 +124,8 @@ impl Records {
             Err(Errno::EXIST) => {}
             Err(error) => return Err(self.io_error("write", &file, error)),
         }
+        // A symbolic link cannot be changed in place. Renaming replaces it atomically, so that a record is never
+        // missing.
         let draft = FileName::record_draft(name.directory, name.element);
         let mut retries = RetryBudget::of("write");
         loop {
@@ -157,6 +162,7 @@ impl Records {
                 Ok(false) => {
                     let file = FileName::record(name.directory, name.element);
                     let draft = FileName::record_draft(name.directory, name.element);
+                    // Both are attempted: the argument of `and` is evaluated first.
                     match self.unlink(&file).and(self.unlink(&draft)) {
                         Ok(()) => report.records += 1,
                         Err(error) => report.fail(error),

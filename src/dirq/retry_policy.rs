@@ -42,6 +42,7 @@ impl RetryPolicy {
     pub(super) fn backoff(&self, attempts: u32, element: u64) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let backoff = self.first.saturating_mul(1 << doublings).min(self.max);
+        // Numbers of elements have 56 bits, so each attempt of each element has a jitter of its own.
         let jitter = 0.5 + unit_fraction(element ^ u64::from(attempts) << 56);
         // A backoff that overflows never ends.
         Duration::try_from_secs_f64(backoff.as_secs_f64() * jitter).unwrap_or(Duration::MAX)

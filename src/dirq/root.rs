@@ -259,6 +259,7 @@ impl Root {
     ) -> Result<Option<Arc<Dir>>, Error> {
         let dir = match self.open(directory) {
             Ok(Some(dir)) => dir,
+            // Another kind of file with such a name is not part of the queue.
             Ok(None) | Err(Error::Foreign { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -287,6 +288,7 @@ impl Root {
             }
             // It does not exist yet, or another process removed it.
             self.make_named(name)?;
+            // Creating the directory has changed the queue's, so the generation of the old opener is outdated.
             *opener = self.opener();
             retries.spend(|| self.path.join(name))?;
         }

@@ -99,6 +99,7 @@ impl<Q: SetMember> QueueSet<Q> {
                 }
             }
             sources.retain(|source| source.next.is_some());
+            // By the numbers of the elements, which begin with their times.
             let first =
                 sources.iter_mut().min_by_key(|source| source.next.map(|name| name.element))?;
             let name = first.next.take().expect("queues without a next name were removed");

@@ -100,6 +100,7 @@ impl DirQueue<Simple> {
         }
         let work_length = Work::for_add(&self.protocol.root, data.len());
         run("add to", work_length, &self.protocol, move |queue| {
+            // Held until the element is in the queue, even if the caller is dropped.
             let _permit = permit;
             queue.add(&data)
         })

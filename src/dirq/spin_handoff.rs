@@ -94,6 +94,7 @@ impl SpinHandoff {
         let (sender, mut receiver) = oneshot::channel();
         let job = Box::new(Task { work: Some(work), done: None, sender });
         let seen = match self.hand_over(job) {
+            // Saves wakeups: a `dequeue` took 18 µs instead of 34 on an idle machine (docs/architecture.md).
             Ok(ticket) if short => self.spin_for_result(ticket, &mut receiver),
             Ok(_) => None,
             Err((job, is_back_to_back)) => {
@@ -103,6 +104,7 @@ impl SpinHandoff {
         };
         let done = match seen {
             Some(done) => done,
+            // A job always sends a result, even after a panic. So the runtime dropped it before it ran.
             None => receiver.await.map_err(|_| NotStarted)?,
         };
         // The panic continues in the caller, as if the work had run in place.
@@ -114,9 +116,11 @@ impl SpinHandoff {
         let now = Instant::now();
         let mut state = self.state();
         if state.backoff.skips_call() {
+            // Even if a thread spins: it may be the one that was not scheduled when spinning failed.
             return Err((job, false));
         }
         if !matches!(state.slot, WorkerSlot::Spinning) {
+            // A thread spins after this job only if another call is likely to follow soon.
             let is_back_to_back =
                 state.last_finished.is_some_and(|finished| now < finished + CALLER_SPIN);
             return Err((job, is_back_to_back));
@@ -153,6 +157,7 @@ impl SpinHandoff {
         }
         // The spinning thread still exists, but was not scheduled.
         if let WorkerSlot::Handed(_, job) = mem::replace(&mut state.slot, WorkerSlot::Spinning) {
+            // Under the lock, like each change of the flag, so that it cannot hide a job that is handed over later.
             self.has_job.store(false, Release);
             // The lock is released first: the spinning thread must not wait for the creation of another thread.
             drop(state);
@@ -187,6 +192,7 @@ impl SpinHandoff {
     fn finish_work(&self, now: Instant, keep_spinning: bool) -> bool {
         let mut state = self.state();
         state.last_finished = Some(now);
+        // Another thread may already spin: the slot has room for one job.
         let spins = keep_spinning && matches!(state.slot, WorkerSlot::Empty);
         if spins {
             state.slot = WorkerSlot::Spinning;
@@ -198,10 +204,13 @@ impl SpinHandoff {
     fn next_job(&self, until: Instant) -> Option<Box<dyn Job>> {
         loop {
             let has_timed_out = Instant::now() >= until;
+            // `Acquire` pairs with `Release` in `hand_over`. At the timeout the slot is emptied, and a job that was
+            // handed over at the last moment is still run.
             if has_timed_out || self.has_job.load(Acquire) {
                 let mut state = self.state();
                 match mem::take(&mut state.slot) {
                     WorkerSlot::Handed(_, job) => {
+                        // `Release` like the other stores; the lock, which is held here, already orders the slot.
                         self.has_job.store(false, Release);
                         return Some(job);
                     }

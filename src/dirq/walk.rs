@@ -72,6 +72,7 @@ impl Walk<Name> {
             async move {
                 run("list", Work::Long, &queue, move |queue| {
                     let mut names = queue.elements(directory)?;
+                    // A listing has no order.
                     names.sort_unstable();
                     Ok(names)
                 })

@@ -81,6 +81,7 @@ impl Clock {
             Source::Kernel(kernel) => NonZeroU64::new(kernel.tick()),
             Source::Real => self.deadline_of(real_now()).0,
             Source::Tokio(runtime) => {
+                // The paused clock belongs to its runtime: outside of it, `Instant::now` reads the real clock.
                 let _context = runtime.enter();
                 self.deadline_of(Instant::now()).0
             }
@@ -111,6 +112,7 @@ impl Clock {
     #[inline]
     fn coarse_at(&self, tick: Tick) -> u64 {
         match &self.source {
+            // Saves a second reading. It is at most a tick ahead of the coarse clock, so only a later tick exceeds it.
             Source::Kernel(_) => tick.0.get(),
             _ => coarse_clock::coarse(),
         }
@@ -129,6 +131,7 @@ impl Clock {
             Some(ahead) => nanoseconds(ahead).and_then(|ahead| EPOCH.checked_add(ahead)),
             None => {
                 let behind = nanoseconds(self.epoch - instant).unwrap_or(EPOCH);
+                // Zero would mean persistent.
                 Some(EPOCH.saturating_sub(behind).max(1))
             }
         };
@@ -183,6 +186,7 @@ mod kernel {
     /// Returns a reading in steps of four milliseconds, by the standard library's clock.
     pub(super) fn coarse() -> u64 {
         static START: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
+        // Not zero, by which `CallTime` marks a call whose duration is not tracked.
         1 + START.elapsed().as_millis() as u64 / 4
     }
 
@@ -229,6 +233,7 @@ mod tests {
 
     #[test]
     fn deadline_takes_one_word() {
+        // `Option<Instant>` would take 16 bytes more per entry (docs/architecture.md).
         assert_eq!(size_of::<Deadline>(), 8);
     }
 

@@ -60,6 +60,7 @@ fn poll_proceed_as(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
 
 #[cold]
 fn poll_units(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
+    // A loop, because one call may do the work of more than `PROCEED_EVERY`.
     while CALLS_LEFT.get() < calls {
         // If it is pending, the count is unchanged, so the next poll tries again.
         ready!(poll_budget(cx));
@@ -87,6 +88,7 @@ fn spend_all() {
             break;
         }
     }
+    // So that the next call takes a unit at once, finds none left, and yields.
     CALLS_LEFT.set(0);
 }
 

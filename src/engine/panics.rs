@@ -22,6 +22,7 @@ pub(crate) async fn caught<F: Future>(future: F) -> thread::Result<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
         Ok(polled) => polled.map(Ok),
+        // Completed, so a future that panicked is not polled again.
         Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
@@ -29,5 +30,6 @@ pub(crate) async fn caught<F: Future>(future: F) -> thread::Result<F::Output> {
 
 /// Drops `item`; returns whether its drop did not panic.
 fn drop_one<T>(item: T) -> bool {
+    // `AssertUnwindSafe`: no code uses the item after a panic.
     catch_unwind(AssertUnwindSafe(|| drop(item))).is_ok()
 }

@@ -14,6 +14,7 @@ pub(crate) fn duration<S: Serializer>(duration: &Duration, to: S) -> Result<S::O
 
 /// Serializes an instant as seconds since 1970 by the wall clock, with microsecond precision.
 pub(crate) fn instant<S: Serializer>(instant: &Instant, to: S) -> Result<S::Ok, S::Error> {
+    // Microseconds, because an `f64` cannot represent today's time in nanoseconds exactly.
     to.serialize_f64(wall_clock(*instant).as_micros() as f64 / 1e6)
 }
 

@@ -91,6 +91,7 @@ where
                 &mut unrecorded,
             );
             self.publisher.flush();
+            // After each step and not once at the end: a large shard must not hold all of its expired values in memory.
             panics::drop_all(unrecorded.drain(..));
         }
     }
@@ -152,6 +153,7 @@ impl<K, V, S> SharedState<K, V, S> {
     }
 
     pub(crate) fn is_paused(&self) -> bool {
+        // `Relaxed`: no other data depends on the flag.
         self.paused.load(Relaxed)
     }
 
@@ -220,6 +222,7 @@ impl<K, V, S> Drop for SharedState<K, V, S> {
         if let Some(task) = self.end_task() {
             task.abort();
         }
+        // Streams hold the publisher and may outlive this state: they must see the end.
         self.publisher.close();
     }
 }

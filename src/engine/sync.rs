@@ -29,6 +29,7 @@ mod primitives {
 
     /// Gives other threads one turn, for any number of iterations.
     pub(crate) fn spin(_: u32) {
+        // Shuttle has no time, so the number of iterations means nothing to it.
         shuttle::hint::spin_loop();
     }
 

@@ -44,10 +44,13 @@ pub(crate) fn number() -> usize {
 
 #[cold]
 fn take() -> usize {
+    // The first access registers the destructor that returns the number. It fails in a thread whose destructors have
+    // run: a number taken there would never be returned.
     if RETURN.try_with(|_| ()).is_err() {
         return ENDING;
     }
     let mut numbers = numbers();
+    // The smallest, so that tables indexed by it stay as small as the number of concurrent threads.
     let number = numbers.free.pop_first().unwrap_or_else(|| {
         numbers.next += 1;
         numbers.next - 1

@@ -47,6 +47,7 @@ impl Ttl {
             Ttl::Missing => -2,
             Ttl::Persistent => -1,
             Ttl::Remaining(left) => {
+                // Rounded up: the remaining time is never zero, so no live value is reported with 0.
                 let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
                 i64::try_from(seconds).unwrap_or(i64::MAX)
             }

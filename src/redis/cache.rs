@@ -203,6 +203,7 @@ where
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> Result<bool, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
         let expiry = ttl.map_or_else(|| self.default_expiry(), Expiry::of);
+        // A retry after a lost reply would find its own value and return false.
         self.commands().set_nx(&key, &value, expiry).send_once(self.client()).await
     }
 
@@ -213,6 +214,7 @@ where
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
         let call = self.commands().set_keep_ttl(&key, &value, self.default_expiry());
+        // A retry after a lost reply would return the new value as the old one.
         let old = call.send_once(self.client()).await?;
         self.decode(&key, old)
     }
@@ -226,6 +228,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        // A retry after a lost reply would return `None`.
         let value = self.commands().remove(&key).send_once(self.client()).await?;
         self.decode(&key, value)
     }
@@ -290,6 +293,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        // Sent once: a retry would test the condition against the deadline that it has set.
         let call = self.commands().expire(&key, Expiry::of(ttl), Some(when));
         call.send_once(self.client()).await
     }
@@ -315,6 +319,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        // A retry after a lost reply would extend the TTL twice.
         self.commands().extend(&key, Expiry::of(more)).send_once(self.client()).await
     }
 
@@ -325,6 +330,7 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
+        // A retry after a lost reply would find no TTL and return false.
         self.commands().persist(&encode_key(key)?).send_once(self.client()).await
     }
 
@@ -337,6 +343,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        // A retry after a lost reply would return `None`.
         let value = self.commands().expire_now(&key).send_once(self.client()).await?;
         self.decode(&key, value)
     }
@@ -357,6 +364,7 @@ where
 
     async fn put(&self, key: &K, value: &V, expiry: Expiry) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(key)?, self.encode(value)?);
+        // A retry after a lost reply would return the new value as the old one.
         let old = self.commands().set(&key, &value, expiry).send_once(self.client()).await?;
         self.decode(&key, old)
     }

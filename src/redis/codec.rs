@@ -81,6 +81,7 @@ pub(super) fn with_key<K: Serialize + ?Sized, R>(
 /// Decodes the output of [`encode_key`].
 pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
+    // The same test as in `encode_key`, which writes strings that read as JSON as JSON.
     let key = match reads_as_json(text) {
         true => serde_json::from_str(text),
         false => serde_json::from_value(Json::String(text.to_owned())),
@@ -101,6 +102,7 @@ fn encode_text<K: Serialize + ?Sized>(
     match to_json(key) {
         Ok(Json::String(text)) if is_verbatim(&text) => Ok(text.into_bytes()),
         Ok(other) => check_finite(key, other.to_string()),
+        // Integers beyond 64 bits, which a JSON value cannot hold.
         Err(error) => with_text(key, <[u8]>::to_vec).ok_or(error),
     }
 }

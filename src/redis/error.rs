@@ -121,6 +121,7 @@ impl Error {
     pub(super) fn of(error: RedisError, cmd: &Cmd) -> Self {
         match error.code() {
             Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
+            // Refused before it was executed: a script runs for too long, or too few replicas are connected.
             Some("BUSY" | "NOREPLICAS") => Self::Unavailable(error),
             _ if is_refusal(&error) => Self::Connect(error),
             _ if server_kind(&error).is_some_and(is_temporary_state) => Self::Unavailable(error),
@@ -142,6 +143,7 @@ pub(super) fn key_of(cmd: &Cmd) -> String {
 pub(super) fn key_bytes(cmd: &Cmd) -> &[u8] {
     let mut args = cmd.args_iter();
     let key = match args.next() {
+        // After the script and the number of keys.
         Some(Arg::Simple(b"EVAL" | b"EVALSHA")) => args.nth(2),
         _ => args.next(),
     };
@@ -159,6 +161,7 @@ pub(super) fn keys_of(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
             Some(Arg::Simple(count)) => str::from_utf8(count).ok().and_then(|n| n.parse().ok()),
             _ => None,
         },
+        // Only scripts write to several keys.
         _ => Some(1),
     };
     args.take(count.unwrap_or(0)).filter_map(|arg| match arg {
@@ -171,6 +174,7 @@ pub(super) fn keys_of(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
 /// configuration changes.
 pub(super) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
+        // `DENIED` is the reply of a server in protected mode.
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
 }
 

@@ -136,6 +136,7 @@ impl<T> ExpiringSet<T> {
         let mut removed = 0;
         loop {
             let call = self.call(|scripts| &scripts.remove_range).arg(&range);
+            // Sent once: the count of a lost reply would be missing from the sum.
             let some: usize = call.send_once(&self.state.client).await?;
             removed += some;
             if some < MAX_REMOVED {
@@ -230,6 +231,7 @@ where
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Result<Option<T>, Error> {
         let call = self.call(|scripts| &scripts.pop);
+        // A retry after a lost reply would remove another member.
         let popped: Vec<Vec<u8>> = call.send_once(&self.state.client).await?;
         let [member, score] = &popped[..] else { return Ok(None) };
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decode(member)));
@@ -250,6 +252,7 @@ where
     {
         let member = self.state.format.encode(member)?;
         let call = self.call(|scripts| &scripts.remove).arg(member);
+        // A retry after a lost reply would return false.
         call.send_once(&self.state.client).await
     }
 
@@ -290,6 +293,7 @@ where
         // Scripts use the server's clock if the score is empty.
         let score = score.map(|score| unit.score(score)).unwrap_or_default();
         let call = self.call(|scripts| &scripts.push).arg(score).arg(u8::from(is_unique));
+        // Sent once: a retry after a lost reply would move members behind those that were pushed in the meantime.
         call.arg(members).send_once(client).await
     }
 

@@ -37,6 +37,7 @@ pub(super) struct Keyspace {
 impl Keyspace {
     pub(super) fn new(prefix: &str, kind: Kind, name: &str) -> Result<Self, Error> {
         check_name(name)?;
+        // The digit is the version of the layout, so that an incompatible layout gets keys of its own.
         let tag = match kind {
             Kind::Cache => "cache1",
             Kind::TimeoutDict => "dict1",
@@ -66,6 +67,7 @@ impl Keyspace {
     pub(super) fn key_of<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         let after = record.strip_prefix(self.head.as_bytes())?.strip_prefix(b"{")?;
         let after = after.strip_prefix(self.name.as_bytes())?;
+        // The end of the hash tag: a name contains no brace.
         let end = after.iter().position(|byte| *byte == b'}')?;
         after[end + 1..].strip_prefix(b":")
     }
@@ -134,6 +136,7 @@ pub(super) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let after = &key[open + 1..];
         let close = after.iter().position(|byte| *byte == b'}')?;
+        // Redis hashes the whole key if the tag is empty.
         (close > 0).then(|| &after[..close])
     });
     crc16(tag.unwrap_or(key)) % 16_384

@@ -185,6 +185,7 @@ impl<'a> Call<'a> {
 fn with_source(by_hash: &Cmd, script: &Script) -> Cmd {
     let mut call = ::redis::cmd("EVAL");
     call.arg(&script.source().code);
+    // Without the name of the command and the hash.
     for arg in by_hash.args_iter().skip(2) {
         if let Arg::Simple(arg) = arg {
             call.arg(arg);

@@ -222,6 +222,7 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
+        // `set_timeout.lua` returns 2 if the entry had a deadline.
         Ok(self.set_deadline(&self.state.layout.encode_key(key)?, Duration::MAX).await? > 1)
     }
 
@@ -295,6 +296,7 @@ where
             Ok(value) => Ok(Some(value)),
             Err(error) => {
                 let on_drop = OnDrop::PutBack { saved };
+                // It is put back by a task, even if this call is dropped.
                 Delivery::new(&self.state, key, value, on_drop).send_back().await;
                 Err(error)
             }

@@ -47,6 +47,7 @@ impl AnyQueue {
         };
         match added {
             Ok(names) => (names.len(), Ok(())),
+            // The first events are in the queue. Writing them again would duplicate them.
             Err(Error::Partial { names, source }) => (names.len(), Err(*source)),
             Err(error) => (0, Err(error)),
         }

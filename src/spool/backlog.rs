@@ -91,6 +91,7 @@ impl Backlog {
             self.batch_size.on_failure();
             let begins = self.stalled_since.is_none();
             self.stalled_since.get_or_insert_with(Instant::now);
+            // Once per stall, and not at each attempt.
             return begins.then_some(Transition::Stalled);
         }
         self.batch_size.on_success();

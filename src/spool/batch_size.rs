@@ -20,6 +20,7 @@ impl BatchSize {
         self.0 = 1;
     }
 
+    /// Step by step: a queue that is nearly full may accept only a few events.
     pub(super) fn on_success(&mut self) {
         self.0 = MAX_BATCH.min(2 * self.0);
     }

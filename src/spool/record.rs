@@ -60,6 +60,7 @@ impl Record {
 
     /// Returns its approximate size in bytes.
     pub(super) fn len(&self) -> usize {
+        // About the length of the field names and of `meta`.
         const META: usize = 96;
         self.key.len() + self.value.len() + META
     }

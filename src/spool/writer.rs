@@ -94,6 +94,7 @@ impl Writer {
         while taken < MAX_BATCH && bytes < BATCH_BYTES {
             match Pin::new(&mut *events).poll_next(cx) {
                 Poll::Ready(Some(event)) => {
+                    // Events of other causes count too, so that a long run of them does not keep the task from others.
                     taken += 1;
                     if event.cause.bit() & causes != 0 {
                         bytes += self.push(&event, &wall_clock);
@@ -174,6 +175,7 @@ impl Writer {
             if purged.is_some_and(|purged| purged.elapsed() < every) {
                 return;
             }
+            // Before the purge, so that a purge that fails is not repeated before each batch.
             *purged = Some(Instant::now());
         }
         if let Err(error) = self.queue.purge(purge).await {
@@ -199,6 +201,7 @@ impl Writer {
             let gone = backlog.remove_written(written);
             (gone, backlog.record_attempt(batch.len(), written, &result))
         };
+        // After unlock, as records may be large.
         drop(gone);
         let queue = self.queue.path().display();
         match (transition, result) {

@@ -75,6 +75,7 @@ pub(super) fn read_all(file: &OwnedFd, limit: u64) -> Result<Vec<u8>> {
     data.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
     while data.len() < len {
         match call("read", || read(file, spare_capacity(&mut data))) {
+            // Another process has truncated the file since the `stat`.
             Ok(0) => break,
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),

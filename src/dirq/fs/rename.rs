@@ -22,6 +22,7 @@ pub(in crate::dirq) fn rename_to_free_name(
     {
         use rustix::fs::{RenameFlags, renameat_with};
 
+        // 8.7 µs per add on ext4, compared with 11.1 by `O_TMPFILE` and `linkat` (docs/architecture.md).
         let rename = || renameat_with(&from_dir, from, to_dir, to, RenameFlags::NOREPLACE);
         match call("rename to a free name", rename) {
             // The errors of kernels and file systems without this flag.
@@ -39,9 +40,11 @@ fn link_and_unlink(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) ->
         Err(Errno::EXIST) if is_same_file(&from_dir, from, to_dir, to) => {}
         Err(error) => return Err(error),
     }
+    // A crash before this call leaves both names: the file is in its new place, and the old name is a leftover.
     match call("unlink", || unlinkat(&from_dir, from, AtFlags::empty())) {
         // A purge may remove the old name as soon as it is stale.
         Ok(()) | Err(Errno::NOENT) => Ok(()),
+        // Undone, because the caller treats the file as not moved.
         Err(error) => to_dir.unlink(to).and(Err(error)),
     }
 }

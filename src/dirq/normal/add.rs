@@ -33,6 +33,8 @@ impl Normal {
         let files = self.schema()?.encode(element)?;
         let mut dirs = AddDirs::new(&self.root);
         let mut temp = self.write(&mut dirs, &files)?;
+        // Before it is published, so that no element is incomplete after a crash of the machine. A crash of the process
+        // up to here leaves a directory in `temporary`, which a purge removes.
         temp.sync()?;
         let name = self.publish(&mut dirs, temp, &files)?;
         self.root.finish_add(name)
@@ -78,7 +80,9 @@ impl Normal {
                         Err((error, path)) => return Err(Error::io("write", path, error)),
                     }
                 }
+                // Another process has the name or, over NFS, a repeated request of this call: the next one is tried.
                 Err(Errno::EXIST) => {}
+                // `temporary` was removed, and is created again.
                 Err(Errno::NOENT) => *dirs = AddDirs::new(&self.root),
                 Err(error) => return Err(Error::io("create", parent.path_of(name.c_str()), error)),
             }
@@ -149,6 +153,7 @@ impl Normal {
                 dirs.current = Some((directory, dir.clone()));
                 return Ok((directory, dir));
             }
+            // The directory was removed since it was chosen.
             self.rotation.reset();
             *dirs = AddDirs::new(&self.root);
             retries.spend(|| self.root.path().to_owned())?;
@@ -230,6 +235,7 @@ impl TempElement {
             let file = CString::new(field.as_str())
                 .expect("a field's name consists of letters and digits");
             let create = || element.create(&file, data, umask, sync);
+            // The directory of the element is open, too.
             if open.len() + 1 == Root::MAX_OPEN_FILES {
                 sync_all(&element, &mut open)?;
             }

@@ -43,12 +43,14 @@ impl Rotation {
     pub(super) fn directory(&self, root: &Root, opener: &Opener<'_>) -> Result<u32, Error> {
         // Held during the count: all waiters need its result.
         let mut current = self.current();
+        // Taken out, so that nothing outdated remains if the count below fails.
         let known =
             current.take().filter(|known| known.allowance > 0 && !known.has_next(root, opener));
         let mut next = match known {
             Some(known) => known,
             None => self.find_directory(root)?,
         };
+        // At least 1 before: `known` is filtered by it, and `find_directory` grants at least 1.
         next.allowance -= 1;
         next.generation = opener.generation();
         Ok(current.insert(next).directory)

@@ -57,6 +57,7 @@ impl Root {
                     }
                     done => written.push(done),
                 }
+                // Only now: an item for which no descriptor was free is written again in the next batch.
                 items.next();
             }
             if sync {
@@ -69,6 +70,7 @@ impl Root {
 
     /// Finishes an add. The element is already in the queue, so an error carries its name.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
+        // Before the sync, whose failure does not remove the element.
         self.metrics.added(1);
         self.sync_names(&[name]).map_err(|error| error.after_adding(vec![name]))?;
         Ok(name)
@@ -143,6 +145,7 @@ impl Root {
         };
         let path_dirs =
             SyncedDirs { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
+        // Not locked during the syncs: concurrent adds may sync a directory twice, but do not wait for each other.
         let (is_root_synced, same) = {
             let synced = self.synced();
             (synced.root == path_dirs.root, *synced == path_dirs)
@@ -153,6 +156,7 @@ impl Root {
         if !is_root_synced {
             sync_ancestors(&root).map_err(Error::on("sync the parents of", || &self.path))?;
         }
+        // After both syncs: if one fails, the next add repeats them.
         *self.synced() = path_dirs;
         Ok(())
     }
@@ -177,6 +181,8 @@ fn sync_each<W: Unpublished>(written: &mut [Result<W, Error>]) {
             }
         }
     };
+    // One thread would gain nothing, because the sync of each file also flushes the disk. With four, 64 callers add 2.5
+    // times as many elements (docs/architecture.md).
     thread::scope(|scope| {
         for _ in 0..others {
             // If no thread can be created, the others sync everything.
@@ -202,6 +208,7 @@ impl OpenFiles {
             Some(all + taken)
         };
         // `Relaxed`: only the number matters, it orders no other memory.
+        // Cannot fail: `take` always returns a number.
         let _ = OPEN_FILES.fetch_update(Relaxed, Relaxed, take);
         Self(taken)
     }
@@ -229,6 +236,7 @@ fn sync_ancestors(dir: &Dir) -> Result<(), Errno> {
             Err(error) => return Err(error),
         };
         let id = dir.id()?;
+        // The root directory is its own parent. Above a mount point begins another file system.
         if id == below || id.0 != below.0 {
             return Ok(());
         }

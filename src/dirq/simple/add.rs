@@ -24,6 +24,8 @@ impl Simple {
     pub(super) fn add(&self, body: &[u8]) -> Result<Name, Error> {
         let mut target = None;
         let mut temp = self.write(&mut target, body)?;
+        // Before it is published, so that no element is incomplete after a crash of the machine. A crash of the process
+        // up to here leaves a temporary file, which a purge removes.
         temp.sync()?;
         let name = self.publish_temp(&mut target, temp, body)?;
         self.root.finish_add(name)
@@ -76,6 +78,7 @@ impl Simple {
             let name = FileName::temporary(self.root.names.next());
             match to.dir.create(name.c_str(), body, self.root.umask, self.root.sync) {
                 Ok(open) => return Ok(TempFile { target: to, name: Some(name), open }),
+                // Another process has the name or, over NFS, a repeated request of this call: the next one is tried.
                 Err(Errno::EXIST) => {}
                 // A purge removed the directory because it was empty.
                 Err(Errno::NOENT) => *target = None,
@@ -125,6 +128,7 @@ impl Simple {
             match rename_to_free_name(&from_dir, from, &to.dir, FileName::element(element).c_str())
             {
                 Ok(()) => return Ok(Some(Name { directory: to.directory, element })),
+                // Another process added an element with this name.
                 Err(Errno::EXIST) => retries.spend(&path)?,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(Errno::XDEV) => {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubt_grows_where_it_is_right_and_ends_where_it_is_wrong() {
+    fn backoff_doubles_while_the_spin_is_useless_and_ends_when_it_pays() {
         let mut backoff = SpinBackoff::default();
         let skipped_calls =
             |backoff: &mut SpinBackoff| (0..).take_while(|_| backoff.skips_call()).count();

@@ -49,6 +49,7 @@ impl Now for CallTime<'_> {
     #[inline(always)]
     fn is_expired(&self, deadline: Deadline) -> bool {
         if let Some(begin) = self.begin.get() {
+            // The first check needs no reading.
             return deadline.is_expired(begin) || self.clock.is_expired(deadline);
         }
         if self.may_be_long {
@@ -80,6 +81,7 @@ impl Now for CallTime<'_> {
             self.coarse.set(self.clock.coarse());
         }
         let latest = self.clock.unless_dead(deadline)?;
+        // A value that had expired when the call began must not appear live to it later.
         let had_expired = self.begin.get().is_some_and(|begin| deadline.is_expired(begin));
         (!had_expired).then_some(latest)
     }

@@ -139,6 +139,8 @@ fn reading(instant: Instant) -> Option<u64> {
     let nanoseconds = most(999_999_999, |nanoseconds| {
         floor.checked_sub(Duration::from_nanos(nanoseconds)).is_some()
     });
+    // `Instant` holds its seconds as an `i64`, so it can be moved back to `i64::MIN`. If the standard library changes
+    // this, the result is not between the two readings of `from`, and the kernel's clock is not used.
     let seconds = to_the_floor.checked_sub(i64::MIN.unsigned_abs())?;
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }

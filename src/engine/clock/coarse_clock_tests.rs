@@ -215,6 +215,7 @@ fn threads_agree_on_expired_deadlines() {
                 for step in 0..20_000 {
                     fake.pass(MS / 2);
                     let now = clock.now().nanoseconds() - EPOCH;
+                    // Pairs with the `Acquire` below: a thread that reads `now` must see the horizon of that reading.
                     REACHED.fetch_max(now, Release);
                     // In between, the coarse clock is late by far more than the margin.
                     if step % 500 == 0 {

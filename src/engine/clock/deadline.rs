@@ -187,6 +187,7 @@ impl AtomicDeadline {
     pub(crate) fn put_off(&self, to: Deadline) {
         let bits = self.0.load(Relaxed);
         if bits != 0 && to.order() > bits {
+            // Zero stands for persistent, but is the least number, so `fetch_max` cannot store it.
             match to.bits() {
                 0 => self.0.store(0, Relaxed),
                 to => _ = self.0.fetch_max(to, Relaxed),

@@ -60,6 +60,7 @@ impl LazyInstant {
             Some(ahead) => self.epoch + Duration::from_nanos(ahead),
             None => {
                 let behind = Duration::from_nanos(EPOCH - tick);
+                // Some platforms have no instants before their boot.
                 self.epoch.checked_sub(behind).unwrap_or(self.epoch)
             }
         }

@@ -119,6 +119,8 @@ pub(super) mod fake {
         }
 
         pub(super) fn coarse(&self) -> u64 {
+            // `SeqCst`: a thread that sees a step of the coarse clock must see the earlier steps of the precise clock,
+            // or the coarse clock would be ahead of it.
             self.coarse.load(SeqCst)
         }
 

@@ -42,7 +42,9 @@ impl Clock {
 /// Waits for `future`, for a short real time at most. It sleeps on a thread, because the timer of a paused clock
 /// cannot.
 async fn pause<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    // If the caller is cancelled, the thread sleeps on for the rest of `PAUSE` and touches nothing.
     let mut pause = spawn_blocking(|| thread::sleep(PAUSE));
+    // The future first: its output takes precedence over the deadline.
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => Pin::new(&mut pause).poll(cx).map(|_| None),

@@ -31,6 +31,7 @@ fn one_moment() -> (Instant, Duration) {
         let apart = before.elapsed();
         if apart < closest {
             closest = apart;
+            // A wall clock before 1970 counts as 1970: an export must not fail because the clock is not set.
             moment = (before, wall.duration_since(UNIX_EPOCH).unwrap_or_default());
         }
         if apart <= CLOSE {

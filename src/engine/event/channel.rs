@@ -134,6 +134,7 @@ impl<K, V> Channel<K, V> {
         }
         let index = self.events.len() - behind;
         *self.readers_at(index) += 1;
+        // The new reader may have less free capacity than the one recorded.
         self.fullest = None;
         let next = self.first + index as u64;
         self.readers.insert(Reader { next, missed, capacity, waker_key: None })
@@ -155,6 +156,8 @@ impl<K, V> Channel<K, V> {
                 unread.push(QueuedEvent::Event(event.share(clock)));
             }
         }
+        // A ring may have pushed out events before `first` that the reader never saw. They are counted here, because
+        // the new channel has other event numbers.
         ReaderTransfer { unread, missed: missed + self.first.saturating_sub(next), capacity }
     }
 
@@ -167,6 +170,7 @@ impl<K, V> Channel<K, V> {
     ) -> Option<Waker> {
         let reader = self.readers.remove(reader);
         *self.readers_at(self.index(&reader)) -= 1;
+        // It may have been this reader.
         self.fullest = None;
         while self.events.get_mut(0).is_some_and(|slot| slot.next_readers == 0) {
             discarded.extend(self.pop().map(|slot| slot.event));
@@ -181,12 +185,14 @@ impl<K, V> Channel<K, V> {
         wakers: &mut Wakers,
     ) -> Option<QueuedEvent<K, V>> {
         self.take_wakers(wakers);
+        // Before the new event is appended, so that a ring never holds more than its maximum.
         let is_full = self.ring.is_some_and(|ring| self.events.len() as u64 >= ring);
         let oldest = if is_full { self.pop() } else { None };
         let next_readers = mem::take(&mut self.at_end);
         self.events.push_back(Slot { event, next_readers });
         let oldest = oldest?;
-        // Readers of the event pushed out have missed it, and continue with the new first event.
+        // Readers of the event pushed out have missed it, and continue with the new first event. After the append: in a
+        // ring of one event, that is the new event.
         *self.readers_at(0) += oldest.next_readers;
         #[cfg(feature = "metrics")]
         {
@@ -211,6 +217,7 @@ impl<K, V> Channel<K, V> {
         let reader = &mut self.readers[id];
         let missed = mem::take(&mut reader.missed) + self.first.saturating_sub(reader.next);
         if missed > 0 {
+            // Its position is already counted there: `push` moved the count when it pushed out the event.
             reader.next = reader.next.max(self.first);
             return Some(Found { item: Err(Lagged(missed)), half_free: false });
         }
@@ -220,12 +227,15 @@ impl<K, V> Channel<K, V> {
         reader.next += 1;
         let half_free = unread as u64 - 1 == reader.capacity / 2;
         slot.next_readers -= 1;
+        // If this was its last reader, one removal is enough: the reader is counted at the event after it.
         let was_last = index == 0 && slot.next_readers == 0;
+        // Before the removal, which shifts the indices.
         *self.readers_at(index + 1) += 1;
         let event = match was_last {
             true => self.pop()?.event,
             false => QueuedEvent::Event(self.events.get_mut(index)?.event.share(clock)),
         };
+        // The reader's limit has grown, so another reader may now have the least capacity.
         self.fullest.take_if(|(fullest, _)| *fullest == id);
         Some(Found { item: Ok(event), half_free })
     }

@@ -30,6 +30,7 @@ impl<T> ChunkedDeque<T> {
         } else if fitting == 0 {
             1
         } else {
+            // A power of two, so that the division in `get_mut` is a shift.
             1 << fitting.ilog2()
         }
     };
@@ -73,7 +74,9 @@ impl<T> ChunkedDeque<T> {
         let item = chunk.pop_front();
         self.len -= 1;
         if chunk.is_empty() {
+            // A queue that alternates between empty and not empty reuses this chunk. A second spare chunk is freed.
             self.spare = self.chunks.pop_front();
+            // Only at a quarter, and then by half: a length that varies around a limit must not reallocate each time.
             if self.chunks.capacity() > RETAINED_SLOTS
                 && self.chunks.len() < self.chunks.capacity() / 4
             {
@@ -88,6 +91,7 @@ impl<T> ChunkedDeque<T> {
         let first = self.chunks.front()?.len();
         let (chunk, index) = match index.checked_sub(first) {
             None => (0, index),
+            // All chunks but the first and the last are full, so a division finds the chunk.
             Some(behind) => (1 + behind / Self::CHUNK_LEN, behind % Self::CHUNK_LEN),
         };
         self.chunks.get_mut(chunk)?.get_mut(index)

@@ -108,6 +108,7 @@ impl<K, V> Log<K, V> {
                 after.notifications.push((waiters, key, event.share(clock)));
             }
             let Some(first) = subscribed.next().filter(|_| !*closed) else {
+                // Not dropped here: key and value are user types, and the log is locked.
                 return after.discarded.push(event);
             };
             #[cfg(feature = "metrics")]
@@ -116,6 +117,7 @@ impl<K, V> Log<K, V> {
                 let same = QueuedEvent::Event(event.share(clock));
                 after.push(channel, same);
             }
+            // The departure itself goes to one channel. With a single channel, no `Arc` is allocated under the lock.
             after.push(first, event);
         });
     }
@@ -149,11 +151,13 @@ impl<K, V> Log<K, V> {
             self.channels[channel].arm(reader, waker);
         }
         *reader_id = ReaderId { channel, reader };
+        // Discarded events free capacity, and a stream without `Expired` no longer delays the sweeper.
         after.resumes_sweeper |= self.resumes_sweeper();
     }
 
     pub(super) fn leave(&mut self, reader_id: ReaderId, after: &mut AfterUnlock<K, V>) {
         after.removed_waker = self.remove_reader(reader_id, after);
+        // The subscriber may have been the one without capacity.
         after.resumes_sweeper |= self.resumes_sweeper();
     }
 
@@ -205,6 +209,7 @@ impl<K, V> Log<K, V> {
     /// Returns all subscribed causes, and those that some subscriber waits for.
     pub(super) fn subscribed_causes(&self) -> (u8, u8) {
         if self.closed {
+            // No event is published any more, so writers need not record any.
             return (0, 0);
         }
         self.channels.iter().fold((0, 0), |(subscribed, awaited), (_, channel)| {
@@ -266,6 +271,7 @@ impl<K, V> Log<K, V> {
     /// Returns the channel of these causes, creating it if needed.
     fn channel(&mut self, causes: u8, lossless: bool) -> usize {
         let mut channels = self.channels.iter();
+        // Shared, so that an event costs the same with 1,000 idle subscribers as with one (docs/architecture.md).
         let found = channels.find(|(_, it)| it.causes() == causes && it.is_lossless() == lossless);
         match found {
             Some((channel, _)) => channel,

@@ -89,6 +89,7 @@ impl<K, V> Publisher<K, V> {
 
     #[cold]
     fn wake_sweeper(&self) {
+        // Of several writers that saw the request, one notifies. A second permit would wake the sweeper once more.
         if self.journal.take_wake_request() {
             self.wake_requested.notify_one();
         }
@@ -96,6 +97,7 @@ impl<K, V> Publisher<K, V> {
 
     #[inline(never)]
     fn publish(&self) {
+        // Of several threads that saw the flag, one publishes; the others need not wait for the lock.
         if !self.journal.claim() {
             return;
         }
@@ -203,6 +205,7 @@ impl<K, V> Publisher<K, V> {
             // Publishes departures that were left in the journal before this subscriber was recorded as waiting.
             self.update_subscriptions(log, log.causes_of(reader_id), after);
             if let Some(next) = log.read(reader_id, &self.clock, after) {
+                // Not needed after all; the caller drops it after unlock.
                 *waker = Some(new);
                 return Ok(next);
             }
@@ -235,6 +238,7 @@ impl<K, V> Publisher<K, V> {
     ) -> R {
         let mut after = AfterUnlock::new();
         let changed = change(&mut log, &mut after);
+        // Before the notifications: woken tasks lock the log, and `settle` runs user code.
         drop(log);
         if after.resumes_sweeper {
             self.room_freed.notify_one();

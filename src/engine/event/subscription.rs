@@ -48,6 +48,7 @@ impl<K, V> Subscription<K, V> {
         loop {
             match self.publisher.poll_read(self.reader_id, cx.waker(), &mut waker) {
                 PollResult::NeedsWaker => waker = Some(cx.waker().clone()),
+                // `budget` is dropped without progress, which gives its unit back.
                 PollResult::Pending => {
                     panics::drop_all(waker);
                     return Poll::Pending;

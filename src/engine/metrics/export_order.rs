@@ -46,6 +46,7 @@ impl ExportTurn {
             let is_earlier = |export_order: &mut ExportOrder| {
                 export_order.ids.first().is_some_and(|id| *id < self.id)
             };
+            // No later turn is waited for, so turns cannot wait for each other.
             let waited = ENDED.wait_while(export_order(), is_earlier);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
@@ -56,6 +57,7 @@ impl Drop for ExportTurn {
     fn drop(&mut self) {
         TURNS_OF_THREAD.set(TURNS_OF_THREAD.get() - 1);
         export_order().ids.remove(&self.id);
+        // All, because the waiters wait for different turns.
         ENDED.notify_all();
     }
 }

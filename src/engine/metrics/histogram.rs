@@ -54,6 +54,7 @@ fn bucket(micros: u64) -> u8 {
         return micros as u8;
     }
     let octave = micros.ilog2() - BITS;
+    // 4 to 7, so the first octave's buckets follow the exact ones without a gap, and each octave follows the last.
     let within = (micros >> octave) as u8;
     (((octave as u8) << BITS) + within).min(BUCKETS - 1)
 }

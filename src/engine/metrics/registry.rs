@@ -128,6 +128,7 @@ pub(crate) fn register(
     });
     group.members.insert(id, Member { source, last: MetricValues::default() });
     if !mem::replace(&mut registry.has_thread, true) {
+        // Unlocked first: if the thread cannot be spawned, `spawn_exporter` locks the registry.
         drop(registry);
         spawn_exporter();
     }
@@ -176,6 +177,7 @@ fn read(recorder: Option<usize>) -> (Vec<GroupUpdate>, Vec<LiveSource>, ExportTu
     // recorder was replaced since this call began.
     let global = recorder.filter(|recorder| is_global(*recorder));
     let live = registry().live_sources();
+    // The registry is not locked here, so objects can be created and dropped in the meantime.
     let read = live.iter().map(|(_, _, source)| {
         let mut values = MetricValues::default();
         source.read(&mut values);
@@ -183,6 +185,7 @@ fn read(recorder: Option<usize>) -> (Vec<GroupUpdate>, Vec<LiveSource>, ExportTu
     });
     let read: Vec<_> = read.collect();
     let updates = registry().store_values(&live, read, global);
+    // Before the read lock is released, so that turns have the order of the readings.
     let turn = ExportTurn::new();
     drop(guard);
     (updates, live, turn)
@@ -190,6 +193,7 @@ fn read(recorder: Option<usize>) -> (Vec<GroupUpdate>, Vec<LiveSource>, ExportTu
 
 /// Starts the thread that exports twice per second while any object is registered.
 fn spawn_exporter() {
+    // A thread: if each change called the recorder, it would cost as much as a `get` (docs/architecture.md).
     let export = || {
         loop {
             // Checked before the export, so that the last values of the last object are still exported.
@@ -229,6 +233,7 @@ impl Registry {
         for ((group, id, _), values) in live.iter().zip(read) {
             let group = self.groups.get_mut(group).expect("groups are never removed");
             debug_assert_eq!(values.len(), group.info.series.len());
+            // `live` holds the object, and its registration lasts until it is dropped.
             let member = group.members.get_mut(id).expect("an object that exists is registered");
             member.last.replace_by(values);
         }
@@ -237,6 +242,7 @@ impl Registry {
 
     /// Returns whether any object is registered; otherwise marks the thread as stopped.
     fn needs_thread(&mut self) -> bool {
+        // Decided under the lock: a concurrent `register` is either counted here or starts a new thread.
         self.has_thread = self.groups.values().any(|group| !group.members.is_empty());
         self.has_thread
     }
@@ -258,6 +264,8 @@ impl Group {
         if self.exported.recorder != recorder {
             self.exported = RecorderState { recorder, ..RecorderState::default() };
         }
+        // Stored before the export, so that the next reading exports only the increase after this one. If the recorder
+        // panics, this increase is lost and not exported twice.
         let exported = mem::replace(&mut self.exported.values, now.clone());
         GroupUpdate { info, handles: self.exported.handles.clone(), exported, now }
     }

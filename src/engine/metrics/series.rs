@@ -64,6 +64,7 @@ impl Series {
 
     /// Registers the series and its description with a recorder.
     pub(super) fn register(&self, key: &Key, recorder: &dyn Recorder) -> Handle {
+        // The names follow Prometheus' conventions, which put the unit into the name.
         let unit = self.name.contains("_seconds").then_some(Unit::Seconds);
         let (name, help) = (self.name.into(), self.help.into());
         match self.kind {

@@ -137,6 +137,7 @@ where
     }
 
     fn remove_ring(self) {
+        // `self` is dropped here, with the only sender: the subscribers read the buffered events and then the end.
         *lock(&self.ring) = None;
     }
 

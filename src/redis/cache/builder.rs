@@ -192,6 +192,8 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// [`Error::Name`] if the name cannot be part of a key.
     pub fn build(self) -> Result<Cache<K, V>, Error> {
+        // Connections of its own: tracking applies to a whole connection, and all commands of the cache must be ordered
+        // with its invalidations.
         let client = match self.near {
             Some((max_entries, _)) => {
                 let keyspace = self.client.keyspace(Kind::Cache, &self.name)?;

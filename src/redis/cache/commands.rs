@@ -101,6 +101,7 @@ impl Commands {
         });
         let shards = shards.collect();
         let retention = retention.map(|time| match Expiry::of(time) {
+            // Redis refuses an expiry time of zero.
             Expiry::Immediate => 1,
             Expiry::After(time) => time,
             Expiry::Never => MAX_TTL_MILLIS as u64,
@@ -193,6 +194,7 @@ impl Commands {
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
             None => self.command("PERSIST", key),
+            // `HasTtl`, because `PERSIST` returns whether there was a TTL.
             Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
         }
     }
@@ -237,6 +239,7 @@ impl Commands {
         /// Longer than any load. The stale window is added.
         const DAY: u64 = 86_400_000;
         let cleared = &self.shards[usize::from(shard)].cleared;
+        // Random and not a counter: the key may expire or be evicted, and a counter would then repeat its values.
         let unique: u64 = rand::make_rng::<SmallRng>().random();
         Call::command("SET", cleared).arg(unique).arg("PX").arg(self.stale.saturating_add(DAY))
     }
@@ -254,6 +257,7 @@ impl Commands {
     /// live value and no other process holds the lease.
     pub(super) fn lookup_lease(&self, key: &[u8], lease: Option<(&str, Duration)>) -> Call<'_> {
         let cleared = self.shards[usize::from(shard(key))].cleared.clone();
+        // An empty token takes no lease.
         let (token, duration) = lease.unwrap_or_default();
         let call = LOOKUP_LEASE.call(&[self.keyspace.record(key), self.load_key(key), cleared]);
         call.arg(token).arg(Expiry::of(duration).arg())

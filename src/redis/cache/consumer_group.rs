@@ -191,6 +191,7 @@ where
                 },
             }
         }
+        // Sends the last acknowledgements. If this fails, the leases expire and the events are delivered again.
         self.poll(0).await;
     }
 
@@ -227,6 +228,7 @@ where
     async fn poll(&mut self, capacity: usize) -> bool {
         let must_renew = Instant::now() >= self.renewal_due_at();
         if must_renew {
+            // Before the requests, so that their duration does not delay the next renewal.
             self.leases_renewed = Instant::now();
         }
         let (may_take, mut failure) = match capacity {
@@ -330,6 +332,7 @@ where
         if !shard.leased.insert(record.id.clone()) {
             return;
         }
+        // Before the delivery is sent, because the subscriber subtracts it on receipt. `Relaxed`: it is only a bound.
         self.buffered_bytes.fetch_add(size, Relaxed);
         let deliveries = self.deliveries.as_ref();
         if deliveries.is_some_and(|deliveries| deliveries.try_send(delivery).is_ok()) {

@@ -80,12 +80,14 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
             invalidations.invalidate(&record.key);
         }
         let (key, value) = self.key_and_value(record)?;
+        // The id of a stream entry begins with the server's time in milliseconds.
         let published_at = record.id.split('-').next().and_then(|at| at.parse().ok());
         Ok(Event {
             key,
             value,
             cause: Cause::Expired,
             deadline: now.instant(record.deadline),
+            // Otherwise the time of the reply, before which the event was published.
             at: published_at.and_then(|at| now.instant(at)).unwrap_or(now.local),
         })
     }
@@ -94,6 +96,7 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
     /// again to every subscriber that takes over.
     fn key_and_value(&self, record: &EventRecord) -> Result<(K, V), Error> {
         let name = || self.commands.keyspace.record(&record.key);
+        // Deserializing is user code. A panic in it must not end the task that delivers the events.
         let decoded = catch_unwind(AssertUnwindSafe(|| {
             Ok((decode_key(&record.key)?, self.format.decode(&record.value, name)?))
         }));

@@ -161,6 +161,7 @@ pub(super) fn clone_error(error: &Error) -> Error {
         Error::Unanswered(error) => Error::Unanswered(error.clone()),
         Error::Unavailable(error) => Error::Unavailable(error.clone()),
         Error::WrongType { key } => Error::WrongType { key: key.clone() },
+        // Sources are not `Clone`, so the followers get their texts.
         Error::Encode(source) => Error::Encode(source.to_string().into()),
         Error::Decode { key, source } => {
             Error::Decode { key: key.clone(), source: source.to_string().into() }

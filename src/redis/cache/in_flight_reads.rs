@@ -93,6 +93,7 @@ impl<V> ReadLeader<V> {
     }
 
     pub(super) fn send(self, answer: Result<Option<V>, Error>) {
+        // First: a caller that the answer wakes must not join this read again.
         drop(self.entry);
         // All callers may have been dropped.
         let _ = self.sender.send(Arc::new(answer));

@@ -76,6 +76,7 @@ impl Lease {
             }
             (None, remaining) => LeaseLookup::HeldElsewhere(
                 stale,
+                // Not reached: with a token, the script returns -1 only for a live value.
                 Duration::from_millis(remaining.unwrap_or_default()),
             ),
         })
@@ -84,6 +85,7 @@ impl Lease {
     /// Awaits `load` and renews the lease until it completes.
     pub(super) async fn renew_during<F: Future>(&self, load: F) -> F::Output {
         select! {
+            // The load first: its result is not delayed by a renewal.
             biased;
             loaded = load => loaded,
             never = self.renew() => match never {},
@@ -106,6 +108,7 @@ impl Lease {
             let call =
                 self.commands.update_lease(&self.key, &self.token, self.duration, &self.token);
             let is_ours = call.send_idempotent::<bool>(&self.commands.client).await;
+            // After an error, the lease may still be held, and the next renewal tries again.
             if let Ok(false) = is_ours {
                 // The load continues without the lease, for the waiters in this process.
                 return std::future::pending().await;

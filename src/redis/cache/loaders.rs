@@ -97,6 +97,7 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = V> + Send + 'static,
     {
+        // Here and not in the future, which then does not borrow the key.
         let key = encode_key(key);
         async move {
             let loader = async move || Ok::<_, Infallible>(loader().await);
@@ -212,6 +213,7 @@ where
                 FlightOutcome::Loaded(value) => return Ok(Ok(self.state.decode(key, &value)?)),
                 FlightOutcome::Error(error) => return Err(error),
                 FlightOutcome::LoaderFailed(error) => {
+                    // Another error type is that of another loader: the loop tries again with this caller's.
                     if let Ok(error) = error.downcast() {
                         return Ok(Err(error));
                     }
@@ -250,6 +252,7 @@ where
                 }
                 Ok(LeaseLookup::Acquired(stale)) => break stale,
                 Ok(LeaseLookup::HeldElsewhere(Some(stale), _)) => {
+                    // This drops the guard: a follower becomes the leader, and finds the same.
                     return Ok(Ok(self.state.decode(key, &stale)?));
                 }
                 Ok(LeaseLookup::HeldElsewhere(None, remaining)) => {
@@ -265,6 +268,7 @@ where
             Some(value) => {
                 let value = self.state.decode(key, &value);
                 let name = load.name.clone();
+                // In a task of its own, so that the caller gets the stale value at once.
                 tokio::spawn(async move {
                     if let Ok(Err(_)) | Err(_) = load.run(ttl, loader).await {
                         tracing::warn!(cache = name, "background refresh failed");
@@ -311,6 +315,7 @@ impl Load {
                 return Err(error);
             }
         };
+        // Callers that join from now on may have seen a later write, so they do not get this value.
         guard.begin_read();
         match lease.publish(&bytes, Expiry::of(ttl.of(&value))).await {
             Ok(true) => guard.finish(Ok(bytes)),

@@ -65,6 +65,7 @@ where
             }
             let reads = by_shard(&keys, |key| key).into_iter().map(async |positions| {
                 let mut values = Vec::with_capacity(positions.len());
+                // A page ends early if its reply has the maximum size.
                 while let Some(rest) = positions.get(values.len()..).filter(|rest| !rest.is_empty())
                 {
                     let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
@@ -115,6 +116,7 @@ where
                 let of_shard: Vec<_> = positions.into_iter().map(|at| &entries[at]).collect();
                 for batch in batches(&of_shard) {
                     let call = self.commands().set_many(batch, expiry);
+                    // Sent once: a retry could overwrite what others have written since.
                     call.send_once::<Value>(&self.client().for_batches()).await?;
                 }
                 Ok::<_, Error>(())

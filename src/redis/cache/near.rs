@@ -151,6 +151,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
     /// Reads several keys, which share a slot in a cluster.
     async fn read_batch(&self, mut leaders: Vec<ReadLeader<V>>) {
         while !leaders.is_empty() {
+            // Before the request, as in `read_one`.
             let started = Instant::now();
             let call = self.commands.read_many(&leaders);
             let page = call.send_tracked::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
@@ -240,6 +241,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         is_leader: bool,
     ) -> Result<Option<V>, Error> {
         let answer = match is_leader {
+            // Without a timeout: the read is a task of this runtime, and its request has one.
             true => answer.await.ok(),
             // The leader's runtime may be stopped, in which case the answer never comes.
             false => {
@@ -311,6 +313,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
             if !leaders.is_empty() {
                 let near = self.clone();
                 tokio::spawn(async move {
+                    // In its own task, as in `read`.
                     let batches = near.batches(leaders).into_iter();
                     few_at_once(batches.map(|leaders| near.read_batch(leaders))).await;
                 });
@@ -329,6 +332,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCounters for NearC
     fn stats(&self) -> NearStats {
         let found = self.cached.get().map_or(0, |cached| cached.stats().hits);
         let misses = self.misses.load(Relaxed);
+        // Saturating: the counters are read one by one, while others change them.
         let values = found.saturating_sub(self.outdated.load(Relaxed) + misses);
         let bypassed = self.bypassed.load(Relaxed);
         NearStats { values, misses, invalidations: self.invalidations.changes_received(), bypassed }

@@ -240,6 +240,7 @@ impl ScanCursor {
                 .key_of(&record)
                 .filter(|key| commands.keyspace.record(key) == record);
             if let Some(key) = key
+                // `SCAN` may return a key several times.
                 && self.seen.insert(key.to_vec())
             {
                 if let Some(invalidations) = commands.client.invalidations() {

@@ -80,6 +80,7 @@ impl ShardHints {
     pub(super) fn needs_read(&self, shard: u16) -> bool {
         let ShardHint { earliest_deadline, stream_version, read_version, has_more, .. } =
             &self.shards[usize::from(shard)];
+        // Before the first reply, the server's time is unknown, and every deadline counts as reached.
         let now = self.clock.map_or(u64::MAX, ClockPair::now_on_server);
         *has_more
             || stream_version != read_version
@@ -114,6 +115,7 @@ impl ShardHints {
             Some(at) if !needs_check => Some(at.min(check_at)),
             _ => Some(check_at),
         };
+        // Outdated by the script that has just moved due entries, until the next `refresh`.
         hint.earliest_deadline = None;
         hint.stream_version = stream_version.into_bytes();
         hint.read_version.clone_from(&hint.stream_version);

@@ -135,6 +135,7 @@ impl ClientBuilder {
             Servers::Direct(servers) => servers.iter().any(is_encrypted),
             Servers::Sentinels(sentinels) => is_encrypted(&sentinels.master),
         };
+        // `rustls` cannot choose a provider by itself if several are compiled in.
         if needs_provider {
             // Fails if a provider was installed concurrently, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();

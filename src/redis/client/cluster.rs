@@ -127,6 +127,7 @@ impl Cluster {
             return answer;
         };
         let node = self.0.node(address);
+        // A second redirection is returned as an error, after which the client retries with a pause.
         node.on(lane).send(request, kind == Some(ServerErrorKind::Ask)).await
     }
 
@@ -189,6 +190,7 @@ impl Cluster {
         if refreshed_at.is_some_and(|last| now < last + REFRESH_INTERVAL) {
             return;
         }
+        // Before the fetch, so that callers which fail in the meantime do not request another one.
         *refreshed_at = Some(now);
         drop(refreshed_at);
         // It runs in a task of its own.
@@ -278,6 +280,7 @@ impl State {
         let is_unused = |address: &Address| map.iter().all(|range| range.address != *address);
         let unused: Vec<Node> =
             nodes.extract_if(|address, _| is_unused(address)).map(|(_, node)| node).collect();
+        // Never locked together with the map.
         drop(nodes);
         let old = {
             let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);

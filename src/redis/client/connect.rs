@@ -89,6 +89,8 @@ impl Connector {
     pub(super) fn set_credentials(&self, username: Option<&str>, password: &str) {
         let new = (username.map(str::to_owned), password.to_owned());
         *self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+        // After the credentials, so that an attempt that sees the new version logs in with them. `Relaxed`: the lock
+        // orders them.
         self.login.version.fetch_add(1, Relaxed);
     }
 

@@ -100,6 +100,7 @@ impl Connection {
     }
 
     pub(super) fn replies(&self) -> u64 {
+        // `Relaxed`: only compared with an earlier number.
         self.replies.load(Relaxed)
     }
 
@@ -114,7 +115,8 @@ impl Connection {
     }
 
     pub(super) fn retire(&self) {
-        // Stored before the notification: `until_retired` checks the flag after it has registered.
+        // Stored before the notification: `until_retired` checks the flag after it has registered. `Release` pairs
+        // with `Acquire` there.
         self.is_retired.store(true, Release);
         self.retired.notify_waiters();
     }

@@ -28,6 +28,7 @@ impl Client {
                     policy,
                     "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
                 );
+                // One warning per limiter is enough.
                 return;
             }
         }

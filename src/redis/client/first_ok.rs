@@ -31,6 +31,7 @@ where
             },
             () = sleep(NEXT_ATTEMPT_AFTER) => {}
         }
+        // At once after a failure, otherwise after the pause. Earlier attempts remain pending and may still succeed.
         pending.extend(rest.next());
     }
     Err(failure)

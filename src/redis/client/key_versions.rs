@@ -51,6 +51,7 @@ impl KeyVersions {
     /// Creates versions for about `keys` keys.
     pub(super) fn new(keys: usize) -> Self {
         let (min, max) = BUCKETS;
+        // Twice the keys, so that few of them share a bucket.
         let buckets = keys.saturating_mul(2).clamp(min, max).next_power_of_two();
         Self {
             hasher: DefaultHasher::default(),
@@ -67,6 +68,7 @@ impl KeyVersions {
 
     #[inline]
     pub(super) fn version(&self, bucket: Bucket) -> KeyVersion {
+        // `Acquire`, twice: a request that is sent after this must not be ordered before it.
         let all_keys = self.all_keys.0.load(Acquire);
         KeyVersion { bucket, sum: all_keys.wrapping_add(self.buckets[bucket.0].load(Acquire)) }
     }
@@ -77,10 +79,12 @@ impl KeyVersions {
     }
 
     pub(super) fn invalidate(&self, bucket: Bucket) {
+        // Pairs with `Acquire` in `version`.
         self.buckets[bucket.0].fetch_add(1, Release);
     }
 
     pub(super) fn invalidate_all(&self) {
+        // Pairs with `Acquire` in `version`.
         self.all_keys.0.fetch_add(1, Release);
     }
 }

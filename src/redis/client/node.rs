@@ -25,6 +25,7 @@ pub(in crate::redis) struct Node([SharedConnection; 3]);
 
 impl Node {
     pub(super) fn new(route: &Route) -> Self {
+        // One per lane, by which `on` indexes them.
         Self([(); 3].map(|()| SharedConnection::new(route.clone())))
     }
 
@@ -38,6 +39,7 @@ impl Node {
     }
 
     pub(super) fn renew(&self) {
+        // All lanes: they lead to the same address.
         self.0.iter().for_each(SharedConnection::renew);
     }
 }

@@ -50,6 +50,7 @@ impl Client {
                 Error::Unavailable(ref cause)
                     if !matches!(batch, CommandBatch::One(_)) && is_try_again(cause) =>
                 {
+                    // The keys are on two nodes while their slot is migrated, which may take longer than the timeout.
                     return Err(error);
                 }
                 // Certainly not executed, so a write may be sent again too.

@@ -26,6 +26,7 @@ impl Sentinels {
         connector: &Connector,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
     ) -> RedisResult<NewConnection> {
+        // Not a division by zero: a sentinel URL has at least one host.
         let first = self.next.fetch_add(1, Relaxed) % self.addresses.len();
         let mut all = self.addresses.clone();
         all.rotate_left(first);

@@ -51,6 +51,7 @@ fn parse_sentinels(url: &str) -> RedisResult<Option<Sentinels>> {
     };
     let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    // The last one, as a password may contain others.
     let (login, hosts) = match authority.rsplit_once('@') {
         Some((login, hosts)) => (format!("{login}@"), hosts),
         None => (String::new(), authority),

@@ -140,6 +140,7 @@ impl SharedConnection {
         if outcome.is_err() {
             pending.probe_if_silent();
             outcome = tokio::select! {
+                // The reply first: it counts even if the connection was retired in the meantime.
                 biased;
                 outcome = timeout_at(deadline, reply) => outcome,
                 () = connection.until_retired(), if may_repeat => return Err(no_reply()),
@@ -152,6 +153,7 @@ impl SharedConnection {
             // The client library returns an error reply of the server as a value.
             Ok(reply) => reply.extract_error(),
             Err(error) => {
+                // The connection is broken, or its next replies cannot be assigned to requests.
                 if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) {
                     self.retire(&connection);
                 }
@@ -172,6 +174,7 @@ impl SharedConnection {
         }
         current.renewed_at = Some(now);
         drop(current);
+        // It runs without a waiter. The old connection is used until it has finished.
         drop(self.attempt());
     }
 
@@ -189,6 +192,7 @@ impl SharedConnection {
             return Ok(connection);
         }
         let version = self.0.route.connector.credentials_version();
+        // Otherwise, while the server is down, each caller in turn would wait for another attempt.
         if let Some((error, with, until)) = &self.current().failure
             && *with == version
             && Instant::now() < *until
@@ -227,6 +231,7 @@ impl SharedConnection {
                         }
                     }
                 };
+                // Before the login: if the credentials change during the attempt, the connection is renewed.
                 let version = route.connector.credentials_version();
                 let attempt = timeout(route.connector.timeout, route.connect(on_end));
                 let new = match attempt.await {
@@ -265,6 +270,7 @@ impl SharedConnection {
             }
         };
         drop(current);
+        // Only now: no caller can obtain the old connection any more.
         if old.is_some() {
             self.0.route.connector.on_connection_retired();
         }
@@ -280,6 +286,7 @@ impl SharedConnection {
             self.0.route.connector.on_connection_retired();
             // Starts the next attempt without waiting for a caller.
             drop(self.attempt());
+            // Last: the callers that this wakes join the attempt.
             old.retire();
         }
     }

@@ -38,6 +38,7 @@ pub(super) fn probe(
         let before = connection.replies();
         let ping = timeout(PING_TIMEOUT, connection.send(&::redis::cmd("PING"), false)).await;
         connection.end_probe();
+        // Any reply counts: that to the `PING` may be late because large ones precede it.
         if !matches!(ping, Ok(Ok(_))) && connection.replies() == before {
             retire(&connection);
         }

@@ -13,6 +13,7 @@ use serde::{
 
 /// Returns whether all numbers in a serializable value are finite.
 pub(super) fn is_finite<T: Serialize + ?Sized>(value: &T) -> bool {
+    // An error means such a number: the value was serialized before without any other error.
     value.serialize(Finite).is_ok()
 }
 

@@ -79,6 +79,7 @@ impl Serializer for RawSerializer {
     }
 
     fn serialize_u8(self, byte: u8) -> Result<Serialized, Error> {
+        // An element of a sequence, as which serde serializes `Vec<u8>`. `encode` refuses a number by itself.
         Ok(Serialized::Byte(byte))
     }
 
@@ -173,6 +174,7 @@ impl<'de> Deserializer<'de> for RawDeserializer<'de> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        // `Vec<u8>` expects a sequence of numbers, not bytes.
         visitor.visit_seq(SeqDeserializer::new(self.0.iter().copied()))
     }
 

@@ -59,6 +59,7 @@ impl ScoreUnit {
             // Inclusive bounds include the fractions of their millisecond.
             (Self::Millis, Bound::Included(time)) => format!("({}", millis(*time) + 1),
             (Self::Millis, Bound::Excluded(time)) => format!("({}", millis(*time)),
+            // Seconds are not rounded, so both ends have one form.
             (_, bound) => self.start(bound),
         }
     }

@@ -41,6 +41,7 @@ impl<K> RateLimiter<K> {
     /// start later.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
+            // A connection of its own: a check must not wait behind large replies.
             client: client.for_limits(),
             name: name.into(),
             limits: Vec::new(),
@@ -169,6 +170,7 @@ impl<K> RateLimiterBuilder<K> {
         let state = Arc::new(state);
         #[cfg(feature = "metrics")]
         super::metrics::follow(&state);
+        // A `Weak`, so that the task ends after the last handle is dropped.
         tokio::spawn(LimiterState::watch_limits(Arc::downgrade(&state)));
         Ok(RateLimiter { state, keys: PhantomData })
     }

@@ -73,6 +73,7 @@ impl LimiterState {
             lookup.map(|(cache, at)| cache.find(at, &subject, cost, limits_override, asked_at));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
+            // A waiter is counted once, when its wait ends.
             if !is_waiter {
                 self.count_denial(&subject, limit_index(&denial.limited, limits));
                 self.counters.denied_locally.add(1);

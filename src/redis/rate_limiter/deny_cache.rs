@@ -74,6 +74,7 @@ impl DenyCache {
     pub(super) fn new(subjects: usize, name: &str) -> Self {
         let store = Store::new(default_shards(), 0, DefaultHasher::default()).bounded(subjects);
         Self {
+            // No cause is published, so the event capacity of 1 is not used.
             cache: sweeper::start(SharedState::new(store, 0, 1, Sweep::default(), name.to_owned())),
             versions: [const { AtomicU64::new(0) }; STRIPES],
             generation: AtomicU64::new(0),
@@ -82,6 +83,8 @@ impl DenyCache {
 
     pub(super) fn look_up(&self, subject: &[u8]) -> Lookup {
         let location = self.cache.store.place(subject);
+        // `Relaxed`, twice: with an outdated number, the call counts as made before the change, and its denial is not
+        // cached or not found later.
         let generation = self.generation.load(Relaxed);
         Lookup { location, version: self.version_at(location).load(Relaxed), generation }
     }

@@ -43,6 +43,7 @@ impl CurrentLimits {
 
     /// Replaces the limits; returns `false` if `limits` are equal to the current ones.
     pub(super) fn replace(&self, limits: Vec<Limit>, window: Window) -> bool {
+        // Most polls find the same limits, which must neither wake waiters nor invalidate cached denials.
         if *self.get().limits == *limits {
             return false;
         }

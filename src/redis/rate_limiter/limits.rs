@@ -45,6 +45,7 @@ impl LimiterState {
     /// Polls for limits that other processes set, until the last handle is dropped.
     pub(super) async fn watch_limits(state: Weak<Self>) {
         let mut polls = interval(POLL_INTERVAL);
+        // After an outage, missed polls are not made up for in a burst.
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_warned = false;
         loop {
@@ -102,6 +103,7 @@ fn encode(limits: &[Limit]) -> Vec<u8> {
             StoredLimit::OfRequests(quota, nanoseconds, name)
         }
     });
+    // Stored, and read by processes with other releases: the format must not change.
     serde_json::to_vec(&each.collect::<Vec<_>>()).expect("numbers and strings can be serialized")
 }
 

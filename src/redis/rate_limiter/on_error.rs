@@ -49,6 +49,7 @@ impl Fallback {
     /// Returns whether `error` is a failure of the server, which the policy handles. Other errors concern the key and
     /// are returned: they are permanent, so admitting the call would disable the limit for that key.
     pub(super) fn is_for(error: &Error) -> bool {
+        // Errors of the program, which a fallback would hide.
         !matches!(error, Error::WrongType { .. } | Error::Encode(_) | Error::Decode { .. })
     }
 

@@ -64,6 +64,7 @@ impl Permit {
                 permit.refund().await;
                 Ok(())
             }
+            // A cost of 0 charged nothing.
             Charged::OnServer { charges, .. } if charges.is_empty() => Ok(()),
             Charged::OnServer { limiter, subject, created_at, charges, .. } => {
                 let refunded = limiter.refund(&subject, created_at, &charges).await?;

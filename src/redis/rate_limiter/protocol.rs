@@ -81,6 +81,7 @@ impl LimitArgs {
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, nanoseconds) = (limit.quota(), limit.per().as_nanos());
         let microseconds = |nanoseconds: u128| {
+            // Rounded up, so that a limit never admits more than its quota in its time.
             u64::try_from(nanoseconds.div_ceil(1_000)).expect("a century of microseconds fits")
         };
         let per = microseconds(nanoseconds);
@@ -112,6 +113,7 @@ impl LimitArgs {
         if in_use <= 0 {
             return (quota, -1);
         }
+        // Rounded up: a unit that has leaked only in part is still in use.
         let left = (quota - (in_use + step - 1) / step).max(0);
         (left, in_use - step * (quota - left - 1) + behind)
     }
@@ -162,6 +164,7 @@ fn call<'a>(
     let mut arg = Vec::with_capacity(1 + 4 * 8);
     arg.push(verb);
     for number in iter::once(first).chain(numbers) {
+        // Exact: all numbers are below 2^53, even a century in microseconds.
         arg.extend_from_slice(&(number as f64).to_le_bytes());
     }
     script(window).call(&[subject]).arg(arg)
@@ -193,6 +196,7 @@ pub(super) fn decode(
         };
         Remaining {
             remaining: u32::try_from(remaining).unwrap_or(0),
+            // -1: everything remains.
             more_at: u64::try_from(more).ok().map(|more| after(now, more)),
         }
     });
@@ -203,6 +207,7 @@ pub(super) fn decode(
         };
         Outcome::Charged { created_at: created_at_or_wait, charges: each().map(charge).collect() }
     } else {
+        // Lua counts from 1.
         let limit = usize::try_from(limit - 1).ok().filter(|&at| at < limits.len())?;
         Outcome::Denied { limit, wait: Duration::from_micros(created_at_or_wait) }
     };

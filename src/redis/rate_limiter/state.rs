@@ -57,6 +57,7 @@ impl LimiterState {
     pub(super) fn subject<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>, Error> {
         let mut key = encode_key(key)?;
         if key.len() > MAX_KEY_BYTES {
+            // The client library's SHA-1. The result is part of stored keys and must not change.
             let hash = Script::new(&String::from_utf8_lossy(&key)).get_hash().to_owned();
             key.truncate(MAX_KEY_BYTES);
             key.push(b'#');

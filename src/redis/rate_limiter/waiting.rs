@@ -53,6 +53,7 @@ impl LimiterState {
             let limits = limits_override.unwrap_or(&current.limits);
             let is_above = limits.iter().any(|limit| limit.quota() < cost);
             if cost == 0 || is_above || limits.is_empty() {
+                // Decided at once: waiting would not change the result.
                 return self.decide(subject, cost, limits_override).await;
             }
             let now = Instant::now();
@@ -112,6 +113,7 @@ impl LimiterState {
                 let (mut limit_at, mut wait) =
                     self.min_wait(limits, ahead.saturating_add(cost.into()));
                 if let Outcome::Denied { limit, wait: denied_for } = outcome
+                    // The longer of both: the server does not count the callers ahead in this process.
                     && denied_for >= wait
                 {
                     (limit_at, wait) = (limit, denied_for);

@@ -55,6 +55,7 @@ impl<'de> Visitor<'de> for PackedReplyVisitor {
     }
 
     fn visit_bool<E: de::Error>(self, _: bool) -> Result<PackedReply, E> {
+        // Lua's `false`, in place of a missing record.
         Ok(PackedReply(Reply::Nil))
     }
 
@@ -63,10 +64,12 @@ impl<'de> Visitor<'de> for PackedReplyVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<PackedReply, E> {
+        // Numbers from zero on are packed as unsigned.
         Ok(PackedReply(Reply::Int(number.cast_signed())))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<PackedReply, E> {
+        // Lua strings are packed as text. Those that are not UTF-8 arrive in `visit_bytes`.
         self.visit_bytes(text.as_bytes())
     }
 

@@ -149,6 +149,7 @@ impl DictState {
         let call = self.shard_call(shard, |scripts| &scripts.lease).arg(latest).arg(count);
         let call = call.arg(BATCH_BYTES).arg(lease_micros(lease)).arg(how.name());
         let call = call.arg(match self.retries.max_attempts {
+            // No bound, for the script.
             u32::MAX => 0,
             most => most,
         });
@@ -172,6 +173,7 @@ impl DictState {
             if matches!(value, Reply::Nil) {
                 continue;
             }
+            // Only for the order of the result, so a score that cannot be parsed is ignored.
             let due = std::str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
             let on_drop = OnDrop::GiveBack { lease_end: lease_ends_after + 4 * number, score };
             let mut entry = Delivery::new(self, key, value, on_drop);

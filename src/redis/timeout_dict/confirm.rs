@@ -77,6 +77,7 @@ impl DictState {
             let call = call.arg(micros(UNREADABLE_DELAY)).arg(taken.len());
             let entries = taken.iter().map(|(_, entry)| entry).chain(unreadable);
             let call = entries.fold(call, |call, entry| {
+                // 0 is the end of no lease: the script refuses it.
                 call.arg(&entry.key).arg(entry.lease_end().unwrap_or_default())
             });
             match call.send_once::<Vec<u32>>(&self.client).await {

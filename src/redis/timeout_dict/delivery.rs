@@ -68,12 +68,14 @@ impl Delivery {
     /// Returns it to the server and waits for the reply.
     pub(super) async fn send_back(mut self) {
         if let Some(task) = self.spawn_send_back() {
+            // Fails only if the runtime is shutting down. `send_back` has logged any other failure.
             let _ = task.await;
         }
     }
 
     /// In a task, because `Drop` cannot wait.
     fn spawn_send_back(&mut self) -> Option<JoinHandle<()>> {
+        // Taken, so that the drop after `send_back` does not send it again.
         let on_drop = mem::take(&mut self.on_drop);
         if matches!(on_drop, OnDrop::Nothing) {
             return None;

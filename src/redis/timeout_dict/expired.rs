@@ -106,6 +106,7 @@ where
     }
 
     async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
+        // Dropped with the future: a cancelled waiter passes its turn to the next.
         let _turn = self.state.turn.lock().await;
         loop {
             let (mut entries, wait) = self.collect(how, 1).await?;
@@ -130,6 +131,8 @@ where
         let mut failure = None;
         let mut next = None;
         while entries.len() < max {
+            // Run to its end even if this call is dropped: the entries that it leases are then given back at once, and
+            // not only when their lease expires.
             let collect = self.state.clone().collect(how, max - entries.len(), horizon);
             let begin = Instant::now();
             let round = match run_to_end(collect).await {
@@ -194,6 +197,7 @@ where
             return (Vec::new(), None);
         }
         let confirm = self.state.clone().confirm(deliveries, unreadable, until);
+        // To its end, too: if this call is dropped, the removed entries are put back.
         match run_to_end(async { Ok(confirm.await) }).await {
             Ok((confirmed, failure)) => {
                 let read = read.into_iter().zip(confirmed);

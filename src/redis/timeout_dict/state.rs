@@ -111,6 +111,7 @@ impl DictState {
     /// Returns the lease of a take: as long as it may take to receive and confirm the entries.
     pub(super) fn take_lease(&self) -> Duration {
         let timeout = self.client.deadline(None).saturating_duration_since(Instant::now());
+        // Twice: for the request that leases the entries, and for the one that confirms them.
         (2 * timeout.min(MAX_TAKE_TIMEOUT)).max(MIN_TAKE_LEASE)
     }
 
@@ -126,6 +127,7 @@ impl DictState {
             return error;
         }
         let record = key.map(|key| (self.layout.record(key), self.layout.record_type()));
+        // In the order of `ShardKeys::all`: index, dead letters, failures.
         let types = ["zset", "zset", "hash"];
         let others = shard.all().into_iter().map(<[u8]>::to_vec).zip(types);
         for (key, expected) in record.into_iter().chain(others) {
