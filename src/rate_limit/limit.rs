@@ -59,6 +59,7 @@ pub enum Window {
 }
 
 /// More buckets would not make a window noticeably more precise.
+/// With it, `n + 1` also fits into the `u16` of a bucket's index.
 const MAX_BUCKETS: usize = 10_000;
 
 impl Window {

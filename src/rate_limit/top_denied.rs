@@ -72,6 +72,7 @@ impl<K> TopDenied<K> {
             locked.advance_to(minute).insert(hash, None);
             return;
         };
+        // Released before user code runs: `show` may be slow, panic, or call the limiter.
         drop(locked);
         // User code, which may panic; the denial is counted anyway.
         let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
@@ -96,6 +97,7 @@ impl<K> TopDenied<K> {
             }
         }
         let mut all: Vec<_> = all.into_iter().collect();
+        // By hash among equals, so that their order does not change between two samples.
         all.sort_unstable_by_key(|(hash, (denials, _))| (u64::MAX - denials, *hash));
         all.truncate(REPORTED);
         let reported = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
