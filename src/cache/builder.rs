@@ -305,6 +305,8 @@ where
         let settings = self.settings;
         #[cfg(feature = "dashboard")]
         let inspect = self.inspect.take();
+        // Errors are kept for `negative_ttl`, and backoffs for background refreshes; `stale_if_error` alone has
+        // neither.
         let keeps_failures = settings.negative_ttl.is_some()
             || settings.refresh_ahead > 0.0
             || settings.stale_while_revalidate > Duration::ZERO;

@@ -96,6 +96,7 @@ where
                 Decision::Remove => Decision::Remove,
             }
         };
+        // Without a weight: the value is known only under the lock.
         let written = self.shared.store.decide(key.to_key(), None, None, &call, decide);
         if !is_unchanged {
             self.discard_failure(self.failure_location(key));
@@ -143,11 +144,14 @@ where
         let location = store.place(key);
         let turn = store.take_turn(location, key, || key.to_key());
         let guard = TurnGuard { store, location, turn };
+        // A nested call for the same key runs within the turn of the outer one, for which it would wait forever.
         let _turn = match ReentrancyScope::is(&guard.turn) {
             true => None,
             false => Some(guard.turn.lock().await),
         };
         let value = self.peek(key);
+        // The closure is called inside, so that a nested call in its synchronous part is detected too. A call that is
+        // dropped here has changed nothing, and the next turn begins.
         let op = ReentrancyScope::run(&guard.turn, async move { change(value).await }).await;
         if let Op::Keep = op {
             return self.peek(key);
