@@ -143,6 +143,7 @@ impl<K, V> Node<K, V> {
 impl<K, V> Inner<K, V> {
     pub(super) fn new() -> Self {
         Self {
+            // Allocated once: a node is split before it would grow beyond this.
             separators: Vec::with_capacity(NODE_CAPACITY),
             lens: Vec::with_capacity(NODE_CAPACITY),
             nodes: Vec::with_capacity(NODE_CAPACITY),
@@ -214,6 +215,7 @@ impl<K, V> Inner<K, V> {
     /// Merges a small child with a neighbour, if both fit into one node.
     fn merge(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         let fit = |left: usize| {
+            // A missing neighbour counts as full, so it never fits.
             let size = |child| self.nodes.get(child).map_or(NODE_CAPACITY, Node::size);
             size(left) + size(left + 1) <= MAX_MERGED_SIZE
         };
@@ -246,6 +248,7 @@ impl<K, V> Inner<K, V> {
         children: Range<usize>,
         drop_queue: &mut Vec<K>,
     ) -> Vec<Node<K, V>> {
+        // Each child is removed with the separator before it; the first child, which has none, with the one after it.
         let first = children.start.saturating_sub(1);
         let separators = first..self.separators.len().min(first + children.len());
         self.separators.drain(separators).for_each(|separator| discard(separator, drop_queue));
@@ -291,6 +294,7 @@ impl<K: Ord + Clone, V> Inner<K, V> {
             Node::Leaf(items) => {
                 let middle = NODE_CAPACITY / 2;
                 let separator = items[middle].0.clone();
+                // Compared before items are moved, because `Ord` may panic.
                 let is_right = separator <= *key;
                 let mut right = Leaf::with_capacity(NODE_CAPACITY);
                 right.extend(items.drain(middle..));
@@ -301,6 +305,7 @@ impl<K: Ord + Clone, V> Inner<K, V> {
                 // Keys in ascending order are inserted into the last child of the last node, so that only one
                 // child moves.
                 let middle = if is_last { NODE_CAPACITY - 1 } else { NODE_CAPACITY / 2 };
+                // Before children are moved, too.
                 let is_right = inner.separators[middle - 1] <= *key;
                 let mut right = Inner::new();
                 right.separators.extend(inner.separators.drain(middle..));
