@@ -64,6 +64,7 @@ impl DeadlineQueue {
     pub(super) fn remove(&mut self, deadline: Deadline, sequence: u64) {
         let order = order(deadline, sequence);
         let Some((&key, bucket)) = self.buckets.range_mut(..=order).next_back() else {
+            // `front` is in descending order, so that its first timer is removed at the end.
             if let Ok(at) = self.front.binary_search_by_key(&Reverse(order), |i| Reverse(i.order()))
             {
                 self.front.remove(at);
@@ -103,6 +104,8 @@ impl DeadlineQueue {
         let at = self.front.partition_point(|other| other.order() > order);
         self.front.insert(at, timer);
         if self.front.len() > 2 * BUCKET_CAPACITY {
+            // The latest timers come first in `front`; the last one of them is the earliest, and so the key of the
+            // bucket.
             let bucket: Vec<Timer> = self.front.drain(..BUCKET_CAPACITY).collect();
             self.buckets.insert(bucket[BUCKET_CAPACITY - 1].order(), bucket);
         }
