@@ -91,6 +91,7 @@ impl Sampler {
         let number = tracks.number();
         let is_watched = self.live.receiver_count() > 0;
         let text = is_watched.then(|| self.write(number, tracks.now().collect::<Vec<_>>()));
+        // Before the send, which wakes clients that read the tracks.
         drop(tracks);
         self.live.send_replace(Sample { number, text: text.unwrap_or_default().into() });
     }
@@ -118,6 +119,7 @@ fn spawn_sampler(sampler: Weak<Sampler>) {
             if catch_unwind(AssertUnwindSafe(|| sampler.sample(elapsed))).is_err() {
                 tracing::error!("drop of a value panicked while the dashboard read its cache");
             }
+            // The thread must not keep the sampler alive while it sleeps: it ends with the last dashboard.
             drop(sampler);
             thread::sleep(INTERVAL.saturating_sub(now.elapsed()));
         }
