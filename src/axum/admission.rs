@@ -180,6 +180,7 @@ where
     #[inline]
     pub(super) fn insert_standing(&self, admission: &Admission<K>, extensions: &mut Extensions) {
         let Some(Charged { limits, remaining, .. }) = admission else { return };
+        // `None` if the request has no plan, and `set_limits` was never called.
         let limits = limits.as_deref().unwrap_or(&self.own_limits);
         let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
         if let Some((limit, left)) = least {

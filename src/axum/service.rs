@@ -81,6 +81,7 @@ where
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
                 settings.insert_standing(&admission, &mut parts.extensions);
+                // This very service, not a clone: `poll_ready` has reserved its capacity.
                 let inner = self.inner.call(Request::from_parts(parts, body));
                 return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }

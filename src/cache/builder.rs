@@ -104,6 +104,7 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Panics if `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
+        // `DashMap` panics with a single shard.
         self.shards = Some(checked_shards(shards).max(2));
         self
     }

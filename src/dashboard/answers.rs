@@ -133,6 +133,7 @@ impl SampleStream {
     async fn next(&mut self) -> Option<Event> {
         let Some(seen) = self.seen else { return Some(self.all()) };
         loop {
+            // Ends the stream after its duration. `changed` does not fail, because `self.sampler` holds the sender.
             timeout_at(self.end, self.samples.changed()).await.ok()?.ok()?;
             let Sample { number, text } = self.samples.borrow_and_update().clone();
             match number.saturating_sub(seen) {

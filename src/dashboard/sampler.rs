@@ -116,6 +116,8 @@ fn spawn_sampler(sampler: Weak<Sampler>) {
             let now = Instant::now();
             let elapsed = now - last;
             last = now;
+            // The sample may drop the last handle of a cache, whose values are user code; a panic must not end the
+            // thread.
             if catch_unwind(AssertUnwindSafe(|| sampler.sample(elapsed))).is_err() {
                 tracing::error!("drop of a value panicked while the dashboard read its cache");
             }

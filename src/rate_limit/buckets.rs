@@ -130,6 +130,7 @@ impl Buckets {
 
     #[inline]
     fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
+        // Without a start all buckets are empty, so it makes no difference.
         let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
         (0..self.len).rev().filter_map(move |age| {
             let units = self.counts.get(self.at_age(age));
@@ -152,6 +153,7 @@ impl Algorithm for Buckets {
             self.refit(params, now);
         }
         let mut start = self.start.unwrap_or_else(|| now.tick());
+        // From the last tick of the newest bucket on, at which the oldest bucket leaves.
         if now.has_reached(start.later(self.step - 1)) {
             self.advance(params, now, start);
         }

@@ -24,6 +24,7 @@ impl Algorithm for Gcra {
 
     #[inline]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
+        // Saturates: a large debt of long steps may exceed 64 bits of nanoseconds.
         let amount = params.step.saturating_mul(u64::from(cost));
         let base = match self.arrival {
             // While something is in use, the precise clock is not needed.
@@ -66,6 +67,7 @@ impl Algorithm for Gcra {
         let Some(arrival) = self.arrival.filter(|arrival| !now.has_reached(*arrival)) else {
             return 0;
         };
+        // By the late clock and rounded up, as in `charge`.
         let used = arrival.nanoseconds_since(now.at_least()).div_ceil(params.step);
         u32::try_from(used).unwrap_or(u32::MAX)
     }

@@ -89,6 +89,7 @@ impl CurrentLimits {
 
     /// Returns the number of changes. Two reads of it, before and after a decision, cost less than a registration.
     pub(super) fn version(&self) -> u64 {
+        // See `notify_change`.
         self.version.load(SeqCst)
     }
 

@@ -113,6 +113,7 @@ impl Part {
     fn advance_to(&mut self, minute: u64) -> &mut Self {
         if minute > self.minute {
             let before = mem::take(&mut self.now);
+            // Only the minute directly before counts; an older one is over.
             self.before = if minute == self.minute + 1 { before } else { Vec::new() };
             self.minute = minute;
         }

@@ -75,6 +75,8 @@ impl<A: Algorithm> UntrackedKeys<A> {
     ) -> Result<(u64, Admitted), Denied> {
         let Check { params, now, cost, place, .. } = check;
         self.with_states(now, |states| {
+            // Both are asked before one is charged: the key's own usage, which it would otherwise evade here, and the
+            // common one.
             let own_denial = states
                 .known(place.hash())
                 .and_then(|own| own.ensure_fits(params, now, *cost).err());

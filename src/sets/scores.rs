@@ -82,6 +82,7 @@ type OldSlots<S> = (Vec<Option<OrderKey<S>>>, SlotTable);
 #[inline]
 pub(crate) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, member: &Q) -> u32 {
     let hash = hasher.hash_one(member);
+    // Folded, since `SlotTable` uses all 32 bits: the lowest as an index, the highest as a tag.
     (hash ^ (hash >> 32)) as u32
 }
 

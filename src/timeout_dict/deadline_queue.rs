@@ -51,6 +51,7 @@ impl DeadlineQueue {
         bucket.select_nth_unstable_by_key(BUCKET_CAPACITY / 2, |timer| timer.order());
         let mut later = Vec::with_capacity(BUCKET_CAPACITY);
         later.extend(bucket.drain(BUCKET_CAPACITY / 2..));
+        // After the partition, the first timer of the later half is its earliest.
         let key = later[0].order();
         if order < key {
             bucket.push(timer);
@@ -71,6 +72,7 @@ impl DeadlineQueue {
             }
             return;
         };
+        // Not ordered, so it is searched; sequence numbers are unique.
         if let Some(at) = bucket.iter().position(|timer| timer.sequence == sequence) {
             bucket.swap_remove(at);
         }

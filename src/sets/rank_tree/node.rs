@@ -93,6 +93,7 @@ impl<K, V> Node<K, V> {
             match node {
                 Node::Leaf(items) => return items.pop_front(),
                 Node::Inner(inner) => {
+                    // In range: the walk above has found a leaf on this way.
                     inner.lens[0] -= 1;
                     node = &mut inner.nodes[0];
                 }
@@ -206,6 +207,7 @@ impl<K, V> Inner<K, V> {
     #[inline]
     fn rebalance(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         if self.lens[child] == 0 {
+            // Dropped here, although a lock may be held: a child without items contains nothing of the user.
             drop(self.remove_children(child..child + 1, drop_queue));
         } else if self.nodes[child].size() < MERGE_BELOW {
             self.merge(child, drop_queue);
