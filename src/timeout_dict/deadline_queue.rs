@@ -13,7 +13,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use super::key_index::Location;
 use crate::engine::clock::Deadline;
 
-/// Maximum number of timers in a bucket.
+/// Maximum number of timers in a bucket. A removal scans its bucket, so larger ones would cost more; smaller ones would
+/// make the tree of buckets larger.
 const BUCKET_CAPACITY: usize = 128;
 
 pub(super) struct DeadlineQueue {

@@ -8,7 +8,7 @@
 
 use std::{hint::black_box, mem};
 
-/// Minimum number of places in an index that is not empty.
+/// Minimum number of places in an index that is not empty. A power of two, as `after` requires.
 const MIN_PLACES: usize = 16;
 
 pub(super) struct KeyIndex {

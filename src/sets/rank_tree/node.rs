@@ -7,7 +7,8 @@ use std::{
     ops::Range,
 };
 
-/// Maximum number of items in a leaf, and of children in an inner node.
+/// Maximum number of items in a leaf, and of children in an inner node. Larger nodes would move more items in each
+/// insertion; smaller ones would make the tree deeper, and each level is another access to memory.
 pub(super) const NODE_CAPACITY: usize = 64;
 
 /// Smaller nodes are merged with a neighbour. This is less than the half that a split leaves: otherwise a

@@ -9,10 +9,12 @@
 /// Numbers per chunk: 40 bytes, which share a cache line with 16 bytes of tags and 4 of the count.
 const LANES: usize = 10;
 
-/// Hash bits stored per number, so that a lookup of an absent number rarely compares members.
+/// Hash bits stored per number, so that a lookup of an absent number rarely compares members. The most that fit into
+/// 128 bits for all lanes.
 const TAG_BITS: usize = 12;
 
-/// Maximum average of numbers per chunk; the table is full at that load.
+/// Maximum average of numbers per chunk; the table is full at that load. Above it, more chunks would overflow, and each
+/// search past a chunk reads another cache line.
 const MAX_LOAD: usize = 7;
 
 #[derive(Default)]
