@@ -28,7 +28,7 @@ enum Counts {
     Many(Box<[u32]>),
 }
 
-/// Number of inline counters: with the enum's tag, they fill three words.
+/// Number of inline counters: with the enum's tag, they fill three words. `Buckets(10)` needs as many.
 const INLINE: usize = 11;
 
 impl Buckets {

@@ -11,12 +11,12 @@ use crate::engine::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Maximum number of entries that a new key at the bound examines for an idle one.
-/// Two windows of a default sweep, each of which holds a lock for about 2 µs (`docs/architecture.md`).
+/// Maximum number of entries that a new key at the bound examines for an idle one. Two windows of a default sweep, each
+/// of which holds a lock for about 2 µs (`docs/architecture.md`).
 const MAX_EXAMINED: usize = 512;
 
-/// Pause after an unsuccessful search, in nanoseconds.
-/// Without it, each check of a flood, which takes about 90 ns (`docs/rate-limit.md`), would search for microseconds.
+/// Pause after an unsuccessful search, in nanoseconds. Without it, each check of a flood, which takes about 90 ns
+/// (`docs/rate-limit.md`), would search for microseconds.
 const SEARCH_PAUSE: u64 = 1_000_000;
 
 /// Search for idle keys. A flood of new keys cannot make it costly: unsuccessful searches are followed by a pause, and

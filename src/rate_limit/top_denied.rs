@@ -21,7 +21,7 @@ use crate::engine::{
 /// Number of parts, each with its own lock, so that concurrent denials of different keys rarely contend.
 const PARTS: usize = 8;
 
-/// Number of counters per part.
+/// Number of counters per part. More than are reported, so that even the keys of one part can fill the report.
 const COUNTERS: usize = 16;
 
 /// Number of keys that are reported.

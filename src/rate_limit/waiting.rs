@@ -33,7 +33,8 @@ use crate::engine::sync::{
 const SMALL_CAPACITY: usize = 64;
 
 /// Time that a head may miss its announced check before it is woken once more, and again before it loses its slot. Long
-/// enough for a task on a busy machine, and short enough for a head that is not polled for minutes.
+/// enough for a task on a busy machine, and short enough for a head that is not polled for minutes. The two together are
+/// the second that `until_ready` documents.
 const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Longest sleep of the waiters behind the head. The head may be dropped long before its announced check, and the next
@@ -197,8 +198,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
                 self.waiting.with_queue(&self.key, |wait_queue, _| take_turn(wait_queue))
             }
         };
-        // The lock is released by now (point 3 of the module documentation); the permit of `Notify` is kept for a head
-        // that does not wait yet.
+        // Not lost if the head does not wait yet: `notify_one` stores a permit.
         if let Some(head) = woken {
             head.notify_one();
         }
