@@ -299,6 +299,7 @@ where
     /// is [manual](Sweep::manual).
     #[cfg_attr(not(feature = "dashboard"), allow(unused_mut))]
     pub fn build(mut self) -> Cache<K, V, S> {
+        // One generator for everything random, so that a seed makes the whole cache reproducible.
         let mut rng = match self.sweep.seed {
             Some(seed) => SmallRng::seed_from_u64(seed),
             None => rand::make_rng(),

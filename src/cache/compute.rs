@@ -98,11 +98,13 @@ where
         };
         // Without a weight: the value is known only under the lock.
         let written = self.shared.store.decide(key.to_key(), None, None, &call, decide);
+        // Nothing was written to an unchanged entry, so the failure of its last load still counts.
         if !is_unchanged {
             self.discard_failure(self.failure_location(key));
         }
         self.finish_call(&call);
         let (value, deadline) = result.filter(|_| !written.was_discarded())?;
+        // With a TTL of zero, the value that was just set has expired.
         (!call.is_expired(deadline)).then_some(value)
     }
 
