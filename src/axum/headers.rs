@@ -88,6 +88,7 @@ impl Headers {
         fields: impl Iterator<Item = Field<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
+        // A structured field with an empty list is omitted (RFC 9651, 4.1).
         if partition.policy.members.is_empty() {
             return;
         }
@@ -121,6 +122,7 @@ impl Headers {
 
 impl Policy {
     pub(super) fn of(limits: &[Limit]) -> Self {
+        // The two characters that a string of a structured field escapes (RFC 9651, 4.1.6).
         let escaped = |name: &str| name.replace('\\', r"\\").replace('"', r#"\""#);
         let quoted = |limit| format!("\"{}\"", escaped(&policy_name(limit)));
         let names: Vec<_> = limits.iter().map(quoted).collect();

@@ -48,6 +48,7 @@ impl<'a> RetryAfter<'a> {
 }
 
 pub(super) fn whole_seconds(wait: Duration) -> u64 {
+    // `Retry-After` has whole seconds (RFC 9110, 10.2.3).
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
