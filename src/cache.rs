@@ -322,6 +322,7 @@ where
         let deadline = self.deadline_for(ttl, &call);
         let failure = self.failure_location(&key);
         let set = self.shared.store.set_nx(key, value, &call, deadline);
+        // If the key had a value, nothing was written, and the failure of the last load still counts.
         self.discard_failure(failure.filter(|_| set));
         self.finish_call(&call);
         set
@@ -391,6 +392,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
+        // Tracked for values of any type, because `change` is user code and may be slow.
         let call = self.shared.clock.call(true);
         let changed = self.shared.store.change(key, &call, change);
         self.finish_call(&call);
@@ -438,6 +440,7 @@ where
                 }
             }
         }
+        // After the values: an error that is recorded in the meantime is older than the `clear` and has to go too.
         if let Some(failures) = &self.freshness_policy.failures {
             failures.discard_all().await;
         }

@@ -326,6 +326,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
+        // Without a maximum wait, only a cost above a quota is denied, and `Limit::new` rejects a quota of 0.
         self.until_ready_n(key, 1).await.expect("every quota is at least one unit")
     }
 

@@ -114,6 +114,7 @@ impl Sessions {
             }
             #[cfg(feature = "redis")]
             Self::Shared(sessions) => {
+                // Two commands, because the TTL to restart is a part of the value.
                 let Some(session) = sessions.get(id).await? else { return Ok(None) };
                 let session = sessions.get_ex(id, unpack(session).ttl).await?;
                 Ok(session.map(|session| unpack(session).body))
@@ -239,6 +240,7 @@ impl Requests {
             .name("requests")
             .limit(Limit::per_minute(per_session).named("session"))
             .window(Window::Buckets(10))
+            // As for the sessions: clients choose the ids.
             .hasher(RandomState::new())
             .build();
         Self::Embedded(requests)

@@ -143,6 +143,7 @@ impl Bars {
         let comma = if labels.is_empty() { "" } else { "," };
         let mut so_far = 0;
         for (end, bar) in BARS.iter().zip(bars) {
+            // The format requires cumulative buckets.
             so_far += bar;
             put(page, format_args!("{name}_bucket{{{labels}{comma}le=\"{end}\"}} {so_far}"));
         }

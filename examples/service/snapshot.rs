@@ -42,6 +42,7 @@ pub(super) async fn write(sessions: &Sessions, path: &Path) -> Result<(), String
     let written = async {
         let mut file = create(&new).await?;
         let written = embedded(sessions)?.snapshot_compressed(&mut file).await?;
+        // Before the rename, so that a crash cannot leave an incomplete file under the final name.
         file.sync_all().await?;
         fs::rename(&new, path).await?;
         sync_folder(path).await?;

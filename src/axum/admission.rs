@@ -120,6 +120,7 @@ where
                     let (plan, max_wait) = (check.plan.as_deref(), self.max_wait());
                     match redis.decide(&check.key, check.cost, plan, max_wait).await {
                         Ok(decision) => return self.conclude(check, decision, parts),
+                        // Shadow mode denies nothing, also if the limiter fails.
                         Err(_) if self.shadow => return ControlFlow::Continue(None),
                         Err(error) => return ControlFlow::Break(error.into_response()),
                     }
@@ -153,6 +154,7 @@ where
     /// Charges a request by the given limits, or by the limiter's own if there are none.
     #[inline]
     fn check_by(&self, key: K, cost: u32, plan: Option<Arc<[Limit]>>, parts: &Parts) -> Step<K, S> {
+        // `conclude` compares it with the limits after the decision, and so detects a change in between.
         let changed = if plan.is_none() { self.limiter.changed_limits() } else { None };
         let partition = self.partition_key.as_ref().and_then(|partition_key| partition_key(&key));
         // The key is shortened last: the user's functions get the whole key.
@@ -178,6 +180,7 @@ where
     #[inline]
     pub(super) fn insert_standing(&self, admission: &Admission<K>, extensions: &mut Extensions) {
         let Some(Charged { limits, remaining, .. }) = admission else { return };
+        // `None` if the request has no plan, and `set_limits` was never called.
         let limits = limits.as_deref().unwrap_or(&self.own_limits);
         let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
         if let Some((limit, left)) = least {
@@ -193,6 +196,7 @@ where
         let Decision { permit, mut remaining, waited } = decision;
         let limits = plan.or_else(|| {
             let present = self.limiter.changed_limits();
+            // By address: both are alive, so equal addresses are the same limits.
             if present.as_ref().map(Arc::as_ptr) != changed.as_ref().map(Arc::as_ptr) {
                 // It is unknown which of the two sets of limits decided. The fields combine limits and remaining units,
                 // so both have to be of the present set.
@@ -256,6 +260,7 @@ where
             && let Some(Charged { limits, remaining, correctable, .. }) = &mut admission
             && correctable.is_some()
             && let Some(correction) = self.correction(response)
+            // Taken last: without a correction by the head, the permit stays for the meter of the body.
             && let Some(correctable) = correctable.take()
             && let (key, LayerPermit::Redis(permit)) = *correctable
         {
@@ -295,6 +300,7 @@ where
         if self.shadow {
             return meter;
         }
+        // Removed, so that the next outer layer does not rewrite the fields again.
         if let Some(limited) = response.extensions_mut().remove::<Limited>() {
             self.rewrite_fields(&limited, response.headers_mut());
         }
@@ -313,6 +319,7 @@ where
         let mut head = Response::new(Body::empty());
         *head.status_mut() = response.status();
         *head.version_mut() = response.version();
+        // Swapped in and out, since clones of the maps would cost allocations in each response.
         mem::swap(head.headers_mut(), response.headers_mut());
         mem::swap(head.extensions_mut(), response.extensions_mut());
         let actual = charge_after(&head);
@@ -328,6 +335,7 @@ where
 
     /// Rewrites the fields of a handler's own denial in the style of this layer.
     fn rewrite_fields(&self, limited: &Limited, headers: &mut HeaderMap) {
+        // The response of `Limited` already has these.
         if self.headers == Headers::Draft11 {
             return;
         }

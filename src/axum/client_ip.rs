@@ -162,6 +162,7 @@ impl ClientIp {
             IpAddr::V4(_) => (self.addr, 32),
             IpAddr::V6(addr) => {
                 let host_bits = u32::from(128 - self.prefix);
+                // A prefix of 0 shifts by 128 bits, which a plain shift does not allow.
                 let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
                 (Ipv6Addr::from_bits(addr.to_bits() & mask).into(), self.prefix)
             }
@@ -179,6 +180,7 @@ impl Eq for ClientIp {}
 
 impl Hash for ClientIp {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        // Without the prefix: equal values have equal hashes anyway.
         match self.network() {
             (IpAddr::V4(addr), _) => state.write_u32(addr.to_bits()),
             (IpAddr::V6(addr), _) => state.write_u128(addr.to_bits()),
@@ -277,6 +279,7 @@ impl TrustedProxies {
 
     /// Returns the client of a request with these headers that came from `peer`.
     pub fn client_ip(&self, peer: IpAddr, headers: &HeaderMap) -> ClientIp {
+        // An IPv6 socket reports IPv4 peers as IPv4-mapped addresses, which would not match IPv4 networks.
         let peer = peer.to_canonical();
         if !self.trusts(peer) {
             self.warn_of_proxy(peer, headers);
@@ -308,6 +311,8 @@ impl TrustedProxies {
                 || headers.contains_key(&header::FORWARDED)
         };
         let has_warned = &self.has_warned[usize::from(is_local(peer))];
+        // Read before it is swapped: after the warning, requests only read the shared flag. The swap decides between
+        // concurrent requests.
         if !has_warned.load(Relaxed) && names_clients() && !has_warned.swap(true, Relaxed) {
             tracing::warn!(
                 %peer,
@@ -326,6 +331,7 @@ impl TrustedProxies {
         if let Some(peer) = real.or_else(mock) {
             return Ok(self.client_ip(peer.ip(), &parts.headers));
         }
+        // Without a peer address, only the proxy's field is left, and it is read only if every peer is a proxy.
         let mut claims = self.claims(&parts.headers).filter(|_| self.unix_socket);
         let first = claims.next().flatten().ok_or(ClientIpRejection)?;
         let addr = if self.trusts(first) { self.client_behind(first, claims) } else { first };
@@ -343,6 +349,7 @@ impl TrustedProxies {
             Field::Forwarded => (&header::FORWARDED, forwarded_for),
             Field::Single(name) => (name, address),
         };
+        // The nearest element only: the proxy replaces such a field, so it has no further hops.
         let most = if matches!(self.field, Field::Single(_)) { 1 } else { usize::MAX };
         let lines = headers.get_all(name).iter().rev();
         let elements = lines.flat_map(|line| from_right(line.as_bytes(), b','));

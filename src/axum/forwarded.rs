@@ -46,6 +46,7 @@ pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
             (IpAddr::V4(addr.parse().ok()?), port)
         }
     };
+    // `_` begins an obfuscated port (RFC 7239, 6.3).
     let is_port = |port: &str| port.starts_with('_') || port.parse::<u16>().is_ok();
     let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     is_whole.then(|| addr.to_canonical())
@@ -76,5 +77,6 @@ fn last_unquoted(text: &[u8], separator: u8) -> Option<usize> {
 }
 
 fn ends_in_escape(text: &[u8]) -> bool {
+    // In an even number, each second backslash is itself escaped.
     text.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }

@@ -88,6 +88,7 @@ impl Headers {
         fields: impl Iterator<Item = Field<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
+        // A structured field with an empty list is omitted (RFC 9651, 4.1).
         if partition.policy.members.is_empty() {
             return;
         }
@@ -121,11 +122,13 @@ impl Headers {
 
 impl Policy {
     pub(super) fn of(limits: &[Limit]) -> Self {
+        // The two characters that a string of a structured field escapes (RFC 9651, 4.1.6).
         let escaped = |name: &str| name.replace('\\', r"\\").replace('"', r#"\""#);
         let quoted = |limit| format!("\"{}\"", escaped(&policy_name(limit)));
         let names: Vec<_> = limits.iter().map(quoted).collect();
         let member = |(name, limit): (&String, &Limit)| {
             let unit = if limit.is_of_bytes() { ";qu=\"content-bytes\"" } else { "" };
+            // The draft requires whole seconds above 0, which `whole_seconds` returns.
             format!("{name};q={}{unit};w={}", limit.quota(), whole_seconds(limit.per()))
         };
         let policies: Box<[_]> = names.iter().zip(limits).map(member).collect();
@@ -154,6 +157,7 @@ impl Partition<'_> {
             }
             list.extend_from_slice(member.as_bytes());
             // Filled from the right, since the digits of a number are computed from the last to the first.
+            // Two numbers of up to 20 digits and `;t=` take 43 bytes.
             let mut digits = [0; 48];
             let mut start = digits.len();
             if let Some(seconds) = field.more_after {
@@ -227,6 +231,7 @@ pub(super) fn byte_sequence(bytes: &[u8]) -> Box<str> {
         let at = |index: usize| u32::from(three.get(index).copied().unwrap_or(0));
         let bits = at(0) << 16 | at(1) << 8 | at(2);
         for digit in 0..4 {
+            // A group of n bytes has n + 1 digits.
             let is_padding = digit > three.len();
             let value = bits >> (18 - 6 * digit) & 63;
             text.push(if is_padding { '=' } else { DIGITS[value as usize].into() });

@@ -54,6 +54,7 @@ impl LayerPermit {
         match (self, runtime) {
             (Self::Memory(permit), _) => permit.settle_now(actual),
             #[cfg(feature = "redis")]
+            // Detached, because a drop cannot await.
             (Self::Redis(permit), Some(runtime)) => drop(runtime.spawn(permit.settle(actual))),
             #[cfg(feature = "redis")]
             (Self::Redis(_), None) => tracing::error!(
@@ -195,6 +196,7 @@ impl<K, S> From<RateLimiter<K, S>> for LayerLimiter<K, S> {
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 impl<K: serde::Serialize> From<redis::RateLimiter<K>> for LayerLimiter<K, DefaultHasher> {
     fn from(limiter: redis::RateLimiter<K>) -> Self {
+        // Instantiated here, the only place where `K: Serialize` is known.
         let subject = redis::RateLimiter::subject::<K>;
         Self(Backend::Redis(Arc::new(RedisBackend { limiter, subject, clock: Clock::new() })))
     }

@@ -31,6 +31,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> LimitsLookup<K> {
     pub(super) async fn get(&self, key: K) -> LimitsOverride {
         // The cache is keyed by the shortened key; the lookup gets the whole one.
         let cache_key = bounded(key.clone());
+        // Owned by the load, which may outlive this call as a background task or for its followers.
         let look_up = self.look_up.clone();
         self.cached.get_or_set_with(&cache_key, self.ttl, move || look_up(key)).await
     }

@@ -109,6 +109,7 @@ pub(super) fn problem(limited: &Limited, denied: &RetryAfter<'_>) -> Response {
     if let Some(milliseconds) = denied.milliseconds() {
         body["retry_after_ms"] = milliseconds.into();
     }
+    // RFC 9457; the problem type in the body is the one registered at IANA for exhausted quotas.
     let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
     let mut response =
         (StatusCode::TOO_MANY_REQUESTS, content_type, body.to_string()).into_response();
@@ -139,6 +140,7 @@ pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response 
                 .expect("the name is printable ASCII"),
         ),
     ];
+    // With HTTP status 200: gRPC clients read the error from `grpc-status`.
     let mut response = headers.into_response();
     denied.write(response.headers_mut());
     response

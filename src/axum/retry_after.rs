@@ -41,12 +41,14 @@ impl<'a> RetryAfter<'a> {
     }
 
     pub(super) fn milliseconds(&self) -> Option<u64> {
+        // At least 1, since the time may have come since the denial; a client that reads 0 would retry in a busy loop.
         let milliseconds = self.wait?.as_nanos().div_ceil(1_000_000).max(1);
         Some(u64::try_from(milliseconds).unwrap_or(u64::MAX))
     }
 }
 
 pub(super) fn whole_seconds(wait: Duration) -> u64 {
+    // `Retry-After` has whole seconds (RFC 9110, 10.2.3).
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 

@@ -81,10 +81,12 @@ where
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
                 settings.insert_standing(&admission, &mut parts.extensions);
+                // This very service, not a clone: `poll_ready` has reserved its capacity.
                 let inner = self.inner.call(Request::from_parts(parts, body));
                 return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }
             Step::Decided(ControlFlow::Break(response)) => {
+                // Also by a denied request: the inner service is not called for it.
                 self.give_back();
                 return RateLimitFuture::boxed(async { Ok(own_response(response).await) });
             }
@@ -97,6 +99,7 @@ where
                 ControlFlow::Break(response) => return Ok(own_response(response).await),
             };
             settings.insert_standing(&admission, &mut parts.extensions);
+            // The clone is not ready yet. A request that fails or is dropped from here on stays charged.
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             #[cfg(feature = "redis")]

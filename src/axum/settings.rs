@@ -62,6 +62,7 @@ impl<K, S> Settings<K, S> {
     pub(super) fn new(limiter: LayerLimiter<K, S>, key: KeyExtractor<K>) -> Self {
         let own_limits = limiter.limits();
         Self {
+            // Built once: most responses are under these limits, and copy its finished parts.
             policy: Policy::of(&own_limits),
             own_limits,
             limiter,

@@ -104,6 +104,7 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Panics if `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
+        // `DashMap` panics with a single shard.
         self.shards = Some(checked_shards(shards).max(2));
         self
     }
@@ -298,6 +299,7 @@ where
     /// is [manual](Sweep::manual).
     #[cfg_attr(not(feature = "dashboard"), allow(unused_mut))]
     pub fn build(mut self) -> Cache<K, V, S> {
+        // One generator for everything random, so that a seed makes the whole cache reproducible.
         let mut rng = match self.sweep.seed {
             Some(seed) => SmallRng::seed_from_u64(seed),
             None => rand::make_rng(),
@@ -305,6 +307,8 @@ where
         let settings = self.settings;
         #[cfg(feature = "dashboard")]
         let inspect = self.inspect.take();
+        // Errors are kept for `negative_ttl`, and backoffs for background refreshes; `stale_if_error` alone has
+        // neither.
         let keeps_failures = settings.negative_ttl.is_some()
             || settings.refresh_ahead > 0.0
             || settings.stale_while_revalidate > Duration::ZERO;

@@ -96,12 +96,15 @@ where
                 Decision::Remove => Decision::Remove,
             }
         };
+        // Without a weight: the value is known only under the lock.
         let written = self.shared.store.decide(key.to_key(), None, None, &call, decide);
+        // Nothing was written to an unchanged entry, so the failure of its last load still counts.
         if !is_unchanged {
             self.discard_failure(self.failure_location(key));
         }
         self.finish_call(&call);
         let (value, deadline) = result.filter(|_| !written.was_discarded())?;
+        // With a TTL of zero, the value that was just set has expired.
         (!call.is_expired(deadline)).then_some(value)
     }
 
@@ -143,11 +146,14 @@ where
         let location = store.place(key);
         let turn = store.take_turn(location, key, || key.to_key());
         let guard = TurnGuard { store, location, turn };
+        // A nested call for the same key runs within the turn of the outer one, for which it would wait forever.
         let _turn = match ReentrancyScope::is(&guard.turn) {
             true => None,
             false => Some(guard.turn.lock().await),
         };
         let value = self.peek(key);
+        // The closure is called inside, so that a nested call in its synchronous part is detected too. A call that is
+        // dropped here has changed nothing, and the next turn begins.
         let op = ReentrancyScope::run(&guard.turn, async move { change(value).await }).await;
         if let Op::Keep = op {
             return self.peek(key);

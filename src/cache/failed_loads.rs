@@ -63,6 +63,7 @@ where
     {
         let failed = self.find(key)?;
         let is_kept = !self.shared.clock.is_expired(failed.error_expires_at);
+        // A loader with another type of error cannot return it, and loads again.
         failed.error.filter(|_| is_kept)?.downcast().ok()
     }
 
@@ -120,6 +121,7 @@ where
     /// by hash alone: a failure of another key with the same hash is discarded too.
     #[inline]
     pub(super) fn discard(&self, location: Location) {
+        // Pairs with the store in `record`: the caller's write came before this load.
         if !self.has_recorded.load(SeqCst) {
             return;
         }
@@ -128,6 +130,7 @@ where
             entry.value.consecutive = 0;
             entry.value.error.take()
         };
+        // Again, because several keys may have this hash. Discarded entries do not match again.
         while let Some(error) = self.shared.store.change_where(location, is_known, discard) {
             // Dropped after the lock is released: its `Drop` is user code.
             drop(error);
@@ -154,6 +157,8 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
+        // No ordering is required here, only the one of `discard` reused: a caller that misses a concurrent failure
+        // loads again.
         if !self.has_recorded.load(SeqCst) {
             return None;
         }

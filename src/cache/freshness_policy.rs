@@ -76,6 +76,7 @@ impl<K, S> FreshnessPolicy<K, S> {
             0.0 => ttl,
             jitter => {
                 let seconds = ttl.as_secs_f64() * (1.0 - jitter * self.rng.next());
+                // Rounding must not lengthen a TTL; one near `Duration::MAX` may be out of range as a float.
                 Duration::try_from_secs_f64(seconds).map_or(ttl, |shorter| shorter.min(ttl))
             }
         }
@@ -130,6 +131,7 @@ impl LoadCounters {
             0 => took,
             recent_mean => recent_mean - recent_mean / 8 + took / 8,
         };
+        // At least 1: 0 would count as no load so far.
         self.recent_mean.store(recent_mean.max(1), Relaxed);
     }
 

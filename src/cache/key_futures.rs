@@ -78,6 +78,7 @@ where
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         let location = store.place(key);
         let waiters = store.await_departure(location, key, clock);
+        // Before an early return: the lookup may have removed an expired value, whose event is due.
         self.shared.publisher.flush();
         let waiter = DepartureWaiter { store, location, waiters: waiters? };
         Some(waiter.waiters.event().await)

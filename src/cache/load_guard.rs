@@ -45,6 +45,7 @@ where
         if self.is_leader {
             self.flight.abandon();
         }
+        // Without the state, the flights of its keys are gone as well.
         if let Some(shared) = self.shared.upgrade() {
             shared.store.leave_load(self.location, &self.flight);
         }

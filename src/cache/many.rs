@@ -57,6 +57,7 @@ where
             let mut values = Vec::new();
             values.resize_with(keys.len(), || None);
             for (keys, values) in keys.chunks(PART).zip(values.chunks_mut(PART)) {
+                // A part counts as so many calls in the cooperative budget.
                 coop::proceed_as(keys.len()).await;
                 let store = &self.shared.store;
                 let mut places = store.places(keys.iter().copied());

@@ -115,6 +115,7 @@ where
         let key = self.inspect.get()?(text)?;
         let now = self.clock.now();
         let deadline = self.store.deadline(&key, &now);
+        // The lookup may have removed an expired value.
         self.publisher.flush();
         Some(match deadline {
             None => Ttl::Missing,

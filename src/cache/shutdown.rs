@@ -38,6 +38,7 @@ where
             consume_budget().await;
             self.shared.expire_shard(shard);
         }
+        // Last, so that streams receive the events of all shards before their end.
         self.shared.publisher.close();
     }
 }

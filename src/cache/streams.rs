@@ -117,10 +117,12 @@ where
     {
         let causes = Cause::Expired.bit();
         let mut events = LosslessEvents::of(&self.shared.publisher, causes, CALLBACK_CAPACITY);
+        // A copy, because the task must not hold the state: it would keep the cache alive.
         let name = self.shared.name().to_owned();
         let task = async move {
             while let Some(event) = events.recv().await {
                 let callback = callback.clone();
+                // The closure is called inside, so that a panic before its future exists is caught too.
                 if panics::caught(async move { callback(event).await }).await.is_err() {
                     tracing::error!(cache = name, "on_expired callback panicked");
                 }

@@ -80,6 +80,7 @@ where
         deadline: Deadline,
     ) -> Option<V> {
         let failure = self.failure_location(&key);
+        // Before the shard is locked: the names of tags have a lock of their own.
         let tags = self.shared.store.tags(tags);
         let written = self.shared.store.put(key, value, tags, call, |_| Some(deadline));
         self.discard_failure(failure);

@@ -136,6 +136,7 @@ impl Group {
         let denied_keys = reading.sources.iter().flat_map(|source| source.denied_keys());
         let mut denied_keys: Vec<_> = denied_keys.map(Denied::new).collect();
         denied_keys.sort_by_key(|key| u64::MAX - key.denials);
+        // As many as one limiter reports, although several may have this name.
         denied_keys.truncate(8);
         Some(Self { kind, name: reading.name.clone(), counts, levels, denied_keys })
     }

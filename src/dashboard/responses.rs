@@ -45,6 +45,7 @@ pub(super) async fn page(OriginalUri(uri): OriginalUri) -> impl IntoResponse {
     let last = uri.path().rsplit('/').next().unwrap_or_default();
     let here = match last {
         "" | "index.html" => ".".to_owned(),
+        // Escaped, because the client chooses the path.
         last => format!("./{}", last.replace('&', "&amp;").replace('"', "%22").replace('<', "%3C")),
     };
     (fields("text/html; charset=utf-8"), include_str!("page.html").replace("{here}", &here))
@@ -96,6 +97,7 @@ pub(super) async fn ttl(body: Bytes) -> Response {
     if sources.peek().is_none() {
         return refuse(StatusCode::NOT_FOUND, "no cache of this name can be searched");
     }
+    // Parsing and hashing a key are user code.
     let Ok(ttls) = catch_unwind(AssertUnwindSafe(|| {
         sources.filter_map(|source| source.ttl_of(&key)).collect::<Vec<_>>()
     })) else {
@@ -131,6 +133,7 @@ impl SampleStream {
     async fn next(&mut self) -> Option<Event> {
         let Some(seen) = self.seen else { return Some(self.all()) };
         loop {
+            // Ends the stream after its duration. `changed` does not fail, because `self.sampler` holds the sender.
             timeout_at(self.end, self.samples.changed()).await.ok()?.ok()?;
             let Sample { number, text } = self.samples.borrow_and_update().clone();
             match number.saturating_sub(seen) {

@@ -91,6 +91,7 @@ impl Sampler {
         let number = tracks.number();
         let is_watched = self.live.receiver_count() > 0;
         let text = is_watched.then(|| self.write(number, tracks.now().collect::<Vec<_>>()));
+        // Before the send, which wakes clients that read the tracks.
         drop(tracks);
         self.live.send_replace(Sample { number, text: text.unwrap_or_default().into() });
     }
@@ -115,9 +116,12 @@ fn spawn_sampler(sampler: Weak<Sampler>) {
             let now = Instant::now();
             let elapsed = now - last;
             last = now;
+            // The sample may drop the last handle of a cache, whose values are user code; a panic must not end the
+            // thread.
             if catch_unwind(AssertUnwindSafe(|| sampler.sample(elapsed))).is_err() {
                 tracing::error!("drop of a value panicked while the dashboard read its cache");
             }
+            // The thread must not keep the sampler alive while it sleeps: it ends with the last dashboard.
             drop(sampler);
             thread::sleep(INTERVAL.saturating_sub(now.elapsed()));
         }

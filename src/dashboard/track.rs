@@ -233,6 +233,7 @@ fn percentiles<const N: usize>(
 ) -> [Option<f64>; N] {
     let all = times(now, before);
     shares.map(|share| {
+        // Rounded up, so that the rank is at least 1 if there is any value.
         let mut left = (all as f64 * share).ceil() as u64;
         now.since(before).find_map(|(seconds, count)| {
             left = left.saturating_sub(count);

@@ -59,6 +59,8 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
     fn remaining(&self, params: &LimitParams, now: &impl Now) -> Remaining {
         let used = self.used(params, now);
         let units = params.quota.saturating_sub(used);
+        // Below the quota, as `ready` requires, since something is in use. `Gcra` counts usage by the coarse clock,
+        // which is late, so one more unit may pass already.
         let more = || self.ready(params, now, units + 1).unwrap_or_else(|| now.at_least());
         Remaining { units, more_at: (used > 0).then(more) }
     }
@@ -87,6 +89,7 @@ pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
 
     /// Returns how many of `used` units are still in the window.
     fn used(self, used: u64, now: &impl Now) -> u32 {
+        // Cannot underflow: the callers pass the exact sum of all items, not a saturated one.
         let left = self.take_while(|(leaves_at, _)| now.has_reached(*leaves_at));
         let used = left.fold(used, |used, (_, units)| used - u64::from(units));
         u32::try_from(used).unwrap_or(u32::MAX)
@@ -102,8 +105,10 @@ impl LimitParams {
             Window::Log => (per, 1),
             Window::Buckets(n) => {
                 let n = u16::try_from(n).expect("the builder accepts at most 10,000 buckets");
+                // Rounded up: shorter buckets would cover less than `per`, and admit more than the quota in it.
                 (per.div_ceil(u64::from(n)), n)
             }
+            // Rounded up: with a shorter step, more than the quota would leak in `per`.
             Window::Gcra => (per.div_ceil(u64::from(quota)), 1),
         };
         Self { quota, per, step, buckets }

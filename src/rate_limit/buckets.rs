@@ -28,7 +28,7 @@ enum Counts {
     Many(Box<[u32]>),
 }
 
-/// Number of inline counters: with the enum's tag, they fill three words.
+/// Number of inline counters: with the enum's tag, they fill three words. `Buckets(10)` needs as many.
 const INLINE: usize = 11;
 
 impl Buckets {
@@ -40,6 +40,7 @@ impl Buckets {
             passed = now.tick().nanoseconds_since(start) / self.step;
         }
         let start = start.later(passed * self.step);
+        // After `len` buckets the ring is empty, however long the key was idle.
         for _ in 0..passed.min(u64::from(self.len)) {
             self.newest = if self.newest + 1 < self.len { self.newest + 1 } else { 0 };
             self.clear(self.newest);
@@ -57,6 +58,7 @@ impl Buckets {
 
     fn take(&mut self, bucket: u16, units: u32) {
         self.counts.take(bucket, units);
+        // A saturated sum has lost units, so it is counted again and not reduced.
         match self.used {
             u32::MAX => self.used = u32::try_from(self.sum()).unwrap_or(u32::MAX),
             _ => self.used -= units,
@@ -115,6 +117,7 @@ impl Buckets {
     /// Returns when the bucket leaves that makes the cost exceed the quota, counted from the newest.
     #[inline(never)]
     fn ready_late(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
+        // Cannot underflow: a cost above the quota never gets here.
         let headroom = u64::from(params.quota - cost);
         let mut sum = 0;
         let age = (0..self.len).find(|age| {
@@ -127,6 +130,7 @@ impl Buckets {
 
     #[inline]
     fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
+        // Without a start all buckets are empty, so it makes no difference.
         let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
         (0..self.len).rev().filter_map(move |age| {
             let units = self.counts.get(self.at_age(age));
@@ -149,14 +153,17 @@ impl Algorithm for Buckets {
             self.refit(params, now);
         }
         let mut start = self.start.unwrap_or_else(|| now.tick());
+        // From the last tick of the newest bucket on, at which the oldest bucket leaves.
         if now.has_reached(start.later(self.step - 1)) {
             self.advance(params, now, start);
         }
+        // An empty ring may start anywhere. A bucket that ends now frees this charge after exactly `per`.
         if self.used == 0 {
             self.start = Some(self.bucket_ending_at(now.tick()));
         }
         start = self.start.unwrap_or(start);
         let used = self.used.saturating_add(cost);
+        // `fits` checked the quota; a debt may exceed it.
         if !self.counts.holds(used) {
             self.counts.widen(self.len);
         }
@@ -166,13 +173,16 @@ impl Algorithm for Buckets {
     }
 
     fn refund(&mut self, charge: Charge, _: &impl Now) {
+        // A ring that starts earlier than the charge was restarted when it was empty.
         let Some(start) = self.start.filter(|start| *start >= charge.mark) else { return };
         let since = start.nanoseconds_since(charge.mark);
         let age = since / self.step;
+        // Otherwise the ring was refitted or restarted since, or the charge has left the window.
         if !since.is_multiple_of(self.step) || age >= u64::from(self.len) {
             return;
         }
         let bucket = self.at_age(age as u16);
+        // The bucket may contain less: that of another ring may start at the same tick.
         self.take(bucket, self.counts.get(bucket).min(charge.amount as u32));
     }
 
@@ -217,6 +227,7 @@ impl Counts {
     #[inline]
     fn add(&mut self, index: u16, units: u32) {
         match self {
+            // Neither truncates nor overflows: the callers check the sum of all buckets by `holds`.
             Counts::Few(counts) => counts[usize::from(index)] += units as u16,
             Counts::Many(counts) => {
                 let count = &mut counts[usize::from(index)];

@@ -139,6 +139,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
     ///
     /// Panics if `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
+        // `DashMap` panics with a single shard.
         self.shards = checked_shards(shards).max(2);
         self
     }

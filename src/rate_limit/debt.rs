@@ -30,6 +30,8 @@ where
     fn settle(&self, permit: &Permit, actual: u32) {
         if let Some(less) = permit.cost.checked_sub(actual) {
             let part = |charge: &Charge| Charge {
+                // A charge is a multiple of its cost, so the division is exact; done first, the product cannot
+                // overflow. Permits of cost 0 have no charges.
                 amount: charge.amount / u64::from(permit.cost.max(1)) * u64::from(less),
                 ..*charge
             };
@@ -40,6 +42,7 @@ where
         let more = actual - permit.cost;
         match &permit.params {
             Some(params) => self.add_debt(permit, params, more),
+            // The current limits, since `set_limits` may have replaced those of the check.
             None => self.with_limits(None, |_, params| self.add_debt(permit, params, more)),
         }
     }
@@ -86,6 +89,7 @@ where
         {
             return;
         }
+        // A permit of cost 0 has no state either, but was not charged to the shared window.
         let has_shared = permit.state.is_none() && !permit.charges.is_empty();
         self.untracked.add_debt(hash, params, &now, cost, has_shared);
         // A check may have created the key's entry since the look-up above, without this debt. Entries are created

@@ -22,6 +22,7 @@ impl DenialLog {
     #[inline]
     pub(super) fn is_due(&self, now: Tick) -> bool {
         let silent_until = self.silent_until.load(Relaxed);
+        // Checked by a load, so that denials of an attack do not contend for the cache line.
         if now.nanoseconds() < silent_until {
             return false;
         }

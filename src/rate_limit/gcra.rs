@@ -24,6 +24,7 @@ impl Algorithm for Gcra {
 
     #[inline]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
+        // Saturates: a large debt of long steps may exceed 64 bits of nanoseconds.
         let amount = params.step.saturating_mul(u64::from(cost));
         let base = match self.arrival {
             // While something is in use, the precise clock is not needed.
@@ -32,6 +33,7 @@ impl Algorithm for Gcra {
         };
         let arrival = base.later(amount);
         self.arrival = Some(arrival);
+        // By the late clock and rounded up: the remaining quota is never too high.
         let used = arrival.nanoseconds_since(now.at_least()).div_ceil(params.step);
         let remaining = u64::from(params.quota).saturating_sub(used);
         (Charge { mark: arrival.later(self.refunded), amount }, remaining as u32)
@@ -40,6 +42,7 @@ impl Algorithm for Gcra {
     fn refund(&mut self, charge: Charge, now: &impl Now) {
         // Charges leak in order, and this one until its mark.
         let leaked = charge.mark.earlier(self.refunded);
+        // The precise clock: by the late one, more would be given back than has not leaked yet.
         let left = leaked.nanoseconds_since(now.tick()).min(charge.amount);
         self.arrival = self.arrival.map(|arrival| arrival.earlier(left));
         self.refunded = self.refunded.saturating_add(left);
@@ -52,6 +55,7 @@ impl Algorithm for Gcra {
         // Usage is a time, and represents as many units as it contains steps.
         let now = now.tick();
         let left = arrival.nanoseconds_since(now);
+        // In 128 bits, since both factors may be a century of nanoseconds. Rounded up, so that no usage is lost.
         let units = u128::from(left) * u128::from(new.step);
         let adapted = u64::try_from(units.div_ceil(old.step.into())).unwrap_or(u64::MAX);
         self.arrival = Some(now.later(adapted));
@@ -63,6 +67,7 @@ impl Algorithm for Gcra {
         let Some(arrival) = self.arrival.filter(|arrival| !now.has_reached(*arrival)) else {
             return 0;
         };
+        // By the late clock and rounded up, as in `charge`.
         let used = arrival.nanoseconds_since(now.at_least()).div_ceil(params.step);
         u32::try_from(used).unwrap_or(u32::MAX)
     }

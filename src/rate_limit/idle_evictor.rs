@@ -11,10 +11,12 @@ use crate::engine::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Maximum number of entries that a new key at the bound examines for an idle one.
+/// Maximum number of entries that a new key at the bound examines for an idle one. Two windows of a default sweep, each
+/// of which holds a lock for about 2 µs (`docs/architecture.md`).
 const MAX_EXAMINED: usize = 512;
 
-/// Pause after an unsuccessful search, in nanoseconds.
+/// Pause after an unsuccessful search, in nanoseconds. Without it, each check of a flood, which takes about 90 ns
+/// (`docs/rate-limit.md`), would search for microseconds.
 const SEARCH_PAUSE: u64 = 1_000_000;
 
 /// Search for idle keys. A flood of new keys cannot make it costly: unsuccessful searches are followed by a pause, and
@@ -58,6 +60,7 @@ impl IdleEvictor {
                 let (clock, wait) = (&shared.clock, LockWait::Wait);
                 let window =
                     store.sweep_windows(&mut shard_pass, all, clock, usize::MAX, wait, &mut idle);
+                // At least 1, so that windows that the expiry index skips also bring the search to an end.
                 examined += window.map_or(0, |window| window.looked_at.max(1));
                 if !idle.is_empty() {
                     // Dropped after the lock is released, since the drop of a key is user code.
@@ -66,6 +69,7 @@ impl IdleEvictor {
                 }
             }
         }
+        // `Relaxed`, and no exchange: a concurrent search that starts in the meantime only costs time.
         self.not_before.store(now.later(SEARCH_PAUSE).nanoseconds(), Relaxed);
         false
     }

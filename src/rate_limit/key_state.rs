@@ -48,6 +48,7 @@ impl Exceeded {
     }
 
     fn union(self, other: Self) -> Self {
+        // Only the bits of `other`: the index stays that of `self`.
         Self(self.0 | other.0 >> 32 << 32)
     }
 
@@ -187,6 +188,7 @@ impl<A: Algorithm> KeyState<A> {
     /// Returns the time at which nothing is in use by these parameters; `None` if nothing was ever charged.
     #[inline]
     pub(super) fn idle_from(&self, params: &[LimitParams]) -> Option<Tick> {
+        // As in `charge`: the path of most limiters, without loops.
         match (&self.each, params) {
             (PerLimit::One(state), [params]) => state.idle_from(params),
             _ => self
@@ -204,6 +206,7 @@ impl<A: Algorithm> KeyState<A> {
         if self.each.len() < limits {
             let missing = limits - self.each.len();
             let old = self.each.iter().cloned();
+            // Rebuilt, not extended: a boxed slice cannot grow. Plans change rarely.
             self.each = old.chain((0..missing).map(|_| A::default())).collect();
         }
     }

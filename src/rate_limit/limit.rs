@@ -58,7 +58,8 @@ pub enum Window {
     Gcra,
 }
 
-/// More buckets would not make a window noticeably more precise.
+/// More buckets would not make a window noticeably more precise. The number also has to fit into a `u16`, in which
+/// `Buckets` counts them.
 const MAX_BUCKETS: usize = 10_000;
 
 impl Window {

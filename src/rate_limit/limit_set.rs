@@ -63,6 +63,8 @@ impl CurrentLimits {
 
     /// Replaces the limits; returns the parameters of the previous ones.
     pub(super) fn replace(&self, limit_set: Arc<LimitSet>) -> PerLimit<LimitParams> {
+        // Only the caller that makes the first change runs the closure. All others find the lock and replace its
+        // content.
         let mut old = None;
         let changed = self.changed.get_or_init(|| {
             old = Some(self.first.params.clone());
@@ -71,6 +73,7 @@ impl CurrentLimits {
         old.unwrap_or_else(|| {
             let mut present = changed.write().unwrap_or_else(PoisonError::into_inner);
             let old = mem::replace(&mut *present, limit_set);
+            // Before the clone, so that checks, which take this lock for reading, do not wait for it.
             drop(present);
             old.params.clone()
         })
@@ -86,6 +89,7 @@ impl CurrentLimits {
 
     /// Returns the number of changes. Two reads of it, before and after a decision, cost less than a registration.
     pub(super) fn version(&self) -> u64 {
+        // See `notify_change`.
         self.version.load(SeqCst)
     }
 

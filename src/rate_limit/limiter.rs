@@ -146,6 +146,7 @@ where
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         // The state's number is not used again, so a permit that is refunded later changes nothing.
         let had_entry = store.remove(key, clock, Cause::Removed).is_some();
+        // The call comes first: `||` would skip it after an entry, and both records have to be removed.
         self.untracked.take(store.place(key).hash(), &clock.lazy_now()).is_some() || had_entry
     }
 
@@ -241,6 +242,7 @@ where
             }),
             Err(denied) => {
                 if !check.is_waiter {
+                    // In range: the parameters, whose index it is, are in the order of the limits.
                     let limit = &limits[denied.longest()];
                     self.report_denial(check.place, key, check.now.at_least(), limit);
                 }
@@ -258,6 +260,8 @@ where
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
         let charged = entry.value.charge(check.params, &check.now, check.cost);
+        // Even if the check was denied: by the limits of this call, the usage may count for longer than by the last
+        // ones.
         move_deadline(entry, check.params);
         // Still under the lock, so that it adds by a load and a store, which is faster than an atomic addition.
         let denied = charged.as_ref().err().map(Denied::longest);

@@ -61,6 +61,7 @@ impl Log {
         while let Some(first) = self.in_window().first()
             && now.has_reached(first.at().later(params.per))
         {
+            // May wrap if it was saturated; then it is counted again below.
             self.used = self.used.wrapping_sub(first.cost);
             self.start = self.start.saturating_add(1);
         }
@@ -135,6 +136,7 @@ impl Algorithm for Log {
             Some(last) if last.at() >= at => {
                 // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
                 last.cost = last.cost.saturating_add(cost);
+                // `refund` finds the item by this time.
                 at = last.at();
             }
             _ => self.push(Calls { at, cost }),
@@ -145,12 +147,14 @@ impl Algorithm for Log {
     fn refund(&mut self, charge: Charge, _: &impl Now) {
         let expired = self.expired_len();
         let in_window = &mut self.calls[expired..];
+        // Times are in order and distinct. A charge that is not found has left the window or was reset.
         let Ok(index) = in_window.binary_search_by_key(&charge.mark, Calls::at) else {
             return;
         };
         let back = in_window[index].cost.min(charge.amount as u32);
         in_window[index].cost -= back;
         let is_left = in_window[index].cost > 0;
+        // An item without units would delay `idle_from`, and so the removal of the key.
         if !is_left {
             self.calls.remove(expired + index);
         }

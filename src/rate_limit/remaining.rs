@@ -119,6 +119,7 @@ where
         let mut inspect = observer(&mut remaining);
         let (decided, has_waited) =
             self.until_ready(key, cost, limits, Some(max_wait), &mut inspect).await;
+        // Ends its borrow of `remaining`.
         drop(inspect);
         // A call that was denied because of the queue ahead of it inspected nothing.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)), has_waited)

@@ -38,6 +38,8 @@ where
     /// Converts the usage of the keys of one shard, and moves their deadlines.
     fn adapt(&self, shard: usize, old: &[LimitParams], limit_set: &LimitSet) {
         let (store, clock) = (&self.shared.store, &self.shared.clock);
+        // Key by key and not under one lock: a conversion takes some tenths of a microsecond, and checks would wait for
+        // all of a shard.
         for (key, _, _) in store.snapshot(shard, clock) {
             let place: Location = store.place(&key);
             let adapt = |entry: &mut Entry<KeyState<A>>| {
@@ -45,6 +47,7 @@ where
                 entry.value.adapt(old, &limit_set.params, &now);
                 move_deadline(entry, &limit_set.params);
             };
+            // A key that was removed since the snapshot has no usage to convert.
             let _ = store.change_any(place, &key, adapt);
         }
     }

@@ -62,6 +62,8 @@ impl CheckCounts {
     }
 
     pub(super) fn denials(&self) -> impl Iterator<Item = u64> {
+        // `Acquire` keeps the load of `checks` in `LimiterStats::add` behind these. It orders the reader's side only,
+        // since writers store `Relaxed`.
         self.denials.iter().map(|denials| denials.load(Acquire))
     }
 

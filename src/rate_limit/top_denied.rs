@@ -21,7 +21,7 @@ use crate::engine::{
 /// Number of parts, each with its own lock, so that concurrent denials of different keys rarely contend.
 const PARTS: usize = 8;
 
-/// Number of counters per part.
+/// Number of counters per part. More than are reported, so that even the keys of one part can fill the report.
 const COUNTERS: usize = 16;
 
 /// Number of keys that are reported.
@@ -72,6 +72,7 @@ impl<K> TopDenied<K> {
             locked.advance_to(minute).insert(hash, None);
             return;
         };
+        // Released before user code runs: `show` may be slow, panic, or call the limiter.
         drop(locked);
         // User code, which may panic; the denial is counted anyway.
         let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
@@ -96,6 +97,7 @@ impl<K> TopDenied<K> {
             }
         }
         let mut all: Vec<_> = all.into_iter().collect();
+        // By hash among equals, so that their order does not change between two samples.
         all.sort_unstable_by_key(|(hash, (denials, _))| (u64::MAX - denials, *hash));
         all.truncate(REPORTED);
         let reported = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
@@ -111,6 +113,7 @@ impl Part {
     fn advance_to(&mut self, minute: u64) -> &mut Self {
         if minute > self.minute {
             let before = mem::take(&mut self.now);
+            // Only the minute directly before counts; an older one is over.
             self.before = if minute == self.minute + 1 { before } else { Vec::new() };
             self.minute = minute;
         }

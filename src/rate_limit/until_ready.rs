@@ -59,6 +59,8 @@ where
         let end = max_wait.and_then(|wait| clock.instant_of(clock.now().after(wait)));
         let in_time =
             |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
+        // Before the first decision: the comparison in the loop then finds each change that the decision may have
+        // missed.
         let mut version = self.current_limits.version();
         if self.needs_no_wait(limits, cost) {
             return self.decide_and_inspect(key, limits, cost, false, inspect);
@@ -67,6 +69,7 @@ where
         let mut first_denial = None;
         if !self.waiting.has_queue(key) {
             match self.decide_and_inspect(key, limits, cost, true, inspect) {
+                // Reused by the head's first turn, which would otherwise check twice at once.
                 Err(limited) if in_time(&limited).is_some() => first_denial = Some(limited),
                 decided => {
                     return decided
@@ -75,6 +78,8 @@ where
             }
         }
         let waiter = self.waiting.join(key.to_key(), cost);
+        // After joining, so that two concurrent callers cannot both pass the bound: each sees those that joined before
+        // it. An early return drops `waiter`, which leaves the queue.
         if max_wait.is_some() && waiter.behind() > 0 {
             let limited = self.soonest(key, limits, cost, || waiter.ahead());
             if waiter.behind() >= self.wait.most || in_time(&limited).is_none() {
@@ -112,6 +117,8 @@ where
                     }
                 }
             };
+            // Registered first, then the version is read: a change after the registration wakes this waiter, an earlier
+            // one is seen here. Pairs with `notify_change`.
             let mut change = pin!(self.current_limits.change());
             change.as_mut().enable();
             let present = self.current_limits.version();
@@ -120,6 +127,7 @@ where
                 continue;
             }
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
+            // A call that is dropped here has charged nothing; the drop of `waiter` wakes the next head.
             clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
             *has_waited = true;
             version = self.current_limits.version();

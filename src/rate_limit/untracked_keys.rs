@@ -75,6 +75,8 @@ impl<A: Algorithm> UntrackedKeys<A> {
     ) -> Result<(u64, Admitted), Denied> {
         let Check { params, now, cost, place, .. } = check;
         self.with_states(now, |states| {
+            // Both are asked before one is charged: the key's own usage, which it would otherwise evade here, and the
+            // common one.
             let own_denial = states
                 .known(place.hash())
                 .and_then(|own| own.ensure_fits(params, now, *cost).err());
@@ -190,6 +192,8 @@ impl<A: Algorithm> UntrackedKeys<A> {
         if !now.has_reached(Tick::from_nanoseconds(until)) {
             return true;
         }
+        // Fails if a concurrent charge has extended it; then the records are in use. `Relaxed` suffices: the records
+        // themselves are read under the lock.
         if until > 0 && self.until.compare_exchange(until, 0, Relaxed, Relaxed).is_ok() {
             // Twice: each call drops the old generation and makes the young one old.
             self.with_states(now, |_| {});
@@ -235,11 +239,14 @@ impl<A: Algorithm> States<A> {
         has_shared: bool,
     ) -> Option<Tick> {
         let Self { shared, young, old, .. } = self;
+        // To the young generation, since its usage will last beyond that of the old one, which is dropped as a whole.
         if let Some(state) = old.by_hash.remove(&hash) {
             young.by_hash.insert(hash, state);
         }
         let is_full = young.by_hash.len() + old.by_hash.len() >= self.max_known;
         if is_full && !young.by_hash.contains_key(&hash) {
+            // A debt that cannot be recorded for its key is charged to all, rather than lost. If the call was charged
+            // to the window, the debt has been, too.
             if !has_shared {
                 shared.charge_anyway(params, now, cost);
             }

@@ -33,7 +33,8 @@ use crate::engine::sync::{
 const SMALL_CAPACITY: usize = 64;
 
 /// Time that a head may miss its announced check before it is woken once more, and again before it loses its slot. Long
-/// enough for a task on a busy machine, and short enough for a head that is not polled for minutes.
+/// enough for a task on a busy machine, and short enough for a head that is not polled for minutes. The two together are
+/// the second that `until_ready` documents.
 const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Longest sleep of the waiters behind the head. The head may be dropped long before its announced check, and the next
@@ -134,6 +135,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
         let by_key = &self.lock().by_key;
         let is_it = |k: &K| key.equivalent(k);
         let of_hash = |hash| by_key.raw_entry().from_hash(hash, is_it);
+        // Without any queue, which is the usual case, the key is not hashed.
         !by_key.is_empty() && of_hash(by_key.hasher().hash_one(key)).is_some()
     }
 
@@ -191,10 +193,12 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
             Some(wait_queue) => take_turn(wait_queue),
             // The waiter had lost its slot, and all others have left since.
             None => {
+                // `with_queue` locks again, after it has cloned the key.
                 drop(wait_queues);
                 self.waiting.with_queue(&self.key, |wait_queue, _| take_turn(wait_queue))
             }
         };
+        // Not lost if the head does not wait yet: `notify_one` stores a permit.
         if let Some(head) = woken {
             head.notify_one();
         }
@@ -213,11 +217,14 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
     /// Waits until the waiter is notified, or until `change` completes. After a change the head may check immediately,
     /// even before the announced time.
     pub(crate) async fn told_or(&self, mut change: Pin<&mut impl Future>) {
+        // A notification between `turn` and this line is not lost: `notify_one` stores a permit.
         let mut notified = pin!(self.notify.notified());
         let has_changed = poll_fn(|cx| match notified.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(false),
             Poll::Pending => change.as_mut().poll(cx).map(|_| true),
         });
+        // The announced time was computed by the old limits, and may be far away. If it stayed, the waiters behind a
+        // silent head would wait until then.
         if has_changed.await {
             self.change(|wait_queue| wait_queue.asks_at = None);
         }
@@ -289,6 +296,7 @@ impl WaitQueue {
     }
 
     fn count_departed(&self, cost: u32) {
+        // `Relaxed`: a reader that finds the charge of a head is ordered by the lock of the charge (`mark_polled`).
         self.departed_units.fetch_add(cost.into(), Relaxed);
     }
 
@@ -308,6 +316,7 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         let Some(wait_queue) = by_key.get_mut(&self.key) else { return };
         let next = wait_queue.remove_waiter(self.number);
         let last = if wait_queue.slots.is_empty() { by_key.remove_entry(&self.key) } else { None };
+        // Below an eighth, and down to twice the length: far apart, so that few drops shrink the map.
         if by_key.capacity() > SMALL_CAPACITY && by_key.len() < by_key.capacity() / 8 {
             let most = 2 * by_key.len();
             by_key.shrink_to(most);

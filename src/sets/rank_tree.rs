@@ -185,6 +185,7 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
                     if inner.nodes[child].is_full() {
                         child = inner.split_child(child, key, is_last, &mut self.drop_queue);
                     }
+                    // A child's index fits into a `u8`: a node has at most `NODE_CAPACITY` children.
                     *path.next().expect("the tree has at most 32 levels") = child as u8;
                     node = &mut inner.nodes[child];
                 }

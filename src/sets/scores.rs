@@ -82,6 +82,7 @@ type OldSlots<S> = (Vec<Option<OrderKey<S>>>, SlotTable);
 #[inline]
 pub(crate) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, member: &Q) -> u32 {
     let hash = hasher.hash_one(member);
+    // Folded, since `SlotTable` uses all 32 bits: the lowest as an index, the highest as a tag.
     (hash ^ (hash >> 32)) as u32
 }
 
@@ -128,6 +129,7 @@ impl<S, T> Scores<S, T> {
         self.discard_key(slot);
         self.stale.push(slot);
         if self.has_too_many_slots() {
+            // Contains no value of the user: the rebuild has moved or discarded all keys.
             drop(self.rebuild());
         }
         (score, member)
@@ -153,6 +155,8 @@ impl<S, T> Scores<S, T> {
         let before = drained.leaves.len();
         self.members.drain(ranks, &mut drained.leaves);
         if self.has_too_many_slots() {
+            // Returned, because the old slots may be large and are freed after unlock. Removed members have none any
+            // more.
             drained.old_slots = Some(self.rebuild());
             return;
         }
@@ -202,6 +206,8 @@ impl<S, T> Scores<S, T> {
     /// Replaces the full table by a larger one, or by one without the stale slots.
     #[cold]
     fn replace_table(&mut self) {
+        // Room for a quarter more, so that the new table is not full again soon. Stale slots are not inserted, and so
+        // are free.
         let mut table = SlotTable::with_capacity((self.members.len() + 1) * 5 / 4);
         self.members.for_each(0..self.members.len(), |_, Member { slot, .. }| {
             table.insert(slot.hash, slot.number);
@@ -279,6 +285,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
         let slot = Slot { number, hash };
         self.members.insert((score, self.next_sequence), || Member { member: take(member), slot });
         self.next_sequence += 1;
+        // Taken only after the insertion into the order, which may panic.
         match self.free.pop() {
             Some(_) => self.slots[number as usize] = Some(key),
             None => self.slots.push(Some(key)),

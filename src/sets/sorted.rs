@@ -264,6 +264,7 @@ where
             scores.drain(ranks.clone(), &mut drained);
             ranks.len()
         });
+        // After unlock: `Drop` of members and scores is user code.
         drained.drop_all();
         count
     }

@@ -106,6 +106,7 @@ impl<K, V> Claim<K, V> {
     }
 
     pub(super) fn return_entry(&mut self, delay: Option<Duration>, now: Tick) -> bool {
+        // Set first, so that drop does not return the entry a second time, even if the claim is void.
         self.is_done = true;
         self.shared.with(|entries| entries.return_entry(self.claimed.id, delay, now))
     }
@@ -113,6 +114,7 @@ impl<K, V> Claim<K, V> {
     pub(super) fn ack_now(&mut self) -> bool {
         // Set first, so that drop does not give the entry back, regardless of the result.
         self.is_done = true;
+        // Moved out of the lock: dropping its key and value runs user code.
         let entry = self.shared.with(|entries| entries.ack(self.claimed.id));
         entry.is_some()
     }

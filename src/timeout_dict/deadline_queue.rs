@@ -13,7 +13,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use super::key_index::Location;
 use crate::engine::clock::Deadline;
 
-/// Maximum number of timers in a bucket.
+/// Maximum number of timers in a bucket. A removal scans its bucket, so larger ones would cost more; smaller ones would
+/// make the tree of buckets larger.
 const BUCKET_CAPACITY: usize = 128;
 
 pub(super) struct DeadlineQueue {
@@ -51,6 +52,7 @@ impl DeadlineQueue {
         bucket.select_nth_unstable_by_key(BUCKET_CAPACITY / 2, |timer| timer.order());
         let mut later = Vec::with_capacity(BUCKET_CAPACITY);
         later.extend(bucket.drain(BUCKET_CAPACITY / 2..));
+        // After the partition, the first timer of the later half is its earliest.
         let key = later[0].order();
         if order < key {
             bucket.push(timer);
@@ -64,12 +66,14 @@ impl DeadlineQueue {
     pub(super) fn remove(&mut self, deadline: Deadline, sequence: u64) {
         let order = order(deadline, sequence);
         let Some((&key, bucket)) = self.buckets.range_mut(..=order).next_back() else {
+            // `front` is in descending order, so that its first timer is removed at the end.
             if let Ok(at) = self.front.binary_search_by_key(&Reverse(order), |i| Reverse(i.order()))
             {
                 self.front.remove(at);
             }
             return;
         };
+        // Not ordered, so it is searched; sequence numbers are unique.
         if let Some(at) = bucket.iter().position(|timer| timer.sequence == sequence) {
             bucket.swap_remove(at);
         }
@@ -103,6 +107,8 @@ impl DeadlineQueue {
         let at = self.front.partition_point(|other| other.order() > order);
         self.front.insert(at, timer);
         if self.front.len() > 2 * BUCKET_CAPACITY {
+            // The latest timers come first in `front`; the last one of them is the earliest, and so the key of the
+            // bucket.
             let bucket: Vec<Timer> = self.front.drain(..BUCKET_CAPACITY).collect();
             self.buckets.insert(bucket[BUCKET_CAPACITY - 1].order(), bucket);
         }

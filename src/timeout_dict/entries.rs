@@ -138,6 +138,7 @@ impl<K, V> Entries<K, V> {
             Some(location) => {
                 self.reschedule(location, deadline);
                 self.entry_mut(location).attempts = 0;
+                // The old value is returned in `new`, so that it is dropped after unlock.
                 mem::swap(&mut self.entry_mut(location).value, value);
             }
             None => {
@@ -203,6 +204,8 @@ impl<K, V> Entries<K, V> {
     /// Removes and returns all entries. Sequence numbers continue, so that old claims are void.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
         let fresh = Self {
+            // Numbers continue, so that claims from before stay void. The first waiter still sleeps until its wake
+            // deadline.
             last_sequence: self.last_sequence,
             counts: self.counts,
             wake_deadline: self.wake_deadline,
@@ -331,6 +334,7 @@ impl<K, V> Entries<K, V> {
 
     fn request_wake_before(&mut self, deadline: Deadline) {
         if self.wake_deadline.is_some_and(|until| deadline.order() < until) {
+            // One notification suffices: the woken waiter tries again and sets the next wake deadline.
             self.wake_deadline = None;
             self.wake_requested = true;
         }

@@ -65,6 +65,7 @@ where
             while claims.len() < max
                 && let Some(claimed) = entries.claim_first(now, lease)
             {
+                // Wrapped before the next one is claimed: if its clone panics, the drop of this one returns its entry.
                 claims.push(Claim::new(self.shared.clone(), claimed));
             }
         });
@@ -156,6 +157,7 @@ where
     ) -> Vec<(K, V)> {
         coop::proceed().await;
         let now = self.shared.clock.lazy_now();
+        // Outside of the lock, as in `claim_expired`.
         let mut taken = Vec::new();
         self.shared.with(|entries| {
             entries.end_leases(&now);

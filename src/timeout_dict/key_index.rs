@@ -8,7 +8,7 @@
 
 use std::{hint::black_box, mem};
 
-/// Minimum number of places in an index that is not empty.
+/// Minimum number of places in an index that is not empty. A power of two, as `after` requires.
 const MIN_PLACES: usize = 16;
 
 pub(super) struct KeyIndex {
@@ -112,6 +112,7 @@ impl KeyIndex {
     }
 
     fn after(&self, place: usize) -> usize {
+        // The number of places is a power of two: it begins at `MIN_PLACES`, and is doubled or halved.
         (place + 1) & (self.words.len() - 1)
     }
 
@@ -123,6 +124,7 @@ impl KeyIndex {
 impl Location {
     /// Folds both halves of a hash into one, mixed so that weak hash functions are spread, too.
     pub(super) fn fold(hash: u64) -> u32 {
+        // Multiplied, so that all bits affect the upper ones, by which `home` selects a place.
         ((hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 }

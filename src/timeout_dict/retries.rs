@@ -22,12 +22,14 @@ impl Retries {
 
     /// Returns whether an entry is dead after this number of failed attempts.
     pub(super) fn is_exhausted(&self, attempts: u32) -> bool {
+        // `u32::MAX`, the default, means no maximum, also for attempts that have saturated at it.
         attempts >= self.max_attempts && self.max_attempts < u32::MAX
     }
 
     /// Returns the backoff after this number of failed attempts, jittered between 0.5 and 1.5 times its
     /// value, so that entries that failed together are not delivered again together.
     pub(crate) fn backoff(&self, attempts: u32, rng: &mut SmallRng) -> Duration {
+        // A shift by 32 would overflow the factor.
         let doublings = attempts.saturating_sub(1).min(31);
         let backoff = self.first.saturating_mul(1 << doublings).min(self.max);
         let jitter = rng.random_range(0.5..1.5);

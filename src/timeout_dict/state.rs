@@ -71,7 +71,9 @@ impl<K, V> SharedState<K, V> {
                 Ok(taken) => return taken,
                 Err(wake_at) => wake_at,
             };
-            // A notification sent since the attempt is stored as a permit and ends the wait immediately.
+            // A notification sent since the attempt is stored as a permit and ends the wait immediately. A call that is
+            // dropped here passes its turn on. The next waiter begins with an attempt, so a notification that the
+            // dropped call has consumed is not lost.
             self.clock.timeout_at(wake_at, self.wake_first_waiter.notified()).await;
         }
     }

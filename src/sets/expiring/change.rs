@@ -87,6 +87,7 @@ impl<K, V, T> Change<'_, K, V, T> {
         S: SetKey<T, Key = K, Value = V>,
     {
         let event_cause = self.journal.has_subscriber(cause).then_some(cause)?;
+        // Into the drop queue, so that keys that are not used, for example after a panic, are dropped after unlock.
         set_key.clone_for_events(count, &mut self.drop_queue.keys);
         Some(event_cause)
     }

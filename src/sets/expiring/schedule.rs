@@ -34,11 +34,13 @@ impl Schedule {
     #[inline]
     pub(super) fn record_lowest(&self, shard: usize, lowest: Option<Tick>) -> bool {
         let lowest = encode(lowest);
+        // `Relaxed`: written only under the shard's lock, which the caller holds. Most pushes end here, with one load.
         lowest < self.shards[shard].load(Relaxed) && self.lower(shard, lowest)
     }
 
     /// Records the lowest score that is left after a sweep of a shard; called under its lock.
     pub(super) fn record_swept(&self, shard: usize, lowest: Option<Tick>) {
+        // Only the sweeper calls this, under the shard's lock, and then reads the word itself in `recompute`.
         self.shards[shard].store(encode(lowest), Relaxed);
     }
 

@@ -76,6 +76,7 @@ impl<K, T> KeyedMembers<K, T> {
 
     fn shrink(&mut self) {
         let (len, capacity) = (self.sets.len(), self.sets.capacity());
+        // Below a quarter, and down to twice the length: far apart, so that few removals shrink the table.
         if len < capacity / 4 && capacity > MIN_TABLE_CAPACITY {
             self.sets.shrink_to(2 * len, |set| set.hash);
         }
@@ -103,6 +104,7 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
+        // Hashes are compared first, so that `Eq` of keys, which is user code, runs for other keys only rarely.
         let found = self.sets.find_entry(hash, |set| set.hash == hash && key.equivalent(&set.key));
         let mut found = found.ok()?;
         let set = &mut **found.get_mut();
@@ -178,6 +180,7 @@ where
         self.next_id += 1;
         let expiry = (score, id);
         let mut members = Members::new();
+        // Before the set is in the table, so that no empty set stays there if user code panics.
         members.push(score, false, first, &key, change);
         let set = Box::new(KeyedSet { key, hash, expiry, members });
         self.sets.insert_unique(hash, set, |set| set.hash);
@@ -205,6 +208,7 @@ where
         while let Some(&(expiry, hash)) = self.expiry_queue.first()
             && change.is_expired(expiry.0)
         {
+            // By its id: the sweeper has no key to compare.
             let found = self.sets.find_entry(hash, |set| set.expiry.1 == expiry.1);
             let mut found = found.ok().expect("each queued set is in the table");
             let set = &mut **found.get_mut();

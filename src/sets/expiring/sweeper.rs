@@ -70,7 +70,8 @@ async fn run<S: Shard>(
             sweeper_wake.notified().await;
             continue;
         };
-        // A notification sent since `next_expiry` is stored as a permit and ends the wait immediately.
+        // A notification sent since `next_expiry` is stored as a permit and ends the wait immediately. It reports an
+        // earlier expiry, so the sleep is computed again.
         if timeout_at(expiry.max(not_before), sweeper_wake.notified()).await.is_ok() {
             continue;
         }
@@ -79,12 +80,15 @@ async fn run<S: Shard>(
             let Some(step) = state.upgrade().map(|state| sweep(&state, &mut shard)) else { return };
             match step {
                 Step::Yield => tokio::task::yield_now().await,
+                // By the publisher alone, because a wait with the state would keep the sets alive.
                 Step::Blocked => publisher.wait_for_room().await,
                 Step::Done => break,
             }
         }
         let Some(state) = state.upgrade() else { return };
+        // After the whole sweep; until then `lowest_of_all` is too low, which costs at most an unnecessary check.
         state.recompute_schedule();
+        // An interval that overflows does not limit the sweeps.
         not_before = Instant::now().checked_add(every).unwrap_or(not_before);
     }
 }

@@ -7,7 +7,8 @@ use std::{
     ops::Range,
 };
 
-/// Maximum number of items in a leaf, and of children in an inner node.
+/// Maximum number of items in a leaf, and of children in an inner node. Larger nodes would move more items in each
+/// insertion; smaller ones would make the tree deeper, and each level is another access to memory.
 pub(super) const NODE_CAPACITY: usize = 64;
 
 /// Smaller nodes are merged with a neighbour. This is less than the half that a split leaves: otherwise a
@@ -93,6 +94,7 @@ impl<K, V> Node<K, V> {
             match node {
                 Node::Leaf(items) => return items.pop_front(),
                 Node::Inner(inner) => {
+                    // In range: the walk above has found a leaf on this way.
                     inner.lens[0] -= 1;
                     node = &mut inner.nodes[0];
                 }
@@ -143,6 +145,7 @@ impl<K, V> Node<K, V> {
 impl<K, V> Inner<K, V> {
     pub(super) fn new() -> Self {
         Self {
+            // Allocated once: a node is split before it would grow beyond this.
             separators: Vec::with_capacity(NODE_CAPACITY),
             lens: Vec::with_capacity(NODE_CAPACITY),
             nodes: Vec::with_capacity(NODE_CAPACITY),
@@ -205,6 +208,7 @@ impl<K, V> Inner<K, V> {
     #[inline]
     fn rebalance(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         if self.lens[child] == 0 {
+            // Dropped here, although a lock may be held: a child without items contains nothing of the user.
             drop(self.remove_children(child..child + 1, drop_queue));
         } else if self.nodes[child].size() < MERGE_BELOW {
             self.merge(child, drop_queue);
@@ -214,6 +218,7 @@ impl<K, V> Inner<K, V> {
     /// Merges a small child with a neighbour, if both fit into one node.
     fn merge(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         let fit = |left: usize| {
+            // A missing neighbour counts as full, so it never fits.
             let size = |child| self.nodes.get(child).map_or(NODE_CAPACITY, Node::size);
             size(left) + size(left + 1) <= MAX_MERGED_SIZE
         };
@@ -246,6 +251,7 @@ impl<K, V> Inner<K, V> {
         children: Range<usize>,
         drop_queue: &mut Vec<K>,
     ) -> Vec<Node<K, V>> {
+        // Each child is removed with the separator before it; the first child, which has none, with the one after it.
         let first = children.start.saturating_sub(1);
         let separators = first..self.separators.len().min(first + children.len());
         self.separators.drain(separators).for_each(|separator| discard(separator, drop_queue));
@@ -291,6 +297,7 @@ impl<K: Ord + Clone, V> Inner<K, V> {
             Node::Leaf(items) => {
                 let middle = NODE_CAPACITY / 2;
                 let separator = items[middle].0.clone();
+                // Compared before items are moved, because `Ord` may panic.
                 let is_right = separator <= *key;
                 let mut right = Leaf::with_capacity(NODE_CAPACITY);
                 right.extend(items.drain(middle..));
@@ -301,6 +308,7 @@ impl<K: Ord + Clone, V> Inner<K, V> {
                 // Keys in ascending order are inserted into the last child of the last node, so that only one
                 // child moves.
                 let middle = if is_last { NODE_CAPACITY - 1 } else { NODE_CAPACITY / 2 };
+                // Before children are moved, too.
                 let is_right = inner.separators[middle - 1] <= *key;
                 let mut right = Inner::new();
                 right.separators.extend(inner.separators.drain(middle..));

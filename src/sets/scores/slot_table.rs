@@ -6,13 +6,15 @@
 //!    chunk that counts none, and a removal leaves no tombstone.
 //! 3. At least one chunk is not full.
 
-/// Numbers per chunk.
+/// Numbers per chunk: 40 bytes, which share a cache line with 16 bytes of tags and 4 of the count.
 const LANES: usize = 10;
 
-/// Hash bits stored per number, so that a lookup of an absent number rarely compares members.
+/// Hash bits stored per number, so that a lookup of an absent number rarely compares members. The most that fit into
+/// 128 bits for all lanes.
 const TAG_BITS: usize = 12;
 
-/// Maximum average of numbers per chunk; the table is full at that load.
+/// Maximum average of numbers per chunk; the table is full at that load. Above it, more chunks would overflow, and each
+/// search past a chunk reads another cache line.
 const MAX_LOAD: usize = 7;
 
 #[derive(Default)]
@@ -97,6 +99,7 @@ impl SlotTable {
         let mut index = hash as usize & mask;
         loop {
             let chunk = &mut self.chunks[index];
+            // Ends: the caller replaces a full table first, so at least one chunk has a free lane.
             if let Some(lane) = chunk.lanes(0).next() {
                 chunk.tags |= tag(hash) << (TAG_BITS * lane);
                 chunk.numbers[lane] = number;

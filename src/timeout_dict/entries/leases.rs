@@ -33,6 +33,7 @@ impl<K, V> Entries<K, V> {
     {
         let first = self.first_due(&now)?;
         let entry = self.entry(first.location);
+        // User code, which may panic: before anything is changed.
         let (key, value) = (entry.key.clone(), entry.value.clone());
         self.deadlines.remove_first();
         let id = ClaimId { location: first.location, sequence: self.next_sequence() };
@@ -62,6 +63,7 @@ impl<K, V> Entries<K, V> {
         end: Deadline,
         now: Tick,
     ) -> bool {
+        // First, as in `return_entry`: a lease that has ended counts as a failure, even if it is extended afterwards.
         self.end_leases(&now);
         if self.is_void(claim) {
             return false;
