@@ -188,16 +188,13 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
     pub(crate) fn turn(&self, now: Instant) -> Result<(), Instant> {
         let take_turn =
             |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.notify, now);
-        let mut wait_queues = self.waiting.lock();
-        let (turn, woken) = match wait_queues.by_key.get_mut(&self.key) {
-            Some(wait_queue) => take_turn(wait_queue),
-            // The waiter had lost its slot, and all others have left since.
-            None => {
-                // `with_queue` locks again, after it has cloned the key.
-                drop(wait_queues);
-                self.waiting.with_queue(&self.key, |wait_queue, _| take_turn(wait_queue))
-            }
-        };
+        // The lock ends with this statement: waking runs code of the waiter's runtime, which may call the limiter.
+        let found = self.waiting.lock().by_key.get_mut(&self.key).map(take_turn);
+        // `None` if the waiter had lost its slot and all others have left since. `with_queue` locks again, after it has
+        // cloned the key.
+        let (turn, woken) = found.unwrap_or_else(|| {
+            self.waiting.with_queue(&self.key, |wait_queue, _| take_turn(wait_queue))
+        });
         // Not lost if the head does not wait yet: `notify_one` stores a permit.
         if let Some(head) = woken {
             head.notify_one();

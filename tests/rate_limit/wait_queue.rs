@@ -1,9 +1,20 @@
 //! Wait queue of a key: waiters that are not polled, `max_waiting`, `jitter`, and the counted denials.
 
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
+    task::{Context, Wake, Waker},
+    thread,
+    time::Duration,
+};
 
 use fleeting::{Limit, Permit, RateLimiter};
 use tokio::{
+    runtime,
     task::yield_now,
     time::{Instant, advance, sleep},
 };
@@ -50,6 +61,46 @@ async fn waiter_that_is_not_polled_delays_the_others_by_one_second() {
         assert_eq!(*order.lock().unwrap(), expected, "{window:?}");
         assert_eq!(limiter.stats().waited, 4);
     }
+}
+
+/// Calls `until_ready` whenever it is woken.
+struct CallingWaker(RateLimiter<String>, AtomicUsize);
+
+impl Wake for CallingWaker {
+    fn wake(self: Arc<Self>) {
+        self.1.fetch_add(1, Relaxed);
+        drop(silent(&self.0, "ada"));
+    }
+}
+
+#[test]
+fn waker_of_a_silent_head_may_call_the_limiter() {
+    let (done, is_done) = mpsc::channel();
+    // In a thread of its own, since a deadlock would block the test.
+    thread::spawn(move || {
+        let runtime =
+            runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime can be built").block_on(async {
+            let limiter = limiter(Limit::new(1, 60 * MINUTE));
+            take(&limiter, "ada", 1).await;
+            let waker = Arc::new(CallingWaker(limiter.clone(), AtomicUsize::new(0)));
+            let mut head = pin!(limiter.until_ready("ada"));
+            let polled = head.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())));
+            assert!(polled.is_pending());
+            let mut other = silent(&limiter, "ada");
+            // The timer of the head wakes it too; the subject is the wake-up by the other waiter.
+            loop {
+                advance(SECOND).await;
+                let woken = waker.1.load(Relaxed);
+                assert_pending!(other.poll());
+                if waker.1.load(Relaxed) > woken {
+                    break;
+                }
+            }
+        });
+        done.send(()).expect("the test waits");
+    });
+    is_done.recv_timeout(20 * SECOND).expect("a waker was called under the lock");
 }
 
 #[tokio::test(start_paused = true)]
