@@ -9,11 +9,11 @@ use equivalent::Equivalent;
 use tokio::sync::Notify;
 
 use super::{
-    Location, ShardState, Store,
-    counters::bump,
-    entry::{Cause, Departure, Entry},
+    Location, Store,
+    entry::{Cause, Entry},
+    shard::{DropQueue, Shard},
     tags::TagSet,
-    window::{self, ShardWriteGuard},
+    window,
 };
 use crate::engine::clock::{Deadline, Now};
 
@@ -143,10 +143,10 @@ where
             return self.decide_bounded(bound, key, weight, tags, now, decide);
         }
         let location @ Location { hash, index } = self.place(&key);
-        self.purge_if_tag_removed(location, &key, now);
         // Declared before `locked`, so that they are dropped after the unlock if user code panics.
         let (value, hard_deadline);
-        let mut locked = self.write(location, |k, _| *k == key);
+        let mut drop_queue = DropQueue::new();
+        let mut locked = self.lock_key(location, &key, now);
         let (table, state) = locked.parts();
         // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
@@ -182,7 +182,7 @@ where
             Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
                 state.bump_write_version(hash, &key);
-                let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
+                let removed = self.remove_found(locked, bucket, now, Cause::Removed);
                 return Written::Removed(removed);
             }
             Decision::Leave => {
@@ -203,26 +203,15 @@ where
         if is_expired {
             // The expired value was not replaced: its departure is recorded as `Expired`, before the new value can be
             // read.
-            self.record_expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
+            locked.depart(key, old, Cause::Expired, now, &mut drop_queue);
+            drop(locked);
+            drop_queue.drop_all();
             notify_insert_waiters(insert_waiters);
             return Written::Put { replaced: None, resident: true };
         }
-        bump(&self.meta[index].departures.replaced, 1);
-        match copy {
-            // The map keeps its own equal key. The caller's key is dropped after the unlock, since `Drop` is user code.
-            None => {
-                drop(locked);
-                drop(key);
-            }
-            Some(copy) => {
-                let copy = Entry::new(copy, old.deadline());
-                let mut departure = copy.depart(key, Cause::Replaced, now.tick());
-                self.attach_waiters(locked.parts().1, &mut departure);
-                let unrecorded = self.journal.record(index, departure);
-                drop(locked);
-                drop(unrecorded);
-            }
-        }
+        locked.record_replaced(key, copy, old.deadline(), now, &mut drop_queue);
+        drop(locked);
+        drop_queue.drop_all();
         notify_insert_waiters(insert_waiters);
         Written::Put { replaced: Some(old.value), resident: true }
     }
@@ -272,13 +261,12 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let location @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        let mut locked = self.lock_key(location, key, now);
         let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
         if now.is_expired(entry.deadline()) {
             if self.is_past_stale_window(entry.deadline(), now) {
-                self.expire_found(locked, index, bucket, now);
+                self.expire_found(locked, bucket, now);
             }
             return None;
         }
@@ -305,21 +293,19 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let location @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        let location @ Location { hash, .. } = self.place(key);
+        let mut locked = self.lock_key(location, key, now);
         let (table, state) = locked.parts();
         state.bump_write_version(hash, key);
         let (bucket, _) = window::find(table, hash, |k| key.equivalent(k))?;
-        self.remove_found(locked, index, bucket, now, cause)
+        self.remove_found(locked, bucket, now, cause)
     }
 
     /// Removes the entry in `bucket`, unlocks the shard and returns the value. If the entry has expired, expires it and
     /// returns `None`.
     pub(super) fn remove_found(
         &self,
-        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        index: usize,
+        mut locked: Shard<'_, K, V, S>,
         bucket: usize,
         now: &impl Now,
         cause: Cause,
@@ -327,34 +313,17 @@ where
     where
         V: Clone,
     {
-        let (table, state) = locked.parts();
-        let found = window::entry_at(table, bucket);
-        let (key, entry) = found.expect("the bucket that was just found is full");
+        let (_, entry) =
+            window::entry_at(&locked, bucket).expect("the bucket that was just found is full");
         if now.is_expired(entry.deadline()) {
-            self.expire_found(locked, index, bucket, now);
+            self.expire_found(locked, bucket, now);
             return None;
         }
-        // Cloned before the entry is removed: if the clone panics, nothing has changed.
-        let has_subscriber = self.journal.has_subscriber(cause)
-            || state.waiters.is_some() && state.has_departure_waiters(self.hash_or_zero(key), key);
-        let copy = has_subscriber.then(|| entry.value.clone());
-        let (key, entry) = self.take_out(&mut locked, bucket);
-        let to_drop = match copy {
-            Some(value) => {
-                let at = now.tick();
-                // The deadline of an entry that `expire_now` expires is the time of the call.
-                let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline() };
-                let mut departure = Departure { key, value, cause, deadline, at, waiters: None };
-                self.attach_waiters(locked.parts().1, &mut departure);
-                Err(self.journal.record(index, departure))
-            }
-            None => Ok(key),
-        };
-        let departures = &self.meta[index].departures;
-        bump(if cause == Cause::Expired { &departures.expired } else { &departures.removed }, 1);
+        let mut drop_queue = DropQueue::new();
+        let value = locked.remove_value(bucket, cause, now, &mut drop_queue);
         drop(locked);
-        drop(to_drop);
-        Some(entry.value)
+        drop_queue.drop_all();
+        Some(value)
     }
 }
 

@@ -8,13 +8,12 @@ use std::hash::{BuildHasher, Hash};
 use equivalent::Equivalent;
 
 use super::{
-    Location, ShardState, Store,
+    Location, Store,
     bound::Bound,
-    counters::bump,
     entry::{Cause, Entry},
-    evict::DropQueue,
+    shard::{DropQueue, Shard},
     tags::TagSet,
-    window::{self, ShardWriteGuard},
+    window,
     write::{Decision, Written, notify_insert_waiters},
 };
 use crate::engine::clock::{Deadline, Now};
@@ -39,11 +38,10 @@ where
     {
         let location @ Location { hash, index } = self.place(&key);
         self.expire_to_fit(bound, u64::from(weight.unwrap_or(1)), now);
-        self.purge_if_tag_removed(location, &key, now);
         // Declared before `locked`, so that they are dropped after the unlock if user code panics.
         let (value, hard_deadline);
         let (mut drop_queue, mut replaced) = (DropQueue::new(), None);
-        let mut locked = self.write(location, |k, _| *k == key);
+        let mut locked = self.lock_key(location, &key, now);
         let mut live_bucket = None;
         let (table, state) = locked.parts();
         let found = window::find(table, hash, |k| *k == key);
@@ -67,7 +65,7 @@ where
                     drop(locked);
                     return Written::Unchanged;
                 };
-                let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
+                let removed = self.remove_found(locked, bucket, now, Cause::Removed);
                 return Written::Removed(removed);
             }
             Decision::Leave => {
@@ -80,8 +78,8 @@ where
         state.bump_write_version(hash, &key);
         let insert_waiters = state.insert_waiters(hash);
         if let Some(bucket) = expired {
-            let (key, old) = self.take_out(&mut locked, bucket);
-            self.depart(&mut locked, key, old, Cause::Expired, now, &mut drop_queue);
+            locked.remove(bucket, Cause::Expired, now, &mut drop_queue);
+            locked.release();
         }
         let entry_deadline = self.deadline_after_write(hard_deadline, now);
         if let Some((bucket, deadline)) = live_bucket {
@@ -89,7 +87,7 @@ where
             let (_, entry) =
                 window::find(table, hash, |k| *k == key).expect("the entry was just found");
             // Cloned before the entry is changed: if the clone panics, nothing has changed.
-            let copy = || Entry::new(entry.value.clone(), deadline);
+            let copy = || entry.value.clone();
             let has_subscriber = self.journal.has_subscriber(Cause::Replaced)
                 || state.has_departure_waiters(hash, &key);
             let copy = has_subscriber.then(copy);
@@ -100,14 +98,12 @@ where
                 let old = entry.replace(value, entry_deadline);
                 self.note_deadline(state, index, bucket, entry_deadline);
                 self.write_side_tables(state, bucket, hard_deadline, tags);
-                self.record_replaced(&mut locked, copy, key, now, &mut drop_queue);
+                locked.record_replaced(key, copy, deadline, now, &mut drop_queue);
                 self.update_weight(bound, locked, location, bucket, weight, now, drop_queue);
                 notify_insert_waiters(insert_waiters);
                 return Written::Put { replaced: Some(old.value), resident: true };
             }
-            let (stored_key, old) = self.take_out(&mut locked, bucket);
-            self.record_replaced(&mut locked, copy, stored_key, now, &mut drop_queue);
-            replaced = Some(old.value);
+            replaced = Some(locked.take_replaced(bucket, copy, now, &mut drop_queue));
         }
         let entry = Entry::new(value, entry_deadline);
         let excess = bound.excess_of(u64::from(weight));
@@ -118,17 +114,15 @@ where
             () => None,
         };
         if let Some(cause) = discard_cause {
-            self.depart(&mut locked, key, entry, cause, now, &mut drop_queue);
+            locked.depart(key, entry, cause, now, &mut drop_queue);
             drop(locked);
             drop_queue.drop_all();
             return Written::Put { replaced, resident: false };
         }
-        let freed = match excess {
-            0 => 0,
-            // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
-            _ if bound.may_have_expired(now) => 0,
-            _ => self.evict(&mut locked, index, excess, None, now, &mut drop_queue),
-        };
+        // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
+        if excess > 0 && !bound.may_have_expired(now) {
+            self.evict(&mut locked, excess, None, now, &mut drop_queue);
+        }
         let bucket = self.insert(&mut locked, location, key, entry);
         let (table, state) = locked.parts();
         let len = table.len();
@@ -136,7 +130,7 @@ where
             eviction.inserted(bucket, hash, weight, len);
         }
         self.write_side_tables(state, bucket, hard_deadline, tags);
-        let to_evict = bound.adjust(u64::from(weight), freed);
+        let to_evict = bound.adjust(u64::from(weight), locked.take_freed());
         self.evict_to_fit(bound, locked, location, bucket, to_evict, now, drop_queue);
         notify_insert_waiters(insert_waiters);
         Written::Put { replaced, resident: true }
@@ -154,14 +148,13 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let location @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        let location @ Location { hash, .. } = self.place(key);
+        let mut locked = self.lock_key(location, key, now);
         let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
         if now.is_expired(entry.deadline()) {
             if self.is_past_stale_window(entry.deadline(), now) {
-                self.expire_found(locked, index, bucket, now);
+                self.expire_found(locked, bucket, now);
             }
             return None;
         }
@@ -172,8 +165,7 @@ where
         let weight = bound.weigh(key, &entry.value);
         let mut drop_queue = DropQueue::new();
         if u64::from(weight) > bound.limit() {
-            let (key, entry) = self.take_out(&mut locked, bucket);
-            self.depart(&mut locked, key, entry, Cause::Evicted, now, &mut drop_queue);
+            locked.remove(bucket, Cause::Evicted, now, &mut drop_queue);
             drop(locked);
             drop_queue.drop_all();
         } else {
@@ -182,31 +174,13 @@ where
         Some(changed)
     }
 
-    /// Counts the replacement of a value, and records it if a clone was made for its subscribers.
-    fn record_replaced(
-        &self,
-        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        copy: Option<Entry<V>>,
-        key: K,
-        now: &impl Now,
-        drop_queue: &mut DropQueue<K, V>,
-    ) {
-        match copy {
-            Some(copy) => self.depart(locked, key, copy, Cause::Replaced, now, drop_queue),
-            None => {
-                bump(&self.meta[locked.index()].departures.replaced, 1);
-                drop_queue.push_key(key);
-            }
-        }
-    }
-
     /// Records an overwritten entry's access and new weight, evicts as much as the weight grew beyond the bound, and
     /// unlocks the shard.
     #[allow(clippy::too_many_arguments)]
     fn update_weight(
         &self,
         bound: &Bound<K, V>,
-        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        mut locked: Shard<'_, K, V, S>,
         location: Location,
         bucket: usize,
         weight: u32,
@@ -230,7 +204,7 @@ where
     fn evict_to_fit(
         &self,
         bound: &Bound<K, V>,
-        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        mut locked: Shard<'_, K, V, S>,
         location: Location,
         bucket: usize,
         mut to_evict: u64,
@@ -239,9 +213,7 @@ where
     ) {
         if to_evict > 0 && !bound.may_have_expired(now) {
             let exempt = Some(bucket);
-            let freed =
-                self.evict(&mut locked, location.shard(), to_evict, exempt, now, &mut drop_queue);
-            bound.release(freed);
+            let freed = self.evict(&mut locked, to_evict, exempt, now, &mut drop_queue);
             to_evict = to_evict.saturating_sub(freed);
         }
         drop(locked);
