@@ -56,7 +56,6 @@ mod waiting;
 mod wake_deadline;
 mod window;
 mod write;
-mod write_bounded;
 
 use std::{
     hash::{BuildHasher, Hash},

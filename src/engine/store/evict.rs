@@ -30,6 +30,13 @@ use crate::engine::{
 /// entries.
 const MAX_EVICTIONS_PER_LOCK: usize = 32;
 
+/// An entry that must not be evicted, since it was just written.
+#[derive(Clone, Copy)]
+pub(super) struct Exempt {
+    pub(super) location: Location,
+    pub(super) bucket: usize,
+}
+
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
@@ -228,6 +235,28 @@ where
             count += usize::from(cause == Cause::Evicted);
         }
         locked.freed()
+    }
+
+    /// Evicts `to_evict` of weight for the entry that was just written, and unlocks its shard. Evicts entries of the
+    /// same shard first; if these are too few, or entries of any shard may have expired, continues after the unlock.
+    pub(super) fn evict_to_fit(
+        &self,
+        mut locked: Shard<'_, K, V, S>,
+        exempt: Exempt,
+        mut to_evict: u64,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) {
+        let Some(bound) = self.evicting_bound() else { return };
+        if to_evict > 0 && !bound.may_have_expired(now) {
+            let freed = self.evict(&mut locked, to_evict, Some(exempt.bucket), now, drop_queue);
+            to_evict = to_evict.saturating_sub(freed);
+        }
+        drop(locked);
+        if to_evict > 0 {
+            self.expire_to_fit(bound, 0, now);
+            self.evict_from_any_shard(bound, to_evict, exempt.location, now);
+        }
     }
 
     /// Evicts entries of any shard until `to_evict` is freed or the store is within its bound. Never evicts the entry

@@ -16,6 +16,7 @@ use super::{
     counters::bump,
     entry::{Cause, Departure, Entry},
     window::{self, ShardWriteGuard},
+    write::Found,
 };
 use crate::engine::{
     clock::{Deadline, Now, Tick},
@@ -140,18 +141,38 @@ where
         }
     }
 
-    /// Removes the live entry in `bucket`, whose new value will not be resident, and returns its value.
-    pub(super) fn take_replaced(
+    /// Removes the entry of a key whose new value is not written to the same bucket. Returns the value if it is live.
+    pub(super) fn remove_previous(
         &mut self,
-        bucket: usize,
-        copy: Option<V>,
+        Found { bucket, is_expired }: Found,
+        copy: &mut Option<V>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
-    ) -> V {
-        let (key, entry) = self.take(bucket, Cause::Replaced);
-        self.record_replaced(key, copy, entry.deadline(), now, drop_queue);
+    ) -> Option<V> {
+        let replaced = if is_expired {
+            self.remove(bucket, Cause::Expired, now, drop_queue);
+            None
+        } else {
+            let (key, entry) = self.take(bucket, Cause::Replaced);
+            self.record_replaced(key, copy.take(), entry.deadline(), now, drop_queue);
+            Some(entry.value)
+        };
         self.release();
-        entry.value
+        replaced
+    }
+
+    /// Returns a clone of the live value in `bucket` if a subscriber or a waiter receives it when it is replaced.
+    #[inline]
+    pub(super) fn copy_for_subscribers(&self, bucket: usize, hash: u64, key: &K) -> Option<V>
+    where
+        V: Clone,
+    {
+        let is_needed = self.store.journal.has_subscriber(Cause::Replaced)
+            || self.state().has_departure_waiters(hash, key);
+        if !is_needed {
+            return None;
+        }
+        window::entry_at(&self.guard, bucket).map(|(_, entry)| entry.value.clone())
     }
 
     /// Counts and records the departure of an entry that is in the table no more, or never was.

@@ -277,6 +277,16 @@ pub(super) fn entry_at<K, V>(table: &Table<K, V>, index: usize) -> Option<(&K, &
     Some((key, entry.get()))
 }
 
+/// Returns the entry in bucket `index`, which must be full.
+#[inline]
+pub(super) fn entry_at_mut<K, V>(table: &mut Table<K, V>, index: usize) -> &mut Entry<V> {
+    assert!(is_full(table, index), "bucket {index} holds no entry");
+    // SAFETY: the index is in bounds, as `is_full` asserts, the bucket is full, and the table is borrowed exclusively
+    // while the entry is.
+    let (_, entry) = unsafe { table.bucket(index).as_mut() };
+    entry.get_mut()
+}
+
 /// Removes the entry in bucket `index`, which must be full.
 pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
     assert!(is_full(table, index), "bucket {index} holds no entry");

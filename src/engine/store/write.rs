@@ -2,15 +2,18 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
+    thread,
 };
 
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
 use super::{
-    Location, Store,
+    Location, ShardState, Store,
     entry::{Cause, Entry},
+    evict::Exempt,
     shard::{DropQueue, Shard},
     tags::TagSet,
     window,
@@ -38,6 +41,35 @@ pub(crate) enum Written<V> {
     Removed(Option<V>),
 }
 
+/// The entry of a key that is to be written.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) bucket: usize,
+    pub(super) is_expired: bool,
+}
+
+/// An entry that is about to be written.
+struct NewEntry<K, V> {
+    location: Location,
+    key: K,
+    value: V,
+    /// Clone of the live value that is replaced, if a subscriber or a waiter needs it.
+    copy: Option<V>,
+    deadline: Deadline,
+    hard_deadline: Deadline,
+    tags: Option<TagSet>,
+    weight: u32,
+}
+
+/// The effect of a write on its shard.
+struct Stored<V> {
+    replaced: Option<V>,
+    /// Bucket of the written entry; `None` if it was discarded.
+    bucket: Option<usize>,
+    /// Weight to be evicted for it.
+    to_evict: u64,
+}
+
 impl<V> Written<V> {
     /// Returns whether the written value was discarded before the lock was released.
     pub(crate) fn was_discarded(&self) -> bool {
@@ -62,7 +94,7 @@ where
         V: Clone,
     {
         // In this order: if the clone or `deadline` panics, no value has to be dropped under the lock.
-        let found = self.update(key, now, |value, _| {
+        let found = self.update(key, now, |value: &V, _| {
             let deadline = deadline(value);
             (value.clone(), Some(deadline))
         });
@@ -139,85 +171,200 @@ where
     where
         V: Clone,
     {
+        let location @ Location { hash, .. } = self.place(&key);
         if let Some(bound) = self.evicting_bound() {
-            return self.decide_bounded(bound, key, weight, tags, now, decide);
+            self.expire_to_fit(bound, u64::from(weight.unwrap_or(1)), now);
         }
-        let location @ Location { hash, index } = self.place(&key);
-        // Declared before `locked`, so that they are dropped after the unlock if user code panics.
-        let (value, hard_deadline);
-        let mut drop_queue = DropQueue::new();
         let mut locked = self.lock_key(location, &key, now);
         let (table, state) = locked.parts();
         // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
-        let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
-            match decide(None) {
-                Decision::Put(new, until) => (value, hard_deadline) = (new, until),
-                decision => {
-                    if let Decision::Remove = decision {
-                        state.bump_write_version(hash, &key);
-                    }
-                    // Unlocked explicitly: `key` is a parameter, but dropping it is user code that must not run under
-                    // the lock.
-                    drop(locked);
-                    return Written::Unchanged;
-                }
+        let entry = window::find(table, hash, |k| *k == key);
+        let entry = entry.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline()), entry));
+        let found = entry
+            .as_ref()
+            .map(|(bucket, is_expired, _)| Found { bucket: *bucket, is_expired: *is_expired });
+        let live = entry.as_ref().filter(|(_, is_expired, _)| !is_expired);
+        let decision = decide(live.map(|(bucket, _, entry)| {
+            let hard_deadline = state.side_tables.hard_deadline(*bucket);
+            (&entry.value, hard_deadline.unwrap_or_else(|| entry.deadline()))
+        }));
+        match decision {
+            Decision::Put(value, hard_deadline) => {
+                let deadline = self.deadline_after_write(hard_deadline, now);
+                let new = NewEntry {
+                    location,
+                    key,
+                    value,
+                    copy: None,
+                    deadline,
+                    hard_deadline,
+                    tags,
+                    weight: weight.unwrap_or(1),
+                };
+                self.put_found(new, locked, found, weight.is_none(), now)
             }
-            state.bump_write_version(hash, &key);
-            let insert_waiters = state.insert_waiters(hash);
-            let entry = Entry::new(value, self.deadline_after_write(hard_deadline, now));
-            let bucket = self.insert(&mut locked, location, key, entry);
-            self.write_side_tables(locked.parts().1, bucket, hard_deadline, tags);
-            drop(locked);
-            notify_insert_waiters(insert_waiters);
-            return Written::Put { replaced: None, resident: true };
-        };
-        let is_expired = now.is_expired(entry.deadline());
-        let live = || {
-            (
-                &entry.value,
-                state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline()),
-            )
-        };
-        match decide((!is_expired).then(live)) {
-            Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
                 state.bump_write_version(hash, &key);
-                let removed = self.remove_found(locked, bucket, now, Cause::Removed);
-                return Written::Removed(removed);
+                if let Some(Found { bucket, .. }) = found {
+                    let removed = self.remove_found(locked, bucket, now, Cause::Removed);
+                    return Written::Removed(removed);
+                }
+                // Unlocked explicitly: `key` is a parameter, but dropping it is user code that must not run under the
+                // lock.
+                drop(locked);
+                Written::Unchanged
             }
             Decision::Leave => {
                 drop(locked);
-                return Written::Unchanged;
+                Written::Unchanged
             }
         }
-        let entry_deadline = self.deadline_after_write(hard_deadline, now);
-        let insert_waiters = state.insert_waiters(hash);
-        let has_subscriber =
-            self.journal.has_subscriber(Cause::Replaced) || state.has_departure_waiters(hash, &key);
-        // User code (`Eq`, `Clone`) runs before the first change to the entry: if it panics, nothing has changed.
-        state.bump_write_version(hash, &key);
-        let copy = (!is_expired && has_subscriber).then(|| entry.value.clone());
-        let old = entry.replace(value, entry_deadline);
-        self.note_deadline(state, index, bucket, entry_deadline);
-        self.write_side_tables(state, bucket, hard_deadline, tags);
-        if is_expired {
-            // The expired value was not replaced: its departure is recorded as `Expired`, before the new value can be
-            // read.
-            locked.depart(key, old, Cause::Expired, now, &mut drop_queue);
-            drop(locked);
-            drop_queue.drop_all();
-            notify_insert_waiters(insert_waiters);
-            return Written::Put { replaced: None, resident: true };
-        }
-        locked.record_replaced(key, copy, old.deadline(), now, &mut drop_queue);
-        drop(locked);
-        drop_queue.drop_all();
-        notify_insert_waiters(insert_waiters);
-        Written::Put { replaced: Some(old.value), resident: true }
     }
 
-    /// Calls `change` with the live value under its shard's lock, and the weigher after it if the store is bounded.
-    /// Counts as a write. Expires the entry if its deadline has passed.
+    /// Writes a value to a key whose entry was looked up in its locked shard, and unlocks the shard.
+    ///
+    /// `new` precedes `locked`: if user code panics, it is dropped after the unlock.
+    #[inline]
+    fn put_found(
+        &self,
+        mut new: NewEntry<K, V>,
+        mut locked: Shard<'_, K, V, S>,
+        found: Option<Found>,
+        is_unweighed: bool,
+        now: &impl Now,
+    ) -> Written<V>
+    where
+        V: Clone,
+    {
+        let Location { hash, .. } = new.location;
+        // User code (the weigher, `Clone`, `Eq`) runs before the first change: if it panics, nothing has changed.
+        if is_unweighed && let Some(weight) = self.weigh(&new.key, &new.value) {
+            new.weight = weight;
+        }
+        if let Some(Found { bucket, is_expired: false }) = found {
+            new.copy = locked.copy_for_subscribers(bucket, hash, &new.key);
+        }
+        let (_, state) = locked.parts();
+        state.bump_write_version(hash, &new.key);
+        let insert_waiters = state.insert_waiters(hash);
+        let (location, mut drop_queue) = (new.location, DropQueue::new());
+        let stored = match found {
+            Some(found) if self.fits_in_place(&locked, found, &new, now) => {
+                self.overwrite(&mut locked, found, new, now, &mut drop_queue)
+            }
+            Some(found) => {
+                let replaced = locked.remove_previous(found, &mut new.copy, now, &mut drop_queue);
+                let stored = self.insert_or_discard(&mut locked, new, now, &mut drop_queue);
+                Stored { replaced, ..stored }
+            }
+            None => self.insert_or_discard(&mut locked, new, now, &mut drop_queue),
+        };
+        match stored.bucket {
+            Some(bucket) if stored.to_evict > 0 => {
+                let exempt = Exempt { location, bucket };
+                self.evict_to_fit(locked, exempt, stored.to_evict, now, &mut drop_queue);
+            }
+            _ => drop(locked),
+        }
+        drop_queue.drop_all();
+        if stored.bucket.is_some() {
+            notify_insert_waiters(insert_waiters);
+        }
+        Written::Put { replaced: stored.replaced, resident: stored.bucket.is_some() }
+    }
+
+    /// Returns whether the value of an entry can be overwritten. In a store that evicts, this is not the case if the
+    /// entry has expired, since the new value is then a new entry to the eviction policy, or if the new value must be
+    /// discarded: it is too heavy, or has expired and there is no free capacity for it.
+    #[inline]
+    fn fits_in_place(
+        &self,
+        locked: &Shard<'_, K, V, S>,
+        found: Found,
+        new: &NewEntry<K, V>,
+        now: &impl Now,
+    ) -> bool {
+        let Some(bound) = self.evicting_bound() else { return true };
+        let more = new.weight.saturating_sub(locked.state().side_tables.weight(found.bucket));
+        !found.is_expired
+            && u64::from(new.weight) <= bound.limit()
+            && (bound.excess_of(u64::from(more)) == 0 || !now.is_expired(new.deadline))
+    }
+
+    /// Overwrites the value of an entry. An expired value was not replaced: its departure is recorded as `Expired`,
+    /// before the new value can be read.
+    #[inline]
+    fn overwrite(
+        &self,
+        locked: &mut Shard<'_, K, V, S>,
+        Found { bucket, is_expired }: Found,
+        new: NewEntry<K, V>,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) -> Stored<V> {
+        let (table, state) = locked.parts();
+        let entry = window::entry_at_mut(table, bucket);
+        let old = entry.replace(new.value, new.deadline);
+        self.note_deadline(state, new.location.index, bucket, new.deadline);
+        self.write_side_tables(state, bucket, new.hard_deadline, new.tags);
+        let to_evict = self.update_weight(state, bucket, new.weight);
+        if is_expired {
+            locked.depart(new.key, old, Cause::Expired, now, drop_queue);
+            return Stored { replaced: None, bucket: Some(bucket), to_evict };
+        }
+        locked.record_replaced(new.key, new.copy, old.deadline(), now, drop_queue);
+        Stored { replaced: Some(old.value), bucket: Some(bucket), to_evict }
+    }
+
+    /// Inserts an entry whose key is not in the shard. In a store that evicts, evicts entries of the same shard for it
+    /// first, or discards the new entry: if it is too heavy, or has expired and there is no free capacity for it.
+    #[inline]
+    fn insert_or_discard(
+        &self,
+        locked: &mut Shard<'_, K, V, S>,
+        new: NewEntry<K, V>,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) -> Stored<V> {
+        let NewEntry { location, key, deadline, hard_deadline, tags, .. } = new;
+        let entry = Entry::new(new.value, deadline);
+        let Some(bound) = self.evicting_bound() else {
+            let bucket = self.insert(locked, location, key, entry);
+            self.write_side_tables(locked.parts().1, bucket, hard_deadline, tags);
+            return Stored { replaced: None, bucket: Some(bucket), to_evict: 0 };
+        };
+        let weight = u64::from(new.weight);
+        let excess = bound.excess_of(weight);
+        let discard_cause = match () {
+            () if weight > bound.limit() => Some(Cause::Evicted),
+            // No live entry is evicted for a value that has already expired.
+            () if excess > 0 && now.is_expired(deadline) => Some(Cause::Expired),
+            () => None,
+        };
+        if let Some(cause) = discard_cause {
+            locked.depart(key, entry, cause, now, drop_queue);
+            return Stored { replaced: None, bucket: None, to_evict: 0 };
+        }
+        // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
+        if excess > 0 && !bound.may_have_expired(now) {
+            self.evict(locked, excess, None, now, drop_queue);
+        }
+        let bucket = self.insert(locked, location, key, entry);
+        let (table, state) = locked.parts();
+        let len = table.len();
+        if let Some(eviction) = &mut state.side_tables.eviction {
+            eviction.inserted(bucket, location.hash, new.weight, len);
+        }
+        self.write_side_tables(state, bucket, hard_deadline, tags);
+        let to_evict = bound.adjust(weight, locked.take_freed());
+        Stored { replaced: None, bucket: Some(bucket), to_evict }
+    }
+
+    /// Calls `change` with the live value under its shard's lock, and then the weigher if there is one. Counts as a
+    /// write. Expires the entry if its deadline has passed.
+    ///
+    /// If `change` panics, the value stays as it left it, and its weight counts. If the weigher panics, the weight is
+    /// unknown, and the entry is removed.
     pub(crate) fn change<Q, R>(
         &self,
         key: &Q,
@@ -227,64 +374,113 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        match self.evicting_bound() {
-            Some(bound) => self.change_bounded(bound, key, now, change),
-            None => self.update_live(key, now, true, |value, _| (change(value), None)),
+        let location = self.place(key);
+        let (mut locked, bucket) = self.lock_live(location, key, now)?;
+        let (table, state) = locked.parts();
+        state.bump_write_version(location.hash, key);
+        let entry = window::entry_at_mut(table, bucket);
+        let changed = catch_unwind(AssertUnwindSafe(|| change(&mut entry.value)));
+        let weighed = self.weigh_changed(locked, Exempt { location, bucket }, now);
+        match changed.and_then(|changed| weighed.map(|()| changed)) {
+            Ok(changed) => Some(changed),
+            Err(panic) => resume_unwind(panic),
         }
     }
 
     /// Calls `change` with the live value and its hard deadline, under its shard's lock. `change` may return a new
-    /// deadline. Does not count as a write. Expires the entry if its deadline has passed.
+    /// deadline, but not change the value's weight. Does not count as a write. Expires the entry if its deadline has
+    /// passed.
+    #[inline]
     pub(crate) fn update<Q, R>(
         &self,
         key: &Q,
         now: &impl Now,
-        change: impl FnOnce(&mut V, Deadline) -> (R, Option<Deadline>),
+        change: impl FnOnce(&V, Deadline) -> (R, Option<Deadline>),
     ) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.update_live(key, now, false, change)
-    }
-
-    /// Does the work of [`change`](Self::change) and [`update`](Self::update). If `is_write`, a load of the key that is
-    /// under way will not be stored.
-    #[inline]
-    fn update_live<Q, R>(
-        &self,
-        key: &Q,
-        now: &impl Now,
-        is_write: bool,
-        change: impl FnOnce(&mut V, Deadline) -> (R, Option<Deadline>),
-    ) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let location @ Location { hash, index } = self.place(key);
-        let mut locked = self.lock_key(location, key, now);
+        let location = self.place(key);
+        let (mut locked, bucket) = self.lock_live(location, key, now)?;
         let (table, state) = locked.parts();
-        let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
-        if now.is_expired(entry.deadline()) {
-            if self.is_past_stale_window(entry.deadline(), now) {
-                self.expire_found(locked, bucket, now);
-            }
-            return None;
-        }
-        if is_write {
-            state.bump_write_version(hash, key);
-        }
+        let entry = window::entry_at_mut(table, bucket);
         let hard_deadline =
             state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline());
-        let (changed, deadline) = change(&mut entry.value, hard_deadline);
+        let (changed, deadline) = change(&entry.value, hard_deadline);
         state.side_tables.touch(bucket);
         // Without a new deadline the old one stays: in contrast to a read, an update does not extend an idle deadline.
         if let Some(deadline) = deadline {
             let entry_deadline = self.deadline_after_write(deadline, now);
             entry.set_deadline(entry_deadline);
             state.side_tables.set_hard_deadline(bucket, deadline);
-            self.note_deadline(state, index, bucket, entry_deadline);
+            self.note_deadline(state, location.index, bucket, entry_deadline);
         }
         Some(changed)
+    }
+
+    /// Locks the shard of a key with a live value, and returns its bucket. Expires the entry if its deadline has
+    /// passed.
+    #[inline]
+    fn lock_live<Q>(
+        &self,
+        location: Location,
+        key: &Q,
+        now: &impl Now,
+    ) -> Option<(Shard<'_, K, V, S>, usize)>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let mut locked = self.lock_key(location, key, now);
+        let (table, _) = locked.parts();
+        let (bucket, entry) = window::find(table, location.hash, |k| key.equivalent(k))?;
+        let deadline = entry.deadline();
+        if !now.is_expired(deadline) {
+            return Some((locked, bucket));
+        }
+        if self.is_past_stale_window(deadline, now) {
+            self.expire_found(locked, bucket, now);
+        }
+        None
+    }
+
+    /// Records the weight of a value that was changed in place, evicts as much as it grew beyond the bound, and unlocks
+    /// the shard. Returns the panic of the weigher, if it panics.
+    fn weigh_changed(
+        &self,
+        mut locked: Shard<'_, K, V, S>,
+        exempt @ Exempt { bucket, .. }: Exempt,
+        now: &impl Now,
+    ) -> thread::Result<()> {
+        let Some(bound) = self.evicting_bound() else { return Ok(()) };
+        let (table, state) = locked.parts();
+        let (key, entry) = window::entry_at(table, bucket).expect("the found bucket is full");
+        let weight = catch_unwind(AssertUnwindSafe(|| bound.weigh(key, &entry.value)));
+        let mut drop_queue = DropQueue::new();
+        match weight {
+            Ok(weight) if u64::from(weight) <= bound.limit() => {
+                let to_evict = self.update_weight(state, bucket, weight);
+                self.evict_to_fit(locked, exempt, to_evict, now, &mut drop_queue);
+            }
+            _ => {
+                locked.remove(bucket, Cause::Evicted, now, &mut drop_queue);
+                drop(locked);
+            }
+        }
+        drop_queue.drop_all();
+        weight.map(drop)
+    }
+
+    /// Records an overwritten entry's access and new weight. Returns how much the weight grew beyond the bound, which
+    /// the caller must evict.
+    #[inline]
+    fn update_weight(&self, state: &mut ShardState<K, V>, bucket: usize, weight: u32) -> u64 {
+        let Some(bound) = self.evicting_bound() else { return 0 };
+        let Some(eviction) = &mut state.side_tables.eviction else { return 0 };
+        eviction.touch(bucket);
+        if !bound.has_weigher() {
+            return 0;
+        }
+        bound.adjust(u64::from(weight), eviction.set_weight(bucket, weight))
     }
 
     /// Removes and returns the live value. Expires the entry if its deadline has passed.
