@@ -24,6 +24,7 @@
 
 mod batch;
 mod bound;
+mod change;
 mod clear;
 #[cfg(feature = "serde")]
 mod copy;
