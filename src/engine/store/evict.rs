@@ -191,7 +191,7 @@ where
         &self,
         locked: &mut Shard<'_, K, V, S>,
         weight_to_free: u64,
-        exempt: Option<usize>,
+        mut exempt: Option<usize>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
@@ -219,11 +219,7 @@ where
                     break;
                 }
                 // All candidates are still in the old table.
-                let (_, emptied) = self.move_windows(locked, shard);
-                debug_assert!(
-                    emptied.is_none_or(|table| table.is_empty()),
-                    "a table that was moved is empty"
-                );
+                self.move_candidates(locked, &mut exempt);
                 continue;
             };
             let is_expired = may_have_expired
@@ -235,6 +231,30 @@ where
             count += usize::from(cause == Cause::Evicted);
         }
         locked.freed()
+    }
+
+    /// Moves some entries out of the old table. If the table grows for them, the exempt entry is then in another bucket.
+    #[cold]
+    fn move_candidates(&self, locked: &mut Shard<'_, K, V, S>, exempt: &mut Option<usize>) {
+        let hash = exempt
+            .and_then(|bucket| window::entry_at(locked, bucket))
+            .map(|(key, _)| self.hash_or_zero(key));
+        let (shard, generation) = (locked.index(), locked.state().generation);
+        let (_, emptied) = self.move_windows(locked, shard);
+        debug_assert!(
+            emptied.is_none_or(|table| table.is_empty()),
+            "a table that was moved is empty"
+        );
+        if let Some(hash) = hash.filter(|_| locked.state().generation != generation) {
+            *exempt = self.bucket_of_hash(locked, hash);
+        }
+    }
+
+    /// Returns the bucket of the key with this hash. By the hash alone, as no key is at hand; two keys with the same
+    /// hash of 64 bits are rare, and then the wrong one is exempt.
+    fn bucket_of_hash(&self, locked: &mut Shard<'_, K, V, S>, hash: u64) -> Option<usize> {
+        let matches = |key: &K, _: &Entry<V>| self.hash_or_zero(key) == hash;
+        window::find_where(locked.parts().0, hash, matches).map(|(bucket, _)| bucket)
     }
 
     /// Evicts `to_evict` of weight for the entry that was just written, and unlocks its shard. Evicts entries of the
@@ -288,12 +308,7 @@ where
                 let Some(locked) = locked else { continue };
                 let mut locked = Shard::new(self, locked);
                 let exempt = match index == exempt.shard() {
-                    true => {
-                        let matches =
-                            |key: &K, _: &Entry<V>| self.hash_or_zero(key) == exempt.hash();
-                        let found = window::find_where(locked.parts().0, exempt.hash(), matches);
-                        found.map(|(bucket, _)| bucket)
-                    }
+                    true => self.bucket_of_hash(&mut locked, exempt.hash()),
                     false => None,
                 };
                 let mut drop_queue = DropQueue::new();
@@ -308,5 +323,46 @@ where
             }
             blocks = !found;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::engine::{
+        clock::{Deadline, Tick},
+        hasher::DefaultHasher,
+        store::{Cause, Store},
+    };
+
+    /// Entries of weight 0 fill the smaller table while most of the others are still in the old one. Evicting moves
+    /// those, and so the table grows in the middle of an eviction: the written entry is in another bucket then, and
+    /// must still not be evicted.
+    #[test]
+    fn written_entry_is_exempt_even_if_evicting_grows_the_table() {
+        let store = Store::<u64, u32, _>::new(2, 0, DefaultHasher::default());
+        let mut seed = 0;
+        let store = store.evicting(1_000, Some(Arc::new(|_: &u64, weight: &u32| *weight)), || {
+            seed += 1;
+            seed
+        });
+        let put = |key: &u64, weight| {
+            store.set(*key, weight, &Tick::EPOCH, |_| Deadline::PERSISTENT);
+        };
+        let mut keys = (0..).filter(|key| store.place(key).shard() == 0);
+        let light: Vec<u64> = keys.by_ref().take(1_000).collect();
+        light.iter().for_each(|key| put(key, 1));
+        for key in &light[60..] {
+            store.remove(key, &Tick::EPOCH, Cause::Removed);
+        }
+        assert!(store.shrink(0));
+        let capacity = store.shards.read(0).capacity();
+        let weightless: Vec<u64> = keys.take(capacity).collect();
+        weightless.iter().for_each(|key| put(key, 0));
+        assert!(store.shards.read(0).state().old.is_some());
+        put(&weightless[0], 1_000);
+        assert_eq!(store.get(&weightless[0], &Tick::EPOCH), Some(1_000));
+        assert_eq!(store.weight(), 1_000);
     }
 }
