@@ -330,11 +330,12 @@ where
         bucket: usize,
         deadline: Deadline,
     ) {
-        if let Some(bound) = self.evicting_bound() {
-            bound.note_deadline(deadline);
-        }
         if let Some(earliest) = state.index.note_deadline(bucket, deadline) {
             self.note_earliest_expiry(shard, earliest);
+        }
+        // After the shard's own earliest expiry: see `expire_to_fit`.
+        if let Some(bound) = self.evicting_bound() {
+            bound.note_deadline(deadline);
         }
     }
 

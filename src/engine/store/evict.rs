@@ -117,13 +117,10 @@ where
     pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
         while bound.used().saturating_add(weight) > bound.limit() && bound.may_have_expired(now) {
             bound.earliest_expiry.store(u64::MAX, Relaxed);
-            // Store buffering, with `note_deadline`: after this fence, either the loads of `meta` below return a writer's
-            // earlier deadline, or that writer sees `u64::MAX` here and lowers it again.
-            //
-            // Known gap: that needs the writer to store `meta` before it reads `bound.earliest_expiry`, but
-            // `Store::note_deadline` updates `bound` first. If this whole loop runs between its two steps, the deadline is
-            // missing here until an earlier one is noted. Live entries may then be evicted before that entry, although
-            // it has expired.
+            // Store buffering, with `Store::note_deadline`, which stores the earliest expiry of its shard, and only then,
+            // after a fence, reads the bound's: after this fence, either the loads of `meta` below return a writer's
+            // earlier deadline, or that writer sees `u64::MAX` here and lowers it again. A writer that does not lower its
+            // shard's earliest expiry follows, under the same lock, one that did.
             fence(SeqCst);
             let mut earliest = u64::MAX;
             for shard in 0..self.shard_count() {
