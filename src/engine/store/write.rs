@@ -104,6 +104,10 @@ where
     where
         V: Clone,
     {
+        // Looked up first: the weigher is called once per written value, and may panic for one that is not written.
+        if self.has_weigher() == Some(true) && self.deadline(&key, now).is_some() {
+            return false;
+        }
         let decide = |live: Option<Deadline>| live.is_none().then_some(deadline);
         matches!(self.put(key, value, None, now, decide), Written::Put { .. })
     }
