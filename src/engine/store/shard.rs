@@ -16,7 +16,6 @@ use super::{
     counters::bump,
     entry::{Cause, Departure, Entry},
     window::{self, ShardWriteGuard},
-    write::Found,
 };
 use crate::engine::{
     clock::{Deadline, Now, Tick},
@@ -29,6 +28,13 @@ pub(super) struct Shard<'a, K, V, S> {
     guard: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
     /// Weight of removed entries that was not yet subtracted from the bound.
     freed: u64,
+}
+
+/// The entry of a key that is to be written.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) bucket: usize,
+    pub(super) is_expired: bool,
 }
 
 /// Removed entries that are dropped after the lock is released. Holds one entry without an allocation, which is the

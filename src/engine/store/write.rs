@@ -12,7 +12,7 @@ use super::{
     Location, ShardState, Store,
     entry::{Cause, Entry},
     evict::Exempt,
-    shard::{DropQueue, Shard},
+    shard::{DropQueue, Found, Shard},
     tags::TagSet,
     window,
 };
@@ -37,13 +37,6 @@ pub(crate) enum Written<V> {
     Put { replaced: Option<V>, resident: bool },
     /// This live value was removed; `None` if the entry had expired.
     Removed(Option<V>),
-}
-
-/// The entry of a key that is to be written.
-#[derive(Clone, Copy)]
-pub(super) struct Found {
-    pub(super) bucket: usize,
-    pub(super) is_expired: bool,
 }
 
 /// An entry that is about to be written.
