@@ -374,7 +374,7 @@ where
     ///
     /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
     /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
-    /// `change` left it.
+    /// `change` left it, with its new weight. If the weigher panics, the entry is removed as [`Cause::Evicted`].
     ///
     /// # Examples
     ///

@@ -207,7 +207,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the maximum total weight of the entries; otherwise the same as [`max_entries`](Builder::max_entries).
     ///
     /// `weigher` returns the weight of an entry in a unit of your choice, such as bytes. It is called once per written
-    /// value, before any lock is taken. After [`Cache::update`] and in [`Cache::compute`] it is called under the lock
+    /// value, before any lock is taken, and also for the value of a `set_nx` that loses a race for its key. After [`Cache::update`] and in [`Cache::compute`] it is called under the lock
     /// that the closure ran under, so it must not call the cache.
     ///
     /// A heavy entry evicts as many light ones as necessary. An entry of weight 0 is never evicted. An entry heavier

@@ -24,6 +24,7 @@
 
 mod batch;
 mod bound;
+mod change;
 mod clear;
 #[cfg(feature = "serde")]
 mod copy;
@@ -43,6 +44,7 @@ mod policy;
 mod raw_entry;
 mod read;
 mod scan;
+mod shard;
 mod shrink;
 mod side_tables;
 mod sweep;
@@ -55,7 +57,6 @@ mod waiting;
 mod wake_deadline;
 mod window;
 mod write;
-mod write_bounded;
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -63,6 +64,8 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+
+use equivalent::Equivalent;
 
 #[cfg(feature = "serde")]
 pub(crate) use self::copy::Copied;
@@ -90,6 +93,7 @@ use self::{
     counters::{Counts, DepartureCounters, ReadCounters},
     index::Index,
     old_table::OldTable,
+    shard::{DropQueue, Shard},
     side_tables::SideTables,
     tags::TagNames,
     waiters::Waiters,
@@ -242,61 +246,30 @@ where
         Location { hash, index: self.shards.index_of(hash) }
     }
 
-    /// Removes the expired entry in `bucket`, records its departure and unlocks the shard.
+    /// Locks a shard for writing.
+    #[inline]
+    fn lock_shard(&self, index: usize) -> Shard<'_, K, V, S> {
+        Shard::new(self, self.shards.write(index))
+    }
+
+    /// Locks the shard of a key for an operation on its entry. If the entry exists, it is then in the current table and
+    /// has no removed tag.
+    #[inline]
+    fn lock_key<Q>(&self, location: Location, key: &Q, now: &impl Now) -> Shard<'_, K, V, S>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.purge_if_tag_removed(location, key, now);
+        Shard::new(self, self.write(location, |k, _| key.equivalent(k)))
+    }
+
+    /// Removes the expired entry in `bucket` and unlocks the shard.
     #[cold]
-    fn expire_found(
-        &self,
-        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        index: usize,
-        bucket: usize,
-        now: &impl Now,
-    ) {
-        let (key, entry) = self.take_out(&mut locked, bucket);
-        self.record_expired(locked, index, entry.depart(key, Cause::Expired, now.tick()));
-    }
-
-    /// Removes the entry in `bucket` from the table and the side tables, and releases its weight. The caller records
-    /// and counts the departure.
-    fn take_out(
-        &self,
-        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        bucket: usize,
-    ) -> (K, Entry<V>) {
-        let (table, state) = locked.parts();
-        let taken = window::take_at(table, bucket);
-        self.release(state.side_tables.departed(bucket));
-        taken
-    }
-
-    /// Subtracts the weight of removed entries from the bound, if there is one.
-    #[inline]
-    fn release(&self, weight: u64) {
-        if let Some(bound) = &self.bound {
-            bound.release(weight);
-        }
-    }
-
-    /// Records and counts the departure of an expired entry, and unlocks the shard.
-    fn record_expired(
-        &self,
-        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        index: usize,
-        mut departure: Departure<K, V>,
-    ) {
-        self.attach_waiters(locked.parts().1, &mut departure);
-        let unrecorded = self.journal.record(index, departure);
-        bump(&self.meta[index].departures.expired, 1);
+    fn expire_found(&self, mut locked: Shard<'_, K, V, S>, bucket: usize, now: &impl Now) {
+        let mut drop_queue = DropQueue::new();
+        locked.remove(bucket, Cause::Expired, now, &mut drop_queue);
         drop(locked);
-        drop(unrecorded);
-    }
-
-    /// Attaches the key's departure waiters to the departure; the publisher notifies them after the unlock.
-    #[inline]
-    fn attach_waiters(&self, state: &mut ShardState<K, V>, departure: &mut Departure<K, V>) {
-        if let Some(waiters) = &mut state.waiters {
-            departure.waiters =
-                waiters.take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
-        }
+        drop_queue.drop_all();
     }
 
     /// Inserts an entry whose key is in neither table of the shard. Returns its bucket.
@@ -357,11 +330,12 @@ where
         bucket: usize,
         deadline: Deadline,
     ) {
-        if let Some(bound) = self.evicting_bound() {
-            bound.note_deadline(deadline);
-        }
         if let Some(earliest) = state.index.note_deadline(bucket, deadline) {
             self.note_earliest_expiry(shard, earliest);
+        }
+        // After the shard's own earliest expiry: see `expire_to_fit`.
+        if let Some(bound) = self.evicting_bound() {
+            bound.note_deadline(deadline);
         }
     }
 

@@ -346,11 +346,12 @@ async fn weigher_runs_once_per_write_and_may_call_the_cache() {
         cache.set_nx(key, 1, None).await;
         cache.set_keep_ttl(key, 1).await;
     }
-    assert_eq!(WEIGHED.load(Relaxed), 40);
+    // Not for `set_nx`, which finds a live value.
+    assert_eq!(WEIGHED.load(Relaxed), 30);
     cache.expire(&9, HOUR).await;
     cache.get_ex(&9, HOUR).await;
     cache.remove(&9).await;
-    assert_eq!(WEIGHED.load(Relaxed), 40, "no value was written");
+    assert_eq!(WEIGHED.load(Relaxed), 30, "no value was written");
 }
 
 #[tokio::test]
@@ -479,4 +480,56 @@ async fn same_seed_leads_to_the_same_evictions() {
     let first = run().await;
     assert!(first.len() > 100);
     assert_eq!(first, run().await);
+}
+
+/// A panic leaves the changed value in the cache, so its weight must count, and the bound must hold.
+#[tokio::test(start_paused = true)]
+async fn update_that_panics_leaves_weight_and_bound_correct() {
+    let weigher = |_: &u64, value: &Vec<u8>| {
+        assert!(value.first() != Some(&13), "unweighable");
+        value.len() as u32
+    };
+    let cache = manual::<Vec<u8>>().max_weight(1_000, weigher).build();
+    let change = async |key: u64, to: Vec<u8>, panics: bool| {
+        let update = cache.update(&key, |value| {
+            *value = to;
+            assert!(!panics, "change failed");
+        });
+        AssertUnwindSafe(update).catch_unwind().await.is_err()
+    };
+    for key in 0..10 {
+        cache.set(key, vec![0; 1]).await;
+    }
+    assert!(change(0, vec![0; 995], true).await, "the panic reaches the caller");
+    assert!(cache.get(&0).await.is_some_and(|value| value.len() == 995));
+    assert_eq!(cache.weight(), cache.iter().map(|(_, value)| value.len() as u64).sum::<u64>());
+    assert!(cache.weight() <= 1_000, "{}", cache.weight());
+    // Heavier than the whole bound.
+    assert!(change(0, vec![0; 5_000], true).await);
+    assert_eq!(cache.get(&0).await, None);
+    // The weigher panics after the closure: the weight of the new value is unknown.
+    cache.set(1, vec![0; 10]).await;
+    assert!(change(1, vec![13; 5_000], false).await);
+    assert_eq!(cache.get(&1).await, None);
+    assert!(change(2, vec![0; 1], true).await || cache.get(&2).await.is_none());
+    assert_eq!(cache.weight(), cache.iter().map(|(_, value)| value.len() as u64).sum::<u64>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_nx_of_a_live_key_does_not_run_the_weigher() {
+    let weighed = Arc::new(AtomicUsize::new(0));
+    let counter = weighed.clone();
+    let weigher = move |_: &u64, value: &u64| {
+        counter.fetch_add(1, Relaxed);
+        assert!(*value != 13, "unweighable");
+        1
+    };
+    let cache = manual::<u64>().max_weight(100, weigher).build();
+    assert!(cache.set_nx(1, 1, Some(HOUR)).await);
+    assert_eq!(weighed.load(Relaxed), 1);
+    assert!(!cache.set_nx(1, 13, None).await);
+    assert_eq!(weighed.load(Relaxed), 1);
+    advance(HOUR).await;
+    assert!(cache.set_nx(1, 2, None).await);
+    assert_eq!(weighed.load(Relaxed), 2);
 }

@@ -72,3 +72,39 @@ fn bound_holds_after_concurrent_writes() {
         assert_eq!(all, set, "each value is published once or resident");
     });
 }
+
+/// A writer inserts an entry that expires, while another one removes expired entries to stay within the bound. If the
+/// new entry stays, the store knows afterwards that it expires, and removes it before any live entry.
+#[test]
+fn deadline_of_a_concurrent_write_is_never_lost() {
+    explore(|| {
+        let parts = bounded(2, None);
+        let mut events = parts.subscribe();
+        let keys = |shard| {
+            (0..).filter(|key| parts.store.place::<u8>(key).shard() == shard).take(4).collect()
+        };
+        // The shard of the new entry is the first to be asked for its earliest expiry, and no other write looks into it.
+        let (expiring, live): (Vec<u8>, Vec<u8>) = (keys(0), keys(1));
+        let set = |parts: &Parts, key: u8, at: u64, until: u64| {
+            let deadline = parts.until(until);
+            parts.store.set(key, u32::from(key), &parts.at(at), |_| deadline);
+            parts.publisher.flush();
+        };
+        // The earliest expiry of the bound stays at 5 after the entry was removed.
+        set(&parts, live[0], 0, 5);
+        parts.store.remove(&live[0], &parts.at(0), Cause::Removed);
+        set(&parts, expiring[0], 0, 100);
+        set(&parts, live[1], 0, 100);
+        let (written, other, last) = (expiring[1], live[2], live[3]);
+        let first = spawn(&parts, move |parts| set(parts, written, 4, 6));
+        let second = spawn(&parts, move |parts| set(parts, other, 8, 100));
+        first.join().unwrap();
+        second.join().unwrap();
+        let before = drain(&mut events);
+        set(&parts, last, 8, 100);
+        let after = drain(&mut events);
+        if !before.iter().any(|(value, _)| *value == u32::from(written)) {
+            assert_eq!(after, [(u32::from(written), Cause::Expired)], "after {before:?}");
+        }
+    });
+}

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::{
     Location, Store,
     entry::{Cause, Entry},
-    evict::DropQueue,
+    shard::DropQueue,
     window,
     write::notify_insert_waiters,
 };
@@ -258,7 +258,7 @@ where
     ) {
         let mut insert_waiters = NotifyOnDrop::default();
         drop_queue.reserve(group.order.len());
-        let mut locked = self.shards.write(group.shard());
+        let mut locked = self.lock_shard(group.shard());
         for (location, position) in group.places() {
             let Some((key, _)) = &entries[position] else { continue };
             self.ensure_moved(&mut locked, location, |k, _| k == key);
@@ -282,7 +282,7 @@ where
             self.write_side_tables(state, bucket, hard_deadline, None);
             // The map keeps its own equal key; the caller's key departs with the old value.
             let cause = if is_expired { Cause::Expired } else { Cause::Replaced };
-            self.depart(&mut locked, key, old, cause, now, drop_queue);
+            locked.depart(key, old, cause, now, drop_queue);
         }
         drop(locked);
         drop_queue.drop_entries();
@@ -304,7 +304,7 @@ where
         }
         let mut removed = 0;
         drop_queue.reserve(group.order.len());
-        let mut locked = self.shards.write(group.shard());
+        let mut locked = self.lock_shard(group.shard());
         for (location, position) in group.places() {
             let key = keys[position];
             self.ensure_moved(&mut locked, location, |k, _| key.equivalent(k));
@@ -315,8 +315,7 @@ where
             let is_expired = now.is_expired(entry.deadline());
             let cause = if is_expired { Cause::Expired } else { Cause::Removed };
             removed += usize::from(!is_expired);
-            let (key, entry) = self.take_out(&mut locked, bucket);
-            self.depart(&mut locked, key, entry, cause, now, drop_queue);
+            locked.remove(bucket, cause, now, drop_queue);
         }
         drop(locked);
         drop_queue.drop_entries();

@@ -62,9 +62,9 @@ impl<K, V> Bound<K, V> {
     }
 
     pub(super) fn set_limit(&self, limit: u64) {
-        // SeqCst, as is the addition in `adjust`: a writer adds weight and then reads the limit, and this caller lowers the
-        // limit and then reads the weight. One of the two must see the other's change and evict. The loads are Relaxed:
-        // the barrier is that of the locked instruction (x86); the language alone would require SeqCst loads as well.
+        // SeqCst, as are the addition and the load in `adjust`, and the loads in `excess`: a writer adds weight and then
+        // reads the limit, and this caller lowers the limit and then reads the weight. One of the two must see the
+        // other's change and evict.
         self.limit.store(limit, SeqCst);
     }
 
@@ -97,7 +97,8 @@ impl<K, V> Bound<K, V> {
 
     /// Returns by how much the weight in use exceeds the limit.
     pub(super) fn excess(&self) -> u64 {
-        self.used().saturating_sub(self.limit())
+        // SeqCst: see `set_limit`.
+        self.used.0.load(SeqCst).saturating_sub(self.limit.load(SeqCst))
     }
 
     /// Replaces the weight `removed` by `added`. Returns how much of the increase is above the limit, which the caller
@@ -111,7 +112,7 @@ impl<K, V> Bound<K, V> {
         let more = added - removed;
         // SeqCst: see `set_limit`.
         let used = self.used.0.fetch_add(more, SeqCst) + more;
-        used.saturating_sub(self.limit()).min(more)
+        used.saturating_sub(self.limit.load(SeqCst)).min(more)
     }
 
     /// Adds one entry unless the limit has been reached. Returns whether it was added.

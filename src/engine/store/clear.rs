@@ -10,14 +10,11 @@ use hashbrown::raw::RawTable;
 use super::{
     Store,
     counters::bump,
-    entry::{Cause, Departure, Entry},
+    entry::Cause,
     table_cursor::TableCursor,
     window::{self, WINDOW},
 };
-use crate::engine::{
-    clock::{Now, Tick},
-    panics,
-};
+use crate::engine::{clock::Now, panics};
 
 /// Number of buckets that are cleared under one lock.
 const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
@@ -33,7 +30,7 @@ where
         // Allocated before the lock: under it, readers would wait for the allocator.
         let mut old_table = RawTable::with_capacity(self.reserved);
         let mut departures = Vec::with_capacity(BUCKETS_PER_LOCK);
-        let mut locked = self.shards.write(cursor.shard);
+        let mut locked = self.lock_shard(cursor.shard);
         if locked.state().old.is_some() {
             let (_, emptied) = self.move_windows(&mut locked, cursor.shard);
             drop(locked);
@@ -42,7 +39,6 @@ where
         }
         let now = now.tick();
         let (table, state) = locked.parts();
-        let mut freed = 0;
         // Clearing counts as a write to every key: loads that began before are not stored.
         state.bump_all_write_versions();
         let is_recorded = self.journal.has_subscriber(Cause::Expired)
@@ -51,54 +47,42 @@ where
         if is_recorded {
             cursor.resume_in(state.generation);
             let end = table.buckets().min(cursor.next + BUCKETS_PER_LOCK);
-            for start in (cursor.next..end).step_by(WINDOW) {
-                let window = start..end.min(start + WINDOW);
-                let taken = |bucket, key, entry: Entry<V>| {
-                    let is_removed = state.side_tables.is_removed(bucket, entry.deadline());
-                    freed += state.side_tables.departed(bucket);
-                    let mut departure = departure_of(key, entry, is_removed, now);
-                    if let Some(waiters) = &mut state.waiters {
-                        departure.waiters = waiters
-                            .take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
-                    }
-                    departures.push(departure);
-                };
-                window::take_if(table, window, usize::MAX, |_| true, taken);
+            for bucket in cursor.next..end {
+                let Some((_, entry)) = window::entry_at(&locked, bucket) else { continue };
+                let is_expired = entry.deadline().is_expired(now);
+                let cause = if is_expired { Cause::Expired } else { Cause::Removed };
+                locked.remove_into(bucket, cause, now, &mut departures);
             }
             cursor.next = end;
         }
+        let (table, state) = locked.parts();
         let is_last = !is_recorded || cursor.next == table.buckets();
         if !is_recorded || is_last && table.is_empty() {
             mem::swap(table, &mut old_table);
-            freed += state.side_tables.cleared(old_table.len());
+            let freed = state.side_tables.cleared(old_table.len());
             state.side_tables.resize(table.buckets());
             state.index.clear();
             state.entries_moved(table);
+            locked.add_freed(freed);
         }
-        let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
-        let mut removed = departures.len() - expired;
-        self.journal.record_subscribed(cursor.shard, &mut departures);
-        self.release(freed);
+        locked.record(&mut departures);
         drop(locked);
         // Departures without subscribers are counted after the unlock, since that visits every entry.
+        let (mut expired, mut removed) = (0, 0);
         window::for_each(&old_table, |_, entry| {
             *(if entry.deadline().is_expired(now) { &mut expired } else { &mut removed }) += 1;
         });
-        // Locked again: the counters are incremented by a load and a store, so all increments need the lock.
-        let counting = self.shards.write(cursor.shard);
-        let counters = &self.meta[cursor.shard].departures;
-        bump(&counters.expired, expired as u64);
-        bump(&counters.removed, removed as u64);
-        drop(counting);
+        if expired + removed > 0 {
+            // Locked again: the counters are incremented by a load and a store, so all increments need the lock.
+            let counting = self.shards.write(cursor.shard);
+            let counters = &self.meta[cursor.shard].departures;
+            bump(&counters.expired, expired);
+            bump(&counters.removed, removed);
+            drop(counting);
+        }
         // Dropped one by one: if one drop panics, dropping the table as a whole would leak the rest.
         panics::drop_all(departures);
         panics::drop_all(old_table.drain());
         !is_last
     }
-}
-
-// An entry that was removed by a tag before its deadline departs as `Removed`, even if the deadline has passed since.
-fn departure_of<K, V>(key: K, entry: Entry<V>, is_removed: bool, now: Tick) -> Departure<K, V> {
-    let is_expired = !is_removed && entry.deadline().is_expired(now);
-    entry.depart(key, if is_expired { Cause::Expired } else { Cause::Removed }, now)
 }

@@ -9,13 +9,13 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::{
-    Location, ShardState, Store,
+    Location, Store,
     bound::{self, Bound, Weigher},
-    counters::bump,
-    entry::{Cause, Departure, Entry},
+    entry::{Cause, Entry},
     eviction_state::EvictionState,
     policy::Policy,
-    window::{self, ShardWriteGuard, WINDOW},
+    shard::{DropQueue, Shard},
+    window::{self, WINDOW},
 };
 use crate::engine::{
     clock::Now,
@@ -30,13 +30,11 @@ use crate::engine::{
 /// entries.
 const MAX_EVICTIONS_PER_LOCK: usize = 32;
 
-/// Removed entries that are dropped after the lock is released. Holds one entry without an allocation, which is the
-/// usual case.
-pub(super) struct DropQueue<K, V> {
-    first: Option<(K, V)>,
-    more: Vec<(K, V)>,
-    /// The caller's key, if the map already had an equal one.
-    key: Option<K>,
+/// An entry that must not be evicted, since it was just written.
+#[derive(Clone, Copy)]
+pub(super) struct Exempt {
+    pub(super) location: Location,
+    pub(super) bucket: usize,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -98,8 +96,8 @@ where
         if excess > 0 {
             let index = bound.next_shard(self.shard_count());
             let mut drop_queue = DropQueue::new();
-            let mut locked = self.shards.write(index);
-            bound.release(self.evict(&mut locked, index, excess, None, now, &mut drop_queue));
+            let mut locked = self.lock_shard(index);
+            self.evict(&mut locked, excess, None, now, &mut drop_queue);
             drop(locked);
             drop_queue.drop_all();
         }
@@ -119,18 +117,15 @@ where
     pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
         while bound.used().saturating_add(weight) > bound.limit() && bound.may_have_expired(now) {
             bound.earliest_expiry.store(u64::MAX, Relaxed);
-            // Store buffering, with `note_deadline`: after this fence, either the loads of `meta` below return a writer's
-            // earlier deadline, or that writer sees `u64::MAX` here and lowers it again.
-            //
-            // Known gap: that needs the writer to store `meta` before it reads `bound.earliest_expiry`, but
-            // `Store::note_deadline` updates `bound` first. If this whole loop runs between its two steps, the deadline is
-            // missing here until an earlier one is noted. Live entries may then be evicted before that entry, although
-            // it has expired.
+            // Store buffering, with `Store::note_deadline`, which stores the earliest expiry of its shard, and only then,
+            // after a fence, reads the bound's: after this fence, either the loads of `meta` below return a writer's
+            // earlier deadline, or that writer sees `u64::MAX` here and lowers it again. A writer that does not lower its
+            // shard's earliest expiry follows, under the same lock, one that did.
             fence(SeqCst);
             let mut earliest = u64::MAX;
             for shard in 0..self.shard_count() {
                 let found = match self.is_due(shard, now) {
-                    true => self.expire_window(bound, shard, now),
+                    true => self.expire_window(shard, now),
                     false => Some(self.meta[shard].earliest_expiry.load(Relaxed)),
                 };
                 // The shards after this one were not examined, so nothing is known of their earliest expiry.
@@ -147,9 +142,9 @@ where
     /// Removes the expired entries of the next window that has any. If the shard has none, returns a time before which
     /// none of its entries expires: taken from the deadlines examined, since the index may say that a window is due too
     /// early.
-    fn expire_window(&self, bound: &Bound<K, V>, shard: usize, now: &impl Now) -> Option<u64> {
+    fn expire_window(&self, shard: usize, now: &impl Now) -> Option<u64> {
         let mut expired = Vec::new();
-        let mut locked = self.shards.write(shard);
+        let mut locked = self.lock_shard(shard);
         if locked.state().old.is_some() {
             let (_, emptied) = self.move_windows(&mut locked, shard);
             drop(locked);
@@ -157,42 +152,25 @@ where
             return None;
         }
         let now = now.tick();
-        let (table, ShardState { index, side_tables, waiters, .. }) = locked.parts();
-        let buckets = table.buckets();
-        let (mut freed, mut next, mut removed) = (0, 0, 0);
-        index.rebase(self.stale_cutoff(now));
-        let mut nothing_before = index.next_moment(now);
+        let (table, state) = locked.parts();
+        let (buckets, mut next) = (table.buckets(), 0);
+        state.index.rebase(self.stale_cutoff(now));
+        let mut nothing_before = state.index.next_moment(now);
         while expired.is_empty() && next < buckets {
-            let Some(start) = index.next_due(next, buckets, now) else { break };
-            let taken = |bucket, key, entry: Entry<V>| {
-                // By a tag, before its deadline.
-                let is_removed = side_tables.is_removed(bucket, entry.deadline());
-                removed += u64::from(is_removed);
-                freed += side_tables.departed(bucket);
-                let cause = if is_removed { Cause::Removed } else { Cause::Expired };
-                let mut departure = entry.depart(key, cause, now);
-                if let Some(waiters) = waiters {
-                    departure.waiters = waiters
-                        .take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
-                }
-                expired.push(departure);
-            };
-            let window = start..buckets.min(start + WINDOW);
-            next = window.end;
-            let (_, _, earliest) = window::take_expired(table, window, usize::MAX, now, taken);
-            index.set_window(start, earliest);
-            nothing_before = nothing_before.min(earliest.order());
+            let (table, state) = locked.parts();
+            let Some(start) = state.index.next_due(next, buckets, now) else { break };
+            next = buckets.min(start + WINDOW);
+            let found = window::select_expired(table, start..next, usize::MAX, now);
+            state.index.set_window(start, found.earliest);
+            nothing_before = nothing_before.min(found.earliest.order());
+            for bucket in found.buckets() {
+                locked.remove_into(bucket, Cause::Expired, now, &mut expired);
+            }
         }
         let found = !expired.is_empty();
-        self.meta[shard].earliest_expiry.store(index.recompute_earliest().order(), Relaxed);
-        let departures = &self.meta[shard].departures;
-        bump(&departures.expired, expired.len() as u64 - removed);
-        bump(&departures.removed, removed);
-        match removed {
-            0 => self.journal.record_all(shard, Cause::Expired, &mut expired),
-            _ => self.journal.record_subscribed(shard, &mut expired),
-        }
-        bound.release(freed);
+        let earliest = locked.parts().1.index.recompute_earliest();
+        self.meta[shard].earliest_expiry.store(earliest.order(), Relaxed);
+        locked.record(&mut expired);
         drop(locked);
         panics::drop_all(expired);
         (!found).then_some(nothing_before)
@@ -205,19 +183,19 @@ where
     }
 
     /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
-    /// the weight freed.
+    /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it.
     pub(super) fn evict(
         &self,
-        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        shard: usize,
+        locked: &mut Shard<'_, K, V, S>,
         weight_to_free: u64,
-        exempt: Option<usize>,
+        mut exempt: Option<usize>,
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
-        let (mut freed, mut count) = (0, 0);
+        locked.release();
+        let (shard, mut count) = (locked.index(), 0);
         let max_evictions = MAX_EVICTIONS_PER_LOCK.min(1 + locked.len() / 8);
-        while freed < weight_to_free && count < max_evictions {
+        while locked.freed() < weight_to_free && count < max_evictions {
             let (may_have_expired, may_have_tag_removals) =
                 (self.is_due(shard, now), self.has_tag_removals());
             let (table, state) = locked.parts();
@@ -231,41 +209,71 @@ where
                             && tags.is_some_and(|tags| tags.is_removed(bucket, deadline))
                 })
             };
-            let Some(bucket) = eviction.choose_victim(
-                exempt,
-                may_have_expired || may_have_tag_removals,
-                is_unreadable,
-            ) else {
+            let may_have_unreadable = may_have_expired || may_have_tag_removals;
+            let victim = eviction.choose_victim(exempt, may_have_unreadable, is_unreadable);
+            let Some(bucket) = victim else {
                 if state.old.is_none() {
                     break;
                 }
                 // All candidates are still in the old table.
-                let (_, emptied) = self.move_windows(locked, shard);
-                debug_assert!(
-                    emptied.is_none_or(|table| table.is_empty()),
-                    "a table that was moved is empty"
-                );
+                self.move_candidates(locked, &mut exempt);
                 continue;
             };
-            let len = table.len();
-            let (key, entry) = window::take_at(table, bucket);
-            let is_expired = may_have_expired && now.is_expired(entry.deadline());
-            let is_removed =
-                may_have_tag_removals && state.side_tables.is_removed(bucket, entry.deadline());
-            freed += match is_expired || is_removed {
-                true => state.side_tables.departed(bucket),
-                false => state.side_tables.evicted(bucket, self.hash_or_zero(&key), len - 1),
-            };
-            let cause = match () {
-                () if is_removed => Cause::Removed,
-                () if is_expired => Cause::Expired,
-                () => Cause::Evicted,
-            };
-            self.depart(locked, key, entry, cause, now, drop_queue);
+            let is_expired = may_have_expired
+                && window::entry_at(table, bucket)
+                    .is_some_and(|(_, entry)| now.is_expired(entry.deadline()));
+            let cause = if is_expired { Cause::Expired } else { Cause::Evicted };
             // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
-            count += usize::from(!is_expired && !is_removed);
+            let cause = locked.remove(bucket, cause, now, drop_queue);
+            count += usize::from(cause == Cause::Evicted);
         }
-        freed
+        locked.freed()
+    }
+
+    /// Moves some entries out of the old table. If the table grows for them, the exempt entry is then in another bucket.
+    #[cold]
+    fn move_candidates(&self, locked: &mut Shard<'_, K, V, S>, exempt: &mut Option<usize>) {
+        let hash = exempt
+            .and_then(|bucket| window::entry_at(locked, bucket))
+            .map(|(key, _)| self.hash_or_zero(key));
+        let (shard, generation) = (locked.index(), locked.state().generation);
+        let (_, emptied) = self.move_windows(locked, shard);
+        debug_assert!(
+            emptied.is_none_or(|table| table.is_empty()),
+            "a table that was moved is empty"
+        );
+        if let Some(hash) = hash.filter(|_| locked.state().generation != generation) {
+            *exempt = self.bucket_of_hash(locked, hash);
+        }
+    }
+
+    /// Returns the bucket of the key with this hash. By the hash alone, as no key is at hand; two keys with the same
+    /// hash of 64 bits are rare, and then the wrong one is exempt.
+    fn bucket_of_hash(&self, locked: &mut Shard<'_, K, V, S>, hash: u64) -> Option<usize> {
+        let matches = |key: &K, _: &Entry<V>| self.hash_or_zero(key) == hash;
+        window::find_where(locked.parts().0, hash, matches).map(|(bucket, _)| bucket)
+    }
+
+    /// Evicts `to_evict` of weight for the entry that was just written, and unlocks its shard. Evicts entries of the
+    /// same shard first; if these are too few, or entries of any shard may have expired, continues after the unlock.
+    pub(super) fn evict_to_fit(
+        &self,
+        mut locked: Shard<'_, K, V, S>,
+        exempt: Exempt,
+        mut to_evict: u64,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) {
+        let Some(bound) = self.evicting_bound() else { return };
+        if to_evict > 0 && !bound.may_have_expired(now) {
+            let freed = self.evict(&mut locked, to_evict, Some(exempt.bucket), now, drop_queue);
+            to_evict = to_evict.saturating_sub(freed);
+        }
+        drop(locked);
+        if to_evict > 0 {
+            self.expire_to_fit(bound, 0, now);
+            self.evict_from_any_shard(bound, to_evict, exempt.location, now);
+        }
     }
 
     /// Evicts entries of any shard until `to_evict` is freed or the store is within its bound. Never evicts the entry
@@ -294,19 +302,14 @@ where
                     true => Some(self.shards.write(index)),
                     false => self.shards.try_write(index),
                 };
-                let Some(mut locked) = locked else { continue };
+                let Some(locked) = locked else { continue };
+                let mut locked = Shard::new(self, locked);
                 let exempt = match index == exempt.shard() {
-                    true => {
-                        let matches =
-                            |key: &K, _: &Entry<V>| self.hash_or_zero(key) == exempt.hash();
-                        let found = window::find_where(locked.parts().0, exempt.hash(), matches);
-                        found.map(|(bucket, _)| bucket)
-                    }
+                    true => self.bucket_of_hash(&mut locked, exempt.hash()),
                     false => None,
                 };
                 let mut drop_queue = DropQueue::new();
-                let freed = self.evict(&mut locked, index, to_evict, exempt, now, &mut drop_queue);
-                bound.release(freed);
+                let freed = self.evict(&mut locked, to_evict, exempt, now, &mut drop_queue);
                 drop(locked);
                 drop_queue.drop_all();
                 to_evict = to_evict.saturating_sub(freed);
@@ -318,75 +321,45 @@ where
             blocks = !found;
         }
     }
-
-    /// Counts and records the departure of an entry that was taken out of its locked shard.
-    pub(super) fn depart(
-        &self,
-        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        key: K,
-        entry: Entry<V>,
-        cause: Cause,
-        now: &impl Now,
-        drop_queue: &mut DropQueue<K, V>,
-    ) {
-        let shard = locked.index();
-        let departures = &self.meta[shard].departures;
-        let count = match cause {
-            Cause::Expired => &departures.expired,
-            Cause::Evicted => &departures.evicted,
-            Cause::Removed => &departures.removed,
-            Cause::Replaced => &departures.replaced,
-        };
-        bump(count, 1);
-        // Without subscribers the departure is not built, since that would read the clock.
-        match self.journal.has_subscriber(cause) || locked.state().waiters.is_some() {
-            true => {
-                let mut departure = entry.depart(key, cause, now.tick());
-                self.attach_waiters(locked.parts().1, &mut departure);
-                drop_queue.push_departure(self.journal.record(shard, departure));
-            }
-            false => drop_queue.push(key, entry.value),
-        }
-    }
 }
 
-impl<K, V> DropQueue<K, V> {
-    pub(super) fn new() -> Self {
-        Self { first: None, more: Vec::new(), key: None }
-    }
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
 
-    /// Reserves capacity for `count` entries; called before the lock, so that nothing is allocated under it.
-    pub(super) fn reserve(&mut self, count: usize) {
-        self.more.reserve(count.saturating_sub(1));
-    }
+    use crate::engine::{
+        clock::{Deadline, Tick},
+        hasher::DefaultHasher,
+        store::{Cause, Store},
+    };
 
-    pub(super) fn push(&mut self, key: K, value: V) {
-        match self.first {
-            None => self.first = Some((key, value)),
-            Some(_) => self.more.push((key, value)),
+    /// Entries of weight 0 fill the smaller table while most of the others are still in the old one. Evicting moves
+    /// those, and so the table grows in the middle of an eviction: the written entry is in another bucket then, and
+    /// must still not be evicted.
+    #[test]
+    fn written_entry_is_exempt_even_if_evicting_grows_the_table() {
+        let store = Store::<u64, u32, _>::new(2, 0, DefaultHasher::default());
+        let mut seed = 0;
+        let store = store.evicting(1_000, Some(Arc::new(|_: &u64, weight: &u32| *weight)), || {
+            seed += 1;
+            seed
+        });
+        let put = |key: &u64, weight| {
+            store.set(*key, weight, &Tick::EPOCH, |_| Deadline::PERSISTENT);
+        };
+        let mut keys = (0..).filter(|key| store.place(key).shard() == 0);
+        let light: Vec<u64> = keys.by_ref().take(1_000).collect();
+        light.iter().for_each(|key| put(key, 1));
+        for key in &light[60..] {
+            store.remove(key, &Tick::EPOCH, Cause::Removed);
         }
-    }
-
-    pub(super) fn push_departure(&mut self, departure: Option<Departure<K, V>>) {
-        if let Some(Departure { key, value, .. }) = departure {
-            self.push(key, value);
-        }
-    }
-
-    pub(super) fn push_key(&mut self, key: K) {
-        self.key = Some(key);
-    }
-
-    /// Drops the entries one by one. A panic of a `Drop` is caught: it must not affect the caller, who only wrote
-    /// another key.
-    pub(super) fn drop_all(mut self) {
-        self.drop_entries();
-        drop(self.key);
-    }
-
-    /// Drops the entries but keeps the capacity.
-    pub(super) fn drop_entries(&mut self) {
-        panics::drop_all(self.first.take());
-        panics::drop_all(self.more.drain(..));
+        assert!(store.shrink(0));
+        let capacity = store.shards.read(0).capacity();
+        let weightless: Vec<u64> = keys.take(capacity).collect();
+        weightless.iter().for_each(|key| put(key, 0));
+        assert!(store.shards.read(0).state().old.is_some());
+        put(&weightless[0], 1_000);
+        assert_eq!(store.get(&weightless[0], &Tick::EPOCH), Some(1_000));
+        assert_eq!(store.weight(), 1_000);
     }
 }

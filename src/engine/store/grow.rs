@@ -33,7 +33,7 @@ where
                     window::insert(&mut larger, hash, key, entry, |key| self.hash_or_zero(key));
                 side_tables.relocate(&mut old_side_tables, from, to);
             };
-            window::take_if(table, start..end, usize::MAX, |_| true, taken);
+            window::drain_window(table, start..end, taken);
         }
         mem::swap(table, &mut larger);
     }

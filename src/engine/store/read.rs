@@ -10,6 +10,7 @@ use equivalent::Equivalent;
 use super::{
     Location, ShardState, Store,
     entry::Entry,
+    shard::Shard,
     window::{self, ShardReadGuard, Table},
 };
 use crate::engine::clock::{Deadline, Now};
@@ -195,7 +196,7 @@ where
         if self.time_to_idle.is_none() && !self.is_past_stale_window(deadline, now) {
             return true;
         }
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        let mut locked = Shard::new(self, self.write(location, |k, _| key.equivalent(k)));
         let (table, _) = locked.parts();
         // Searched again: between the two locks, another caller may have written a live value or removed the entry.
         let found = window::find(table, location.hash, |k| key.equivalent(k));
@@ -204,7 +205,7 @@ where
             return true;
         };
         if self.is_past_stale_window(deadline, now) {
-            self.expire_found(locked, location.index, bucket, now);
+            self.expire_found(locked, bucket, now);
             return true;
         }
         now.is_expired(deadline)

@@ -97,7 +97,7 @@ where
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
             let taken = |bucket, key, entry| moving.push((bucket, key, entry));
-            window::take_if(table, window, usize::MAX, |_| true, taken);
+            window::drain_window(table, window, taken);
             let is_last = *next == table.buckets();
             moved += moving.len();
             for (from, key, entry) in moving.drain(..) {

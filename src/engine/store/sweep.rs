@@ -6,10 +6,10 @@ use std::{
 };
 
 use super::{
-    ShardState, Store,
-    counters::bump,
-    entry::{Cause, Departure, Entry},
-    window::{self, ShardWriteGuard, WINDOW},
+    Store,
+    entry::{Cause, Departure},
+    shard::Shard,
+    window::{self, WINDOW},
 };
 use crate::engine::{
     clock::{Deadline, Now},
@@ -85,7 +85,7 @@ where
     /// Does the work of [`sweep_windows`](Self::sweep_windows) with the shard locked.
     fn sweep_locked(
         &self,
-        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        mut locked: Shard<'_, K, V, S>,
         shard_pass: &mut ShardPass,
         share: impl Fn(usize) -> usize,
         now: &impl Now,
@@ -101,11 +101,11 @@ where
         // Evaluated under the lock, so that the times of a key's departures never decrease.
         let now = now.tick();
         let stale_cutoff = self.stale_cutoff(now);
-        let (table, ShardState { index, side_tables, waiters, cursor, moved, .. }) = locked.parts();
+        let (table, state) = locked.parts();
         let buckets = table.buckets();
         if table.is_empty() {
             shard_pass.remaining = Some(0);
-            index.clear();
+            state.index.clear();
             self.meta[shard_pass.shard]
                 .earliest_expiry
                 .store(Deadline::PERSISTENT.order(), Relaxed);
@@ -113,9 +113,9 @@ where
         }
         // Entries that changed buckets may now be behind the cursor without having been examined. The whole shard is
         // examined once, so that the bound on the expiry delay holds for them too.
-        if *moved {
-            *moved = false;
-            *cursor = 0;
+        if state.moved {
+            state.moved = false;
+            state.cursor = 0;
             shard_pass.remaining = Some(buckets);
         }
         // Whole windows, of the table as it is now.
@@ -123,69 +123,59 @@ where
         let mut remaining = remaining.next_multiple_of(WINDOW).min(buckets);
         let mut report = WindowReport::default();
         let before = expired.len();
-        index.rebase(stale_cutoff);
-        let (mut windows, mut freed) = (0, 0);
+        state.index.rebase(stale_cutoff);
+        let (mut windows, mut cursor) = (0, state.cursor);
         while remaining > 0 && windows < WINDOWS_PER_LOCK {
-            let end = buckets.min(*cursor + remaining);
-            let Some(start) = index.next_due(*cursor, end, stale_cutoff) else {
-                remaining -= end - *cursor;
-                *cursor = end % buckets;
+            let (table, state) = locked.parts();
+            let end = buckets.min(cursor + remaining);
+            let Some(start) = state.index.next_due(cursor, end, stale_cutoff) else {
+                remaining -= end - cursor;
+                cursor = end % buckets;
                 continue;
             };
             windows += 1;
             let max_expired = max_expired - (expired.len() - before);
-            let taken = |bucket, key, entry: Entry<V>| {
-                freed += side_tables.departed(bucket);
-                let mut departure = entry.depart(key, Cause::Expired, now);
-                if let Some(waiters) = waiters {
-                    departure.waiters = waiters
-                        .take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
-                }
-                expired.push(departure);
-            };
             let end = buckets.min(start + WINDOW);
-            let (looked_at, stop, earliest) =
-                window::take_expired(table, start..end, max_expired, stale_cutoff, taken);
-            report.looked_at += looked_at;
-            remaining -= start - *cursor;
-            *cursor = start;
-            if stop < end {
+            let found = window::select_expired(table, start..end, max_expired, stale_cutoff);
+            for bucket in found.buckets() {
+                locked.remove_into(bucket, Cause::Expired, now, expired);
+            }
+            report.looked_at += found.examined;
+            remaining -= start - cursor;
+            cursor = start;
+            let index = &mut locked.parts().1.index;
+            if found.stop < end {
                 index.mark_due(start);
                 report.held_back = true;
                 break;
             }
-            index.set_window(start, earliest);
+            index.set_window(start, found.earliest);
             remaining -= end - start;
-            *cursor = end % buckets;
+            cursor = end % buckets;
         }
+        let (_, state) = locked.parts();
+        state.cursor = cursor;
         if remaining == 0 {
-            let earliest = index.recompute_earliest();
+            let earliest = state.index.recompute_earliest();
             self.meta[shard_pass.shard].earliest_expiry.store(earliest.order(), Relaxed);
         }
         shard_pass.remaining = Some(remaining);
         report.expired = expired.len() - before;
-        // Under the lock: otherwise a new value of one of these keys could be written, and its departure recorded,
-        // first.
-        self.journal.record_all(shard_pass.shard, Cause::Expired, expired);
-        bump(&self.meta[shard_pass.shard].departures.expired, report.expired as u64);
-        self.release(freed);
+        locked.record(expired);
         report
     }
 
     /// Locks a shard, or gives up after the time that `lock_wait` allows.
-    fn lock(
-        &self,
-        shard: usize,
-        lock_wait: LockWait,
-    ) -> Option<ShardWriteGuard<'_, K, V, ShardState<K, V>>> {
-        match lock_wait {
-            LockWait::None => self.shards.try_write(shard),
-            LockWait::Wait => Some(self.shards.write(shard)),
+    fn lock(&self, shard: usize, lock_wait: LockWait) -> Option<Shard<'_, K, V, S>> {
+        let guard = match lock_wait {
+            LockWait::None => self.shards.try_write(shard)?,
+            LockWait::Wait => self.shards.write(shard),
             LockWait::Spin(time) => {
                 let started = std::time::Instant::now();
-                self.shards.try_write_while(shard, || started.elapsed() < time)
+                self.shards.try_write_while(shard, || started.elapsed() < time)?
             }
-        }
+        };
+        Some(Shard::new(self, guard))
     }
 }
 

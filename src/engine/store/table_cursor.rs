@@ -4,7 +4,6 @@ use std::hash::{BuildHasher, Hash};
 
 use super::{
     Store,
-    counters::bump,
     entry::{Cause, Entry},
     side_tables::SideTables,
     window::{self, WINDOW},
@@ -76,7 +75,7 @@ where
         let index = cursor.shard;
         let mut departures = Vec::new();
         let mut chosen = Vec::new();
-        let mut locked = self.shards.write(index);
+        let mut locked = self.lock_shard(index);
         if locked.state().old.is_some() {
             let (_, emptied) = self.move_windows(&mut locked, index);
             drop(locked);
@@ -97,17 +96,10 @@ where
                 chosen.push(bucket);
             }
         }
-        let mut freed = 0;
         for bucket in &chosen {
-            let (key, entry) = window::take_at(table, *bucket);
-            freed += state.side_tables.departed(*bucket);
-            let mut departure = entry.depart(key, Cause::Removed, now);
-            self.attach_waiters(state, &mut departure);
-            departures.push(departure);
+            locked.remove_into(*bucket, Cause::Removed, now, &mut departures);
         }
-        bump(&self.meta[index].departures.removed, chosen.len() as u64);
-        self.journal.record_all(index, Cause::Removed, &mut departures);
-        self.release(freed);
+        locked.record(&mut departures);
         drop(locked);
         panics::drop_all(departures);
         cursor.next = end;

@@ -6,8 +6,8 @@ use equivalent::Equivalent;
 
 use super::{
     Location, Store,
-    counters::bump,
     entry::{Cause, Entry},
+    shard::{DropQueue, Shard},
     side_tables::SideTables,
     table_cursor::TableCursor,
     tags::TagSet,
@@ -74,7 +74,7 @@ where
     #[cold]
     fn remove_tag_removed<Q>(
         &self,
-        location @ Location { hash, index }: Location,
+        location @ Location { hash, .. }: Location,
         key: &Q,
         now: &impl Now,
     ) where
@@ -84,20 +84,17 @@ where
         if !self.is_tag_removed(location, key) {
             return;
         }
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        let mut locked = Shard::new(self, self.write(location, |k, _| key.equivalent(k)));
         let (table, state) = locked.parts();
         let found = window::find(table, hash, |k| key.equivalent(k));
         let removed =
             found.filter(|(bucket, entry)| state.side_tables.is_removed(*bucket, entry.deadline()));
         let Some((bucket, _)) = removed else { return };
         state.bump_write_version(hash, key);
-        let (key, entry) = self.take_out(&mut locked, bucket);
-        let mut departure = entry.depart(key, Cause::Removed, now.tick());
-        self.attach_waiters(locked.parts().1, &mut departure);
-        let unrecorded = self.journal.record(index, departure);
-        bump(&self.meta[index].departures.removed, 1);
+        let mut drop_queue = DropQueue::new();
+        locked.remove(bucket, Cause::Removed, now, &mut drop_queue);
         drop(locked);
-        drop(unrecorded);
+        drop_queue.drop_all();
     }
 
     /// Returns a purge of all shards if any entry may have a removed tag. SeqCst: pairs with `note_tag_removal`.

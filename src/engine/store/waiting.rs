@@ -26,7 +26,7 @@ where
     /// Returns the live value, or joins the flight that loads it. A member must [leave](Self::leave_load) the flight.
     pub(crate) fn lookup_or_join<Q>(
         &self,
-        location @ Location { hash, index }: Location,
+        location @ Location { hash, .. }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
         now: &impl Now,
@@ -41,7 +41,6 @@ where
         if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_expired(entry.deadline())) {
             return LoadLookup::Live(entry.value.clone());
         }
-        debug_assert_eq!(index, location.shard());
         let waiters = locked.parts().1.waiters_mut();
         let Joined { shared, is_first } =
             waiters.loads.join(hash, key, owned, Flight::is_finished, Flight::new);

@@ -277,6 +277,16 @@ pub(super) fn entry_at<K, V>(table: &Table<K, V>, index: usize) -> Option<(&K, &
     Some((key, entry.get()))
 }
 
+/// Returns the entry in bucket `index`, which must be full.
+#[inline]
+pub(super) fn entry_at_mut<K, V>(table: &mut Table<K, V>, index: usize) -> &mut Entry<V> {
+    assert!(is_full(table, index), "bucket {index} holds no entry");
+    // SAFETY: the index is in bounds, as `is_full` asserts, the bucket is full, and the table is borrowed exclusively
+    // while the entry is.
+    let (_, entry) = unsafe { table.bucket(index).as_mut() };
+    entry.get_mut()
+}
+
 /// Removes the entry in bucket `index`, which must be full.
 pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
     assert!(is_full(table, index), "bucket {index} holds no entry");
@@ -335,56 +345,78 @@ pub(super) fn for_each_in_window<K, V>(
     }
 }
 
-/// Removes up to `max_taken` of the entries in `range` for which `should_take` returns true, and passes each to
-/// `taken`, with its bucket.
-///
-/// Returns the number of entries that were examined, and the bucket at which it stopped: the end, or the first entry
-/// that exceeds `max_taken`.
-pub(super) fn take_if<K, V>(
-    table: &mut Table<K, V>,
-    range: Range<usize>,
-    mut max_taken: usize,
-    mut should_take: impl FnMut(&Entry<V>) -> bool,
-    mut taken: impl FnMut(usize, K, Entry<V>),
-) -> (usize, usize) {
-    let (full, count) = full_buckets(table, range.clone());
-    for (examined, offset) in full[..count].iter().enumerate() {
-        let index = range.start + usize::from(*offset);
-        // SAFETY: `full_buckets` returns offsets of full buckets of this table. It is borrowed exclusively, and each
-        // bucket is removed at most once, below.
-        let bucket = unsafe { table.bucket(index) };
-        // SAFETY: as above: the bucket is full, and no other reference to it exists.
-        if should_take(unsafe { bucket.as_ref() }.1.get()) {
-            if max_taken == 0 {
-                return (examined, index);
-            }
-            // SAFETY: as above; removing an entry moves no other one.
-            let ((key, entry), _) = unsafe { table.remove(bucket) };
-            taken(index, key, entry.into_inner());
-            max_taken -= 1;
-        }
-    }
-    (count, range.end.min(table.buckets()))
+/// Expired entries of a window, to be removed.
+pub(super) struct Selection {
+    start: usize,
+    offsets: [u8; WINDOW],
+    len: usize,
+    /// Number of entries that were examined.
+    pub(super) examined: usize,
+    /// The bucket at which the search stopped: the end, or the first entry that exceeds the maximum.
+    pub(super) stop: usize,
+    /// Earliest deadline of the other examined entries.
+    pub(super) earliest: Deadline,
 }
 
-/// Removes expired entries as [`take_if`] does. Returns also the earliest deadline of the entries that stay.
-pub(super) fn take_expired<K, V>(
+impl Selection {
+    /// Returns the buckets of the selected entries.
+    #[inline]
+    pub(super) fn buckets(&self) -> impl Iterator<Item = usize> {
+        self.offsets[..self.len].iter().map(|offset| self.start + usize::from(*offset))
+    }
+}
+
+/// Selects up to `max_selected` expired entries of the window in `range`.
+#[inline]
+pub(super) fn select_expired<K, V>(
+    table: &Table<K, V>,
+    range: Range<usize>,
+    max_selected: usize,
+    now: Tick,
+) -> Selection {
+    let (full, count) = full_buckets(table, range.clone());
+    let mut selection = Selection {
+        start: range.start,
+        offsets: [0; WINDOW],
+        len: 0,
+        examined: count,
+        stop: range.end.min(table.buckets()),
+        earliest: Deadline::PERSISTENT,
+    };
+    for (examined, offset) in full[..count].iter().enumerate() {
+        let index = range.start + usize::from(*offset);
+        // SAFETY: `full_buckets` returns offsets of full buckets of this table, and nothing changes them while it is
+        // borrowed.
+        let deadline = unsafe { table.bucket(index).as_ref() }.1.get().deadline();
+        if deadline.is_expired(now) {
+            if selection.len == max_selected {
+                (selection.examined, selection.stop) = (examined, index);
+                break;
+            }
+            selection.offsets[selection.len] = *offset;
+            selection.len += 1;
+        } else if selection.earliest.is_later_than(deadline) {
+            selection.earliest = deadline;
+        }
+    }
+    selection
+}
+
+/// Takes all entries of the window in `range` out of the table, to be moved to another one, and passes each to `taken`,
+/// with its bucket.
+pub(super) fn drain_window<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
-    max_taken: usize,
-    now: Tick,
-    taken: impl FnMut(usize, K, Entry<V>),
-) -> (usize, usize, Deadline) {
-    let mut earliest = Deadline::PERSISTENT;
-    let should_take = |entry: &Entry<V>| {
-        let is_expired = entry.deadline().is_expired(now);
-        if !is_expired && earliest.is_later_than(entry.deadline()) {
-            earliest = entry.deadline();
-        }
-        is_expired
-    };
-    let (examined, stop) = take_if(table, range, max_taken, should_take, taken);
-    (examined, stop, earliest)
+    mut taken: impl FnMut(usize, K, Entry<V>),
+) {
+    let (full, count) = full_buckets(table, range.clone());
+    for offset in &full[..count] {
+        let index = range.start + usize::from(*offset);
+        // SAFETY: `full_buckets` returns offsets of full buckets of this table. It is borrowed exclusively, each bucket
+        // is removed once, and removing an entry moves no other one.
+        let ((key, entry), _) = unsafe { table.remove(table.bucket(index)) };
+        taken(index, key, entry.into_inner());
+    }
 }
 
 /// Returns the offsets of the full buckets in the first [`WINDOW`] buckets of `range`, and their number.

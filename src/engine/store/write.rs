@@ -1,4 +1,4 @@
-//! Writes to single keys: set, update and remove.
+//! Writes to single keys: set, compute and remove.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -10,10 +10,11 @@ use tokio::sync::Notify;
 
 use super::{
     Location, ShardState, Store,
-    counters::bump,
-    entry::{Cause, Departure, Entry},
+    entry::{Cause, Entry},
+    evict::Exempt,
+    shard::{DropQueue, Found, Shard},
     tags::TagSet,
-    window::{self, ShardWriteGuard},
+    window,
 };
 use crate::engine::clock::{Deadline, Now};
 
@@ -38,6 +39,28 @@ pub(crate) enum Written<V> {
     Removed(Option<V>),
 }
 
+/// An entry that is about to be written.
+struct NewEntry<K, V> {
+    location: Location,
+    key: K,
+    value: V,
+    /// Clone of the live value that is replaced, if a subscriber or a waiter needs it.
+    copy: Option<V>,
+    deadline: Deadline,
+    hard_deadline: Deadline,
+    tags: Option<TagSet>,
+    weight: u32,
+}
+
+/// The effect of a write on its shard.
+struct Stored<V> {
+    replaced: Option<V>,
+    /// Bucket of the written entry; `None` if it was discarded.
+    bucket: Option<usize>,
+    /// Weight to be evicted for it.
+    to_evict: u64,
+}
+
 impl<V> Written<V> {
     /// Returns whether the written value was discarded before the lock was released.
     pub(crate) fn was_discarded(&self) -> bool {
@@ -50,26 +73,6 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Returns a clone of the live value and sets its deadline. Expires the entry if its deadline has passed.
-    pub(crate) fn get_ex<Q>(
-        &self,
-        key: &Q,
-        now: &impl Now,
-        deadline: impl FnOnce(&V) -> Deadline,
-    ) -> Option<V>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-        V: Clone,
-    {
-        // In this order: if the clone or `deadline` panics, no value has to be dropped under the lock.
-        let found = self.update(key, now, |value, _| {
-            let deadline = deadline(value);
-            (value.clone(), Some(deadline))
-        });
-        self.reads.count(found.is_some());
-        found
-    }
-
     /// Writes `value` to `key`, with a deadline computed from that of the live value, if any. Returns the live value
     /// that was replaced.
     #[inline]
@@ -94,6 +97,10 @@ where
     where
         V: Clone,
     {
+        // Looked up first: the weigher is called once per written value, and may panic for one that is not written.
+        if self.has_weigher() == Some(true) && self.deadline(&key, now).is_some() {
+            return false;
+        }
         let decide = |live: Option<Deadline>| live.is_none().then_some(deadline);
         matches!(self.put(key, value, None, now, decide), Written::Put { .. })
     }
@@ -139,164 +146,211 @@ where
     where
         V: Clone,
     {
+        let location @ Location { hash, .. } = self.place(&key);
         if let Some(bound) = self.evicting_bound() {
-            return self.decide_bounded(bound, key, weight, tags, now, decide);
+            self.expire_to_fit(bound, u64::from(weight.unwrap_or(1)), now);
         }
-        let location @ Location { hash, index } = self.place(&key);
-        self.purge_if_tag_removed(location, &key, now);
-        // Declared before `locked`, so that they are dropped after the unlock if user code panics.
-        let (value, hard_deadline);
-        let mut locked = self.write(location, |k, _| *k == key);
+        let mut locked = self.lock_key(location, &key, now);
         let (table, state) = locked.parts();
         // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
-        let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
-            match decide(None) {
-                Decision::Put(new, until) => (value, hard_deadline) = (new, until),
-                decision => {
-                    if let Decision::Remove = decision {
-                        state.bump_write_version(hash, &key);
-                    }
-                    // Unlocked explicitly: `key` is a parameter, but dropping it is user code that must not run under
-                    // the lock.
-                    drop(locked);
-                    return Written::Unchanged;
-                }
+        let entry = window::find(table, hash, |k| *k == key);
+        let entry = entry.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline()), entry));
+        let found = entry
+            .as_ref()
+            .map(|(bucket, is_expired, _)| Found { bucket: *bucket, is_expired: *is_expired });
+        let live = entry.as_ref().filter(|(_, is_expired, _)| !is_expired);
+        let decision = decide(live.map(|(bucket, _, entry)| {
+            let hard_deadline = state.side_tables.hard_deadline(*bucket);
+            (&entry.value, hard_deadline.unwrap_or_else(|| entry.deadline()))
+        }));
+        match decision {
+            Decision::Put(value, hard_deadline) => {
+                let deadline = self.deadline_after_write(hard_deadline, now);
+                let new = NewEntry {
+                    location,
+                    key,
+                    value,
+                    copy: None,
+                    deadline,
+                    hard_deadline,
+                    tags,
+                    weight: weight.unwrap_or(1),
+                };
+                self.put_found(new, locked, found, weight.is_none(), now)
             }
-            state.bump_write_version(hash, &key);
-            let insert_waiters = state.insert_waiters(hash);
-            let entry = Entry::new(value, self.deadline_after_write(hard_deadline, now));
-            let bucket = self.insert(&mut locked, location, key, entry);
-            self.write_side_tables(locked.parts().1, bucket, hard_deadline, tags);
-            drop(locked);
-            notify_insert_waiters(insert_waiters);
-            return Written::Put { replaced: None, resident: true };
-        };
-        let is_expired = now.is_expired(entry.deadline());
-        let live = || {
-            (
-                &entry.value,
-                state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline()),
-            )
-        };
-        match decide((!is_expired).then(live)) {
-            Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
                 state.bump_write_version(hash, &key);
-                let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
-                return Written::Removed(removed);
+                if let Some(Found { bucket, .. }) = found {
+                    let removed = self.remove_found(locked, bucket, now, Cause::Removed);
+                    return Written::Removed(removed);
+                }
+                // Unlocked explicitly: `key` is a parameter, but dropping it is user code that must not run under the
+                // lock.
+                drop(locked);
+                Written::Unchanged
             }
             Decision::Leave => {
                 drop(locked);
-                return Written::Unchanged;
+                Written::Unchanged
             }
-        }
-        let entry_deadline = self.deadline_after_write(hard_deadline, now);
-        let insert_waiters = state.insert_waiters(hash);
-        let has_subscriber =
-            self.journal.has_subscriber(Cause::Replaced) || state.has_departure_waiters(hash, &key);
-        // User code (`Eq`, `Clone`) runs before the first change to the entry: if it panics, nothing has changed.
-        state.bump_write_version(hash, &key);
-        let copy = (!is_expired && has_subscriber).then(|| entry.value.clone());
-        let old = entry.replace(value, entry_deadline);
-        self.note_deadline(state, index, bucket, entry_deadline);
-        self.write_side_tables(state, bucket, hard_deadline, tags);
-        if is_expired {
-            // The expired value was not replaced: its departure is recorded as `Expired`, before the new value can be
-            // read.
-            self.record_expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
-            notify_insert_waiters(insert_waiters);
-            return Written::Put { replaced: None, resident: true };
-        }
-        bump(&self.meta[index].departures.replaced, 1);
-        match copy {
-            // The map keeps its own equal key. The caller's key is dropped after the unlock, since `Drop` is user code.
-            None => {
-                drop(locked);
-                drop(key);
-            }
-            Some(copy) => {
-                let copy = Entry::new(copy, old.deadline());
-                let mut departure = copy.depart(key, Cause::Replaced, now.tick());
-                self.attach_waiters(locked.parts().1, &mut departure);
-                let unrecorded = self.journal.record(index, departure);
-                drop(locked);
-                drop(unrecorded);
-            }
-        }
-        notify_insert_waiters(insert_waiters);
-        Written::Put { replaced: Some(old.value), resident: true }
-    }
-
-    /// Calls `change` with the live value under its shard's lock, and the weigher after it if the store is bounded.
-    /// Counts as a write. Expires the entry if its deadline has passed.
-    pub(crate) fn change<Q, R>(
-        &self,
-        key: &Q,
-        now: &impl Now,
-        change: impl FnOnce(&mut V) -> R,
-    ) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        match self.evicting_bound() {
-            Some(bound) => self.change_bounded(bound, key, now, change),
-            None => self.update_live(key, now, true, |value, _| (change(value), None)),
         }
     }
 
-    /// Calls `change` with the live value and its hard deadline, under its shard's lock. `change` may return a new
-    /// deadline. Does not count as a write. Expires the entry if its deadline has passed.
-    pub(crate) fn update<Q, R>(
-        &self,
-        key: &Q,
-        now: &impl Now,
-        change: impl FnOnce(&mut V, Deadline) -> (R, Option<Deadline>),
-    ) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.update_live(key, now, false, change)
-    }
-
-    /// Does the work of [`change`](Self::change) and [`update`](Self::update). If `is_write`, a load of the key that is
-    /// under way will not be stored.
+    /// Writes a value to a key whose entry was looked up in its locked shard, and unlocks the shard.
+    ///
+    /// `new` precedes `locked`: if user code panics, it is dropped after the unlock.
     #[inline]
-    fn update_live<Q, R>(
+    fn put_found(
         &self,
-        key: &Q,
+        mut new: NewEntry<K, V>,
+        mut locked: Shard<'_, K, V, S>,
+        found: Option<Found>,
+        is_unweighed: bool,
         now: &impl Now,
-        is_write: bool,
-        change: impl FnOnce(&mut V, Deadline) -> (R, Option<Deadline>),
-    ) -> Option<R>
+    ) -> Written<V>
     where
-        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
     {
-        let location @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
-        let (table, state) = locked.parts();
-        let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
-        if now.is_expired(entry.deadline()) {
-            if self.is_past_stale_window(entry.deadline(), now) {
-                self.expire_found(locked, index, bucket, now);
+        let Location { hash, .. } = new.location;
+        // User code (the weigher, `Clone`, `Eq`) runs before the first change: if it panics, nothing has changed.
+        if is_unweighed && let Some(weight) = self.weigh(&new.key, &new.value) {
+            new.weight = weight;
+        }
+        if let Some(Found { bucket, is_expired: false }) = found {
+            new.copy = locked.copy_for_subscribers(bucket, hash, &new.key);
+        }
+        let (_, state) = locked.parts();
+        state.bump_write_version(hash, &new.key);
+        let insert_waiters = state.insert_waiters(hash);
+        let (location, mut drop_queue) = (new.location, DropQueue::new());
+        let stored = match found {
+            Some(found) if self.fits_in_place(&locked, found, &new, now) => {
+                self.overwrite(&mut locked, found, new, now, &mut drop_queue)
             }
-            return None;
+            Some(found) => {
+                let replaced = locked.remove_previous(found, &mut new.copy, now, &mut drop_queue);
+                let stored = self.insert_or_discard(&mut locked, new, now, &mut drop_queue);
+                Stored { replaced, ..stored }
+            }
+            None => self.insert_or_discard(&mut locked, new, now, &mut drop_queue),
+        };
+        match stored.bucket {
+            Some(bucket) if stored.to_evict > 0 => {
+                let exempt = Exempt { location, bucket };
+                self.evict_to_fit(locked, exempt, stored.to_evict, now, &mut drop_queue);
+            }
+            _ => drop(locked),
         }
-        if is_write {
-            state.bump_write_version(hash, key);
+        drop_queue.drop_all();
+        if stored.bucket.is_some() {
+            notify_insert_waiters(insert_waiters);
         }
-        let hard_deadline =
-            state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline());
-        let (changed, deadline) = change(&mut entry.value, hard_deadline);
-        state.side_tables.touch(bucket);
-        // Without a new deadline the old one stays: in contrast to a read, an update does not extend an idle deadline.
-        if let Some(deadline) = deadline {
-            let entry_deadline = self.deadline_after_write(deadline, now);
-            entry.set_deadline(entry_deadline);
-            state.side_tables.set_hard_deadline(bucket, deadline);
-            self.note_deadline(state, index, bucket, entry_deadline);
+        Written::Put { replaced: stored.replaced, resident: stored.bucket.is_some() }
+    }
+
+    /// Returns whether the value of an entry can be overwritten. In a store that evicts, this is not the case if the
+    /// entry has expired, since the new value is then a new entry to the eviction policy, or if the new value must be
+    /// discarded: it is too heavy, or has expired and there is no free capacity for it.
+    #[inline]
+    fn fits_in_place(
+        &self,
+        locked: &Shard<'_, K, V, S>,
+        found: Found,
+        new: &NewEntry<K, V>,
+        now: &impl Now,
+    ) -> bool {
+        let Some(bound) = self.evicting_bound() else { return true };
+        let more = new.weight.saturating_sub(locked.state().side_tables.weight(found.bucket));
+        !found.is_expired
+            && u64::from(new.weight) <= bound.limit()
+            && (bound.excess_of(u64::from(more)) == 0 || !now.is_expired(new.deadline))
+    }
+
+    /// Overwrites the value of an entry. An expired value was not replaced: its departure is recorded as `Expired`,
+    /// before the new value can be read.
+    #[inline]
+    fn overwrite(
+        &self,
+        locked: &mut Shard<'_, K, V, S>,
+        Found { bucket, is_expired }: Found,
+        new: NewEntry<K, V>,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) -> Stored<V> {
+        let (table, state) = locked.parts();
+        let entry = window::entry_at_mut(table, bucket);
+        let old = entry.replace(new.value, new.deadline);
+        self.note_deadline(state, new.location.index, bucket, new.deadline);
+        self.write_side_tables(state, bucket, new.hard_deadline, new.tags);
+        let to_evict = self.update_weight(state, bucket, new.weight);
+        if is_expired {
+            locked.depart(new.key, old, Cause::Expired, now, drop_queue);
+            return Stored { replaced: None, bucket: Some(bucket), to_evict };
         }
-        Some(changed)
+        locked.record_replaced(new.key, new.copy, old.deadline(), now, drop_queue);
+        Stored { replaced: Some(old.value), bucket: Some(bucket), to_evict }
+    }
+
+    /// Inserts an entry whose key is not in the shard. In a store that evicts, evicts entries of the same shard for it
+    /// first, or discards the new entry: if it is too heavy, or has expired and there is no free capacity for it.
+    #[inline]
+    fn insert_or_discard(
+        &self,
+        locked: &mut Shard<'_, K, V, S>,
+        new: NewEntry<K, V>,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) -> Stored<V> {
+        let NewEntry { location, key, deadline, hard_deadline, tags, .. } = new;
+        let entry = Entry::new(new.value, deadline);
+        let Some(bound) = self.evicting_bound() else {
+            let bucket = self.insert(locked, location, key, entry);
+            self.write_side_tables(locked.parts().1, bucket, hard_deadline, tags);
+            return Stored { replaced: None, bucket: Some(bucket), to_evict: 0 };
+        };
+        let weight = u64::from(new.weight);
+        let excess = bound.excess_of(weight);
+        let discard_cause = match () {
+            () if weight > bound.limit() => Some(Cause::Evicted),
+            // No live entry is evicted for a value that has already expired.
+            () if excess > 0 && now.is_expired(deadline) => Some(Cause::Expired),
+            () => None,
+        };
+        if let Some(cause) = discard_cause {
+            locked.depart(key, entry, cause, now, drop_queue);
+            return Stored { replaced: None, bucket: None, to_evict: 0 };
+        }
+        // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
+        if excess > 0 && !bound.may_have_expired(now) {
+            self.evict(locked, excess, None, now, drop_queue);
+        }
+        let bucket = self.insert(locked, location, key, entry);
+        let (table, state) = locked.parts();
+        let len = table.len();
+        if let Some(eviction) = &mut state.side_tables.eviction {
+            eviction.inserted(bucket, location.hash, new.weight, len);
+        }
+        self.write_side_tables(state, bucket, hard_deadline, tags);
+        let to_evict = bound.adjust(weight, locked.take_freed());
+        Stored { replaced: None, bucket: Some(bucket), to_evict }
+    }
+
+    /// Records an overwritten entry's access and new weight. Returns how much the weight grew beyond the bound, which
+    /// the caller must evict.
+    #[inline]
+    pub(super) fn update_weight(
+        &self,
+        state: &mut ShardState<K, V>,
+        bucket: usize,
+        weight: u32,
+    ) -> u64 {
+        let Some(bound) = self.evicting_bound() else { return 0 };
+        let Some(eviction) = &mut state.side_tables.eviction else { return 0 };
+        eviction.touch(bucket);
+        if !bound.has_weigher() {
+            return 0;
+        }
+        bound.adjust(u64::from(weight), eviction.set_weight(bucket, weight))
     }
 
     /// Removes and returns the live value. Expires the entry if its deadline has passed.
@@ -305,21 +359,19 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let location @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        let location @ Location { hash, .. } = self.place(key);
+        let mut locked = self.lock_key(location, key, now);
         let (table, state) = locked.parts();
         state.bump_write_version(hash, key);
         let (bucket, _) = window::find(table, hash, |k| key.equivalent(k))?;
-        self.remove_found(locked, index, bucket, now, cause)
+        self.remove_found(locked, bucket, now, cause)
     }
 
     /// Removes the entry in `bucket`, unlocks the shard and returns the value. If the entry has expired, expires it and
     /// returns `None`.
     pub(super) fn remove_found(
         &self,
-        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
-        index: usize,
+        mut locked: Shard<'_, K, V, S>,
         bucket: usize,
         now: &impl Now,
         cause: Cause,
@@ -327,34 +379,17 @@ where
     where
         V: Clone,
     {
-        let (table, state) = locked.parts();
-        let found = window::entry_at(table, bucket);
-        let (key, entry) = found.expect("the bucket that was just found is full");
+        let (_, entry) =
+            window::entry_at(&locked, bucket).expect("the bucket that was just found is full");
         if now.is_expired(entry.deadline()) {
-            self.expire_found(locked, index, bucket, now);
+            self.expire_found(locked, bucket, now);
             return None;
         }
-        // Cloned before the entry is removed: if the clone panics, nothing has changed.
-        let has_subscriber = self.journal.has_subscriber(cause)
-            || state.waiters.is_some() && state.has_departure_waiters(self.hash_or_zero(key), key);
-        let copy = has_subscriber.then(|| entry.value.clone());
-        let (key, entry) = self.take_out(&mut locked, bucket);
-        let to_drop = match copy {
-            Some(value) => {
-                let at = now.tick();
-                // The deadline of an entry that `expire_now` expires is the time of the call.
-                let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline() };
-                let mut departure = Departure { key, value, cause, deadline, at, waiters: None };
-                self.attach_waiters(locked.parts().1, &mut departure);
-                Err(self.journal.record(index, departure))
-            }
-            None => Ok(key),
-        };
-        let departures = &self.meta[index].departures;
-        bump(if cause == Cause::Expired { &departures.expired } else { &departures.removed }, 1);
+        let mut drop_queue = DropQueue::new();
+        let value = locked.remove_value(bucket, cause, now, &mut drop_queue);
         drop(locked);
-        drop(to_drop);
-        Some(entry.value)
+        drop_queue.drop_all();
+        Some(value)
     }
 }
 

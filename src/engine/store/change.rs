@@ -1,0 +1,154 @@
+//! Changes of live entries in place: their values, or only their deadlines.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    thread,
+};
+
+use equivalent::Equivalent;
+
+use super::{
+    Location, Store,
+    entry::Cause,
+    evict::Exempt,
+    shard::{DropQueue, Shard},
+    window,
+};
+use crate::engine::clock::{Deadline, Now};
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Returns a clone of the live value and sets its deadline. Expires the entry if its deadline has passed.
+    pub(crate) fn get_ex<Q>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        deadline: impl FnOnce(&V) -> Deadline,
+    ) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        // In this order: if the clone or `deadline` panics, no value has to be dropped under the lock.
+        let found = self.update(key, now, |value: &V, _| {
+            let deadline = deadline(value);
+            (value.clone(), Some(deadline))
+        });
+        self.reads.count(found.is_some());
+        found
+    }
+
+    /// Calls `change` with the live value under its shard's lock, and then the weigher if there is one. Counts as a
+    /// write. Expires the entry if its deadline has passed.
+    ///
+    /// If `change` panics, the value stays as it left it, and its weight counts. If the weigher panics, the weight is
+    /// unknown, and the entry is removed.
+    pub(crate) fn change<Q, R>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Option<R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let location = self.place(key);
+        let (mut locked, bucket) = self.lock_live(location, key, now)?;
+        let (table, state) = locked.parts();
+        state.bump_write_version(location.hash, key);
+        let entry = window::entry_at_mut(table, bucket);
+        let changed = catch_unwind(AssertUnwindSafe(|| change(&mut entry.value)));
+        let weighed = self.weigh_changed(locked, Exempt { location, bucket }, now);
+        match changed.and_then(|changed| weighed.map(|()| changed)) {
+            Ok(changed) => Some(changed),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Calls `change` with the live value and its hard deadline, under its shard's lock. `change` may return a new
+    /// deadline, but not change the value's weight. Does not count as a write. Expires the entry if its deadline has
+    /// passed.
+    #[inline]
+    pub(crate) fn update<Q, R>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        change: impl FnOnce(&V, Deadline) -> (R, Option<Deadline>),
+    ) -> Option<R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let location = self.place(key);
+        let (mut locked, bucket) = self.lock_live(location, key, now)?;
+        let (table, state) = locked.parts();
+        let entry = window::entry_at_mut(table, bucket);
+        let hard_deadline =
+            state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline());
+        let (changed, deadline) = change(&entry.value, hard_deadline);
+        state.side_tables.touch(bucket);
+        // Without a new deadline the old one stays: in contrast to a read, an update does not extend an idle deadline.
+        if let Some(deadline) = deadline {
+            let entry_deadline = self.deadline_after_write(deadline, now);
+            entry.set_deadline(entry_deadline);
+            state.side_tables.set_hard_deadline(bucket, deadline);
+            self.note_deadline(state, location.index, bucket, entry_deadline);
+        }
+        Some(changed)
+    }
+
+    /// Locks the shard of a key with a live value, and returns its bucket. Expires the entry if its deadline has
+    /// passed.
+    #[inline]
+    fn lock_live<Q>(
+        &self,
+        location: Location,
+        key: &Q,
+        now: &impl Now,
+    ) -> Option<(Shard<'_, K, V, S>, usize)>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let mut locked = self.lock_key(location, key, now);
+        let (table, _) = locked.parts();
+        let (bucket, entry) = window::find(table, location.hash, |k| key.equivalent(k))?;
+        let deadline = entry.deadline();
+        if !now.is_expired(deadline) {
+            return Some((locked, bucket));
+        }
+        if self.is_past_stale_window(deadline, now) {
+            self.expire_found(locked, bucket, now);
+        }
+        None
+    }
+
+    /// Records the weight of a value that was changed in place, evicts as much as it grew beyond the bound, and unlocks
+    /// the shard. Returns the panic of the weigher, if it panics.
+    fn weigh_changed(
+        &self,
+        mut locked: Shard<'_, K, V, S>,
+        exempt @ Exempt { bucket, .. }: Exempt,
+        now: &impl Now,
+    ) -> thread::Result<()> {
+        let Some(bound) = self.evicting_bound() else { return Ok(()) };
+        let (table, state) = locked.parts();
+        let (key, entry) = window::entry_at(table, bucket).expect("the found bucket is full");
+        let weight = catch_unwind(AssertUnwindSafe(|| bound.weigh(key, &entry.value)));
+        let mut drop_queue = DropQueue::new();
+        match weight {
+            Ok(weight) if u64::from(weight) <= bound.limit() => {
+                let to_evict = self.update_weight(state, bucket, weight);
+                self.evict_to_fit(locked, exempt, to_evict, now, &mut drop_queue);
+            }
+            _ => {
+                locked.remove(bucket, Cause::Evicted, now, &mut drop_queue);
+                drop(locked);
+            }
+        }
+        drop_queue.drop_all();
+        weight.map(drop)
+    }
+}
