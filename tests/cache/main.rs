@@ -33,6 +33,7 @@ mod streams_model;
 mod stress;
 mod sweeper;
 mod tags;
+mod undriven_runtimes;
 mod user_types;
 mod verbs;
 mod waiting;
