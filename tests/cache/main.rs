@@ -16,6 +16,7 @@ mod contract;
 mod event_retention;
 mod fairness;
 mod freshness;
+mod iteration;
 mod kept_errors;
 mod loaders;
 mod logging;
