@@ -23,6 +23,7 @@ mod logging;
 mod many;
 mod many_writes;
 mod model;
+mod panicking_drops;
 mod runtimes;
 #[cfg(feature = "serde")]
 mod serialized;
