@@ -30,6 +30,8 @@ mod serialized;
 mod set_sweep;
 #[cfg(feature = "serde")]
 mod snapshot;
+#[cfg(feature = "serde")]
+mod snapshot_churn;
 mod streams;
 mod streams_model;
 mod stress;
