@@ -36,6 +36,7 @@ mod streams;
 mod streams_model;
 mod stress;
 mod sweeper;
+mod tag_backlog;
 mod tags;
 mod undriven_runtimes;
 mod user_types;

@@ -78,7 +78,7 @@ where
         should_remove: &mut impl FnMut(&K, &V) -> bool,
         now: &impl Now,
     ) -> (usize, bool) {
-        self.remove_next(cursor, now, |side_tables, bucket, key, entry, now| {
+        self.remove_next(cursor, now, usize::MAX, |side_tables, bucket, key, entry, now| {
             let deadline = entry.deadline();
             !deadline.is_expired(now)
                 && !side_tables.is_removed(bucket, deadline)
@@ -86,11 +86,13 @@ where
         })
     }
 
-    /// Removes the entries of the next windows for which `should_remove` returns true, live or not, as `Removed`.
+    /// Removes up to `max_removed` entries of the next windows for which `should_remove` returns true, live or not, as
+    /// `Removed`. The cursor stops before the first one that exceeds `max_removed`.
     pub(super) fn remove_next(
         &self,
         cursor: &mut TableCursor,
         now: &impl Now,
+        max_removed: usize,
         mut should_remove: impl FnMut(&SideTables, usize, &K, &Entry<V>, Tick) -> bool,
     ) -> (usize, bool) {
         let index = cursor.shard;
@@ -107,12 +109,16 @@ where
         let (table, state) = locked.parts();
         cursor.resume_in(state.generation);
         let buckets = if table.is_empty() { 0 } else { table.buckets() };
-        let end = cursor.end_of_step(BUCKETS_PER_LOCK, buckets);
+        let mut end = cursor.end_of_step(BUCKETS_PER_LOCK, buckets);
         // All entries are chosen before the first is removed: if user code panics, nothing has changed.
         for bucket in cursor.next..end {
             if let Some((key, entry)) = window::entry_at(table, bucket)
                 && should_remove(&state.side_tables, bucket, key, entry, now)
             {
+                if chosen.len() == max_removed {
+                    end = bucket;
+                    break;
+                }
                 state.bump_write_version_of(|| self.hash_or_zero(key), key);
                 chosen.push(bucket);
             }

@@ -18,7 +18,10 @@ use super::{
     shard::{Shard, SweepProgress},
     state::{SharedState, StateOf},
 };
-use crate::engine::{event::Publisher, tasks::spawn};
+use crate::engine::{
+    event::{Cause, Publisher},
+    tasks::spawn,
+};
 
 enum Step {
     /// Yield to the runtime, then continue.
@@ -79,7 +82,7 @@ async fn run<S: Shard>(
             let Some(step) = state.upgrade().map(|state| sweep(&state, &mut shard)) else { return };
             match step {
                 Step::Yield => tokio::task::yield_now().await,
-                Step::Blocked => publisher.wait_for_room().await,
+                Step::Blocked => publisher.wait_for_room(Cause::Expired).await,
                 Step::Done => break,
             }
         }
@@ -98,7 +101,7 @@ fn sweep<S: Shard>(state: &StateOf<S>, next_shard: &mut usize) -> Step {
             *next_shard += 1;
             continue;
         }
-        let room = state.publisher.room();
+        let room = state.publisher.room(Cause::Expired);
         let sweep = || state.sweep(*next_shard, room);
         let Ok((progress, panicked)) = catch_unwind(AssertUnwindSafe(sweep)) else {
             tracing::error!(set = state.name(), "sweep panicked, the next sweep continues");
