@@ -32,7 +32,8 @@ where
     ///
     /// It is weakly consistent: an entry that is present during the whole iteration is returned exactly once, and one
     /// that is inserted or removed in the meantime may or may not be returned. An entry that expires during the
-    /// iteration is not returned after its deadline.
+    /// iteration is not returned after its deadline. (If that deadline was shortened during the iteration, the entry
+    /// may be returned until its former one.)
     ///
     /// The entries of one shard are cloned at a time, under its read lock. No lock is held between two items, so the
     /// loop may call the cache. The iterator owns a handle and keeps the cache alive.
@@ -75,11 +76,17 @@ where
     pub(super) fn next_entry(&mut self) -> Option<(K, V, Deadline)> {
         let shared = &self.cache.shared;
         loop {
-            // Checked again, because an entry may have expired since its shard was cloned.
-            let mut live =
-                self.shard.by_ref().filter(|(_, _, deadline)| !shared.clock.is_expired(*deadline));
-            if let Some(entry) = live.next() {
-                return Some(entry);
+            for (key, value, deadline) in self.shard.by_ref() {
+                // Checked again, because an entry may have expired since its shard was cloned.
+                if !shared.clock.is_expired(deadline) {
+                    return Some((key, value, deadline));
+                }
+                // Its deadline may have been moved since, or its value replaced. The entry in the store decides.
+                let live = shared.store.peek_with_deadline(&key, &shared.clock);
+                shared.publisher.flush();
+                if let Some((value, deadline)) = live {
+                    return Some((key, value, deadline));
+                }
             }
             if self.next_shard == shared.store.shard_count() {
                 return None;

@@ -8,12 +8,14 @@ use std::{
 };
 
 use equivalent::Equivalent;
+use tokio::time::timeout;
 
 use super::{
     Cache,
     freshness::{Freshness, TimeToLive},
     load_guard::LoadGuard,
     reentrancy::ReentrancyScope,
+    refresh::REFRESH_TIMEOUT,
 };
 use crate::engine::{
     clock::{Deadline, Now},
@@ -45,7 +47,8 @@ where
     /// as [`get`](Cache::get).
     ///
     /// In a cache with [`stale_while_revalidate`](super::Builder::stale_while_revalidate), an expired value within its
-    /// window is returned immediately and refreshed in the background.
+    /// window is returned immediately and refreshed in the background: on the runtime of the cache, or on that of the
+    /// caller if the cache was built on a `current_thread` runtime, which may not be driven any more.
     ///
     /// `ttl` is a [`Duration`], or a closure that computes it from the value (see [`TimeToLive`]). It starts when the
     /// load ends.
@@ -334,7 +337,7 @@ where
                     Err(error) => self.stale_or_error(key, Arc::new(error)),
                 };
             }
-            match load_guard.flight.wait().await {
+            match self.wait_for_load(&load_guard).await {
                 WaitOutcome::Leader => {
                     load_guard.is_leader = true;
                     // The version is read before the value: a write in between is noticed when the load is stored.
@@ -355,10 +358,34 @@ where
                         }
                     }
                 }
-                // A write preceded this call and superseded the load: look up again.
-                WaitOutcome::Finished(_) => {}
+                // A write preceded this call and superseded the load, or a refresh made no progress: look up again.
+                WaitOutcome::Finished(_) | WaitOutcome::Stalled => {}
             }
         }
+    }
+
+    /// Waits as a follower. Waits for a background refresh no longer than its time limit: its runtime may not be
+    /// driven, and then its own timer is not either. A load that a caller runs has no limit.
+    async fn wait_for_load(&self, load_guard: &LoadGuard<K, V, S>) -> WaitOutcome<V> {
+        let LoadGuard { flight, location, .. } = load_guard;
+        if flight.is_refreshing() {
+            let limit = {
+                let runtime = self.driven_runtime();
+                let _context = runtime.enter();
+                timeout(REFRESH_TIMEOUT, flight.wait())
+            };
+            if let Ok(outcome) = Box::pin(limit).await {
+                return outcome;
+            }
+            if self.shared.store.end_stalled_refresh(*location, flight) {
+                tracing::warn!(
+                    cache = self.shared.name(),
+                    timeout = ?REFRESH_TIMEOUT,
+                    "background refresh makes no progress, a waiter loads the value"
+                );
+            }
+        }
+        flight.wait().await
     }
 
     /// Runs the loader as the leader of the flight, stores its value and ends the flight.

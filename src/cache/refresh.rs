@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     Cache, WeakCache, freshness::TimeToLive, load_guard::LoadGuard, reentrancy::ReentrancyScope,
@@ -15,8 +18,8 @@ use super::{
 use crate::engine::{clock::Deadline, panics, store::Failure, to_key::ToKey};
 
 /// Time limit of a background refresh. It has no caller who could cancel it, so without a limit a stuck loader would
-/// block all later refreshes of its key.
-const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
+/// block all later refreshes of its key. A caller that waits for a refresh waits for as long, by a timer of its own.
+pub(super) const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -24,8 +27,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Starts to reload a value that was seen with the deadline `seen_deadline`, in the background on the runtime of
-    /// the cache. Does nothing if a load of the key is running or has replaced the value since, or if a recent
+    /// Starts to reload a value that was seen with the deadline `seen_deadline`, in the background on a
+    /// [driven runtime](Self::driven_runtime). Does nothing if a load of the key is running or has replaced the value since, or if a recent
     /// failure's backoff has not ended.
     pub(super) fn spawn_refresh<Q, E, F, Fut>(
         &self,
@@ -50,7 +53,22 @@ where
         };
         let load_guard = self.load_guard(location, flight, true);
         let (weak_cache, key) = (self.downgrade(), key.to_key());
-        self.shared.runtime.spawn(run_refresh(weak_cache, load_guard, key, ttl, loader));
+        self.driven_runtime().spawn(run_refresh(weak_cache, load_guard, key, ttl, loader));
+    }
+
+    /// Returns a runtime with a timer for a task that callers may wait for.
+    ///
+    /// A multi-thread runtime drives itself. A `current_thread` runtime is driven only during `block_on`, and that of
+    /// the cache perhaps never again, so the caller's runtime is preferred to it.
+    pub(super) fn driven_runtime(&self) -> Handle {
+        let own = &self.shared.runtime;
+        if own.runtime_flavor() != RuntimeFlavor::CurrentThread {
+            return own.clone();
+        }
+        // The only way to learn whether a runtime has a timer.
+        let has_timer = || catch_unwind(|| drop(sleep(Duration::ZERO))).is_ok();
+        let current = Handle::try_current().ok().filter(|_| has_timer());
+        current.unwrap_or_else(|| own.clone())
     }
 }
 

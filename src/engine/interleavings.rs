@@ -211,7 +211,7 @@ fn full_lossless_subscriber_stops_the_sweeper() {
                     Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
                 for shard in 0..2 {
                     shard_pass.shard = shard;
-                    let (room, mut unrecorded) = (parts.publisher.room(), vec![]);
+                    let (room, mut unrecorded) = (parts.publisher.room(Cause::Expired), vec![]);
                     let all = |buckets| buckets;
                     let store = &parts.store;
                     store.sweep_windows(

@@ -60,6 +60,7 @@ mod write;
 
 use std::{
     hash::{BuildHasher, Hash},
+    mem::needs_drop,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
@@ -101,6 +102,7 @@ use self::{
 };
 use crate::engine::{
     clock::{Deadline, Now},
+    panics,
     sync::{
         DashMap,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -130,6 +132,8 @@ pub(crate) struct Store<K, V, S> {
     wake_deadline: AtomicU64,
     /// Number of keys whose `Hash` panicked while a table grew or shrank, since the last report.
     unhashed: AtomicUsize,
+    /// [`Store::drain`]. `Drop` calls it by this pointer, because it cannot require the bounds of `K` and `S`.
+    drain: fn(&mut Self),
 }
 
 /// Everything that the lock of a shard guards in addition to its table.
@@ -199,6 +203,25 @@ where
             tags: TagNames::new(),
             wake_deadline: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
+            drain: Self::drain,
+        }
+    }
+
+    /// Drops all entries one by one. If the tables were dropped as a whole, a panic in the `Drop` of an entry would leak
+    /// the rest of its shard, and a second one in another shard would abort the process.
+    fn drain(&mut self) {
+        if !needs_drop::<(K, V)>() {
+            return;
+        }
+        for index in 0..self.shard_count() {
+            let mut locked = self.shards.write(index);
+            let (table, state) = locked.parts();
+            let old = state.old.iter_mut().flat_map(|old| old.table.drain());
+            for (key, entry) in table.drain().chain(old) {
+                // Separately: the second of two panics in one drop would abort the process, too.
+                panics::drop_all([key]);
+                panics::drop_all([entry]);
+            }
         }
     }
 
@@ -347,6 +370,12 @@ where
             self.unhashed.fetch_add(1, Relaxed);
             0
         })
+    }
+}
+
+impl<K, V, S> Drop for Store<K, V, S> {
+    fn drop(&mut self) {
+        (self.drain)(self);
     }
 }
 

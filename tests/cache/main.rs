@@ -16,23 +16,29 @@ mod contract;
 mod event_retention;
 mod fairness;
 mod freshness;
+mod iteration;
 mod kept_errors;
 mod loaders;
 mod logging;
 mod many;
 mod many_writes;
 mod model;
+mod panicking_drops;
 mod runtimes;
 #[cfg(feature = "serde")]
 mod serialized;
 mod set_sweep;
 #[cfg(feature = "serde")]
 mod snapshot;
+#[cfg(feature = "serde")]
+mod snapshot_churn;
 mod streams;
 mod streams_model;
 mod stress;
 mod sweeper;
+mod tag_backlog;
 mod tags;
+mod undriven_runtimes;
 mod user_types;
 mod verbs;
 mod waiting;

@@ -16,6 +16,7 @@ fn cache_memory_is_bounded() {
     wait_for_turn();
     run_paused(memory_is_freed_after_mass_expiry());
     run_paused(initial_capacity_is_never_freed());
+    run_paused(clear_with_a_subscriber_allocates_in_proportion_to_the_capacity());
     run_paused(stats_show_the_memory_of_a_full_lossless_subscriber());
     run_paused(event_log_frees_its_memory_after_a_burst());
     run_paused(dropped_cache_leaks_no_memory());
@@ -50,6 +51,24 @@ async fn memory_is_freed_after_mass_expiry() {
     sleep(5 * SECOND).await;
     let nothing = MEMORY.allocated().saturating_sub(empty);
     assert!(nothing < 16_384, "{nothing} bytes remain of {full} for an empty cache");
+}
+
+/// A step that clears a part of a shard must not cost as much as the whole shard.
+async fn clear_with_a_subscriber_allocates_in_proportion_to_the_capacity() {
+    let before = MEMORY.total_allocated();
+    let cache: Cache<u64, u64> = Cache::builder().shards(2).initial_capacity(1 << 17).build();
+    let capacity = MEMORY.total_allocated() - before;
+    let _events = cache.events();
+    for round in 1..=3 {
+        for key in 0..1_000 {
+            cache.set(key, key).await;
+        }
+        let before = MEMORY.total_allocated();
+        cache.clear().await;
+        let allocated = MEMORY.total_allocated() - before;
+        let most = 4 * capacity;
+        assert!(allocated < most, "{allocated} bytes in round {round}, {capacity} for the tables");
+    }
 }
 
 async fn initial_capacity_is_never_freed() {

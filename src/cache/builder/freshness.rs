@@ -84,7 +84,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets for how long the loader methods may still return an expired value while they reload it in the background
     /// (RFC 5861).
     ///
-    /// One refresh per key runs at a time, on the runtime of the cache. A refresh that fails, or takes more than a
+    /// One refresh per key runs at a time, on the runtime of the cache (on that of the caller if the cache was built on
+    /// a `current_thread` runtime, which may not be driven any more). A refresh that fails, or takes more than a
     /// minute, is logged and counted in [`Stats`](crate::Stats). The next one is started by a call at least a second
     /// later; with each further failure this delay doubles, up to a minute. No other method returns an expired value.
     ///

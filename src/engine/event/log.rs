@@ -33,7 +33,7 @@ pub(super) struct Log<K, V> {
     /// Buffer for departures taken from the journal; kept for its allocation.
     taken: Taken<K, V>,
     /// True while the sweeper waits for capacity.
-    held_back: bool,
+    held_back: Option<Cause>,
     closed: bool,
     /// Lag of the published events: the time from an entry's deadline to the detection of its expiry.
     #[cfg(feature = "metrics")]
@@ -74,7 +74,7 @@ impl<K, V> Log<K, V> {
             channels: Slab::new(),
             ring,
             taken: Taken::new(),
-            held_back: false,
+            held_back: None,
             closed: false,
             #[cfg(feature = "metrics")]
             lag: Histogram::new(),
@@ -174,7 +174,7 @@ impl<K, V> Log<K, V> {
             return self.closed.then_some(None);
         };
         // `is_half_free` visits all readers, so it is only called if this read may have changed its result.
-        if half_free && self.held_back && blocks_sweeper(channel) {
+        if half_free && self.held_back.is_some_and(|cause| blocks_sweeper(channel, cause)) {
             after.resumes_sweeper |= self.resumes_sweeper();
         }
         Some(Some(item))
@@ -224,7 +224,8 @@ impl<K, V> Log<K, V> {
 
     /// Returns whether any subscriber may delay the sweeper.
     pub(super) fn may_block_sweeper(&self) -> bool {
-        self.channels.iter().any(|(_, channel)| blocks_sweeper(channel))
+        let blocks = |channel| SWEEPER_CAUSES.iter().any(|cause| blocks_sweeper(channel, *cause));
+        self.channels.iter().any(|(_, channel)| blocks(channel))
     }
 
     #[cfg(feature = "metrics")]
@@ -238,9 +239,10 @@ impl<K, V> Log<K, V> {
         self.missed + self.channels.iter().map(|(_, channel)| channel.missed()).sum::<u64>()
     }
 
-    pub(super) fn room(&mut self) -> u64 {
+    pub(super) fn room(&mut self, cause: Cause) -> u64 {
         let channels = self.channels.iter_mut().map(|(_, channel)| channel);
-        let room = channels.filter(|channel| blocks_sweeper(channel)).map(Channel::room).min();
+        let room =
+            channels.filter(|channel| blocks_sweeper(channel, cause)).map(Channel::room).min();
         room.unwrap_or(u64::MAX)
     }
 
@@ -251,20 +253,24 @@ impl<K, V> Log<K, V> {
     }
 
     /// Returns whether the sweeper may continue; otherwise it is notified later.
-    pub(super) fn may_sweep(&mut self) -> bool {
-        self.held_back = !self.is_half_free();
-        !self.held_back
+    pub(super) fn may_sweep(&mut self, cause: Cause) -> bool {
+        let may_sweep = self.is_half_free(cause);
+        self.held_back = (!may_sweep).then_some(cause);
+        may_sweep
     }
 
-    fn is_half_free(&self) -> bool {
+    fn is_half_free(&self, cause: Cause) -> bool {
         let mut channels = self.channels.iter().map(|(_, channel)| channel);
-        self.closed || channels.all(|channel| !blocks_sweeper(channel) || channel.is_half_free())
+        self.closed
+            || channels.all(|channel| !blocks_sweeper(channel, cause) || channel.is_half_free())
     }
 
     /// Returns whether to notify a sweeper that waits for capacity; true once per wait.
     fn resumes_sweeper(&mut self) -> bool {
-        let resumes_sweeper = self.held_back && self.is_half_free();
-        self.held_back &= !resumes_sweeper;
+        let resumes_sweeper = self.held_back.is_some_and(|cause| self.is_half_free(cause));
+        if resumes_sweeper {
+            self.held_back = None;
+        }
         resumes_sweeper
     }
 
@@ -339,7 +345,10 @@ impl<K, V> AfterUnlock<K, V> {
     }
 }
 
-/// Returns whether a full reader of the channel delays the sweeper, which causes no events but [`Cause::Expired`].
-fn blocks_sweeper<K, V>(channel: &Channel<K, V>) -> bool {
-    channel.is_lossless() && channel.causes() & Cause::Expired.bit() != 0
+/// Causes of the sweeper's removals: expiry, and the removal of a tag.
+const SWEEPER_CAUSES: [Cause; 2] = [Cause::Expired, Cause::Removed];
+
+/// Returns whether a full reader of the channel delays the removals of the sweeper that have this cause.
+fn blocks_sweeper<K, V>(channel: &Channel<K, V>, cause: Cause) -> bool {
+    channel.is_lossless() && channel.causes() & cause.bit() != 0
 }

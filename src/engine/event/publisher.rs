@@ -5,7 +5,7 @@ use std::{sync::Arc, task::Waker};
 use tokio::sync::Notify;
 
 use super::{
-    Event, Lagged,
+    Cause, Event, Lagged,
     log::{AfterUnlock, Log, ReaderId},
 };
 #[cfg(feature = "metrics")]
@@ -111,21 +111,22 @@ impl<K, V> Publisher<K, V> {
         self.with_locked_log(log, |log, after| self.catch_up(log, after));
     }
 
-    /// Returns how many entries the sweeper may expire: the least free capacity of all lossless subscribers.
-    pub(crate) fn room(&self) -> usize {
+    /// Returns how many entries the sweeper may remove with this cause: the least free capacity of all lossless
+    /// subscribers of it.
+    pub(crate) fn room(&self, cause: Cause) -> usize {
         if !self.may_block_sweeper.load(Relaxed) {
             return usize::MAX;
         }
-        let room = self.with_log(|log, _| log.room());
+        let room = self.with_log(|log, _| log.room(cause));
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Waits until at least half of the capacity of every lossless subscriber is free, so that the sweeper can then
-    /// expire many entries at once.
-    pub(crate) async fn wait_for_room(&self) {
+    /// Waits until at least half of the capacity of every lossless subscriber of `cause` is free, so that the sweeper
+    /// can then remove many entries at once.
+    pub(crate) async fn wait_for_room(&self, cause: Cause) {
         // Checked and recorded under one lock: otherwise the last reader could free capacity in between without a
         // notification. `notify_one` stores a permit, so it may come before `notified`.
-        if !self.with_log(|log, _| log.may_sweep()) {
+        if !self.with_log(|log, _| log.may_sweep(cause)) {
             self.room_freed.notified().await;
         }
     }

@@ -52,6 +52,10 @@ fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                                 _ => continue,
                             }
                         }
+                        WaitOutcome::Stalled => {
+                            parts.store.leave_load(place, &flight);
+                            continue;
+                        }
                     }
                 }
             };

@@ -80,7 +80,7 @@ impl Parts {
                 Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(shard);
             let mut tries = 0;
             while !shard_pass.is_done() {
-                let (room, mut unrecorded) = (self.publisher.room(), Vec::new());
+                let (room, mut unrecorded) = (self.publisher.room(Cause::Expired), Vec::new());
                 let lock_wait = match tries {
                     0 => LockWait::None,
                     // One try with the gate closed. Shuttle does not model time, so a longer spin is no other case.

@@ -8,11 +8,11 @@ use std::{
 use hashbrown::raw::RawTable;
 
 use super::{
-    Store,
+    ShardState, Store,
     counters::bump,
     entry::Cause,
     table_cursor::TableCursor,
-    window::{self, WINDOW},
+    window::{self},
 };
 use crate::engine::{clock::Now, panics};
 
@@ -27,8 +27,13 @@ where
     /// Removes the entries of the next windows of a shard, or of the whole shard at once if no subscriber or waiter
     /// needs the departures. Returns whether entries may be left.
     pub(crate) fn clear_windows(&self, cursor: &mut TableCursor, now: &impl Now) -> bool {
-        // Allocated before the lock: under it, readers would wait for the allocator.
-        let mut old_table = RawTable::with_capacity(self.reserved);
+        // Allocated before the lock: under it, readers would wait for the allocator. Only for the step that replaces the
+        // table, since the capacity may be that of millions of entries.
+        let has_replacement = self.may_replace_table(cursor);
+        let mut old_table = match has_replacement {
+            true => RawTable::with_capacity(self.reserved),
+            false => RawTable::new(),
+        };
         let mut departures = Vec::with_capacity(BUCKETS_PER_LOCK);
         let mut locked = self.lock_shard(cursor.shard);
         if locked.state().old.is_some() {
@@ -41,12 +46,10 @@ where
         let (table, state) = locked.parts();
         // Clearing counts as a write to every key: loads that began before are not stored.
         state.bump_all_write_versions();
-        let is_recorded = self.journal.has_subscriber(Cause::Expired)
-            || self.journal.has_subscriber(Cause::Removed)
-            || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters());
+        let is_recorded = self.records_clear(state);
         if is_recorded {
             cursor.resume_in(state.generation);
-            let end = table.buckets().min(cursor.next + BUCKETS_PER_LOCK);
+            let end = cursor.end_of_step(BUCKETS_PER_LOCK, table.buckets());
             for bucket in cursor.next..end {
                 let Some((_, entry)) = window::entry_at(&locked, bucket) else { continue };
                 let is_expired = entry.deadline().is_expired(now);
@@ -56,8 +59,11 @@ where
             cursor.next = end;
         }
         let (table, state) = locked.parts();
-        let is_last = !is_recorded || cursor.next == table.buckets();
-        if !is_recorded || is_last && table.is_empty() {
+        let mut is_last = !is_recorded || cursor.next == table.buckets();
+        if is_last && (!is_recorded || table.is_empty()) && !has_replacement {
+            // The last subscriber left, or the table was replaced by a smaller one, after the check: once more.
+            is_last = false;
+        } else if !is_recorded || is_last && table.is_empty() {
             mem::swap(table, &mut old_table);
             let freed = state.side_tables.cleared(old_table.len());
             state.side_tables.resize(table.buckets());
@@ -84,5 +90,19 @@ where
         panics::drop_all(departures);
         panics::drop_all(old_table.drain());
         !is_last
+    }
+
+    /// Returns whether the next step may have to replace the table.
+    fn may_replace_table(&self, cursor: &TableCursor) -> bool {
+        let shard = self.shards.read(cursor.shard);
+        !self.records_clear(shard.state())
+            || cursor.end_of_step(BUCKETS_PER_LOCK, shard.buckets()) == shard.buckets()
+    }
+
+    /// Returns whether a subscriber or waiter needs the departures of cleared entries.
+    fn records_clear(&self, state: &ShardState<K, V>) -> bool {
+        self.journal.has_subscriber(Cause::Expired)
+            || self.journal.has_subscriber(Cause::Removed)
+            || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters())
     }
 }

@@ -59,7 +59,8 @@ where
         let started = Instant::now();
         let mut clones_per_reading = MIN_CLONES_PER_READING;
         let mut until_reading = clones_per_reading;
-        let end = shard.buckets().min(cursor.next + BUCKETS_PER_LOCK);
+        let end = cursor.end_of_step(BUCKETS_PER_LOCK, shard.buckets());
+        let max_lock_time = MAX_LOCK_TIME * u32::try_from(cursor.work_factor()).unwrap_or(u32::MAX);
         while cursor.next < end {
             let bucket = cursor.next;
             cursor.next += 1;
@@ -78,7 +79,7 @@ where
                 until_reading -= 1;
                 if until_reading == 0 {
                     let took = started.elapsed();
-                    if took >= MAX_LOCK_TIME {
+                    if took >= max_lock_time {
                         break;
                     }
                     if took < MAX_LOCK_TIME / 4 {

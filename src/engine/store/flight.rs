@@ -7,6 +7,8 @@
 //!    superseded load is not stored. It is returned only to callers that joined before the write; later ones wait until
 //!    it finishes and look the key up again. So no two loads of a key run at the same time, and no caller gets a value
 //!    that is older than a write it has seen.
+//! 3. A background refresh leads a flight without a caller that drives it. If its runtime is not driven, a waiter ends
+//!    the flight by [`end_refresh`](Flight::end_refresh). That counts as a write, so the refresh stores nothing later.
 
 use std::{any::Any, mem, pin::pin, sync::Arc};
 
@@ -29,9 +31,13 @@ pub(crate) struct Flight<V> {
 
 enum Phase<V> {
     Running,
+    /// The leader is a background refresh.
+    Refreshing,
     /// The leader has gone, and no other caller has taken its place yet.
     Leaderless,
     Finished(Arc<LoadResult<V>>),
+    /// A waiter has ended the flight, because the background refresh that leads it makes no progress.
+    Stalled,
 }
 
 /// The result of a load.
@@ -51,16 +57,23 @@ pub(crate) enum WaitOutcome<V> {
     /// The waiter is now the leader.
     Leader,
     Finished(Arc<LoadResult<V>>),
+    /// The background refresh made no progress, and the flight has ended without a result.
+    Stalled,
 }
 
 impl<V> Flight<V> {
     /// Returns a flight whose creator is the leader.
     pub(crate) fn new() -> Self {
-        Self {
-            write_version: AtomicU32::new(0),
-            phase: Mutex::new(Phase::Running),
-            notify: Notify::new(),
-        }
+        Self::in_phase(Phase::Running)
+    }
+
+    /// Returns a flight that a background refresh leads.
+    pub(crate) fn of_refresh() -> Self {
+        Self::in_phase(Phase::Refreshing)
+    }
+
+    fn in_phase(phase: Phase<V>) -> Self {
+        Self { write_version: AtomicU32::new(0), phase: Mutex::new(phase), notify: Notify::new() }
     }
 
     /// Counts a write to the key. Called under the lock of its shard, so a load and a store suffice.
@@ -73,20 +86,55 @@ impl<V> Flight<V> {
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(*self.phase(), Phase::Finished(_))
+        matches!(*self.phase(), Phase::Finished(_) | Phase::Stalled)
+    }
+
+    /// Returns whether a background refresh leads the flight.
+    pub(crate) fn is_refreshing(&self) -> bool {
+        matches!(*self.phase(), Phase::Refreshing)
+    }
+
+    /// Ends a flight that a background refresh leads, and returns true; does nothing if it has another leader by now.
+    /// Called under the lock of the key's shard; after the unlock, the caller wakes the waiters.
+    pub(super) fn end_refresh(&self) -> bool {
+        let mut phase = self.phase();
+        let is_refreshing = matches!(*phase, Phase::Refreshing);
+        if is_refreshing {
+            self.bump_write_version();
+            *phase = Phase::Stalled;
+        }
+        is_refreshing
+    }
+
+    pub(super) fn wake_waiters(&self) {
+        self.notify.notify_waiters();
     }
 
     /// Makes the flight leaderless, because its leader was cancelled or panicked, and wakes one waiter.
     pub(crate) fn abandon(&self) {
-        *self.phase() = Phase::Leaderless;
+        let mut phase = self.phase();
+        if let Phase::Stalled = *phase {
+            return;
+        }
+        *phase = Phase::Leaderless;
+        drop(phase);
         self.notify.notify_one();
     }
 
     /// Sets the result and wakes all waiters.
     pub(crate) fn finish(&self, result: LoadResult<V>) {
         let finished = Phase::Finished(Arc::new(result));
-        let before = mem::replace(&mut *self.phase(), finished);
-        debug_assert!(matches!(before, Phase::Running), "only the leader finishes a flight");
+        let mut phase = self.phase();
+        if let Phase::Stalled = *phase {
+            drop(phase);
+            return;
+        }
+        let before = mem::replace(&mut *phase, finished);
+        drop(phase);
+        debug_assert!(
+            matches!(before, Phase::Running | Phase::Refreshing),
+            "only the leader finishes a flight"
+        );
         self.notify.notify_waiters();
     }
 
@@ -109,7 +157,8 @@ impl<V> Flight<V> {
     fn check_phase(&self) -> Option<WaitOutcome<V>> {
         let mut phase = self.phase();
         match &*phase {
-            Phase::Running => None,
+            Phase::Running | Phase::Refreshing => None,
+            Phase::Stalled => Some(WaitOutcome::Stalled),
             Phase::Finished(result) => Some(WaitOutcome::Finished(result.clone())),
             Phase::Leaderless => {
                 *phase = Phase::Running;

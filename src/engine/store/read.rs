@@ -67,6 +67,15 @@ where
         self.read(key, now, |entry| entry.value.clone())
     }
 
+    /// Returns a clone of the live value and its deadline without counting it as a read, as [`peek`](Self::peek) does.
+    pub(crate) fn peek_with_deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        self.read(key, now, |entry| (entry.value.clone(), entry.deadline()))
+    }
+
     /// Returns a clone of an expired value within its stale window, and its deadline.
     pub(crate) fn get_stale<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
     where

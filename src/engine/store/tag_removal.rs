@@ -103,25 +103,27 @@ where
         (removals % 2 == 1).then(|| TagPurge { removals, cursor: TableCursor::default() })
     }
 
-    /// Removes the entries with removed tags in the next windows. Returns whether there are more windows.
+    /// Removes up to `max_removed` of the entries with removed tags in the next windows. Returns their number, and
+    /// whether there may be more.
     pub(crate) fn remove_tagged(
         &self,
         TagPurge { removals, cursor }: &mut TagPurge,
         now: &impl Now,
-    ) -> bool {
-        let (_, has_more) = self.remove_next(cursor, now, is_removed);
+        max_removed: usize,
+    ) -> (usize, bool) {
+        let (removed, has_more) = self.remove_next(cursor, now, max_removed, is_removed);
         if !has_more {
             // Fails if more tags were removed in the meantime; the next purge then visits all shards again.
             let _ = self.tag_removals.compare_exchange(*removals, *removals & !1, SeqCst, Relaxed);
         }
-        has_more
+        (removed, has_more)
     }
 
     /// Removes the entries with removed tags from one shard.
     pub(crate) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
         let mut cursor = TableCursor::of(shard);
         while self.has_tag_removals() && cursor.shard == shard {
-            self.remove_next(&mut cursor, now, is_removed);
+            self.remove_next(&mut cursor, now, usize::MAX, is_removed);
         }
     }
 }

@@ -72,7 +72,19 @@ where
         if waiters.loads.find(hash, key).is_some_and(|load| !load.is_finished()) {
             return None;
         }
-        Some(waiters.loads.join(hash, key, owned, |_| true, Flight::new).shared)
+        Some(waiters.loads.join(hash, key, owned, |_| true, Flight::of_refresh).shared)
+    }
+
+    /// Ends a flight whose background refresh makes no progress, and returns whether one leads it. The next caller
+    /// starts a new flight, and the refresh cannot store its value any more.
+    pub(crate) fn end_stalled_refresh(&self, location: Location, flight: &Flight<V>) -> bool {
+        let locked = self.shards.write(location.shard());
+        let has_ended = flight.end_refresh();
+        drop(locked);
+        if has_ended {
+            flight.wake_waiters();
+        }
+        has_ended
     }
 
     pub(crate) fn leave_load(&self, location: Location, flight: &Arc<Flight<V>>) {

@@ -15,7 +15,7 @@ use tracing::Span;
 
 use super::{config::Sweep, report::SweepReport};
 use crate::engine::{
-    event::Publisher,
+    event::{Cause, Publisher},
     panics,
     state::SharedState,
     store::{Departure, LockWait, ShardPass, Store, TagPurge},
@@ -74,8 +74,8 @@ pub(crate) struct SweepRun<K, V> {
 pub(crate) enum Step {
     /// Yield to the runtime, then continue.
     Yield,
-    /// Wait for a lossless subscriber without free capacity.
-    HeldBack,
+    /// Wait for a lossless subscriber without free capacity for events of this cause.
+    HeldBack(Cause),
     Done,
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn run<K, V, S>(
             drop(cache);
             match step {
                 Step::Yield => tokio::task::yield_now().await,
-                Step::HeldBack => publisher.wait_for_room().await,
+                Step::HeldBack(cause) => publisher.wait_for_room(cause).await,
                 Step::Done => break,
             }
         }
@@ -237,9 +237,9 @@ where
         let (before, moved_before) = (self.report, self.moved);
         let start = cache.clock.now();
         let mut now = start;
-        if self.remove_tagged(cache) {
+        if let Some(step) = self.remove_tagged(cache) {
             self.report.elapsed += cache.clock.now().since(start);
-            return Step::Yield;
+            return step;
         }
         let step = loop {
             let Some((shard_pass, tries)) = self.pending.pop_front() else {
@@ -266,18 +266,26 @@ where
         step
     }
 
-    /// Purges some of the entries whose tag was removed; returns whether there may be more.
-    fn remove_tagged<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> bool {
-        let Some(purge) = &mut self.tag_purge else { return false };
+    /// Purges some of the entries whose tag was removed; returns `None` if there are no more.
+    fn remove_tagged<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+    ) -> Option<Step> {
+        let purge = self.tag_purge.as_mut()?;
         for _ in 0..TAG_PURGE_STEPS {
-            let has_more = cache.store.remove_tagged(purge, &cache.clock);
+            let room = cache.publisher.room(Cause::Removed);
+            let (removed, has_more) = cache.store.remove_tagged(purge, &cache.clock, room);
             cache.publisher.flush();
             if !has_more {
                 self.tag_purge = None;
-                return false;
+                return None;
+            }
+            if removed == room {
+                self.report.held_back = true;
+                return Some(Step::HeldBack(Cause::Removed));
             }
         }
-        true
+        Some(Step::Yield)
     }
 
     /// Examines the next windows of a shard.
@@ -287,7 +295,7 @@ where
         mut shard_pass: ShardPass,
         tries: u32,
     ) -> Option<Step> {
-        let room = cache.publisher.room();
+        let room = cache.publisher.room(Cause::Expired);
         let lock_wait = match tries.checked_sub(TRIES_BEFORE_GATE) {
             None => LockWait::None,
             Some(spins) => LockWait::Spin(MAX_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
@@ -321,7 +329,7 @@ where
             self.pending.push_front((shard_pass, 0));
         }
         self.report.held_back |= swept.held_back;
-        swept.held_back.then_some(Step::HeldBack)
+        swept.held_back.then_some(Step::HeldBack(Cause::Expired))
     }
 
     /// Begins the next pass if the ratio is reached and the budget lasts; otherwise ends the sweep.

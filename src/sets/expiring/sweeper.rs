@@ -18,7 +18,10 @@ use super::{
     shard::{Shard, SweepProgress},
     state::{SharedState, StateOf},
 };
-use crate::engine::{event::Publisher, tasks::spawn};
+use crate::engine::{
+    event::{Cause, Publisher},
+    tasks::spawn,
+};
 
 enum Step {
     /// Yield to the runtime, then continue.
@@ -81,7 +84,7 @@ async fn run<S: Shard>(
             match step {
                 Step::Yield => tokio::task::yield_now().await,
                 // By the publisher alone, because a wait with the state would keep the sets alive.
-                Step::Blocked => publisher.wait_for_room().await,
+                Step::Blocked => publisher.wait_for_room(Cause::Expired).await,
                 Step::Done => break,
             }
         }
@@ -102,7 +105,7 @@ fn sweep<S: Shard>(state: &StateOf<S>, next_shard: &mut usize) -> Step {
             *next_shard += 1;
             continue;
         }
-        let room = state.publisher.room();
+        let room = state.publisher.room(Cause::Expired);
         let sweep = || state.sweep(*next_shard, room);
         let Ok((progress, panicked)) = catch_unwind(AssertUnwindSafe(sweep)) else {
             tracing::error!(set = state.name(), "sweep panicked, the next sweep continues");

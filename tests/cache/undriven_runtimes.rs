@@ -1,0 +1,85 @@
+//! Background refreshes of a cache whose runtime, or that of the first caller, is not driven. Callers on other runtimes
+//! must not wait for them forever. The caches keep real time.
+
+use std::{sync::mpsc::channel, thread, time::Duration};
+
+use fleeting::Cache;
+use futures::FutureExt;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{sleep, timeout},
+};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Returns a cache whose runtime is not driven any more, with an expired value that is still in its stale window.
+fn stale_cache_of(resting: &Runtime) -> Cache<u32, u32> {
+    let build = || Cache::builder().stale_while_revalidate(SECOND / 10).build();
+    let cache = resting.block_on(async { build() });
+    cache.set_ex(1, 1, MILLISECOND).now_or_never().expect("the call needs no runtime");
+    thread::sleep(2 * MILLISECOND);
+    cache
+}
+
+#[test]
+fn refresh_runs_on_the_runtime_of_its_caller_if_that_of_the_cache_is_not_driven() {
+    let resting = current_thread();
+    let cache = stale_cache_of(&resting);
+    let calls = async {
+        let stale = cache.get_or_set_with(&1, 3_600 * SECOND, async || 2).await;
+        assert_eq!(stale, 1, "the stale value is returned immediately");
+        sleep(SECOND / 5).await;
+        assert_eq!(cache.get_or_set_with(&1, SECOND, async || 3).await, 2, "the refresh has run");
+    };
+    let ended = current_thread().block_on(async { timeout(TIMEOUT, calls).await });
+    ended.expect("no call waits for a runtime that is not driven");
+}
+
+/// Callers on threads without a runtime, and on runtimes without a timer, wait for a refresh as well.
+#[test]
+fn refresh_needs_no_timer_on_the_runtime_of_its_caller() {
+    let (resting, bare) = (current_thread(), Builder::new_current_thread().build().unwrap());
+    let cache = stale_cache_of(&resting);
+    let load = |value| cache.get_or_set_with(&1, 3_600 * SECOND, async move || value);
+    assert_eq!(bare.block_on(load(2)), 1, "the stale value is returned immediately");
+    resting.block_on(async { sleep(SECOND / 5).await });
+    assert_eq!(bare.block_on(load(3)), 2, "the refresh has run on the runtime of the cache");
+}
+
+/// The limit is measured by the timer of the waiter, which is paused here and therefore advances at once.
+#[test]
+fn waiter_loads_if_a_refresh_makes_no_progress_within_its_limit() {
+    let resting = current_thread();
+    let cache = stale_cache_of(&resting);
+    let refresh = cache.get_or_set_with(&1, 3_600 * SECOND, async || 2);
+    assert_eq!(resting.block_on(refresh), 1, "the refresh is spawned, but not driven from now on");
+    thread::sleep(SECOND / 5);
+
+    let (sender, loaded) = channel();
+    let caller = cache.clone();
+    thread::spawn(move || {
+        let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        paused.block_on(async {
+            let load = |value| caller.get_or_set_with(&1, 3_600 * SECOND, async move || value);
+            let start = tokio::time::Instant::now();
+            let values = tokio::join!(load(3), load(4));
+            sender.send((values, start.elapsed())).expect("the test waits for it");
+        });
+    });
+    let ((first, second), waited) = loaded.recv_timeout(TIMEOUT).expect("the callers return");
+    assert_eq!(first, second, "one of the waiters loads, and the other one gets its value");
+    assert!(
+        waited >= 60 * SECOND && waited <= 61 * SECOND,
+        "the limit is a minute, not {waited:?}"
+    );
+
+    resting.block_on(async { sleep(10 * MILLISECOND).await });
+    let now = cache.get(&1).now_or_never().expect("the call needs no runtime");
+    assert_eq!(now, Some(first), "the late refresh does not replace the newer value");
+}
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
