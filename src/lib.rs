@@ -105,7 +105,9 @@
 //!
 //! All types except those in `redis` and `dirq` use Tokio's clock ([`tokio::time::Instant`]). On a `current_thread`
 //! runtime, tests can control it with `tokio::time::pause` and `advance`. The types in `redis` use the server's clock;
-//! `dirq`, and the times that a `Spool` writes, use the wall clock. An entry whose deadline would overflow is persistent. A value with a TTL of zero expires immediately.
+//! `dirq`, and the times that a `Spool` writes, use the wall clock.
+//!
+//! An entry whose deadline would overflow is persistent. A value with a TTL of zero expires immediately.
 //!
 //! # Requirements
 //!
