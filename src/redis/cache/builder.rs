@@ -232,10 +232,9 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     /// Caches up to `max_entries` answers in this process, while the server guarantees to report changes. Defaults to
     /// none.
     ///
-    /// [`get`](Cache::get), [`get_many`](Cache::get_many), [`contains_key`](Cache::contains_key) and the loader methods
-    /// are answered in this process, without a round trip, if the key is cached. The values are stored in an embedded
-    /// [`Cache`](crate::Cache). A missing value (`None`) is cached too. Callers that miss the same key concurrently share
-    /// one request. All other methods still send their commands to the server.
+    /// **No call returns a value that is older than what this process had read or written for that key before the call
+    /// of the embedded [`Cache`](crate::Cache), which stores the answers. A missing value (`None`) is cached too.
+    /// Callers that miss the same key concurrently share one request. All other methods still ask the server.
     ///
     /// # Guarantees
     ///
