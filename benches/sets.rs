@@ -41,7 +41,7 @@ fn main() {
         .expect("a runtime");
     let _inside = runtime.enter();
     let mut page = String::from(
-        "# Time-expired sets compared with a BTreeMap\n\n\
+        "# Sets whose members expire, compared with a BTreeMap\n\n\
          Made by `cargo bench --bench sets`: medians of rounds in which all candidates take turns, on one machine in \
          one run and compared with the first row or column. Only the ratios are comparable between machines. `u64` \
          members.\n\n",

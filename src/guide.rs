@@ -1,4 +1,4 @@
-//! The guide: a page for each part of the crate, with tested examples.
+//! The guide: a page for each main type and feature, with tested examples.
 //!
 //! # Cache
 //!
@@ -18,14 +18,14 @@
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum, tower and tonic |
 //! | [`costs_known_afterwards`] | charging tokens, bytes or rows once they are known |
 //! | [`sets`] | sets whose members expire |
-//! | [`timeout_dict`] | deadlines that workers pull, with leases, retries and dead letters |
+//! | [`timeout_dict`] | due entries for workers, with leases, retries and dead letters |
 //!
 //! # Several processes
 //!
 //! | page | subject |
 //! | --- | --- |
-//! | `redis` | the same types on Redis and Valkey, and their behavior during failures (feature `redis`) |
-//! | `directory_queues` | queues in files, shared with other languages (feature `dirq`) |
+//! | `redis` | `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis and Valkey, and their behavior during failures (feature `redis`) |
+//! | `directory_queues` | queues in files, shared with programs in other languages (feature `dirq`) |
 //!
 //! # Operation
 //!
@@ -35,7 +35,7 @@
 //! | [`dashboard`] | a live page of all caches and limiters (feature `dashboard`) |
 //! | [`log_messages`] | every log message, with its cause and remedy |
 //! | [`errors`] | every error type, with causes and remedies |
-//! | [`measured`] | measurements: what each part costs, compared with other crates |
+//! | [`measured`] | measurements of all types, compared with other crates |
 //!
 //! # Recipes and migration
 //!
@@ -62,7 +62,7 @@
 //! | `spool_worker.py` | a Python worker, with the package `dirq`, for the output of `service --spool DIR` |
 //! | `tower_sessions` | a session store for tower-sessions whose sessions end on time |
 //! | `opentelemetry` | metrics sent to OpenTelemetry |
-//! | `first_steps`, `events`, `custom_sweep` | one idea each |
+//! | `first_steps`, `events`, `custom_sweep` | short programs for first use, event streams, and settings of the sweeper |
 //! | `migrate_timed_dict`, `migrate_ttl_dict` | migration from two Python libraries, call by call |
 
 #[doc = include_str!("guide/streams.md")]
@@ -140,8 +140,8 @@ pub mod directory_queues {}
 
 /// Measurements: tables written by the benchmarks, each with the command that produced it.
 ///
-/// All of them come from one shared, noisy machine with two cores. Within a run, the subjects take turns. Compare the
-/// ratios rather than the absolute times; ratios differ on other machines too.
+/// All of them come from one shared, noisy machine with two cores. Within a run, the candidates take turns. Compare the
+/// ratios rather than the absolute times. Ratios may also differ on other machines.
 pub mod measured {
     #[doc = include_str!("../docs/peers.md")]
     pub mod peers {}

@@ -1,11 +1,12 @@
 //! An async in-memory cache for Tokio, with a TTL per entry, prompt expiration and a stream of expiry events.
 //!
-//! [`Cache`] is a sharded, concurrent map with the commands of Redis: `get`, `set_ex`, `expire`, `persist` and so on. A
-//! background task removes expired entries within a configurable delay ([`Sweep`], 100 ms by default), and each removal
-//! can be observed as an [`Event`]: [`Events`] never slows the cache down, [`LosslessEvents`] never loses an event.
+//! [`Cache`] is a sharded concurrent map whose methods are named after Redis commands: `get`, `set_ex`, `expire`,
+//! `persist` and so on. A background task removes expired entries within a configurable delay ([`Sweep`], 100 ms by
+//! default, plus the duration of the sweep). Each removal can be observed as an [`Event`]. The stream [`Events`] drops
+//! events of a slow subscriber; [`LosslessEvents`] drops none and delays the sweeper instead.
 //!
-//! The crate also provides rate limits, time-expired sets, a timeout dictionary, the same types on Redis, and directory
-//! queues.
+//! The crate also provides rate limits, sets whose members expire, a dictionary of deadlines that hands out due entries
+//! to workers, most of these types on Redis, and directory queues.
 //!
 //! # Quick start
 //!
@@ -21,7 +22,7 @@
 //! sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await;
 //! assert_eq!(sessions.get("ada").await, Some(42));
 //!
-//! // Waits until the entry expires. No read is needed for that.
+//! // Waits until the entry expires. No read of the key is needed.
 //! let event = events.recv().await.unwrap().unwrap();
 //! assert_eq!((event.key.as_str(), event.value), ("ada", 42));
 //! assert_eq!(sessions.get("ada").await, None);
@@ -34,9 +35,9 @@
 //! | --- | --- |
 //! | keep values with a TTL in one process | [`Cache`] |
 //! | limit the requests of each user, address or API key | [`RateLimiter`], as an axum or tower layer [`RateLimitLayer`][layer] |
-//! | keep the members of the last minutes, ordered by time | [`ExpiringSet`]; [`ExpiringSets`] for one set per key |
+//! | keep a set of recently seen items, ordered by time, such as the visitors of the last five minutes | [`ExpiringSet`]; [`ExpiringSets`] for one set per key |
 //! | rank members by any score, without expiration | [`SortedSet`] |
-//! | let workers take entries once their deadline has passed, such as delayed jobs or timeouts | [`TimeoutDict`] |
+//! | hand out entries, such as delayed jobs or timeouts, to workers when they are due | [`TimeoutDict`] |
 //! | share a cache, rate limits, a set or deadlines between processes | [`redis::Cache`][rcache], [`redis::RateLimiter`][rlimiter], [`redis::ExpiringSet`][rset], [`redis::TimeoutDict`][rdict] |
 //! | queue jobs in files that survive a restart and that Python, Perl, C and Java programs can read | [`dirq`][dirq] |
 //! | write expired entries to such a queue | [`Spool`][spool] |
@@ -52,12 +53,12 @@
 //! | `dirq` | [`dirq`][dirq] and [`Spool`][spool]: directory queues (Unix only) |
 //! | `metrics` | counters, gauges and histograms for the [`metrics`](https://docs.rs/metrics) facade |
 //! | `redis` | [`redis`][redis]: `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis 7, Valkey 8, newer versions and their clusters |
-//! | `serde` | [snapshots](guide::snapshots); `Stats`, `Event` and reports implement `Serialize` |
+//! | `serde` | [snapshots](guide::snapshots); statistics, events and sweep reports implement `Serialize` |
 //!
 //! # Guide
 //!
-//! The [guide] has a page for each part, migration tables, a list of all [log messages](guide::log_messages) and
-//! [errors](guide::errors), and [measurements](guide::measured).
+//! The [guide] has a page for each main type and feature, migration tables, lists of all
+//! [log messages](guide::log_messages) and [errors](guide::errors), and [measurements](guide::measured).
 //!
 //! Recipes for common tasks:
 //!
@@ -84,30 +85,34 @@
 //!
 //! | term | meaning |
 //! | --- | --- |
-//! | TTL | a duration: how long a value may live |
+//! | TTL | a duration: the time from a write until the deadline |
 //! | deadline | the instant at which a value expires. A value is expired when `now >= deadline`, everywhere |
 //! | persistent | without a deadline |
-//! | live | present and not expired. No method returns an expired value, swept or not; the exceptions are [stale windows](guide::loaders#stale-values) and [`TimeoutDict`] |
-//! | resident | held in memory: live, or expired and not yet swept |
-//! | expire | removal because the TTL has elapsed ([`Cause::Expired`]) |
-//! | evict | removal to make room ([`Cause::Evicted`]) |
-//! | remove | removal at the caller's request ([`Cause::Removed`]) |
-//! | replace | removal because a new value was written to the key ([`Cause::Replaced`]) |
-//! | sweep | one tick of the background task: one or more passes |
+//! | live | present and not expired. Methods return only live values, with two exceptions: loader methods within a [stale window](guide::loaders#stale-values), and [`TimeoutDict`] |
+//! | stale window | the time after the deadline during which loader methods may still return the value |
+//! | resident | held in memory: live, or expired and not yet removed |
+//! | expire | reach the deadline. A sweep, or a call that finds the expired entry, then removes it with [`Cause::Expired`] |
+//! | evict | remove to free space for other entries ([`Cause::Evicted`]) |
+//! | remove | remove at the caller's request ([`Cause::Removed`]) |
+//! | replace | overwrite a live value with a new one ([`Cause::Replaced`]) |
+//! | sweep | one run of the background task, or of [`Cache::sweep`]: one or more passes |
 //! | pass | one examination of a sample of the entries |
-//! | window | a run of adjacent buckets of one shard, examined under one lock |
-//! | lag | the time from an entry's deadline until its event is sent |
+//! | lag | the time from an entry's deadline until its removal ([`Event::lag`]) |
 //!
-//! "Removal" without a named cause covers all four causes.
+//! In this documentation, "removal" means removal for any of these four causes, unless a cause is named.
 //!
 //! # Time
 //!
-//! All time is [`tokio::time::Instant`], so `tokio::time::pause` and `advance` control every behavior of the embedded
-//! types in tests. A deadline that overflows means persistent. A value with a TTL of zero is expired immediately.
+//! All types except those in `redis` and `dirq` use Tokio's clock ([`tokio::time::Instant`]). On a `current_thread`
+//! runtime, tests can control it with `tokio::time::pause` and `advance`. The types in `redis` use the server's clock;
+//! `dirq`, and the times that a `Spool` writes, use the wall clock.
+//!
+//! An entry whose deadline would overflow is persistent. A value with a TTL of zero expires immediately.
 //!
 //! # Requirements
 //!
-//! Rust 1.88 and Tokio 1.47, or newer. A cache is built within a Tokio runtime with a time driver.
+//! Rust 1.88 and Tokio 1.47, or newer. A cache must be built within a Tokio runtime. Its time driver must be enabled,
+//! unless the cache uses [`Sweep::manual`].
 //!
 //! [layer]: https://docs.rs/fleeting/latest/fleeting/struct.RateLimitLayer.html
 //! [client_ip]: https://docs.rs/fleeting/latest/fleeting/struct.ClientIp.html

@@ -56,9 +56,9 @@ fn main() {
          directory, on one machine in one run. Only the ratios are comparable between machines. Bodies of 200 bytes, \
          one process, one call after another, unless noted otherwise.\n\n\
          ## In memory\n\n\
-         On Linux' tmpfs, operations on one element run in place: `add`, `lock`, `get`, `remove`, `dequeue`, `ack`, \
-         and the next element of `names` and `locked` after their directory has been listed. Each directory listing, \
-         `add_many` and `count` runs on a thread for blocking work. `add_many` makes no element visible before all are \
+         On Linux' tmpfs, operations on one element run on the calling thread: `add`, `lock`, `get`, `remove`, \
+         `dequeue`, `ack`, and the next element of `names` and `locked` after their directory has been listed. Each \
+         directory listing, `add_many` and `count` runs on a thread for blocking work. `add_many` makes no element visible before all are \
          written.\n\n",
     );
     let memory = bench.folder.clone();

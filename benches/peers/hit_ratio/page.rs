@@ -19,7 +19,7 @@ const HEAD: &str = "# Hit ratios\n\n\
     | zipf, scans | skew 0.9; a third of the requests in runs of 2,500 keys that never occur again |\n\
     | zipf, long scans | skew 1, interrupted by runs of 30,000 keys, half of them always the same |\n\
     | shifts | alternately, for 50,000 requests each: recently requested keys, and a loop |\n\
-    | recency, runs | recently requested keys; and recently requested runs of neighbours, as in a file system |\n\
+    | recency, runs | recently requested keys; and recently requested runs of neighbors, as in a file system |\n\
     | web, churn | popular keys change over time; one key in six occurs once |\n\
     | two pools | alternately a key from a pool of 1,000 and from a pool of 20,000 |\n\
     | loops | four loops of 300 to 25,000 keys |\n\

@@ -151,7 +151,7 @@ fn recency() -> Vec<u32> {
     keys
 }
 
-/// Runs of neighbouring blocks, as in a file system; each run is new or a recent one.
+/// Runs of neighboring blocks, as in a file system; each run is new or a recent one.
 fn runs() -> Vec<u32> {
     let mut random = Random(6);
     let mut keys: Vec<u32> = Vec::new();

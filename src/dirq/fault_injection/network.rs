@@ -1,4 +1,4 @@
-//! Behaviour that only network file systems have.
+//! Behavior that only network file systems have.
 
 use super::*;
 

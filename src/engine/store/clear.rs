@@ -12,7 +12,7 @@ use super::{
     counters::bump,
     entry::Cause,
     table_cursor::TableCursor,
-    window::{self},
+    window::{self, WINDOW},
 };
 use crate::engine::{clock::Now, panics};
 

@@ -29,7 +29,7 @@ impl<K> RateLimiter<K> {
         Ok((decision.outcome, decision.remaining, has_waited))
     }
 
-    /// Counts a denial that the layer admitted as a dry run.
+    /// Counts a denial that the layer admitted in shadow mode.
     pub(crate) fn count_shadowed(&self) {
         self.state.counters.shadowed.add(1);
     }

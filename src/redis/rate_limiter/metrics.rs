@@ -25,7 +25,7 @@ static SERIES: [Series; 11] = [
     counter("fleeting_redis_limiter_waited_total", "Checks that passed after waiting."),
     counter(
         "fleeting_redis_limiter_shadowed_total",
-        "Denied checks that a dry run (shadow) admitted.",
+        "Checks that were admitted only because a layer is in shadow mode.",
     ),
     counter("fleeting_redis_limiter_refunded_total", "Permits that were refunded."),
     counter("fleeting_redis_limiter_errors_total", "Calls that failed or got no reply."),

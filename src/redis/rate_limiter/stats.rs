@@ -18,7 +18,7 @@ pub struct LimiterStats {
     pub denied: u64,
     /// Denied checks that were answered from a cached denial, without a round trip.
     pub denied_locally: u64,
-    /// Denied checks that a layer in dry-run mode admitted (`RateLimitLayer::shadow`).
+    /// Checks that were admitted only because the layer is in shadow mode (`RateLimitLayer::shadow`).
     pub shadowed: u64,
     /// Permits that were refunded.
     pub refunded: u64,
