@@ -65,9 +65,9 @@ use crate::engine::{
 /// An entry with a TTL of zero is due immediately. If the TTL overflows, as [`Duration::MAX`] does, the entry
 /// has no deadline.
 ///
-/// # From the timeout dictionary on Redis
+/// # Migrating from the Python timeout dictionary
 ///
-/// | Redis | `TimeoutDict` |
+/// | Python (stored on Redis) | `TimeoutDict` |
 /// | --- | --- |
 /// | `set_data(key, data, timeout)` | [`set(k, v, ttl)`](Self::set): the value is replaced as a whole, not merged by fields |
 /// | `get_data(key)` | [`get(&k)`](Self::get) |

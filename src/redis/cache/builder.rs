@@ -229,22 +229,22 @@ impl<K, V> CacheBuilder<K, V> {
 }
 
 impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> {
-    /// Caches up to `max_entries` answers in this process, while the server guarantees to report changes. Defaults to
+    /// Caches up to `max_entries` values in this process, while the server guarantees to report changes. Defaults to
     /// none.
     ///
-    /// **No call returns a value that is older than what this process had read or written for that key before the call
-    /// of the embedded [`Cache`](crate::Cache), which stores the answers. A missing value (`None`) is cached too.
-    /// Callers that miss the same key concurrently share one request. All other methods still ask the server.
+    /// If a key is cached, `get`, `get_many`, `contains_key` and the loader methods are answered without a round trip.
+    /// The values are stored in an embedded [`Cache`](crate::Cache). A missing value (`None`) is cached too. Callers
+    /// that miss the same key concurrently share one request. All other methods still ask the server.
     ///
     /// # Guarantees
     ///
-    /// **No call returns a value that is older than what this process had read or written for that key before the call
-    /// began; `None` counts as a value.** This holds across all clones of the handle and all tasks, even if a reply was
-    /// lost, a call was dropped, or a connection was closed. (Another cache built with the same name counts as another
-    /// process.)
+    /// **After a process has read or written a value of a key, no later call in this process returns an older value of
+    /// that key. A missing value (`None`) counts as a value.** This holds across all clones of the handle and all
+    /// tasks, even if a reply was lost, a call was dropped, or a connection was closed. (Another cache built with the
+    /// same name counts as another process.)
     ///
     /// A change by another process or by the server (expiry, eviction) is visible as soon as the server has reported
-    /// it, in normal operation within a few milliseconds. Under all conditions, no answer is older than
+    /// it, in normal operation within a few milliseconds. Under all conditions, no cached value is used for longer than
     /// [`near_max_age`](CacheBuilder::near_max_age), and no value is returned beyond its TTL.
     ///
     /// Three things are outside these guarantees. Values in their
@@ -254,12 +254,12 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// # How it works
     ///
-    /// The cache has its own connections, one to each master, which carry all its commands in RESP3 with
-    /// `CLIENT TRACKING ON BCAST PREFIX fleeting:cache1:{name:`. The server sends replies and invalidations in one
-    /// order, so that a client that has a reply has received all earlier invalidations. A key's cached answer is also
-    /// discarded if the process learns about the key in another way, or writes to it. All cached answers are discarded
-    /// if a connection ends, is silent or is replaced, if a slot moves, or after `FLUSHALL`. Replies on the next
-    /// connection are cached again.
+    /// The cache has its own connections, one to each master, which carry all its commands in RESP3 with `CLIENT
+    /// TRACKING ON BCAST PREFIX fleeting:cache1:{name:`. The server sends replies and invalidations in one order, so
+    /// that a client that has a reply has received all earlier invalidations. The cached value of a key is also
+    /// discarded if the process writes to the key, or receives newer information about it in another way. All cached
+    /// values are discarded if a connection ends, is silent or is replaced, if a slot moves, or after `FLUSHALL`.
+    /// Replies on the next connection are cached again.
     ///
     /// # Cost
     ///
@@ -287,7 +287,7 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// # Panics
     ///
-    /// If `max_entries` is 0.
+    /// Panics if `max_entries` is 0.
     pub fn near(mut self, max_entries: usize) -> Self {
         assert!(max_entries > 0, "near must be at least 1, got {max_entries}");
         self.near = Some((max_entries, NearCache::<V>::make));
