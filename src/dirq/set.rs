@@ -114,7 +114,7 @@ impl<Q: SetMember> QueueSet<Q> {
     ///
     /// # Panics
     ///
-    /// On a runtime without a time driver, unless all queues are in memory.
+    /// Panics on a runtime without a time driver, unless all queues are in memory.
     ///
     /// # Examples
     ///
@@ -143,7 +143,7 @@ impl<Q: SetMember> QueueSet<Q> {
     ///
     /// # Panics
     ///
-    /// On a runtime without a time driver.
+    /// Panics on a runtime without a time driver.
     pub fn watch(&self, every: Duration) -> Walk<(Q, Lock<Q::Payload>)> {
         self.walk(Some(every))
     }

@@ -135,10 +135,10 @@ impl<K, V, S> Builder<K, V, S> {
     /// Makes the loader methods refresh a value in the background before it expires, with a probability that increases
     /// toward its deadline.
     ///
-    /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. How early
-    /// depends on `beta` and on the average duration of recent loads (XFetch: Vattani et al., "Optimal Probabilistic
-    /// Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that are read many times in the duration of a
-    /// load; use 2 or 3 for keys that are read less often. Defaults to 0, which never refreshes ahead.
+    /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. The time
+    /// of the refresh depends on `beta` and on the average duration of recent loads (XFetch: Vattani et al., "Optimal
+    /// Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that are read many times in the
+    /// duration of a load; use 2 or 3 for keys that are read less often. Defaults to 0, which never refreshes ahead.
     ///
     /// # Panics
     ///

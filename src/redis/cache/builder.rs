@@ -123,7 +123,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `events` is 0.
+    /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events;
@@ -138,7 +138,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `lease` is less than a millisecond.
+    /// Panics if `lease` is less than a millisecond.
     pub fn lease(mut self, lease: Duration) -> Self {
         assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
         self.lease = lease.min(MAX_DURATION);
@@ -153,7 +153,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `pause` is zero.
+    /// Panics if `pause` is zero.
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
         self.poll_every = pause.min(MAX_DURATION);

@@ -60,7 +60,7 @@ where
     ///
     /// # Panics
     ///
-    /// If called outside a Tokio runtime.
+    /// Panics if called outside a Tokio runtime.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ where
     ///
     /// # Panics
     ///
-    /// If called outside a Tokio runtime.
+    /// Panics if called outside a Tokio runtime.
     ///
     /// # Errors
     ///

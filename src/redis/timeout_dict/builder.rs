@@ -95,7 +95,7 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `period` is zero.
+    /// Panics if `period` is zero.
     pub fn ask_every(mut self, period: Duration) -> Self {
         assert!(!period.is_zero(), "ask_every must be longer than zero, got {period:?}");
         self.ask_every = period;
@@ -110,7 +110,7 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `first` is longer than `max`.
+    /// Panics if `first` is longer than `max`.
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         assert!(
             first <= max,
@@ -127,7 +127,7 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `attempts` is 0.
+    /// Panics if `attempts` is 0.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         assert!(attempts > 0, "max_attempts must be at least 1, got 0");
         self.retries.max_attempts = attempts;
