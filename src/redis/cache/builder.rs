@@ -100,9 +100,9 @@ impl<K, V> CacheBuilder<K, V> {
     /// Publishes expirations to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
     /// [`on_expired`](Cache::on_expired). Defaults to no events, and to plain commands.
     ///
-    /// An expiration is kept for its subscribers for `retention`. If all subscribers are away for longer, events are
-    /// lost. Until then, expired values that were not published yet take memory on the server. They are deleted at the
-    /// latest an eighth of `retention` after it has passed. Only the names of the groups remain.
+    /// An expiration is kept for its subscribers for `retention`. If there is no subscriber for longer than that,
+    /// events are lost. Until then, expired values that were not published yet take memory on the server. They are
+    /// deleted at most an eighth of `retention` after the end of the retention. Only the names of the groups remain.
     ///
     /// Redis' own keyspace notifications are not used: they arrive minutes late or never, and without the value.
     /// Instead, the deadlines of each shard are in a sorted set next to its values. A value with a deadline is stored
@@ -166,21 +166,23 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// The server keeps a second copy of such a value until the window ends, and every method that writes becomes a
     /// script. Either all processes that share a name must set this, or none. Only loaded values become stale, not
-    /// values written by [`set`](Cache::set) and its variants. All writes of a key (these methods, `update`, a new TTL,
-    /// `remove`, `clear`) end the staleness of its previous value. A failed refresh is retried after a second at the
-    /// earliest, by any process. With [events](CacheBuilder::events), the event is published when the value expires.
+    /// values written by [`set`](Cache::set) and its variants. After any write to a key (by these methods, `update`,
+    /// `remove`, `clear`, or a method that sets its TTL), its previous value is never returned again. A failed refresh
+    /// is retried after a second at the earliest, by any process. With [events](CacheBuilder::events), the event is
+    /// published when the value expires.
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
         self.stale = window;
         self
     }
 
-    /// Sets the maximum age of a [near](CacheBuilder::near) answer under all conditions, counted from before the
-    /// request was sent. Defaults to one second. With zero, nothing is cached in the process, but concurrent callers
-    /// still share a request.
+    /// Sets the maximum age of a value in the [near cache](CacheBuilder::near) under all conditions, counted from
+    /// before the request was sent. Defaults to one second. With zero, nothing is cached in the process, but concurrent
+    /// callers still share a request.
     ///
-    /// In normal operation this setting matters little, because the server reports changes. It bounds staleness if a
-    /// cluster moves a slot, or if a network drops packets without closing the connection. In the second case, the
-    /// connection is probed every second, so that even with a higher setting no answer is older than about 1.5 s.
+    /// In normal operation this setting matters little, because the server reports changes. It bounds the age of cached
+    /// values if a cluster moves a slot, or if a network drops packets without closing the connection. In the second
+    /// case, the connection is probed every second, so that even with a higher setting no cached value is used for
+    /// longer than about 1.5 s.
     pub fn near_max_age(mut self, max_age: Duration) -> Self {
         self.near_max_age = max_age;
         self

@@ -90,8 +90,8 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     }
 
     /// Sets how long [`next_expired`](TimeoutDict::next_expired) and [`next_claim`](TimeoutDict::next_claim) sleep at
-    /// most before they ask the server again. It bounds the delay of an entry that another process sets in the meantime
-    /// with an earlier deadline than all others. Defaults to one second.
+    /// most before they ask the server again. This bounds the delay of an entry that another process sets during the
+    /// sleep, with an earlier deadline than all others. Defaults to one second.
     ///
     /// # Panics
     ///
@@ -121,9 +121,9 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     }
 
     /// Sets how often an entry may fail before it becomes a dead letter. A dead letter is still readable, but is not
-    /// delivered again until it is [revived](TimeoutDict::revive), set, or taken by
-    /// [`take_dead`](TimeoutDict::take_dead). The setting of the claiming handle applies, so all users of the name
-    /// should use the same. Defaults to no bound.
+    /// delivered again until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead) removes
+    /// it. The setting of the claiming handle applies, so all users of the name should use the same. Defaults to no
+    /// bound.
     ///
     /// # Panics
     ///
