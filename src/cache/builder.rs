@@ -171,9 +171,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// cache may exceed the bound by at most one entry per writing task. The bound applies to the cache as a whole and
     /// not to each shard: nothing is evicted while the cache is below it.
     ///
-    /// There is no admission filter: a new entry is never rejected in favor of an old one. Expired entries are removed
-    /// first, with cause [`Cause::Expired`]; live ones are then removed with cause [`Cause::Evicted`]. Setting a value
-    /// that has already expired (a TTL of zero) evicts nothing.
+    /// There is no admission filter: a new entry is never rejected in favor of an old one, and is available to the next
+    /// `get`. Expired entries are removed first, with cause [`Cause::Expired`]; live ones are then removed with cause
+    /// [`Cause::Evicted`]. Setting a value that has already expired (a TTL of zero) evicts nothing.
     ///
     /// A write at the bound takes constant time. The work is done by the write itself: no maintenance task runs later.
     /// With a seeded [`hasher`](Builder::hasher) and [`Sweep::seed`], the same calls lead to the same evictions.
