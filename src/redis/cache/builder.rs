@@ -256,12 +256,12 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// # How it works
     ///
-    /// The cache has its own connections, one to each master, which carry all its commands in RESP3 with `CLIENT
-    /// TRACKING ON BCAST PREFIX fleeting:cache1:{name:`. The server sends replies and invalidations in one order, so
-    /// that a client that has a reply has received all earlier invalidations. The cached value of a key is also
-    /// discarded if the process writes to the key, or receives newer information about it in another way. All cached
-    /// values are discarded if a connection ends, is silent or is replaced, if a slot moves, or after `FLUSHALL`.
-    /// Replies on the next connection are cached again.
+    /// The cache has its own connections, one to each master, which carry all its commands in RESP3 with
+    /// `CLIENT TRACKING ON BCAST PREFIX fleeting:cache1:{name:`. The server sends replies and invalidations in one
+    /// order, so that a client that has a reply has received all earlier invalidations. The cached value of a key is
+    /// also discarded if the process writes to the key, or receives newer information about it in another way. All
+    /// cached values are discarded if a connection ends, is silent or is replaced, if a slot moves, or after
+    /// `FLUSHALL`. Replies on the next connection are cached again.
     ///
     /// # Cost
     ///

@@ -24,12 +24,12 @@ use crate::{
 /// A set whose members are ordered by score. The score is a time, and a member expires when its score is
 /// `ttl` old.
 ///
-/// An `ExpiringSet` is a handle to one shared set; cloning it is cheap. A member is expired as soon as `now
-/// >= score + ttl`, and from then on no call returns or counts it. Each call first removes expired members. A
-/// background task on the Tokio runtime removes them if no call does
+/// An `ExpiringSet` is a handle to one shared set; cloning it is cheap. A member expires as soon as
+/// `now >= score + ttl`. From then on no call returns or counts it. Each call first removes expired members.
+/// A background task on the Tokio runtime removes them if no call does
 /// ([`sweep_every`](ExpiringSetBuilder::sweep_every)), so that the memory of an idle set is released and its
-/// events are not delayed. The task sleeps until the next member expires, but at least for the interval set
-/// by `sweep_every`.
+/// events are not delayed. The task sleeps until the next member expires, but sweeps no more often than
+/// `sweep_every` allows.
 ///
 /// * Each member is in the set once. Pushing it again moves it to its new score.
 /// * Members with equal scores are all kept, in the order in which they were pushed.
