@@ -68,8 +68,8 @@ const DEBUG_ENTRIES: usize = 32;
 ///
 /// A `Cache` is a handle. Cloning it is cheap, and all clones share the same entries.
 ///
-/// An entry may have a deadline. It is expired as soon as `now >= deadline`, and from that instant no method returns
-/// its value, swept or not. (The only exceptions are the loader methods of a cache with a [stale
+/// An entry may have a deadline. It is expired as soon as `now >= deadline`. From then on no method returns its value,
+/// even if it has not been swept. (The only exceptions are the loader methods of a cache with a [stale
 /// window](Builder::stale_while_revalidate).) A background task on the Tokio runtime removes expired entries from
 /// memory within a configurable delay ([`Sweep`](crate::Sweep)). Removals are published on event streams
 /// ([`events`](Cache::events), [`events_lossless`](Cache::events_lossless)).
@@ -87,7 +87,7 @@ const DEBUG_ENTRIES: usize = 32;
 ///
 /// # Cost
 ///
-/// A call locks one shard for about 100 ns and never waits for a subscriber. One in 61 calls takes part in Tokio's
+/// A call locks one shard for about 100 ns and never waits for a subscriber. One in 61 calls consumes a unit of Tokio's
 /// cooperative budget, so a task whose calls are all hits cannot starve its runtime. That is the only point at which an
 /// ordinary call yields, and it precedes any effect of the call.
 ///
@@ -99,10 +99,11 @@ const DEBUG_ENTRIES: usize = 32;
 /// # User code under a lock
 ///
 /// `Hash`, `Eq` and `Clone` of keys and values, and the closures of [`update`](Cache::update),
-/// [`compute`](Cache::compute), [`get_ex_with`](Cache::get_ex_with) and [`remove_if`](Cache::remove_if), run while a
-/// shard is locked. They must be short and must not call the cache, because the call may deadlock. Removed keys and
-/// values are dropped after the lock is released, so their `Drop` may call the cache. A panic in any of them releases
-/// the lock and leaves the cache consistent.
+/// [`compute`](Cache::compute), [`get_ex_with`](Cache::get_ex_with), [`remove_if`](Cache::remove_if) and
+/// [`retain`](Cache::retain), run while a shard is locked. So does the [weigher](Builder::max_weight) in `update` and
+/// `compute`. They must be short and must not call the cache, because the call may deadlock. Removed keys and values
+/// are dropped after the lock is released, so their `Drop` may call the cache. A panic in any of them releases the lock
+/// and leaves the cache consistent.
 ///
 /// # Runtimes
 ///
@@ -211,9 +212,8 @@ where
 {
     /// Returns a clone of the live value of `key`, or `None` if there is none (Redis: `GET`).
     ///
-    /// A hit counts as an access for eviction, and extends the idle deadline of a cache with
-    /// [`time_to_idle`](Builder::time_to_idle). The value is cloned under a read lock, so store large values in an
-    /// [`Arc`].
+    /// A hit counts as an access for eviction. In a cache with [`time_to_idle`](Builder::time_to_idle), it restarts the
+    /// idle time. The value is cloned under a read lock, so store large values in an [`Arc`].
     ///
     /// # Examples
     ///
@@ -370,7 +370,7 @@ where
     ///
     /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so it publishes no
     /// event. In a cache with a weigher, the new weight counts immediately; an entry that has become heavier than the
-    /// whole bound is removed as [`Cause::Evicted`].
+    /// whole bound is removed with cause [`Cause::Evicted`].
     ///
     /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
     /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
@@ -421,12 +421,12 @@ where
 
     /// Removes all entries, a part of a shard at a time (Redis: `FLUSHDB`).
     ///
-    /// Live entries are removed as [`Cause::Removed`], expired ones as [`Cause::Expired`]. It is not atomic: an entry
-    /// that is inserted concurrently may or may not be removed.
+    /// Live entries are removed with cause [`Cause::Removed`], expired ones with cause [`Cause::Expired`]. The method
+    /// is not atomic: an entry that is inserted concurrently may or may not be removed.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call has removed a part of the entries.
+    /// If the call is cancelled, a part of the entries has been removed.
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
         for shard in 0..self.shared.store.shard_count() {

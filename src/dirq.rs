@@ -4,8 +4,8 @@
 //! They are compatible, byte for byte, with Python's `dirq`, Perl's `Directory::Queue`, and the C and Java
 //! implementations: programs of all these languages may use one directory at the same time. [`QueueSimple`] stores each
 //! element as one file. [`Queue`] stores each element as a directory with one file per field of its [`Schema`].
-//! [`DirQueue`] has the methods that both share. [`QueueSet`] iterates over several queues as one, and [`QueueNull`]
-//! discards everything.
+//! [`DirQueue`] documents the methods that both have in common. [`QueueSet`] iterates over several queues as one, and
+//! [`QueueNull`] discards everything.
 //!
 //! ```
 //! use std::time::Duration;
@@ -26,26 +26,26 @@
 //!
 //! # Guarantees
 //!
-//! - **Atomic adds.** A visible element is complete. An add that fails leaves nothing behind.
+//! - **Atomic adds.** A visible element is complete. An add that fails leaves nothing behind, except with
+//!   [`Error::Partial`], which contains the names of the elements that were added.
 //! - **Exclusive locks.** If several processes try to lock an element at once, exactly one succeeds.
 //! - **At least once.** An element stays in the queue until the owner of its lock removes it. If a process crashes
-//!   while it holds a lock, the lock stays until a [`purge`](QueueSimple::purge) by any process finds it too old. Then
-//!   the element is delivered again.
-//! - **Best-effort FIFO order.** A handle and its clones give each new element a later name than the one before.
-//!   Elements of several processes are ordered by the clocks of their writers. If a writer is slow between reading the
-//!   clock and finishing the add, its element may become visible after elements with later names.
+//!   while it holds a lock, the lock stays until a [`purge`](QueueSimple::purge) by any process removes it because it
+//!   is too old. Then the element is delivered again.
+//! - **Best-effort FIFO order.** Each name that a handle and its clones assign sorts after the previous one. Elements
+//!   of several processes are ordered by the clocks of their writers. If a writer is slow between reading the clock and
+//!   finishing the add, its element may become visible after elements with later names.
 //! - **No access outside the queue.** Names are checked ([`Name`]) and symbolic links in a queue are never followed.
 //!   Files whose names do not match the format are neither changed nor listed.
 //! - **Crash safety.** No element is lost, and no removed element reappears, if a disk or a quota is full, if a disk
-//!   reports an error, or if the process is killed between any two system calls. A purge removes the leftovers of
-//!   crashed processes.
+//!   reports an error, or if the process is killed at any point. A purge removes the leftovers of crashed processes.
 //! - **Bounded attempts.** An operation that fails because another process interferes is attempted a bounded number of
 //!   times ([`Error::GaveUp`]).
 //!
 //! # Limits
 //!
 //! - **Not exactly once.** If a purge removes a lock while its owner still works, the same work is done twice. Choose a
-//!   [`max_lock`](Purge::max_lock) well above the longest work, or renew the lock ([`Lock::keep_alive`]).
+//!   [`max_lock`](Purge::max_lock) well above the longest processing time, or renew the lock ([`Lock::keep_alive`]).
 //! - **No strict order**, and none between elements that are locked at the same time.
 //! - **No durability** when an add returns, unless [`sync`](QueueSimpleBuilder::sync) is set: a crash of the machine
 //!   may lose the last seconds. A crash of the process loses nothing.

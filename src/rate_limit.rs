@@ -78,8 +78,8 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// can be made owned (`&str` for `String`, see [`ToKey`]); the others take any type that is [`Equivalent`] to a key.
 ///
 /// The [`Window`] decides which calls pass. The default, [`Window::Log`], never admits more than the quota in **any**
-/// window `(now - per, now]`, and denies no call that would stay within it. Denied calls are not charged. A caller
-/// without competitors that waits for [`retry_after`](Limited::retry_after) is admitted.
+/// window `(now - per, now]`, and denies no call that would stay within it. Denied calls are not charged. If no other
+/// call uses the key, a call made after [`retry_after`](Limited::retry_after) is admitted.
 ///
 /// # Memory
 ///
@@ -268,10 +268,11 @@ where
         dispatch!(&self.0, limiter => limiter.peek(key, Some(limits)))
     }
 
-    /// Forgets the usage of `key`; returns `true` if there was any record of it.
+    /// Removes the usage of `key`; returns `true` if there was any record of it.
     ///
     /// The usage that keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share belongs to no single key and stays.
-    /// A later [`settle`](Permit::settle) of a permit from before the reset still charges its difference.
+    /// If a permit from before the reset is [settled](Permit::settle) later, a difference that must be charged is still
+    /// charged.
     ///
     /// # Examples
     ///
@@ -296,8 +297,8 @@ where
     /// Waits until a call of one unit passes, and charges it.
     ///
     /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
-    /// concurrent [`check`](RateLimiter::check) may pass before them. A refund or a reset does not wake waiters that
-    /// sleep until earlier charges leave the window; [`set_limits`](RateLimiter::set_limits) does.
+    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund or a reset does not wake waiters
+    /// that sleep until earlier charges leave the window; [`set_limits`](RateLimiter::set_limits) does.
     ///
     /// # Cancel safety
     ///
@@ -305,7 +306,8 @@ where
     ///
     /// A future that is kept but not polled (a branch of `select!` that lost and is awaited again later) delays the
     /// waiters behind it: by one second after it could have passed, or by some seconds if it became the first because
-    /// others gave up. Then they are admitted before it until it is polled again.
+    /// the calls ahead of it were dropped. After that time, the waiters behind it are admitted first, until it is
+    /// polled again.
     ///
     /// # Examples
     ///
@@ -356,9 +358,10 @@ where
     ///
     /// # Errors
     ///
-    /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if current usage and the
-    /// queue ahead of it already exclude that, or if [`max_waiting`](RateLimiterBuilder::max_waiting) calls wait for
-    /// the key; otherwise when `max_wait` has elapsed. So no more calls wait for a key than can pass in time.
+    /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if it cannot pass in
+    /// time, given the current usage and the calls ahead of it, or if [`max_waiting`](RateLimiterBuilder::max_waiting)
+    /// calls already wait for the key; otherwise it is denied when `max_wait` has elapsed. So no more calls wait for a
+    /// key than can pass in time.
     ///
     /// # Cancel safety
     ///
@@ -398,11 +401,13 @@ where
     /// Replaces the limits of a running limiter, for all its handles.
     ///
     /// Existing charges stay charged and count by the new limits. Limits are identified by their position; an
-    /// additional limit begins with nothing in use. Waiters are woken and wait by the new limits. A call that is in
-    /// progress on another thread may still be decided by the old limits, and is counted for as long as those say.
+    /// additional limit begins with nothing in use. Waiters are woken and checked against the new limits. A call that
+    /// is in progress on another thread may still be checked against the old limits, and is then counted for the window
+    /// of the old limits.
     ///
-    /// [`Window::Gcra`] stores only a time per limit. Usage by other [plans](RateLimiter::check_with) is therefore
-    /// converted as if it were by the limiter's own limits, and a permit from before the change gives nothing back.
+    /// [`Window::Gcra`] stores only a time per limit. Usage under other [plans](RateLimiter::check_with) is therefore
+    /// converted as if it were under the limiter's own limits, and a refund of a permit from before the change has no
+    /// effect.
     ///
     /// # Cost
     ///

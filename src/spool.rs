@@ -36,23 +36,28 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 /// An event stream written to a directory queue, so that expirations survive a restart of the process and can be
 /// consumed by a program in any language.
 ///
-/// Each expired value becomes an element of the queue. A spool takes the next events only after the previous ones are
-/// in the queue. If they cannot be written, for instance because the disk is full or permissions have changed, it holds
-/// them and retries after 50 ms, doubled after each failure up to 5 s. This delays the sweeper, but never a reader or a
-/// writer of the cache. It is visible in [`stats`](Self::stats), and logged once as a warning.
+/// Each expired value becomes an element of the queue. A spool reads further events from the stream only when the
+/// previous ones are in the queue. If they cannot be written, for instance because the disk is full or permissions have
+/// changed, it holds them and retries after 50 ms, doubled after each failure up to 5 s. This delays the sweeper, but
+/// never a reader or a writer of the cache. The failure is logged once as a warning, and [`stats`](Self::stats) shows
+/// how long it has lasted.
 ///
-/// A `Spool` is a handle: cheap to clone, and all clones share one spool.
+/// A `Spool` is a handle: it is cheap to clone, and all clones share one spool.
 ///
 /// # Guarantees
 ///
-/// *At least once.* From the moment when an event is taken off the stream until it is in the queue, the spool holds it.
-/// It holds up to 256 events, or one mebibyte and one further event. Dropping the future of [`run`](Self::run) neither
-/// loses nor duplicates an event: a batch that is being written is completed, and the remaining events are written by
-/// the next run. If the process crashes, events that are not in the queue are lost, like everything in memory; events
-/// that are in the queue are not written again. Duplicates are possible in one case only: if a runtime is shut down
-/// during a write and the same spool is run on another runtime, up to one batch may be written twice.
+/// *At least once while the process runs.* A spool keeps each event in memory from the time it is received until it is
+/// in the queue. Events that are still in memory are lost if the process crashes. Events that are already in the queue
+/// are not written a second time after a restart. An event that cannot be serialized is skipped,
+/// [counted](SpoolStats::unwritable) and logged as an error.
 ///
-/// The queue has the order of the events, as far as names based on time can express it.
+/// Each run receives at most 256 events at a time, and stops receiving once their data exceeds one mebibyte. Dropping
+/// the future of [`run`](Self::run) neither loses nor duplicates an event: a batch that is being written is completed,
+/// and the remaining events are written by the next run. Duplicates are possible in one case only: if a runtime is shut
+/// down during a write and the same spool is run on another runtime, up to one batch may be written twice.
+///
+/// Events are added to the queue in order. The names of elements contain the time: if the system clock goes back before
+/// a restart, later events may precede earlier ones.
 ///
 /// # Format
 ///
@@ -63,9 +68,9 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 /// ```
 ///
 /// In a [`Queue`](crate::dirq::Queue), it has the fields `key` and `value`, both as JSON, and the table `meta`; see
-/// [`schema`](Self::schema). Keys and values are serialized with serde. Times are in seconds since 1970 by the wall
-/// clock, as it was when the spool received the event: `deadline` (absent if the value was persistent), and `at`, the
-/// time of the removal.
+/// [`schema`](Self::schema). Keys and values are serialized with serde. Times are in seconds since the Unix epoch. They
+/// are converted to the wall clock when the spool receives the event: `deadline` (absent if the value was persistent),
+/// and `at`, the time of the removal.
 ///
 /// ```
 /// use std::time::Duration;
@@ -96,7 +101,8 @@ impl Spool {
     ///
     /// # Panics
     ///
-    /// If `queue` is a [`Queue`](crate::dirq::Queue) whose schema does not accept elements of [`schema`](Self::schema).
+    /// Panics if `queue` is a [`Queue`](crate::dirq::Queue) whose schema does not accept elements of
+    /// [`schema`](Self::schema).
     pub fn new(queue: impl Into<AnyQueue>) -> Self {
         let queue = queue.into();
         // Checked now and not at the first event, which may occur long after a deployment.
@@ -117,30 +123,32 @@ impl Spool {
         record::schema()
     }
 
-    /// Sets the causes that this handle and its clones write; events with other causes are ignored. Only causes that
-    /// the cache [publishes](crate::Builder::publish) occur. Defaults to [`Cause::Expired`].
+    /// Sets the causes of the events to write; events with other causes are ignored. The cache must
+    /// [publish](crate::Builder::publish) these causes. Applies to this handle and to clones made from it afterwards.
+    /// Defaults to [`Cause::Expired`].
     #[must_use]
     pub fn causes(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.settings.causes = Cause::bits(causes);
         self
     }
 
-    /// Sets whether this handle and its clones skip events that exceed the queue's
-    /// [`max_size`](crate::dirq::QueueSimpleBuilder::max_size). A skipped event is lost,
+    /// Sets whether to skip events that exceed the queue's [`max_size`](crate::dirq::QueueSimpleBuilder::max_size).
+    /// Applies to this handle and to clones made from it afterwards. A skipped event is lost,
     /// [counted](SpoolStats::skipped), and logged as an error. Defaults to false: the event is held, and all later
     /// events wait behind it.
     ///
-    /// Other errors may be temporary, so no event is skipped because of them.
+    /// Other write errors may be temporary, so no event is skipped because of them. An event that cannot be serialized
+    /// is always skipped, [counted](SpoolStats::unwritable) and logged as an error.
     #[must_use]
     pub fn skip_too_large(mut self, skip: bool) -> Self {
         self.settings.skip_too_large = skip;
         self
     }
 
-    /// Sets the interval between purges of the queue. It is purged when this handle or a clone writes, and the spool's
-    /// last purge is at least `every` ago. [`Duration::MAX`] purges only once, at the first write. Defaults to ten
-    /// minutes, with [`max_lock`](Purge::max_lock) off: this removes leftovers of crashed writers, and keeps the locks
-    /// of consumers.
+    /// Sets the interval between purges of the queue. The queue is purged before a write if the last purge by this
+    /// spool was at least `every` ago. Applies to this handle and to clones made from it afterwards. [`Duration::MAX`]
+    /// purges only once, at the first write. Defaults to ten minutes, with [`max_lock`](Purge::max_lock) off: this
+    /// removes leftovers of crashed writers, and keeps the locks of consumers.
     ///
     /// A purge reads the whole queue. Errors are logged and do not delay the events.
     #[must_use]
@@ -152,12 +160,13 @@ impl Spool {
     /// Writes the events of a stream, such as [`LosslessEvents`](crate::LosslessEvents), until the stream ends and all
     /// its events are in the queue.
     ///
-    /// Events that a previous run has left are written first. `run` never gives up: if the queue permanently rejects an
-    /// event, it does not return. Concurrent runs, of several streams, take turns.
+    /// Events that remain from a previous run are written first. `run` never gives up: if the queue permanently rejects
+    /// an event, it does not return. If several runs write different streams to one spool, they write their batches in
+    /// turn.
     ///
     /// # Panics
     ///
-    /// If it is polled outside of a Tokio runtime, or on a runtime without a time driver.
+    /// Panics if it is polled outside of a Tokio runtime, or on a runtime without a time driver.
     ///
     /// # Cancel safety
     ///

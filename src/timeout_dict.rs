@@ -45,51 +45,57 @@ use crate::engine::{
 /// A map whose entries stay after their deadline until a caller takes them.
 ///
 /// A `TimeoutDict` is a handle to one shared dictionary; cloning it is cheap. An entry may have a deadline;
-/// it is due from the instant `now >= deadline`. Unlike in a [`Cache`](crate::Cache), a due entry stays
-/// readable and is removed only by a call. [`take_expired`](Self::take_expired) and
+/// it is due as soon as `now >= deadline`. Unlike in a [`Cache`](crate::Cache), a due entry stays readable
+/// and is removed only by a call. [`take_expired`](Self::take_expired) and
 /// [`next_expired`](Self::next_expired) return each entry to exactly one caller, for any number of tasks and
-/// threads. If an entry must not be lost when its caller fails, [`claim_expired`](Self::claim_expired) and
-/// [`next_claim`](Self::next_claim) lease it until it is acknowledged ([`Claim::ack`]).
+/// threads. If an entry must not be lost when the task that received it fails,
+/// [`claim_expired`](Self::claim_expired) and [`next_claim`](Self::next_claim) lease it until it is
+/// acknowledged ([`Claim::ack`]).
 ///
 /// An entry whose claim fails is delivered again, after a delay that grows with each failure.
 /// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that
-/// reaches it is *dead*. A dead entry stays readable, but of all claims and takes only
-/// [`take_dead`](Self::take_dead) returns it, until it is [revived](Self::revive) or set.
+/// reaches it is *dead*. A dead entry stays readable, but no method that takes or claims due entries returns
+/// it. [`take_dead`](Self::take_dead) removes it; [`revive`](Self::revive) and [`set`](Self::set) make it due
+/// again.
 ///
-/// Due entries are returned oldest deadline first; of equal deadlines, the one that was set first. A leased
-/// entry is not delivered to other callers until its lease ends; it can still be read, set and removed.
-/// Lookups take any borrowed form of the key (`&str` for `String`).
+/// Due entries are returned in the order of their deadlines. Entries with equal deadlines are returned in the
+/// order in which they were set. A leased entry is not delivered to other callers until its lease ends; it
+/// can still be read, set and removed. Lookups take any borrowed form of the key (`&str` for `String`).
 ///
 /// An entry with a TTL of zero is due immediately. If the TTL overflows, as [`Duration::MAX`] does, the entry
 /// has no deadline.
 ///
-/// # From the timeout dictionary on Redis
+/// # Migrating from the Python timeout dictionary
 ///
-/// | Redis | `TimeoutDict` |
+/// | Python (stored on Redis) | `TimeoutDict` |
 /// | --- | --- |
 /// | `set_data(key, data, timeout)` | [`set(k, v, ttl)`](Self::set): the value is replaced as a whole, not merged by fields |
 /// | `get_data(key)` | [`get(&k)`](Self::get) |
-/// | `remove_data(key)` | [`remove(&k)`](Self::remove): removes its deadline, too |
+/// | `remove_data(key)` | [`remove(&k)`](Self::remove): removes the deadline, too |
 /// | `set_timeout(key, timeout)` | [`set_timeout(&k, ttl)`](Self::set_timeout): only if there is an entry |
 /// | `remove_timeout(key)` | [`remove_timeout(&k)`](Self::remove_timeout): the entry stays |
-/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): returns the keys, too, and never the same entry to two callers; [`claim_expired`](Self::claim_expired) if no entry may be lost when its caller fails |
+/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): returns the keys, too, and never the same entry to two callers; use [`claim_expired`](Self::claim_expired) if no entry may be lost when a caller fails |
 ///
 /// # Cost
 ///
-/// All operations use one lock, which a call holds for a fraction of a microsecond. Changing an entry costs
-/// O(log n), and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs O(1).
-/// Occasionally a call costs O(n), to grow the dictionary to twice its size. Each lease that has ended costs
-/// O(log n) in the next call that takes or claims. The memory of the entries is freed when the last one is
-/// removed.
+/// All operations use one lock. A call for one key usually holds it for less than a microsecond;
+/// [`take_expired`](Self::take_expired) and [`claim_expired`](Self::claim_expired) hold it for all entries
+/// that they return. Changing an entry costs O(log n), and so does each entry that is taken, claimed,
+/// acknowledged or given back. A lookup costs O(1). Occasionally a call costs O(n), to grow the dictionary to
+/// twice its size. Each ended lease is processed by a later call, at a cost of O(log n). Memory is released
+/// when the last entry is removed, and not before; a dictionary that never had space for more than 1,024
+/// entries keeps its memory.
 ///
-/// Each call takes part in Tokio's cooperative budget. Except in the two methods that wait, this is the only
-/// point at which a call waits, and it precedes all its effects, so all calls are cancel safe.
+/// One in 61 calls consumes a unit of Tokio's cooperative budget. Except in
+/// [`next_expired`](Self::next_expired) and [`next_claim`](Self::next_claim), this is the only point at which
+/// a call may wait, and it precedes all effects of the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of keys and values run while the dictionary is locked. They must not call it, nor drop
-/// one of its [`Claim`]s. `Hash` and `Drop` run outside the lock and may call it, except for the drop of what
-/// a panicking `Clone` leaves behind. A panic in any of them loses no entry.
+/// `Eq` and `Clone` of keys and values run while the dictionary is locked. They must not call the dictionary
+/// or drop one of its [`Claim`]s. `Hash` and `Drop` run outside the lock and may call the dictionary. There
+/// is one exception: if `Clone` panics, the partial clone is dropped while the dictionary is locked. If any
+/// of them panics, no entry is lost.
 ///
 /// # Runtimes
 ///
@@ -147,7 +153,7 @@ where
     /// Sets the value of `key`, due in `ttl`. Returns the value that it replaces, even if that is due or
     /// dead.
     ///
-    /// A claim on the replaced value becomes void. The new value starts without failed attempts.
+    /// A claim on the replaced value becomes void. The number of failed attempts is reset to zero.
     ///
     /// ```
     /// use std::time::Duration;
@@ -217,7 +223,6 @@ where
 
     /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due already, and
     /// [`Ttl::Persistent`] if it has no deadline or is dead.
-    /// [`Ttl::Persistent`]: its time has no end any more.
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
         Q: Hash + Equivalent<K> + ?Sized,

@@ -28,13 +28,13 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// bits by default, because a client with one address of such a network usually has all of them. An IPv4-mapped IPv6
 /// address is the IPv4 address. `Display` writes the network: `192.0.2.1` or `2001:db8:0:1::/64`.
 ///
-/// The extractor takes the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
-/// peer, it takes the address that the peer reports: see [`TrustedProxies`].
+/// The extractor returns the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
+/// peer, the extractor returns the client address that the peer reports: see [`TrustedProxies`].
 ///
 /// # Errors
 ///
-/// Extraction fails with [`ClientIpRejection`] if the peer address is unknown, because the router is not served by
-/// `into_make_service_with_connect_info::<SocketAddr>()`. In tests, axum's `MockConnectInfo` provides it as well.
+/// Extraction fails with [`ClientIpRejection`] if the peer address is unknown because the router is not served by
+/// `into_make_service_with_connect_info::<SocketAddr>()`. In tests, axum's `MockConnectInfo` can provide the address.
 ///
 /// # Examples
 ///
@@ -71,24 +71,24 @@ pub struct ClientIp {
 ///
 /// A proxy appends the address of its own peer at the right end of `X-Forwarded-For` or, with
 /// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). Everything to the left of it arrived with the
-/// request and may be forged. So the client is searched from the right, over all lines of the field. While an address
-/// belongs to a trusted proxy, the next one to the left is examined; the first that does not is the client, or the last
-/// if all do. Empty elements are skipped. The search ends at an element that is not an address (`unknown`, `_hidden`,
-/// nonsense), and the last address before it is the client.
+/// request and may be forged. The addresses are therefore examined from right to left, over all lines of the field. The
+/// client is the first address that does not belong to a trusted proxy; if all addresses belong to trusted proxies, it
+/// is the leftmost one. Empty elements are skipped. The search ends at an element that is not an address (such as
+/// `unknown` or `_hidden`), and the client is then the last address examined before it.
 ///
 /// The field is ignored if the peer is not trusted.
 ///
 /// # Choice of proxies
 ///
-/// Trust only your own, by the addresses from which they connect. Any host of a trusted network can claim any client
-/// address; with `0.0.0.0/0`, every host on the Internet can.
+/// Trust only your own proxies, by the addresses from which they connect. Any host of a trusted network can claim any
+/// client address; with `0.0.0.0/0`, every host on the Internet can.
 ///
 /// # Choice of the field
 ///
 /// Only the field that your proxies write is read. Proxies pass the other fields through unchanged, so a client gains
 /// nothing by sending them. The crate cannot detect which field your proxies write. If they write only `Forwarded`,
 /// call [`forwarded`](TrustedProxies::forwarded); if they write a field of their own, call
-/// [`header`](TrustedProxies::header). Otherwise clients choose their own address.
+/// [`header`](TrustedProxies::header). Otherwise clients can forge their address.
 ///
 /// If a proxy is not trusted, all clients behind it count as one. A warning is logged if an untrusted peer sends such a
 /// field: once for a peer in a private network, where most proxies are, and once for a peer on the Internet, which may
@@ -266,7 +266,7 @@ impl TrustedProxies {
     }
 
     /// Sets the number of leading bits of an IPv6 address that identify a client. Defaults to 64, the smallest network
-    /// that a client is usually given; many have a /56 or a /48.
+    /// that is usually assigned to a client; many clients have a /56 or a /48.
     ///
     /// # Panics
     ///

@@ -14,8 +14,8 @@ impl<S> RateLimitLayer<(), S> {
     /// Limits by the key that the extractor `E` takes from a request, as in a handler:
     /// `RateLimitLayer::by::<ClientIp>(..)`. If extraction fails, the request is answered by the rejection of `E`.
     ///
-    /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer; without one, it is the peer.
-    /// [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
+    /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer; without such a layer, it is the address
+    /// of the peer. [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
     pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
     where
         E: FromRequestParts<()> + 'static,
@@ -24,10 +24,10 @@ impl<S> RateLimitLayer<(), S> {
     }
 
     /// Limits by the key that the extractor `E` takes from a request, with the state of the application. The extractor
-    /// may wait, for example for a database that maps tokens to users.
+    /// may be asynchronous, for example query a database that maps tokens to users.
     ///
-    /// It may add to the extensions of the request; [`cost`](RateLimitLayer::cost), [`limits`](RateLimitLayer::limits)
-    /// and the handler see them.
+    /// The extractor may add extensions to the request, for example its limits and cost;
+    /// [`cost`](RateLimitLayer::cost), [`limits`](RateLimitLayer::limits) and the handler can read them.
     ///
     /// # Examples
     ///
@@ -84,8 +84,8 @@ impl<S> RateLimitLayer<(), S> {
     }
 
     /// Limits by the `T` that an outer layer has put into the extensions of the request, such as the user after
-    /// authentication. A request without one is answered by a 500, as by axum's `Extension`, because the layers are in
-    /// the wrong order.
+    /// authentication. A request without a `T` gets a 500 response, as with axum's `Extension`, because the layers are
+    /// in the wrong order.
     ///
     /// # Examples
     ///
@@ -181,7 +181,7 @@ impl<S> RateLimitLayer<ClientIp, S> {
 }
 
 impl<K, S> RateLimitLayer<K, S> {
-    /// Limits by the key that `key` returns for a request. A request for which it returns `None` is not limited.
+    /// Limits by the key that `key` returns for a request. A request for which `key` returns `None` is not limited.
     pub fn new(
         limiter: impl Into<LayerLimiter<K, S>>,
         key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,

@@ -42,8 +42,8 @@ pub enum Headers {
     /// of a name that a field cannot contain are percent-encoded.
     #[default]
     Draft11,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, for the limit that has the least left. `Reset` is in seconds
-    /// from the response on, rounded up; zero if the whole quota is left.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, for the limit with the fewest units left. `Reset` is the number
+    /// of seconds from the response on, rounded up; it is zero if the whole quota is left.
     Legacy,
     /// Both `Draft11` and `Legacy`.
     Both,

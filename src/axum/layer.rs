@@ -25,17 +25,18 @@ use crate::{
 /// A tower layer that limits the number of requests per key.
 ///
 /// All clones of the layer, all services that it creates and all connections share one limiter: a
-/// [`RateLimiter`](crate::RateLimiter) or, to share it between processes, the one of feature `redis`. A denied request
-/// is answered by the layer and does not reach the service. All other responses get the fields of [`Headers`].
+/// [`RateLimiter`](crate::RateLimiter), or a `redis::RateLimiter` that is shared between processes. All responses get
+/// the fields of [`Headers`]. A denied request is answered by the layer and does not reach the service.
 ///
 /// The layer fits any service of HTTP requests: axum's routers, services inside tower-http's layers, and tonic's
-/// services. Response bodies are wrapped ([`RateLimitBody`](crate::RateLimitBody)), so that a denial fits in their
-/// place; the data of a body only has to implement `From<Bytes>`. Errors of the service are passed through unchanged.
+/// services. Response bodies are wrapped in [`RateLimitBody`](crate::RateLimitBody), so that the layer can answer with
+/// a body of its own. The `Data` type of the body must implement `From<Bytes>`. Errors of the service are passed
+/// through unchanged.
 ///
 /// # Denied requests
 ///
 /// A denied request is answered by 429 (RFC 6585) with
-/// - `Retry-After`, in seconds, rounded up; absent if the cost is above the quota, as no wait helps then,
+/// - `Retry-After`, in seconds, rounded up; absent if the cost exceeds the quota, because the request can never pass,
 /// - the fields of [`Headers`],
 /// - a body of type `application/problem+json` (RFC 9457), such as
 ///
@@ -54,16 +55,16 @@ use crate::{
 ///
 /// # In handlers
 ///
-/// `Extension<Standing>` is the remaining quota of the request's key after its charge, by the limit that has the least
-/// left.
+/// A handler can extract `Extension<Standing>`: the remaining quota of the key after this request was charged. If there
+/// are several limits, it describes the one with the fewest units left.
 ///
 /// # Order of layers
 ///
-/// - Inside CORS (a `CorsLayer` is added after this layer). Then preflights are answered before they are counted, and
-///   scripts may read a denial; its fields are readable only if CORS exposes them. If this layer has to be outside, let
-///   [`skip`](RateLimitLayer::skip) pass `OPTIONS`.
-/// - Inside the layer that authenticates the user, if the key is the user.
-/// - Outside of everything costly: layers that read the body, compress, or query a database.
+/// - Put this layer inside CORS (add the `CorsLayer` after it), so that preflight requests are answered before they are
+///   counted, and scripts can read the response to a denied request. Scripts can read its header fields only if CORS
+///   exposes them. If this layer has to be outside, let [`skip`](RateLimitLayer::skip) pass `OPTIONS`.
+/// - Put it inside the layer that authenticates the user, if the key is the user.
+/// - Put it outside of everything costly: layers that read the body, compress, or query a database.
 /// - In axum, `Router::layer` also counts requests to unknown paths; `Router::route_layer` counts only requests that
 ///   match a route.
 ///
@@ -72,26 +73,30 @@ use crate::{
 ///
 /// # Cost
 ///
-/// A request costs a check, which also returns the remaining quota, and the writing of the fields (except with
-/// [`Headers::None`]). The future is boxed only if the key is [extracted](RateLimitLayer::by), its limits are [looked
-/// up](RateLimitLayer::limits_by_key), the request is denied, or it may [wait](RateLimitLayer::wait).
+/// The layer adds one check per request, which also returns the remaining quota, and writes the header fields (except
+/// with [`Headers::None`]). The future is boxed only if an [extractor](RateLimitLayer::by) determines the key, its
+/// limits are [looked up](RateLimitLayer::limits_by_key), the request is denied, or it may
+/// [wait](RateLimitLayer::wait).
 ///
 /// # Keys
 ///
 /// A `String` key of more than 256 bytes is counted by its first 256 bytes and a hash of the whole key. So no request
-/// can fill memory with a long key, and two long keys share no quota. Only the layer knows the shortened key: a
-/// [`peek`](crate::RateLimiter::peek) with the whole key finds nothing. The length of keys of other types is not
-/// limited. The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
+/// can fill memory with a long key, and two long keys share no quota. The limiter stores the shortened key, so
+/// [`RateLimiter::peek`](crate::RateLimiter::peek) with the original key finds nothing. The length of keys of other
+/// types is not limited. The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
 ///
 /// # With Redis
 ///
-/// A check is a round trip, each correction of a charge is another one, and the future is always boxed. While the
-/// server fails, the limiter's `OnError` decides whether requests pass. If it returns an error, the request is answered
-/// by 503, or by 500 if waiting does not help. The fields are absent if the remaining quota is unknown.
+/// Each check is one round trip, and each refund or settlement ([`charge_when`](RateLimitLayer::charge_when),
+/// [`charge_after`](RateLimitLayer::charge_after), [`charge_sent`](RateLimitLayer::charge_sent)) is another. The future
+/// is always boxed. While the server fails, the limiter's `OnError` decides whether requests pass. If the check returns
+/// an error, the response is 503 for a temporary error, otherwise 500. The fields are absent if the remaining quota is
+/// unknown.
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped before its check is not charged; later it stays charged.
+/// A request that is dropped before it is checked is not charged. A request that is dropped after the check is not
+/// refunded.
 ///
 /// # Examples
 ///
@@ -193,8 +198,8 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Enables shadow mode, to try limits out: requests are counted, but not denied or delayed, and responses get no
-    /// fields.
+    /// Enables shadow mode (a dry run), to try limits out: requests are counted, but not denied or delayed, and
+    /// responses get no fields.
     ///
     /// Requests that would be denied are logged at DEBUG and counted in [`stats`](crate::RateLimiter::stats). Requests
     /// without a key pass uncounted. Defaults to off.
@@ -219,11 +224,11 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Sets the partition key of the draft's fields (`pk=:YWRh:`), which names the part of the quota that a request's
-    /// key uses. A client with several accounts can then see which one is exhausted.
+    /// Sets the partition key (`pk=:YWRh:`) in the fields of [`Headers::Draft11`], which tells the client to which
+    /// account or key a quota belongs. A client with several accounts can then see which one is exhausted.
     ///
-    /// It should be short and no secret: a user's number, not a token. A partition key of more than 256 bytes is
-    /// omitted. Defaults to none.
+    /// It should be short and must not be a secret: for example, use the number of a user and not a token. A partition
+    /// key of more than 256 bytes is omitted. Defaults to none.
     pub fn partition_key<B: AsRef<[u8]>>(
         mut self,
         partition_key: impl Fn(&K) -> B + Send + Sync + 'static,
@@ -251,12 +256,12 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Sets which responses are charged, by their status: only failed logins, or only successes. Defaults to all.
+    /// Sets for which response statuses a request is charged, for example only for failed logins. Defaults to all.
     ///
     /// Each request is charged before it reaches the service, and refunded if `charge_when` returns `false` for its
     /// response. So a quota also limits the number of concurrent requests. A request without a response, because the
-    /// service failed or the client disconnected, stays charged. Otherwise a client could make every attempt free by
-    /// disconnecting just in time.
+    /// service failed or the client disconnected, stays charged. Otherwise a client could avoid each charge by
+    /// disconnecting before the response.
     pub fn charge_when(
         mut self,
         charge_when: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
@@ -265,13 +270,13 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Sets the total cost of a request by its response: the tokens that a model reports, the rows, the
-    /// `content-length`. `charge_after` receives the response without its body. Defaults to the initial charge, set by
-    /// [`cost`](RateLimitLayer::cost).
+    /// Sets the total cost of a request by its response, for example the number of tokens that a model reports, the
+    /// number of returned rows, or the `content-length`. `charge_after` receives the response without its body.
+    /// Defaults to the initial charge, set by [`cost`](RateLimitLayer::cost).
     ///
-    /// The difference is charged or given back as by [`Permit::settle`](crate::Permit::settle): the excess over the
-    /// quota is a debt, and later requests are denied. With [`charge_when`](RateLimitLayer::charge_when),
-    /// `charge_after` is called only for responses that are charged.
+    /// The difference is charged or refunded as by [`Permit::settle`](crate::Permit::settle): a cost above the quota
+    /// becomes a debt, and requests are denied until it is paid off. With [`charge_when`](RateLimitLayer::charge_when),
+    /// `charge_after` is called only for responses whose requests are charged.
     ///
     /// # Examples
     ///
@@ -303,8 +308,9 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Sets the total cost of a request by the number of bytes of its response body. It is charged when the body has
     /// ended, or for the bytes read so far if the client disconnects. Defaults to the initial charge.
     ///
-    /// It settles as [`charge_after`](RateLimitLayer::charge_after), whose function is not called then. The fields show
-    /// the quota that was left before the body. On Redis, a background task settles the charge.
+    /// The difference is settled as for [`charge_after`](RateLimitLayer::charge_after). If both are set, the function
+    /// of `charge_after` is not called. The header fields show the quota before the body is charged. On Redis, a
+    /// background task settles the charge.
     ///
     /// # Examples
     ///
@@ -333,10 +339,11 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Sets how long a request may wait for its turn before it is denied (nginx' `burst`). Requests of one key are
     /// admitted in the order in which they arrived. Defaults to no wait.
     ///
-    /// A request is denied immediately if current usage and the queue ahead of it already exclude that it passes in
-    /// time, or if [`max_waiting`](crate::RateLimiterBuilder::max_waiting) requests wait for its key. So no more
-    /// requests wait than can pass in time. [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. A request
-    /// whose client disconnects leaves the queue.
+    /// A request is denied without waiting (with Redis, after one round trip) if it cannot be admitted in time, given
+    /// the current usage and the requests ahead of it, or if [`max_waiting`](crate::RateLimiterBuilder::max_waiting)
+    /// requests already wait for its key. So no more requests wait than can pass in time.
+    /// [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. If the client of a waiting request disconnects,
+    /// the request is removed from the queue.
     pub fn wait(mut self, max: Duration) -> Self {
         self.settings().wait = Some(max);
         self
@@ -344,7 +351,8 @@ impl<K, S> RateLimitLayer<K, S> {
 
     /// Sets the rate limit fields of responses. Defaults to [`Headers::Draft11`].
     ///
-    /// If an inner layer has set fields, this layer adds members to those of the draft and keeps the legacy ones.
+    /// If an inner layer has already set fields, this layer appends its limits to `RateLimit` and `RateLimit-Policy`,
+    /// and leaves the `X-RateLimit` fields unchanged.
     pub fn headers(mut self, headers: Headers) -> Self {
         self.settings().headers = headers;
         self

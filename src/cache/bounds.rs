@@ -43,8 +43,8 @@ where
 
     /// Changes the maximum number of entries of a running cache.
     ///
-    /// If the cache holds more, entries are evicted until at most `entries` are left when this returns. They are
-    /// evicted a few at a time, so that no lock is held for long.
+    /// If the cache holds more, the surplus entries are evicted before this method returns. They are evicted a few at a
+    /// time, so that no lock is held for long.
     ///
     /// # Panics
     ///
@@ -52,8 +52,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// The new bound applies to all writes from the first poll on. A cancelled call may leave entries above the bound
-    /// until this method is called again.
+    /// The new bound applies to all writes from the first poll on. If the call is cancelled, the cache may stay above
+    /// the bound until this method is called again.
     ///
     /// # Examples
     ///

@@ -77,9 +77,9 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// Sets the default TTL, which [`Cache::set`] and all methods without a TTL of their own use.
+    /// Sets the default TTL, used by [`Cache::set`] and the other methods that write a value without a `ttl` argument.
     ///
-    /// Defaults to none: such entries are persistent.
+    /// Defaults to none: values written without a TTL are persistent.
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.settings.time_to_live = Some(ttl);
         self
@@ -87,8 +87,10 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets how expired entries are found and removed from memory.
     ///
-    /// It affects memory and the delay of events only: an expired value is never returned, swept or not. Defaults to
-    /// [`Sweep::default`], which removes an expired entry within 100 ms plus the duration of the sweep.
+    /// This affects only memory use and the delay of events. Methods check the deadline themselves, so an expired value
+    /// is not returned even if it has not been swept (except by the loader methods within a [stale
+    /// window](Builder::stale_while_revalidate)). Defaults to [`Sweep::default`], which removes an expired entry within
+    /// 100 ms plus the duration of the sweep.
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self
@@ -96,9 +98,12 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the number of shards, each of which has its own lock; rounded up to a power of two, and to at least 2.
     ///
-    /// More shards reduce contention between threads, but each shard of a bounded cache chooses entries to evict among
-    /// its own. Defaults to four per core and at least 64; to fewer if [`max_entries`](Builder::max_entries) is small,
-    /// and to at most 16 with [`max_weight`](Builder::max_weight).
+    /// More shards reduce contention between threads, but each shard of a bounded cache evicts only its own entries, so
+    /// evictions become less accurate.
+    ///
+    /// The default is four per core, but at least 64. A cache with a small [`max_entries`](Builder::max_entries) has
+    /// fewer shards, so that each has at least 32 entries, but no fewer than 2. A cache with
+    /// [`max_weight`](Builder::max_weight) has at most 16.
     ///
     /// # Panics
     ///
@@ -109,9 +114,9 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Allocates memory for this many entries in advance; it is never released while the cache exists.
+    /// Reserves memory for this many entries, which is not released until the cache is dropped.
     ///
-    /// With too little memory, [`build`](Builder::build) panics or the process is aborted. Defaults to 0.
+    /// If the allocation fails, [`build`](Builder::build) panics or aborts the process. Defaults to 0.
     pub fn initial_capacity(mut self, entries: usize) -> Self {
         self.initial_capacity = entries;
         self
@@ -119,8 +124,8 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the hasher of the keys.
     ///
-    /// Defaults to foldhash, which is fast and seeded per cache, but resists deliberate collisions only partly. If an
-    /// attacker can choose the keys, use [`std::hash::RandomState`].
+    /// Defaults to foldhash, which is fast and seeded per cache, but offers only limited protection against
+    /// hash-collision attacks. If an attacker can choose the keys, use [`std::hash::RandomState`].
     pub fn hasher<T>(self, hasher: T) -> Builder<K, V, T> {
         Builder {
             settings: self.settings,
@@ -159,24 +164,25 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Sets the maximum number of entries. A write beyond it evicts an entry that was accessed rarely or long ago.
+    /// Sets the maximum number of entries. If a write exceeds it, the cache evicts an entry that is unlikely to be read
+    /// again soon.
     ///
-    /// The bound is hard: when a method that writes has returned, at most `entries` entries are resident. While such
-    /// methods run, there is at most one more per writing task. It is one bound for all shards: nothing is evicted
-    /// while the cache as a whole is below it.
+    /// The bound is hard: a write evicts the excess that it caused before it returns. While writes are in progress, the
+    /// cache may exceed the bound by at most one entry per writing task. The bound applies to the cache as a whole and
+    /// not to each shard: nothing is evicted while the cache is below it.
     ///
-    /// A new entry is always admitted, and available to the next `get`. Expired entries are removed first, as
-    /// [`Cause::Expired`]; live ones are removed as [`Cause::Evicted`]. An entry that has already expired when it is
-    /// set evicts no other.
+    /// There is no admission filter: a new entry is never rejected in favor of an old one, and is available to the next
+    /// `get`. Expired entries are removed first, with cause [`Cause::Expired`]; live ones are then removed with cause
+    /// [`Cause::Evicted`]. Setting a value that has already expired (a TTL of zero) evicts nothing.
     ///
-    /// A write at the bound costs its caller a constant amount of work, and there are no pending maintenance tasks.
+    /// A write at the bound takes constant time. The work is done by the write itself: no maintenance task runs later.
     /// With a seeded [`hasher`](Builder::hasher) and [`Sweep::seed`], the same calls lead to the same evictions.
     ///
     /// Defaults to no bound.
     ///
     /// # Panics
     ///
-    /// Panics if `entries` is 0, and after [`max_weight`](Builder::max_weight): a cache has at most one bound.
+    /// Panics if `entries` is 0, or if [`max_weight`](Builder::max_weight) has been set: a cache has at most one bound.
     ///
     /// # Examples
     ///
@@ -207,17 +213,19 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the maximum total weight of the entries; otherwise the same as [`max_entries`](Builder::max_entries).
     ///
     /// `weigher` returns the weight of an entry in a unit of your choice, such as bytes. It is called once per written
-    /// value, before any lock is taken, and also for the value of a `set_nx` that loses a race for its key. After [`Cache::update`] and in [`Cache::compute`] it is called under the lock
-    /// that the closure ran under, so it must not call the cache.
+    /// value, before the shard is locked, and also for the value of a `set_nx` that loses a race for its key. For
+    /// [`Cache::update`] and [`Cache::compute`], it is called while the shard is locked, so it must not call the cache.
     ///
-    /// A heavy entry evicts as many light ones as necessary. An entry of weight 0 is never evicted. An entry heavier
-    /// than `weight` is removed immediately as [`Cause::Evicted`], and the entry that it replaces is removed too.
+    /// A write evicts as many entries as the new weight requires, so the time that it takes is not constant. An entry
+    /// of weight 0 is never evicted. An entry heavier than `weight` is the only one that is not admitted: it is removed
+    /// immediately with cause [`Cause::Evicted`], and the entry that it replaces is removed too.
     ///
     /// Defaults to no bound.
     ///
     /// # Panics
     ///
-    /// Panics if `weight` is 0, and after [`max_entries`](Builder::max_entries): a cache has at most one bound.
+    /// Panics if `weight` is 0, or if [`max_entries`](Builder::max_entries) has been set: a cache has at most one
+    /// bound.
     ///
     /// # Examples
     ///
@@ -260,9 +268,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// Allows visitors of the [dashboard](crate::dashboard()) to look up the TTL of a key of this cache (feature
     /// `dashboard`).
     ///
-    /// `parse_key` parses the text of a search, and returns `None` if the text is not a key. Values are never shown. The
-    /// closure is called for each search, and must not own a handle to the cache, which would keep the cache alive
-    /// forever. Defaults to no search.
+    /// `parse_key` converts the search text to a key, or returns `None` if the text is not a valid key. Values are
+    /// never shown. The closure must not own a handle to the cache, which would keep the cache alive forever. By
+    /// default, keys cannot be looked up.
     ///
     /// # Examples
     ///

@@ -119,7 +119,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a cancelled call leaves the queue and has changed nothing.
+    /// Cancel safe: if the call is cancelled, it has changed nothing and loses its place in the queue.
     ///
     /// # Examples
     ///

@@ -179,7 +179,7 @@ where
     /// Removes the deadline of `key`, so that the entry becomes persistent; returns true if it had a deadline (Redis:
     /// `PERSIST`).
     ///
-    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle deadline stays and restarts.
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) the idle time still applies, and restarts.
     #[doc(alias = "PERSIST")]
     pub async fn persist<Q>(&self, key: &Q) -> bool
     where
@@ -193,7 +193,8 @@ where
 
     /// Expires `key` immediately and returns its live value, or `None` if there is none (TimedDict: `expire_key`).
     ///
-    /// Unlike [`remove`](Cache::remove), it publishes an [`Expired`](Cause::Expired) event, whose deadline is now.
+    /// Unlike [`remove`](Cache::remove), this publishes an [`Expired`](Cause::Expired) event, whose deadline is the
+    /// time of the call.
     pub async fn expire_now<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,

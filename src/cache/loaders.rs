@@ -42,9 +42,9 @@ where
 {
     /// Returns the live value of `key`; if there is none, runs `loader`, stores its result and returns it.
     ///
-    /// One loader runs per key, no matter how many callers wait, and all of them get its result. If the caller whose
-    /// loader runs is cancelled or panics, one of the waiters continues with its own loader. A hit costs about as much
-    /// as [`get`](Cache::get).
+    /// One loader runs per key, no matter how many callers wait, and all of them get its result. If the call that runs
+    /// the loader is dropped or panics, one of the waiters starts its own loader. A hit costs about as much as
+    /// [`get`](Cache::get).
     ///
     /// In a cache with [`stale_while_revalidate`](super::Builder::stale_while_revalidate), an expired value within its
     /// window is returned immediately and refreshed in the background: on the runtime of the cache, or on that of the
@@ -53,29 +53,32 @@ where
     /// `ttl` is a [`Duration`], or a closure that computes it from the value (see [`TimeToLive`]). It starts when the
     /// load ends.
     ///
-    /// `loader` is an `async move` closure that owns what it needs. It has to be `'static` because a cache that
-    /// refreshes [ahead](super::Builder::refresh_ahead) or [while stale](super::Builder::stale_while_revalidate) may
-    /// run it in the background after the call has returned.
+    /// `loader` is usually an `async move` closure that owns the data it uses. It must be `'static`, because
+    /// [`refresh_ahead`](super::Builder::refresh_ahead) and
+    /// [`stale_while_revalidate`](super::Builder::stale_while_revalidate) may run it in the background after the call
+    /// has returned.
     ///
     /// # Concurrent writes
     ///
-    /// A write to the key during a load (`set`, `update`, `remove`, `clear` and the like) takes precedence: current
-    /// waiters get the loaded value, but it is not stored. A caller that arrives after the write waits until that load
-    /// has ended, and never gets a value older than the write.
+    /// A write to the key during a load (`set`, `update`, `remove`, `clear` and the like) takes precedence: callers
+    /// that were already waiting get the loaded value, but it is not stored. A call that begins after the write never
+    /// returns an older value. It returns the written value or, if the key was removed, waits until that load has ended
+    /// and then loads again.
     ///
     /// # Recursion
     ///
     /// A loader may call the cache. If it requests its own key in the same task, the inner call runs its own loader and
-    /// does not store the result. A loader deadlocks if it waits for another task that requests its key, and so do two
-    /// loaders that wait for each other's keys.
+    /// does not store the result. A loader deadlocks if it waits for another task that requests the same key. Two
+    /// loaders that request each other's keys deadlock too.
     ///
     /// # Panics
     ///
-    /// Panics if the loader that this call runs does. The panic does not reach other callers.
+    /// Panics if this call runs the loader and the loader panics. The panic does not reach other callers.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. A load is cancelled when all of its callers are.
+    /// This method is cancel safe. If the call that runs the loader is dropped, its loader is dropped, and a waiter
+    /// starts its own. If no waiter is left, nothing is stored.
     ///
     /// # Examples
     ///
@@ -122,13 +125,13 @@ where
     /// Returns the live value of `key`; if there is none, runs a fallible `loader`, stores its value and returns it.
     ///
     /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with). If the load fails, all waiters get its error.
-    /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). A
-    /// waiter whose error type differs from that of the running loader continues with its own loader.
+    /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). If
+    /// the load fails and a waiter expects another error type, the waiter runs its own loader.
     ///
     /// # Errors
     ///
-    /// Returns the error of the loader, or the error kept for `key`. No error is returned while
-    /// [`stale_if_error`](super::Builder::stale_if_error) allows the expired value to be returned instead.
+    /// Returns the error of the loader, or the error kept for `key`. Within the
+    /// [`stale_if_error`](super::Builder::stale_if_error) window, the expired value is returned instead of an error.
     ///
     /// # Cancel safety
     ///

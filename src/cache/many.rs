@@ -24,7 +24,7 @@ where
 {
     /// Returns clones of the live values of `keys`, in the order of the keys (Redis: `MGET`).
     ///
-    /// It is not atomic: each value is read when its shard is locked. Each key counts as a read, as in
+    /// This is not atomic: each value is read when its shard is locked. Each key counts as a read, as in
     /// [`get`](Cache::get).
     ///
     /// The memory of all keys is prefetched, up to 1,024 at a time, and a shard is locked once for up to 32 of them.
@@ -77,7 +77,7 @@ where
 
     /// Sets each value with the same TTL; `None` means the default TTL (Redis: `MSET`).
     ///
-    /// It is not atomic: each value is written individually. If a key occurs twice, the last value wins.
+    /// This is not atomic: each value is written individually. If a key occurs twice, the last value wins.
     ///
     /// The memory of all keys is prefetched, up to 1,024 at a time, and entries are written shard by shard, up to 32 of
     /// them under one lock, which takes some microseconds. With a million entries this takes about half the time of as
@@ -87,12 +87,12 @@ where
     ///
     /// # Panics
     ///
-    /// Panics if `Hash` or `Eq` of a key does. Entries written before that stay and are published; the others are
-    /// dropped.
+    /// Panics if `Hash` or `Eq` of a key panics. Entries that were written before the panic stay in the cache; the
+    /// others are dropped.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call has written a part of the entries.
+    /// If the call is cancelled, a part of the entries has been written.
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,
@@ -119,17 +119,17 @@ where
 
     /// Removes `keys` and returns how many of them had a live value (Redis: `DEL` with several keys).
     ///
-    /// It is not atomic: each key is removed individually, as [`Cause::Removed`](crate::Cause::Removed). Prefetching
-    /// and locking are the same as in [`set_many`](Cache::set_many), in a bounded cache too.
+    /// This is not atomic: each key is removed individually, with cause [`Cause::Removed`](crate::Cause::Removed).
+    /// Prefetching and locking are the same as in [`set_many`](Cache::set_many), in a bounded cache too.
     ///
     /// # Panics
     ///
-    /// Panics if `Hash` or `Eq` of a key does. Entries removed before that stay removed, and their events are
-    /// published.
+    /// Panics if `Hash` or `Eq` of a key panics. Entries that were removed before the panic stay removed, and their
+    /// events are published.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call has removed a part of the entries.
+    /// If the call is cancelled, a part of the entries has been removed.
     pub fn remove_many<'a, Q>(
         &self,
         keys: impl IntoIterator<Item = &'a Q>,
@@ -157,9 +157,9 @@ where
 
     /// Removes the live entries for which `predicate` returns true, and returns how many there were.
     ///
-    /// Their cause is [`Cause::Removed`](crate::Cause::Removed). It is not atomic: an entry that is written
-    /// concurrently may or may not be examined, and one that is moved by a growing or shrinking table may be examined
-    /// twice.
+    /// Their cause is [`Cause::Removed`](crate::Cause::Removed). This is not atomic: an entry that is written
+    /// concurrently may or may not be examined, and an entry that is moved by a growing or shrinking table may be
+    /// examined twice.
     ///
     /// `predicate` runs while a shard is locked, for about 200 entries at a time. It must be short and must not call
     /// the cache, because the call may deadlock. The lock is released between two batches, and other tasks get to run.
@@ -169,7 +169,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call has removed a part of the entries.
+    /// If the call is cancelled, a part of the entries has been removed.
     ///
     /// # Examples
     ///

@@ -29,9 +29,9 @@ where
     /// [`restore`](Cache::restore) reads them again, usually in another process.
     ///
     /// The snapshot is weakly consistent: concurrent reads and writes continue. An entry that is present all the time
-    /// is included, with a value that it had in the meantime; one that is inserted or removed may be included. If a
-    /// large shard grows at the same time, some of its entries may be written and counted twice, and `restore` keeps
-    /// the later one.
+    /// is included, with a value that it had while the snapshot was written; an entry that is inserted or removed in
+    /// that time may be included. If a large shard grows during the snapshot, some of its entries may be written and
+    /// counted twice, and `restore` keeps the later copy.
     ///
     /// Some entries at a time are cloned under the read lock of their shard, for about 50 µs, and written after the
     /// lock is released. The memory needed does not grow with the cache: it is some hundred kilobytes, plus a few
@@ -52,7 +52,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call leaves incomplete output, which `restore` rejects. The cache is not changed.
+    /// If the call is cancelled, the output is incomplete, and `restore` rejects it. The cache is not changed.
     ///
     /// # Examples
     ///
@@ -115,10 +115,10 @@ where
     /// The remaining TTL of an entry is that of the snapshot, less the time since then by the wall clock, to the
     /// millisecond. If the wall clock was set back, no time has passed. Entries that have expired in the meantime are
     /// skipped, without an event. In a cache with [`time_to_idle`](super::Builder::time_to_idle), the idle time of an
-    /// entry starts again, up to its own deadline.
+    /// entry starts again; its TTL still limits it.
     ///
     /// The snapshot is read and checked completely before the cache changes. Until then its entries are held in memory
-    /// in addition to those of the cache; what they point to (such as the bytes of a `String`) is moved later and not
+    /// in addition to those of the cache; their heap memory (such as the bytes of a `String`) is moved later and not
     /// copied. The reader is not read beyond the end of the snapshot, so a file may contain several snapshots, or other
     /// data after one.
     ///

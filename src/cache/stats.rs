@@ -24,11 +24,11 @@ pub struct Stats {
     pub weight: u64,
     /// Reads that found a live value, by `get`, `get_many`, `get_ex`, `get_ex_with` or a loader method.
     pub hits: u64,
-    /// Such reads that found no live value. A loader method that returns a stale value counts as a miss.
+    /// Reads by these methods that found no live value. A loader method that returns a stale value counts as a miss.
     pub misses: u64,
     /// Misses of keys that were recently evicted: hits that a cache about twice as large would have had.
     ///
-    /// If they are a large share of the misses, the bound is too small. Zero in an unbounded cache.
+    /// If this is a large share of the misses, the bound is too small. Zero in an unbounded cache.
     pub misses_of_evicted: u64,
     /// Loader runs that finished, including background refreshes.
     pub loads: u64,
@@ -53,7 +53,7 @@ pub struct Stats {
     pub swept: SweepReport,
     /// Number of event streams in use, including those of `on_expired` callbacks.
     pub subscribers: usize,
-    /// Unread events above the capacity of the fullest lossless stream.
+    /// Number of unread events by which the fullest lossless stream exceeds its capacity.
     pub overflow: usize,
 }
 

@@ -23,7 +23,7 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Subscribes to the events of removals from now on, without ever slowing the cache.
+    /// Subscribes to the removals from now on. The cache never waits for the subscriber.
     ///
     /// A subscriber that falls behind by more than [`event_capacity`](super::Builder::event_capacity) events misses the
     /// oldest ones, and [`Lagged`](crate::Lagged) reports how many. The stream has the
@@ -53,11 +53,11 @@ where
         Events::new(&self.shared.publisher)
     }
 
-    /// Subscribes to the events of removals from now on, without losing any while the stream exists.
+    /// Subscribes to the removals from now on. The stream loses no event while it exists.
     ///
-    /// When `capacity` events are unread, the stream delays the sweeper, but never a reader or a writer: expired
-    /// entries stay in memory, unreadable, until the subscriber catches up. Events caused by readers and writers in the
-    /// meantime are queued beyond the capacity ([`Stats::overflow`](crate::Stats::overflow)).
+    /// When `capacity` events are unread, the sweeper waits, and expired entries stay in memory, unreadable, until the
+    /// subscriber catches up. Readers and writers never wait; the events that they cause are queued beyond the
+    /// capacity, without a limit ([`Stats::overflow`](crate::Stats::overflow)).
     ///
     /// The stream has the [published](super::Builder::publish) causes; [`LosslessEvents::only`] limits it further.
     ///
@@ -90,7 +90,7 @@ where
     /// logged and has no other effect.
     ///
     /// The closure is cloned for each call, as with axum handlers: share mutable state in an [`Arc`]. The task ends
-    /// with the cache, or by [`JoinHandle::abort`].
+    /// with the cache, or if it is stopped with [`JoinHandle::abort`].
     ///
     /// **A callback that owns a handle to its cache keeps the cache alive forever**, including its entries, sweeper and
     /// streams. It should own a [`WeakCache`](crate::WeakCache), whose documentation has an example.

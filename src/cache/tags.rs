@@ -59,11 +59,12 @@ where
         }
     }
 
-    /// Removes all entries that have the tag `tag`, as [`Cause::Removed`](crate::Cause::Removed).
+    /// Removes all entries that have the tag `tag`, with cause [`Cause::Removed`](crate::Cause::Removed).
     ///
-    /// When this returns, none of them can be read any more. This takes the time of a single write, no matter how many
-    /// there are: the next sweep examines all entries and removes the tagged ones from memory. Until then calls cost
-    /// slightly more. A value that is [refreshed ahead](super::Builder::refresh_ahead) for such an entry is not stored.
+    /// When this method returns, none of these entries can be read any more. The call takes as long as a single write,
+    /// for any number of tagged entries: the next sweep examines all entries and removes the tagged ones from memory.
+    /// Until then, other calls cost slightly more. If such an entry is being [refreshed
+    /// ahead](super::Builder::refresh_ahead), the loaded value is not stored.
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.shared.store.remove_tag(tag, &self.shared.clock);

@@ -46,7 +46,7 @@ impl Work {
 ///
 /// # Panics
 ///
-/// Outside of a Tokio runtime, unless the work runs in place; and if `work` panics.
+/// Panics outside of a Tokio runtime, unless the work runs in place; and if `work` panics.
 pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
     operation: &'static str,
     length: Work,

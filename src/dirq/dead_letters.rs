@@ -25,8 +25,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Errors
     ///
-    /// As for [`lock`](Self::lock) and [`get`](Self::get), with the first error, if no dead letter could be locked and
-    /// read. An element that cannot be read stays a dead letter. If at least one was locked, errors are not reported.
+    /// If no dead letter could be locked and read, returns the first error, as for [`lock`](Self::lock) and
+    /// [`get`](Self::get). If at least one was locked and read, errors are not reported. An element that cannot be read
+    /// stays a dead letter.
     ///
     /// # Cancel safety
     ///

@@ -17,17 +17,18 @@ use super::{
 /// An element that this process has locked, with its content: [`Bytes`](bytes::Bytes), or an
 /// [`Element`](super::Element).
 ///
-/// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, because of an
-/// error, a panic or a cancelled task, it unlocks the element, which is then delivered again, here or to another
-/// process. The drop makes a blocking file system call, with or without a runtime, which takes some microseconds on a
-/// local disk. [`unlock`](Self::unlock) makes it on another thread.
+/// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, for example
+/// because of an error or a panic, the element is unlocked and delivered again, here or to another process. The drop
+/// makes a blocking file system call, with or without a runtime, which takes some microseconds on a local disk.
+/// [`unlock`](Self::unlock) makes that call on another thread.
 ///
 /// The age of the lock counts from the call that acquired it. A purge by any process removes a lock that is too old
 /// ([`Purge::max_lock`](super::Purge::max_lock), often ten minutes). Then another process may lock the element and do
 /// the work too, and dropping this lock releases the lock of that process. Renew the lock during long work with
 /// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
 ///
-/// See [the module](super#retries-and-dead-letters) for when and how often an unlocked element is delivered again.
+/// The [module documentation](super#retries-and-dead-letters) describes when and how often an unlocked element is
+/// delivered again.
 #[must_use = "a lock that is dropped is given back"]
 pub struct Lock<T: Send + 'static> {
     guard: LockGuard<dyn Protocol<Payload = T>>,
@@ -99,7 +100,8 @@ impl<T: Send + 'static> Lock<T> {
         run("remove", Work::Short, &queue, move |_| guard.remove()).await
     }
 
-    /// Removes the elements of all `locks`. On a disk this takes one round trip and is faster than one by one.
+    /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread, which is faster than
+    /// one call of [`ack`](Self::ack) per element.
     ///
     /// # Errors
     ///
@@ -160,8 +162,8 @@ impl<T: Send + 'static> Lock<T> {
 
     /// Unlocks the element, and makes [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
     /// processes that use this library skip it for `delay`. This counts as a failure, even in a queue that does not
-    /// count other failures. If it is the last permitted attempt, the element becomes a dead letter, for any
-    /// `delay`. A delay that overflows never ends.
+    /// count other failures. If it is the last allowed attempt, the element becomes a dead letter, regardless of
+    /// `delay`. If `delay` overflows, the element is never delivered again by this library.
     ///
     /// Other implementations may deliver the element immediately.
     ///

@@ -23,16 +23,17 @@ use super::{
     root::Options,
 };
 
-/// A queue that stores each element as a directory with one file per field: the `Queue` of Python's `dirq`,
-/// `Directory::Queue::Normal` of Perl's.
+/// A queue that stores each element as a directory with one file per field: the format of `Queue` in Python's `dirq`
+/// and of `Directory::Queue::Normal` in Perl.
 ///
-/// It is a handle: cheap to clone, and all clones share one queue. Other processes, in any language, may use the same
-/// directory at the same time. See [the module](super) for what holds for all directory queues.
+/// It is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language, may use the
+/// same directory at the same time. See the [module documentation](super) for the guarantees of all directory queues.
 ///
-/// Writing or reading elements requires their [`Schema`]. If one piece of data per element is enough,
-/// [`QueueSimple`](super::QueueSimple) is faster.
+/// Writing or reading elements requires their [`Schema`]. If the content of an element is a single byte string, use
+/// [`QueueSimple`](super::QueueSimple), which needs no schema and stores one file per element.
 ///
-/// [`DirQueue`] has the methods that it shares with the other kind. Reading an element returns an [`Element`].
+/// [`DirQueue`] documents the methods that `Queue` and [`QueueSimple`](super::QueueSimple) have in common. Reading an
+/// element returns an [`Element`].
 ///
 /// # Examples
 ///
@@ -60,7 +61,8 @@ use super::{
 pub type Queue = DirQueue<Normal>;
 
 impl DirQueue<Normal> {
-    /// Opens the queue in the directory `path` without a schema. It cannot add or read elements; everything else works.
+    /// Opens the queue in the directory `path` without a schema. Without a schema, the queue cannot add or read
+    /// elements; all other methods work.
     ///
     /// The directory and its parents are created if needed.
     ///
@@ -83,15 +85,15 @@ impl DirQueue<Normal> {
 
     /// Adds an element, and returns its name.
     ///
-    /// Other processes see the element completely or not at all. Its name is later than all names that this queue
-    /// assigned before. Elements of several processes are ordered by their clocks.
+    /// Other processes see the element completely or not at all. Its name sorts after all names that this handle and
+    /// its clones assigned before. Elements of several processes are ordered by the clocks of these processes.
     ///
     /// # Errors
     ///
     /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] if the element
     /// does not match the schema; [`Error::TooLarge`]; [`Error::Full`]; [`Error::Io`], for instance if the disk is
     /// full. Nothing is left behind. If only the last step of [`sync`](QueueBuilder::sync) failed, the element is in
-    /// the queue, and [`Error::Partial`] has its name.
+    /// the queue, and [`Error::Partial`] contains its name.
     ///
     /// # Cancel safety
     ///
@@ -113,16 +115,18 @@ impl DirQueue<Normal> {
         .await
     }
 
-    /// Adds several elements, in order. This is faster than adding them one by one.
+    /// Adds several elements, in order. On a disk, this is usually faster than single adds, because all elements share
+    /// one round trip to another thread.
     ///
-    /// All are written before the first is added: if a write fails, none is added. With [`sync`](QueueBuilder::sync),
-    /// their directory is synced once.
+    /// The data of all elements is written first; if that fails, no element is added. The elements are then added one
+    /// after the other; if one of these steps fails, the earlier elements stay in the queue ([`Error::Partial`]). With
+    /// [`sync`](QueueBuilder::sync), their directory is synced once.
     ///
     /// # Errors
     ///
-    /// As for [`add`](Self::add). [`Error::Full`] if there is no capacity for all of them. [`Error::Partial`] has the
-    /// names of the elements that were added: all of them if only [`sync`](QueueBuilder::sync) failed, otherwise those
-    /// before the one that failed.
+    /// As for [`add`](Self::add). [`Error::Full`] if there is no capacity for all of them. [`Error::Partial`] contains
+    /// the names of the elements that were added: all of them if only [`sync`](QueueBuilder::sync) failed, otherwise
+    /// those before the one that failed.
     ///
     /// # Cancel safety
     ///
@@ -154,8 +158,8 @@ pub struct QueueBuilder {
 }
 
 impl QueueBuilder {
-    /// Sets the schema of the elements. Defaults to none, which is enough to maintain a queue, but not to add or read
-    /// elements.
+    /// Sets the schema of the elements. By default there is no schema: such a queue can be listed, counted and purged,
+    /// but elements cannot be added or read.
     pub fn schema(mut self, schema: Schema) -> Self {
         self.schema = Some(schema);
         self
@@ -163,7 +167,7 @@ impl QueueBuilder {
 
     /// Sets the number of elements in a directory after which the next directory is used. Defaults to 16,000.
     ///
-    /// The number is approximate: each process that adds counts the directory from time to time, and not for each add.
+    /// The number is approximate, because a process does not count the elements of the directory at each add.
     /// [`max_total`](Self::max_total) bounds the whole queue.
     pub fn max_elements(mut self, max_elements: u32) -> Self {
         self.max_elements = max_elements;
@@ -174,9 +178,9 @@ impl QueueBuilder {
     /// [`Error::Full`], or [waits](Self::wait_for_room). Zero rejects all adds. Defaults to no bound.
     ///
     /// All elements count, including locked and dead ones. The bound is exact if one process adds to the queue, with
-    /// any number of clones. If several processes add, or other implementations, which do not know the bound, it may be
-    /// exceeded: counting reads the whole queue, so each process counts again only after it has added an eighth of the
-    /// free capacity that it found.
+    /// any number of clones. If other processes also add elements, the bound may be exceeded. Counting reads the whole
+    /// queue, so each process counts only occasionally, and adds up to an eighth of the free capacity in between. Other
+    /// implementations ignore the bound.
     pub fn max_total(mut self, max_total: u64) -> Self {
         self.options.max_elements = Some(max_total);
         self
@@ -225,9 +229,9 @@ impl QueueBuilder {
     }
 
     /// Sets the backoff of failed elements: `first` after the first failure, doubled after each further failure, up to
-    /// `max`. Jitter keeps it between half and one and a half times that value. Defaults to one second and one minute
-    /// if [`max_attempts`](Self::max_attempts) is set, otherwise to none: a failed element may be delivered again
-    /// immediately.
+    /// `max`. The actual delay is chosen at random between 0.5 and 1.5 times this value. Defaults to one second and one
+    /// minute if [`max_attempts`](Self::max_attempts) is set, otherwise to none: a failed element may be delivered
+    /// again immediately.
     ///
     /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {

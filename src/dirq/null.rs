@@ -59,7 +59,7 @@ impl QueueNull {
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime.
+    /// Panics outside of a Tokio runtime.
     ///
     /// # Errors
     ///

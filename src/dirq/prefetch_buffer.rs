@@ -74,7 +74,7 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
     ///
     /// # Panics
     ///
-    /// On a runtime without a time driver, if `may_be_many`.
+    /// Panics on a runtime without a time driver, if `may_be_many`.
     pub(super) fn fill(&self, locks: VecDeque<Result<Lock<T>, Error>>, may_be_many: bool) {
         let filled_at = Instant::now();
         // Created even if it is not needed, so that a missing time driver causes a panic at the first call or never.

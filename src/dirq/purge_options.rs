@@ -75,7 +75,7 @@ pub struct PurgeReport {
     pub directories: u64,
     /// Records of elements that no longer exist: their delivery counts.
     pub records: u64,
-    /// Items that it could not read or remove, and kept. The first is logged.
+    /// Items that could not be read or removed, and were kept. The first one is logged.
     pub failed: u64,
 }
 

@@ -23,7 +23,8 @@ use super::{
 /// or an [`Element`](super::Element). All other methods are documented here.
 ///
 /// A `DirQueue` is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language,
-/// may use the same directory at the same time. See [the module](super) for what holds for all directory queues.
+/// may use the same directory at the same time. See the [module documentation](super) for the guarantees of all
+/// directory queues.
 ///
 /// # Panics
 ///
@@ -57,7 +58,7 @@ impl<P: Protocol> DirQueue<P> {
     /// Locks an element. Returns false if it is already locked or missing.
     ///
     /// The lock lasts until [`unlock`](Self::unlock) or [`remove`](Self::remove), or until a [`purge`](Self::purge) by
-    /// any process finds it too old. Call [`touch`](Self::touch) during long work to keep it.
+    /// any process removes it because it is too old. Call [`touch`](Self::touch) during long work to keep the lock.
     ///
     /// # Errors
     ///
@@ -76,28 +77,28 @@ impl<P: Protocol> DirQueue<P> {
         Ok(guard.map(LockGuard::keep).is_some())
     }
 
-    /// Locks and reads all elements that can be locked, in order, and then ends. Elements that others have locked are
-    /// skipped.
+    /// Returns a stream that locks and reads each element that can be locked, in the order of their names. Elements
+    /// that are already locked are skipped. The stream ends after the last element.
     ///
-    /// This is the fastest way to process many elements: if they are requested quickly, one round trip to another
-    /// thread locks several. Up to 63 elements of a mebibyte in total are locked and read ahead. They are unlocked when
-    /// the stream is dropped, or if none was requested for one second. If the process is killed, they stay locked until
-    /// a [`purge`](Self::purge) finds their locks too old. In [memory](super#cost), each element is locked when it is
-    /// requested.
+    /// On a disk, one round trip to another thread locks several elements if they are requested quickly. The stream
+    /// then locks and reads up to 63 elements, and up to one mebibyte, ahead of the caller. These elements are unlocked
+    /// when the stream is dropped, or if no element was requested for one second. If the process is killed, they stay
+    /// locked until a [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when
+    /// it is requested.
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
     /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. The stream continues
-    /// with the next element. Continue after an error: a worker that stops at an unreadable element stops there each
-    /// time it is started.
+    /// with the next element. A loop over the stream should continue after an error. Otherwise a single unreadable
+    /// element stops the worker each time it is started.
     ///
     /// # Panics
     ///
-    /// On a runtime without a time driver, unless the queue is in memory.
+    /// Panics on a runtime without a time driver, unless the queue is in memory.
     ///
     /// # Examples
     ///
-    /// A [`Queue`](super::Queue) works the same, except that its elements are not bytes.
+    /// A [`Queue`](super::Queue) works in the same way, except that its elements are not bytes.
     ///
     /// ```
     /// use fleeting::dirq::{Error, QueueSimple};
@@ -119,20 +120,23 @@ impl<P: Protocol> DirQueue<P> {
         Walk::locked(self.protocol.clone(), None)
     }
 
-    /// Locks and reads all elements that can be locked, including those added later. The stream never ends.
+    /// Returns a stream that locks and reads each element that can be locked, including elements that are added later.
+    /// The stream never ends.
     ///
     /// It sleeps until the operating system reports a new element (inotify on Linux). In addition, it scans the queue
     /// after each interval `every`. The scan finds elements that were unlocked or that other machines added on a
     /// network file system, and it is the only mechanism if the system's limit of watches is reached. An element that
-    /// was unlocked, or that cannot be read, is therefore yielded again after at most that interval. An element whose
-    /// [backoff](super#retries-and-dead-letters) ends wakes the stream when it is due, if the backoff began before the
-    /// stream went to sleep. Any number of tasks and processes may watch a queue: each element goes to one of them.
+    /// was unlocked, or that cannot be read, is therefore yielded again after at most that interval. If the
+    /// [backoff](super#retries-and-dead-letters) of an element began before the stream went to sleep, the stream wakes
+    /// when the backoff ends. Otherwise the next scan finds the element.
+    ///
+    /// Any number of tasks and processes may watch a queue. Each element is locked by one of them at a time.
     ///
     /// In all other respects it behaves like [`locked`](Self::locked).
     ///
     /// # Panics
     ///
-    /// On a runtime without a time driver.
+    /// Panics on a runtime without a time driver.
     ///
     /// # Examples
     ///
@@ -228,9 +232,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. For a [`Queue`](super::Queue) also
-    /// [`Error::Foreign`], if it contains a file whose name cannot be a field. After an error, the element stays and
-    /// remains locked.
+    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. For a [`Queue`](super::Queue), also
+    /// [`Error::Foreign`] if the element contains a file whose name is not a valid field name. After an error, the
+    /// element stays and remains locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
         let removed = |queue: &P| queue.root().metrics.removed();
         self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
@@ -249,16 +253,15 @@ impl<P: Protocol> DirQueue<P> {
     /// Removes the leftovers of crashed processes: stale locks, elements that were not completely added or removed,
     /// empty directories, and the records of elements that no longer exist.
     ///
-    /// Some process has to call this from time to time. It never removes an element that is in the queue. Concurrent
-    /// purges by other processes are not an error. Reads the whole queue, so the cost grows with the number of
-    /// elements.
+    /// Call this regularly from at least one process, for example every ten minutes. A [`Spool`](crate::Spool) does so
+    /// by default, but keeps all locks. A purge never removes an element that is in the queue. Concurrent purges by
+    /// other processes are not an error. Reads the whole queue, so the cost grows with the number of elements.
     ///
-    /// Items that it has no permission to read or remove are kept and [counted](PurgeReport::failed); the rest is
-    /// purged.
+    /// Items that cannot be read or removed for lack of permission are skipped and [counted](PurgeReport::failed).
     ///
     /// If the owner of a stale lock unlocks the element during the purge and another process locks it immediately, the
-    /// purge may remove the new lock: the format has no atomic way to check and remove a lock. A
-    /// [`max_lock`](Purge::max_lock) well above the longest work makes this rare.
+    /// purge may remove the new lock: the format has no atomic way to check and remove a lock. To make this rare,
+    /// choose a [`max_lock`](Purge::max_lock) that is well above the longest processing time.
     ///
     /// # Errors
     ///

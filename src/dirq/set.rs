@@ -8,8 +8,8 @@ use super::{Error, Lock, Name, Walk, locked_stream::lock_all, protocol::Protocol
 
 /// Several queues of one kind that are iterated over as one.
 ///
-/// Elements are ordered by the time in their names, whichever queue they are in, and each is returned with its queue.
-/// As in Perl's `Directory::Queue::Set`, the time is the last 14 digits of the name. Python compares the directories
+/// The elements of all queues are ordered by the time in their names, and each is returned with its queue. As in Perl's
+/// `Directory::Queue::Set`, the time is the last 14 digits of the name. Python's `QueueSet` compares the directories
 /// first.
 ///
 /// # Examples
@@ -75,7 +75,7 @@ impl<Q: SetMember> QueueSet<Q> {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] of the first queue that cannot be counted.
+    /// [`Error::Io`], for the first queue that cannot be counted.
     pub async fn count(&self) -> Result<u64, Error> {
         let mut count = 0;
         for queue in &self.queues {
@@ -107,14 +107,15 @@ impl<Q: SetMember> QueueSet<Q> {
         }))
     }
 
-    /// Locks and reads all elements that can be locked, each with its queue, and then ends.
+    /// Returns a stream that locks and reads each element that can be locked, and returns it with its queue. The stream
+    /// ends after the last element.
     ///
-    /// It behaves like [`locked`](super::DirQueue::locked) of one queue. Among the next elements of all queues, the
-    /// oldest is returned first. If one of the queues counts deliveries, nothing is prefetched.
+    /// The stream behaves like [`locked`](super::DirQueue::locked) of one queue. Of the next elements of all queues, it
+    /// returns the oldest first. If one of the queues counts deliveries, nothing is prefetched.
     ///
     /// # Panics
     ///
-    /// On a runtime without a time driver, unless all queues are in memory.
+    /// Panics on a runtime without a time driver, unless all queues are in memory.
     ///
     /// # Examples
     ///
@@ -135,15 +136,16 @@ impl<Q: SetMember> QueueSet<Q> {
         self.walk(None)
     }
 
-    /// Locks and reads all elements that can be locked, including those added later to any of the queues. The stream
-    /// never ends.
+    /// Returns a stream that locks and reads each element that can be locked, including elements that are added later
+    /// to any of the queues. The stream never ends.
     ///
-    /// It behaves like [`watch`](super::DirQueue::watch) of one queue, in the order of [`locked`](Self::locked). An
-    /// element that is added during an iteration is returned in its order when its queue is listed next.
+    /// The stream behaves like [`watch`](super::DirQueue::watch) of one queue, and returns elements in the order of
+    /// [`locked`](Self::locked). An element that is added during an iteration is returned in its order when its queue
+    /// is listed next.
     ///
     /// # Panics
     ///
-    /// On a runtime without a time driver.
+    /// Panics on a runtime without a time driver.
     pub fn watch(&self, every: Duration) -> Walk<(Q, Lock<Q::Payload>)> {
         self.walk(Some(every))
     }

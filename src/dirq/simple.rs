@@ -22,10 +22,11 @@ use super::{
 
 /// A queue that stores each element as one file: the `QueueSimple` of the other implementations.
 ///
-/// It is a handle: cheap to clone, and all clones share one queue. Other processes, in any language, may use the same
-/// directory at the same time. See [the module](super) for what holds for all directory queues.
+/// It is a handle: it is cheap to clone, and all clones share one queue. Other processes, in any language, may use the
+/// same directory at the same time. See the [module documentation](super) for the guarantees of all directory queues.
 ///
-/// [`DirQueue`] has the methods that it shares with the other kind. Reading an element returns [`Bytes`](bytes::Bytes).
+/// [`DirQueue`] documents the methods that `QueueSimple` and [`Queue`](super::Queue) have in common. Reading an element
+/// returns [`Bytes`](bytes::Bytes).
 ///
 /// # Examples
 ///
@@ -79,14 +80,14 @@ impl DirQueue<Simple> {
 
     /// Adds an element with the content `data`, and returns its name.
     ///
-    /// Other processes see the element completely or not at all. Its name is later than all names that this queue
-    /// assigned before. Elements of several processes are ordered by their clocks.
+    /// Other processes see the element completely or not at all. Its name sorts after all names that this handle and
+    /// its clones assigned before. Elements of several processes are ordered by the clocks of these processes.
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`], for instance if the disk is full: nothing is left
     /// behind. If only the last step of [`sync`](QueueSimpleBuilder::sync) failed, the element is in the queue, and
-    /// [`Error::Partial`] has its name.
+    /// [`Error::Partial`] contains its name.
     ///
     /// # Cancel safety
     ///
@@ -107,16 +108,18 @@ impl DirQueue<Simple> {
         .await
     }
 
-    /// Adds one element for each of `bodies`, in order. This is faster than adding them one by one.
+    /// Adds one element for each of `bodies`, in order. On a disk, this is usually faster than single adds, because all
+    /// elements share one round trip to another thread.
     ///
-    /// All are written before the first is added: if a write fails, none is added. With
+    /// The data of all elements is written first; if that fails, no element is added. The elements are then added one
+    /// after the other; if one of these steps fails, the earlier elements stay in the queue ([`Error::Partial`]). With
     /// [`sync`](QueueSimpleBuilder::sync), their directory is synced once.
     ///
     /// # Errors
     ///
-    /// As for [`add`](Self::add). [`Error::Full`] if there is no capacity for all of them. [`Error::Partial`] has the
-    /// names of the elements that were added: all of them if only [`sync`](QueueSimpleBuilder::sync) failed, otherwise
-    /// those before the one that failed.
+    /// As for [`add`](Self::add). [`Error::Full`] if there is no capacity for all of them. [`Error::Partial`] contains
+    /// the names of the elements that were added: all of them if only [`sync`](QueueSimpleBuilder::sync) failed,
+    /// otherwise those before the one that failed.
     ///
     /// # Cancel safety
     ///
@@ -152,8 +155,8 @@ impl DirQueue<Simple> {
     ///
     /// [`Error::OtherFileSystem`] if the file would have to be copied, [`Error::Foreign`] if it is not a regular file,
     /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`]. After these errors, the file is where it was. If only
-    /// the last step of [`sync`](QueueSimpleBuilder::sync) failed, the file has been moved, and [`Error::Partial`] has
-    /// its name.
+    /// the last step of [`sync`](QueueSimpleBuilder::sync) failed, the file has been moved, and [`Error::Partial`]
+    /// contains its name.
     ///
     /// # Cancel safety
     ///
@@ -208,9 +211,9 @@ impl QueueSimpleBuilder {
     /// [waits](Self::wait_for_room). Zero rejects all adds. Defaults to no bound.
     ///
     /// All elements count, including locked and dead ones. The bound is exact if one process adds to the queue, with
-    /// any number of clones. If several processes add, or other implementations, which do not know the bound, it may be
-    /// exceeded: counting reads the whole queue, so each process counts again only after it has added an eighth of the
-    /// free capacity that it found.
+    /// any number of clones. If other processes also add elements, the bound may be exceeded. Counting reads the whole
+    /// queue, so each process counts only occasionally, and adds up to an eighth of the free capacity in between. Other
+    /// implementations ignore the bound.
     pub fn max_elements(mut self, max_elements: u64) -> Self {
         self.options.max_elements = Some(max_elements);
         self
@@ -254,9 +257,9 @@ impl QueueSimpleBuilder {
     }
 
     /// Sets the backoff of failed elements: `first` after the first failure, doubled after each further failure, up to
-    /// `max`. Jitter keeps it between half and one and a half times that value. Defaults to one second and one minute
-    /// if [`max_attempts`](Self::max_attempts) is set, otherwise to none: a failed element may be delivered again
-    /// immediately.
+    /// `max`. The actual delay is chosen at random between 0.5 and 1.5 times this value. Defaults to one second and one
+    /// minute if [`max_attempts`](Self::max_attempts) is set, otherwise to none: a failed element may be delivered
+    /// again immediately.
     ///
     /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {

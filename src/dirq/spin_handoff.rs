@@ -85,7 +85,7 @@ impl SpinHandoff {
     ///
     /// # Panics
     ///
-    /// If `work` panics, and outside of a Tokio runtime.
+    /// Panics if `work` panics, and outside of a Tokio runtime.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         short: bool,

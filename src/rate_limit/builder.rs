@@ -87,9 +87,9 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// keys have been removed. The sweeper removes idle keys. A new key at the bound also looks for an idle one among a
     /// few hundred entries, at most once per millisecond while there is none.
     ///
-    /// The share of each key in that common window is recorded, and counts for it when it gets an entry of its own.
-    /// This holds for up to `keys` keys, and for at least 1,024. If more keys come within `per`, new keys keep sharing
-    /// the window until those are idle.
+    /// The share of each key in that common window is recorded, and is carried over when the key gets an entry of its
+    /// own. This holds for up to `keys` keys, and for at least 1,024. If more keys are checked within `per`, new keys
+    /// keep sharing the window until the recorded ones are idle.
     ///
     /// # Panics
     ///
@@ -144,8 +144,9 @@ impl<K, S> RateLimiterBuilder<K, S> {
         self
     }
 
-    /// Sets the hasher of the keys. Defaults to foldhash, which is fast and seeded for each limiter, but resists chosen
-    /// collisions only partly. If an attacker chooses the keys, use [`std::hash::RandomState`].
+    /// Sets the hasher of the keys. Defaults to foldhash, which is fast and seeded for each limiter, but offers only
+    /// limited protection against hash-collision attacks. If an attacker can choose the keys, use
+    /// [`std::hash::RandomState`].
     pub fn hasher<T>(self, hasher: T) -> RateLimiterBuilder<K, T> {
         RateLimiterBuilder {
             limits: self.limits,

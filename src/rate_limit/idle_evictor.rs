@@ -1,4 +1,4 @@
-//! Eviction of idle keys that are not swept yet, in favour of a new key at the bound.
+//! Eviction of idle keys that are not swept yet, in favor of a new key at the bound.
 
 use std::hash::{BuildHasher, Hash};
 

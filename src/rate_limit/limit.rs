@@ -31,9 +31,9 @@ pub struct Limit {
 
 /// Algorithm by which a [`RateLimiter`](crate::RateLimiter) counts admitted calls.
 ///
-/// | | admits at most, in any `per` | quota is free again | memory per limit of a key |
+/// | | admits at most, in any period of length `per` | quota is free again | memory per limit of a key |
 /// | --- | --- | --- | --- |
-/// | `Log` | the quota, exactly | after `per`, exactly | 12 bytes per distinct time of an admitted call |
+/// | `Log` | the quota | after exactly `per` | 12 bytes per distinct time of an admitted call |
 /// | `Buckets(n)` | the quota | after `per`, up to `per / n` late | 4 bytes for each of `n + 1` buckets |
 /// | `Gcra` | twice the quota, less one | evenly, one unit every `per / quota` | 16 bytes |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,8 +53,8 @@ pub enum Window {
     /// nanoseconds. Smooth, with the least memory. But a burst of the whole quota may come just before a `per` in which
     /// the same amount leaks again.
     ///
-    /// It stores a sum and no single calls. If several permits of a key are refunded, permits given before the last
-    /// refund may return less than they had left, never more.
+    /// It stores only a sum and not each call. If several permits of a key are refunded, permits issued before the last
+    /// refund may give back less than they should, but never more.
     Gcra,
 }
 

@@ -44,8 +44,8 @@ impl Limited {
         Self { limit, cost, ready, several }
     }
 
-    /// Returns the time from now until the call would pass, unless others are charged in the meantime.
-    /// [`Duration::MAX`] if the cost is above the quota, so that it can never pass.
+    /// Returns the time from now until the call would pass, if no other call is charged until then. Returns
+    /// [`Duration::MAX`] if the cost is above the quota, so that the call can never pass.
     pub fn retry_after(&self) -> Duration {
         match self.ready_at() {
             Some(at) => at.saturating_duration_since(Instant::now()),
@@ -53,8 +53,8 @@ impl Limited {
         }
     }
 
-    /// Returns the time at which the call would pass, unless others are charged in the meantime. `None` if the cost is
-    /// above the quota, so that it can never pass.
+    /// Returns the time at which the call would pass, if no other call is charged until then. Returns `None` if the
+    /// cost is above the quota, so that the call can never pass.
     pub fn ready_at(&self) -> Option<Instant> {
         self.ready.map(LazyInstant::instant)
     }

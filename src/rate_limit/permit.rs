@@ -25,7 +25,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Returns how many more units would pass now: the least that any of the limits has left.
+    /// Returns how many more units would pass now: the smallest number that any of the limits has left.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

@@ -40,21 +40,21 @@ impl Permit {
         self.refund_now();
     }
 
-    /// Sets the actual cost of the call, when it is known: tokens of a model, bytes, rows.
+    /// Sets the actual cost of the call when it is known, for example the number of tokens, bytes or rows.
     ///
-    /// If the call cost more than was charged, the difference is charged now. If it cost less, the difference is given
-    /// back as by [`refund`](Permit::refund).
+    /// If the call cost more than was charged, the difference is charged now. If it cost less, the difference is
+    /// refunded as by [`refund`](Permit::refund).
     ///
     /// The additional charge is made even if it exceeds the quota; the excess is a debt. A debt counts as one charge of
-    /// its size: the key is denied until it leaves the window, as a whole, after `per`
-    /// ([`Window::Gcra`](super::Window::Gcra) leaks it evenly, as every charge). A debt is charged even if the key has
-    /// become idle in the meantime. Only a later [`reset`](super::RateLimiter::reset), or the end of the limiter,
+    /// its size: the key is denied until the whole debt leaves the window, after `per`
+    /// ([`Window::Gcra`](super::Window::Gcra) leaks it evenly, like every charge). A debt is charged even if the key
+    /// has become idle in the meantime. Only a later [`reset`](super::RateLimiter::reset), or dropping the limiter,
     /// clears it earlier.
     ///
     /// The limits are those of the check; if it used the limiter's own, the current ones apply.
     ///
-    /// A check of cost 0 always passes, even in debt. To deny calls while a debt lasts, check with the least that a
-    /// call may cost, and settle later.
+    /// A check of cost 0 always passes, even if the key has a debt. To deny calls while a debt lasts, check with the
+    /// minimum cost of a call, and settle later.
     ///
     /// # Cancel safety
     ///

@@ -23,7 +23,7 @@ pub struct Standing {
 }
 
 impl State {
-    /// Returns how many units would pass now in one call: the least that any limit has left.
+    /// Returns how many units would pass now in one call: the smallest number that any limit has left.
     pub fn remaining(&self) -> u32 {
         self.standings.iter().map(Standing::remaining).min().unwrap_or(u32::MAX)
     }

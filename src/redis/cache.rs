@@ -47,7 +47,7 @@ use crate::engine::ttl::{Ttl, When};
 
 /// A cache with a TTL per value, kept on a Redis server and shared by many processes.
 ///
-/// Methods and their meanings are those of the embedded [`Cache`](crate::Cache), but each returns a `Result`. A
+/// It has most methods of the embedded [`Cache`](crate::Cache), with the same meanings, but each returns a `Result`. A
 /// `Cache` is a handle and cheap to clone. All handles with the same name on the same server are one cache, in any
 /// process.
 ///
@@ -63,8 +63,9 @@ use crate::engine::ttl::{Ttl, When};
 ///
 /// # Time
 ///
-/// Time is the server's, in milliseconds. A value expires when its TTL has elapsed, or less than a millisecond later; an
-/// expired value is never returned. A value with a TTL of zero is expired immediately. A TTL above
+/// The server's clock is used, in milliseconds. A value expires when its TTL has elapsed, or less than a millisecond
+/// later. An expired value is never returned, except by the loader methods within a [stale
+/// window](CacheBuilder::stale_while_revalidate). A value with a TTL of zero expires immediately. A TTL above
 /// 2<sup>52</sup> ms makes a value persistent.
 ///
 /// # Cost

@@ -49,7 +49,7 @@ use super::{
 /// | Python and Redis commands | this crate |
 /// | --- | --- |
 /// | `ZADD key now value`, `push(value)` | [`push`](Self::push): scored by the server's clock, to the microsecond |
-/// | `push(value, score)` | [`push_at`](Self::push_at): any score; none of them means "now" |
+/// | `push(value, score)` | [`push_at`](Self::push_at): accepts any time; use [`push`](Self::push) for the current time |
 /// | `push(value, score, unique=True)` | [`push_unique_at`](Self::push_unique_at) |
 /// | `extend(values)` | [`extend`](Self::extend): adds all values |
 /// | `ZRANGE key 0 -1`, `elements()` | [`elements`](Self::elements) |

@@ -44,25 +44,28 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// Rate limiter shared by all processes that use its name on the same server.
 ///
 /// The methods are those of [`fleeting::RateLimiter`](crate::RateLimiter), with the same [`Limit`]s and
-/// [`Window`](crate::Window)s. A handle: cheap to clone, and all clones are one limiter. Keys are any values that serde
-/// can serialize, in any borrowed form (`&str` for `String`).
+/// [`Window`](crate::Window)s. A `RateLimiter` is a handle: it is cheap to clone, and all clones share one limiter.
+/// Keys are any values that serde can serialize, in any borrowed form (`&str` for `String`).
 ///
 /// # Results
 ///
-/// A denied check is an error, [`Error::Limited`], as is a failing server. So `limiter.check(&user).await?` cannot
-/// admit a denied call by mistake, as a result within a result could. With feature `axum` both errors are responses:
-/// 429 with all fields of [`Limited`](crate::Limited), and 503.
+/// A denied check returns the error [`Error::Limited`]. A denial is an `Err` of the same `Result` as other errors, so
+/// that `limiter.check(&user).await?` also stops denied calls. If the server fails,
+/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes, is denied or returns the error. With
+/// feature `axum` errors are responses: 429 with all fields of [`Limited`](crate::Limited) for a denial, 503 for a
+/// temporary error, otherwise 500.
 ///
 /// # Cost
 ///
-/// One round trip per call. There is none for a denied key that is checked again too early
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), for a cost of 0, and for a cost above a quota. The server keeps
-/// one key per subject (`prefix:limit1:name:{key}`). It expires once nothing of the subject is in use any more, or up
-/// to an eighth of that time later:
+/// Each call takes one round trip, except for three cases that take none: a denied key that is checked again too early
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), a cost of 0, and a cost above a quota.
+///
+/// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
+/// their windows, or slightly later (up to an eighth of the remaining time). Memory and work per rate-limit key:
 ///
 /// | | bytes per key | work per check |
 /// | --- | --- | --- |
-/// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to as many again until old calls are cut off | O(1), amortised |
+/// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to twice as many calls are stored until old ones are removed | O(1), amortized |
 /// | `Buckets(n)` | 26, plus for each limit 6 and 12 per bucket with calls, at most `n + 1` | O(n) bytes copied |
 /// | `Gcra` | 26, plus 16 per limit | O(1) |
 ///
@@ -72,11 +75,11 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// # Time
 ///
 /// All times are those of the server, in microseconds, to which windows and steps are rounded up. The clocks of the
-/// processes do not matter. Time never goes back for a key: if the server's clock does, for example after a failover to
-/// a server whose clock is behind, all times of the key are moved back with it. So no caller waits longer than a window
-/// because of it, and no call passes sooner; permits issued before can no longer be refunded.
-/// [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this process. A
-/// caller without competitors that waits for it is admitted.
+/// processes do not matter. If the server's clock goes back, for example after a failover to a server whose clock is
+/// behind, the stored times of a key are moved back accordingly. The change therefore delays a call by at most one
+/// window and admits no call too early. Permits that were issued before the change can no longer be refunded.
+/// [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this process. If
+/// no other call uses the key, a call made after that time is admitted.
 ///
 /// # Atomicity
 ///
@@ -100,12 +103,13 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// [`on_error`](RateLimiterBuilder::on_error) then decides. With any other policy, including `volatile-*`, the server
 /// evicts keys. An evicted key has its whole quota again, its earlier permits refund nothing, and no error is reported.
 /// To rule that out, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
-/// warning if the settings of the server permit evictions, unless the user of the client has no right to `INFO`.
+/// warning if the settings of the server permit evictions, unless the Redis user is not permitted to run `INFO`.
 ///
 /// # Limits per call
 ///
 /// As in the embedded limiter, [`check_with`](RateLimiter::check_with) applies other limits to one call. With `Log`,
-/// all limits count the same calls, as far as the limits of earlier checks kept them.
+/// all limits of a key share one list of calls. A call is kept for the longest window of the limits that were in
+/// effect, so a later check with a longer window may miss older calls.
 ///
 /// # Examples
 ///
@@ -133,7 +137,7 @@ pub struct RateLimiter<K> {
 }
 
 impl<K> RateLimiter<K> {
-    /// Charges one unit to `key`, or returns when to retry.
+    /// Charges one unit to `key`. If a limit is exhausted, returns an error that contains the time to wait.
     ///
     /// One round trip.
     ///
@@ -145,7 +149,8 @@ impl<K> RateLimiter<K> {
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped after it was polled may still be charged. This applies to all methods of this type.
+    /// A call that is dropped after it was polled may still be charged. This applies to all methods that send a
+    /// command: the server may still execute it.
     #[doc(alias = "EVALSHA")]
     pub async fn check<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
@@ -155,7 +160,7 @@ impl<K> RateLimiter<K> {
         self.check_n(key, 1).await
     }
 
-    /// Charges `cost` units to `key`, or returns when to retry: see [`check`](RateLimiter::check).
+    /// Charges `cost` units to `key`: see [`check`](RateLimiter::check).
     ///
     /// A cost of 0 always passes, without a round trip.
     ///
@@ -255,8 +260,8 @@ impl<K> RateLimiter<K> {
     /// Waits until one unit can be charged to `key`, and charges it.
     ///
     /// Waiters for the same key in this process are admitted one after the other, in FIFO order. A concurrent
-    /// [`check`](RateLimiter::check), or another process, may be admitted first. There is one round trip each time that
-    /// the call may pass. A refund or a reset in the meantime does not wake waiters.
+    /// [`check`](RateLimiter::check), or another process, may be admitted first. The call sends one check each time its
+    /// waiting time has passed. A refund or a reset does not wake waiters.
     ///
     /// # Errors
     ///
@@ -305,8 +310,8 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// The same as those of [`check`](RateLimiter::check); [`Error::Limited`] if the call cannot pass within
-    /// `max_wait`. It is returned immediately if that follows from the reply of the server or from the waiters ahead in
-    /// this process, or if [`max_waiting`](RateLimiterBuilder::max_waiting) callers wait already; otherwise after
+    /// `max_wait`. It is returned after one round trip if the reply of the server, the waiters ahead in this process,
+    /// or [`max_waiting`](RateLimiterBuilder::max_waiting) show that the call cannot pass in time; otherwise after
     /// `max_wait`.
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
@@ -319,19 +324,20 @@ impl<K> RateLimiter<K> {
 
     /// Changes the limits of this name for all processes.
     ///
-    /// They take effect in this process immediately, in others within a second, and in processes that start later.
-    /// Existing charges stay, as far as the previous limits kept them: a longer window does not know calls that had
-    /// left a shorter one, and [`Window::Gcra`](crate::Window::Gcra) keeps charges as a time. Callers that wait in this
-    /// process wait under the new limits. One round trip.
+    /// They take effect in this process immediately and in other running processes within a second. Processes that
+    /// start later use them too. Existing charges stay, with two exceptions: calls that had already left a shorter
+    /// window are not counted in a longer one, and [`Window::Gcra`](crate::Window::Gcra) stores charges as a time and
+    /// not as a number of calls. Callers that are already waiting in this process are checked against the new limits.
+    /// One round trip.
     ///
     /// # Panics
     ///
-    /// If `limits` is empty.
+    /// Panics if `limits` is empty.
     ///
     /// # Errors
     ///
-    /// Those of the server. The limits are then unchanged, or change shortly after, if the server did execute the
-    /// command.
+    /// Those of the server. After [`Error::Unanswered`], the server may still have changed the limits; after any other
+    /// error they are unchanged.
     #[doc(alias = "SET")]
     pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
         let limits: Vec<Limit> = limits.into_iter().collect();
@@ -351,8 +357,9 @@ impl<K> RateLimiter<K> {
 
     /// Returns the number of denials of each limit, which add up to the denials of [`stats`](RateLimiter::stats).
     ///
-    /// If several limits were exhausted, the denial counts for the one with the longest wait. Limits that were given
-    /// for a single call count by their position; from the seventh on, they are counted together.
+    /// If several limits were exhausted, the denial counts for the one with the longest wait. Denials by limits that
+    /// were passed to a single call are counted by the position of the limit; positions from the seventh on share one
+    /// counter.
     pub fn denials(&self) -> Vec<(Limit, u64)> {
         with_denials(&self.limits(), self.state.counters.denials())
     }

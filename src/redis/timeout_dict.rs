@@ -43,15 +43,15 @@ const MAX_CLEARED: usize = 512;
 /// clone. All handles with the same name on the same server are one dictionary.
 ///
 /// An entry may have a deadline. It is due when the server's clock reaches the deadline, and stays readable until a
-/// caller takes it. [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) give each entry to
-/// exactly one caller in all processes. If an entry must not be lost when that caller crashes, use
+/// caller takes it. [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) return each entry to
+/// at most one caller in all processes. If an entry must not be lost when that caller crashes, use
 /// [`claim_expired`](Self::claim_expired) or [`next_claim`](Self::next_claim). They lease it to the caller until it is
 /// acknowledged ([`Claim::ack`]).
 ///
 /// A leased entry that fails is delivered again, each time after a longer delay. With
 /// [`max_attempts`](TimeoutDictBuilder::max_attempts), an entry that has failed that often becomes a *dead letter*. It
-/// stays readable, but of all claims and takes only [`take_dead`](Self::take_dead) returns it, unless it is
-/// [revived](Self::revive) or set again.
+/// stays readable, but no method that takes or claims due entries returns it. [`take_dead`](Self::take_dead) removes
+/// it; [`revive`](Self::revive) and [`set`](Self::set) make it due again.
 ///
 /// An entry with a TTL of zero is due immediately. An entry whose TTL ends after the year 2255 has no deadline.
 ///
@@ -64,7 +64,7 @@ const MAX_CLEARED: usize = 512;
 /// | `remove_data(key)` | [`remove(&k)`](Self::remove): also removes its deadline |
 /// | `set_timeout(key, timeout)` | [`set_timeout(&k, ttl)`](Self::set_timeout): only if there is an entry |
 /// | `remove_timeout(key)` | [`remove_timeout(&k)`](Self::remove_timeout): the entry stays and is counted by [`len`](Self::len) |
-/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): returns the keys, too, and never an entry to two callers; [`claim_expired`](Self::claim_expired) if a crash must not lose entries |
+/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): returns the keys, too, and never an entry to two callers; use [`claim_expired`](Self::claim_expired) if a crash must not lose entries |
 /// | a sorted set and bare keys | [`compat`](Self::compat) uses the same keys; [`new`](Self::new) uses 16 shards of its own |
 ///
 /// # Order
@@ -78,17 +78,18 @@ const MAX_CLEARED: usize = 512;
 /// An entry is a string at `prefix:dict1:{name:shard}:key` that contains only the value. Keys are encoded as those of a
 /// [`Cache`](super::Cache). The index of a shard is a sorted set at `prefix:dict1:{name:shard}`. Its members are the
 /// keys, and its scores the deadlines in microseconds since the Unix epoch. Deadlines are even; an odd score is the end
-/// of the lease of an entry. In addition, `.dead` is a sorted set of dead letters by the time when they became that,
-/// and `.failed` a hash with the number of failed claims of each entry. The keys have no Redis expiry, so the server
-/// must not evict: use `maxmemory-policy noeviction` or one of the `volatile` policies.
+/// of the lease of an entry. In addition, `.dead` is a sorted set of the dead letters, ordered by the time at which
+/// they became dead, and `.failed` is a hash with the number of failed claims of each entry. The keys have no Redis
+/// expiry, so the server must not evict: use `maxmemory-policy noeviction` or one of the `volatile` policies.
 ///
 /// # Cost
 ///
 /// A method on one key is one script and one round trip, O(log n). A claim asks all shards concurrently and then claims
-/// from those with due entries: two round trips. It takes three if more entries are due than requested, and as many
-/// again for each further few thousand entries or mebibytes. A take adds one round trip, in which it confirms that the
-/// entries have arrived. A script processes at most 512 entries and stops at about a mebibyte of values, so that it
-/// does not block the server for long. [`len`](Self::len) is 16 commands in one round trip.
+/// from those with due entries, which takes two round trips. If more entries are due than requested, it takes three. A
+/// large claim repeats these round trips for each further few thousand entries or mebibytes. A take adds one round
+/// trip, in which it confirms that the entries have arrived. A script processes at most 512 entries and stops at about
+/// a mebibyte of values, so that it does not block the server for long. [`len`](Self::len) is 16 commands in one round
+/// trip.
 ///
 /// # Errors
 ///

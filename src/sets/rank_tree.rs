@@ -3,7 +3,7 @@
 //! 1. Keys are unique. Items are in the leaves, in order; all leaves have the same depth.
 //! 2. A separator is greater than all keys before it, and less than or equal to the first key after it.
 //! 3. Only the root may be empty. After a removal, a node that is less than a quarter full is merged with a
-//!    neighbour if both fit into three quarters of a node; so the depth stays logarithmic.
+//!    neighbor if both fit into three quarters of a node; so the depth stays logarithmic.
 //! 4. Keys inserted in ascending order fill their nodes: a full node is not halved if the new item is its
 //!    last.
 //! 5. `Ord` and `Clone` of keys may be user code and panic. They are called before a change; a split made

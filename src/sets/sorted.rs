@@ -25,7 +25,7 @@ use crate::{
 /// call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
 /// `String`).
 ///
-/// # From Redis
+/// # Migrating from Redis
 ///
 /// | Redis | `SortedSet` |
 /// | --- | --- |
@@ -45,10 +45,11 @@ use crate::{
 ///
 /// # Cost
 ///
-/// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. That cost is
-/// amortized: a set that has doubled, or shrunk to a third, gets a new table under the lock, which takes up
-/// to 100 ns per member. An awaited call takes part in Tokio's cooperative budget (once in 61 calls). This is
-/// the only point at which it waits, and it precedes all effects of the call, so all calls are cancel safe.
+/// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. These costs are
+/// amortized: when a set has doubled in size or shrunk to a third, a call moves all members to a new table
+/// while it holds the lock, which takes up to 100 ns per member. One in 61 awaited calls consumes a unit of
+/// Tokio's cooperative budget. This is the only point at which a call may wait, and it precedes all effects
+/// of the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///

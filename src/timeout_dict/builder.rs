@@ -59,9 +59,9 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
     /// Sets the delay until an entry is delivered again after a claim on it was dropped: `first` after the
     /// first failure, doubled after each further one, up to `max`. Defaults to 1 s and 1 min.
     ///
-    /// The delay is jittered between 0.5 and 1.5 times that value, so that entries that failed together are
-    /// not delivered again together. With zero, an entry is due again immediately, behind all other due
-    /// entries: a failing job is then retried without a pause as long as nothing else is due.
+    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed
+    /// together are not delivered again together. With zero, an entry is due again immediately, behind all
+    /// other due entries: a failing job is then retried without a pause as long as nothing else is due.
     ///
     /// # Panics
     ///

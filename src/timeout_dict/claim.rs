@@ -12,11 +12,12 @@ use crate::engine::{
 /// [`TimeoutDict::claim_expired`](crate::TimeoutDict::claim_expired) and
 /// [`next_claim`](crate::TimeoutDict::next_claim).
 ///
-/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). A claim that
-/// is dropped without that, because of an error, a panic or the end of its task, is a failed attempt. The
-/// entry is then due again after a [backoff](crate::TimeoutDictBuilder::backoff), which doubles with each
-/// failure, or after the delay given to [`retry_in`](Claim::retry_in). If a claim is leaked or its holder
-/// hangs, the entry is due again when the lease ends, immediately and with its original deadline. After
+/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). An attempt has
+/// failed if the claim is dropped before it is acknowledged, for example because of an error or a panic, if
+/// [`retry_in`](Claim::retry_in) is called, if the lease ends, or if the deadline of the entry is set or
+/// removed. After a drop, the entry is due again after a [backoff](crate::TimeoutDictBuilder::backoff), which
+/// doubles with each failure; after `retry_in`, it is due after the given delay. If a claim is leaked or its
+/// holder hangs, the entry is due again when the lease ends, without a backoff. After
 /// [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts, the entry is dead.
 ///
 /// A claim becomes void when its entry is delivered to another caller after the end of the lease, when the
@@ -51,24 +52,24 @@ impl<K, V> Claim<K, V> {
         self.claimed.attempts
     }
 
-    /// Removes the entry, as its work is done. Returns `false` if the claim is void. Of all claims on one
-    /// entry, at most one is acknowledged with `true`.
+    /// Acknowledges that the work is done, and removes the entry. Returns `false` if the claim is void. For
+    /// each value that was set, at most one call of `ack` returns `true`.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call drops the claim, which gives the entry back.
+    /// If the call is cancelled, the claim is dropped, and the entry is due again after its backoff.
     pub async fn ack(mut self) -> bool {
         coop::proceed().await;
         self.ack_now()
     }
 
-    /// Gives the entry back, to be delivered again after `delay`. Returns `false` if the claim is void. This
-    /// counts as a failed attempt: after the last allowed one the entry is dead, regardless of `delay`. If
+    /// Returns the entry to the dictionary, due in `delay`. Returns `false` if the claim is void. This counts
+    /// as a failed attempt: after the last allowed attempt the entry is dead, regardless of `delay`. If
     /// `delay` overflows, the entry is never due again.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call drops the claim, which gives the entry back for its backoff.
+    /// If the call is cancelled, the claim is dropped, and the entry is due again after its backoff.
     ///
     /// ```
     /// use std::time::Duration;
@@ -94,7 +95,7 @@ impl<K, V> Claim<K, V> {
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: a cancelled call has extended nothing.
+    /// This method is cancel safe: if the call is cancelled, the lease is unchanged.
     pub async fn extend(&self, lease: Duration) -> bool {
         coop::proceed().await;
         let now = self.shared.clock.now();

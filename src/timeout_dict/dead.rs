@@ -19,8 +19,8 @@ where
     /// Removes and returns up to `max` dead entries, in the order in which they became dead.
     ///
     /// An entry is dead after [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) claims on it ended
-    /// without [`Claim::ack`]. A claim whose lease has ended is not void yet: its holder may still
-    /// acknowledge a dead entry, which removes it.
+    /// without [`Claim::ack`]. If the lease of the last attempt has ended, the entry is dead, but the
+    /// holder of that claim may still acknowledge it, which removes the entry.
     ///
     /// [`Claim::ack`]: crate::Claim::ack
     pub async fn take_dead(&self, max: usize) -> Vec<(K, V)> {
@@ -37,8 +37,8 @@ where
         })
     }
 
-    /// Revives a dead entry: the entry of `key` becomes due in `ttl`, without failed attempts. Returns
-    /// `false` if there is no entry, or if it is not dead.
+    /// Revives a dead entry: the entry of `key` becomes due in `ttl`, and its number of failed attempts is
+    /// reset to zero. Returns `false` if there is no entry, or if it is not dead.
     ///
     /// ```
     /// use std::time::Duration;

@@ -14,23 +14,23 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Removes and returns up to `max` due entries: delivery at most once, as they are lost if the caller
-    /// fails.
+    /// Removes and returns up to `max` due entries. Each entry is delivered at most once: if the caller
+    /// fails, it is lost.
     ///
-    /// The dictionary is locked until all of them are removed; choose `max` by how long other callers may be
-    /// blocked. A cancelled call has taken nothing.
+    /// The dictionary is locked until all of them are removed, so a large `max` blocks other callers for
+    /// longer. If the call is cancelled, no entry is removed.
     pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
         self.take(max, |entries, now| entries.take_first(now)).await
     }
 
-    /// Claims up to `max` due entries for `lease`: delivery at least once, as an entry that is not
-    /// acknowledged within the lease is delivered again.
+    /// Claims up to `max` due entries for `lease`. Each entry is delivered at least once: an entry that is
+    /// not acknowledged within the lease is delivered again.
     ///
-    /// Each entry is returned as a [`Claim`]; call [`Claim::ack`] when its work is done. A claim that is
-    /// dropped, because of an error, a panic or the end of its task, gives its entry back, which is then due
-    /// again after a [backoff](crate::TimeoutDictBuilder::backoff). A claim that is leaked or never finished
-    /// keeps its entry until the lease ends; the entry is then due again immediately. A lease that overflows
-    /// never ends. A lease of zero ends immediately, so that any caller may claim the entry next.
+    /// Each entry is returned as a [`Claim`]; call [`Claim::ack`] when the work is done. If a claim is
+    /// dropped, for example because of an error or a panic, its entry is due again after a
+    /// [backoff](crate::TimeoutDictBuilder::backoff). A claim that is leaked or never finished keeps its
+    /// entry until the lease ends; the entry is then due again immediately. A lease that overflows never
+    /// ends. A lease of zero ends immediately, so that any caller may claim the entry next.
     ///
     /// ```
     /// use std::time::Duration;
@@ -72,12 +72,12 @@ where
         claims
     }
 
-    /// Waits until an entry is due, and removes and returns it: delivery at most once, as by
-    /// [`take_expired`](Self::take_expired).
+    /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once: if the
+    /// caller fails, it is lost.
     ///
-    /// The call sleeps until the first deadline or end of a lease. It is woken when an earlier one is added,
-    /// or a claim is given back. Waiters, here and in [`next_claim`](Self::next_claim), are served in the
-    /// order of their calls; a call that does not wait may be served before them.
+    /// The call sleeps until the first deadline or end of a lease. It is woken if an entry with an earlier
+    /// deadline is added or a claim is returned. Waiters, here and in [`next_claim`](Self::next_claim), are
+    /// served in the order of their calls; a call that does not wait may be served before them.
     ///
     /// # Panics
     ///
@@ -85,8 +85,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. A
-    /// future that has begun to wait and is neither polled nor dropped blocks the waiters behind it.
+    /// This method is cancel safe: if the call is cancelled, no entry is removed, and the waiters behind it
+    /// move up. A future that has begun to wait and is neither polled nor dropped blocks the waiters behind
+    /// it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -113,8 +114,9 @@ where
             .await
     }
 
-    /// Waits until an entry is due, and claims it for `lease`: delivery at least once, as by
-    /// [`claim_expired`](Self::claim_expired). Otherwise works as [`next_expired`](Self::next_expired).
+    /// Waits until an entry is due, then claims it for `lease`. The entry is delivered at least once, as by
+    /// [`claim_expired`](Self::claim_expired). In all other respects the method works like
+    /// [`next_expired`](Self::next_expired).
     ///
     /// # Panics
     ///
@@ -122,8 +124,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up. A
-    /// future that has begun to wait and is neither polled nor dropped blocks the waiters behind it.
+    /// This method is cancel safe: if the call is cancelled, no entry is claimed, and the waiters behind it
+    /// move up. A future that has begun to wait and is neither polled nor dropped blocks the waiters behind
+    /// it.
     ///
     /// ```
     /// use std::time::Duration;

@@ -9,15 +9,16 @@ use crate::cache::Cache;
 impl<K, V, S> Builder<K, V, S> {
     /// Sets the time after which an entry expires if it is not read.
     ///
-    /// Each hit of [`Cache::get`], [`Cache::get_many`] or a loader method extends the life of the entry by `idle`, up
-    /// to the deadline given by its TTL. The earlier of both deadlines applies, and [`Cache::ttl`] reports it. A write
-    /// restarts both, as do the methods that set or remove a deadline ([`Cache::get_ex`], [`Cache::expire`],
-    /// [`Cache::persist`] and the like). Other methods ([`Cache::contains_key`], [`Cache::ttl`], [`Cache::iter`],
-    /// [`Cache::update`]) do not extend the idle deadline.
+    /// Each hit of [`Cache::get`], [`Cache::get_many`] or a loader method sets the idle deadline to `idle` from now.
+    /// The entry expires at its idle deadline or at the end of its TTL, whichever is earlier; [`Cache::ttl`] reports
+    /// the earlier one. A write of a new value restarts the TTL and the idle time. Methods that set or remove a TTL
+    /// ([`Cache::get_ex`], [`Cache::expire`], [`Cache::persist`] and the like) restart the idle time too. Other methods
+    /// do not extend the idle deadline: [`Cache::contains_key`], [`Cache::ttl`], [`Cache::iter`], and
+    /// [`Cache::update`], which changes a value in place.
     ///
-    /// A hit costs one additional store, and an entry eight additional bytes. If `idle` is 5 s or more, only the first
-    /// hit within a few milliseconds pays for the store, and a hit may extend the deadline by up to 50 ms more than
-    /// `idle`, because it avoids the precise clock.
+    /// A hit additionally writes eight bytes of memory, and each entry takes eight more bytes. If `idle` is 5 s or
+    /// more, only the first of several hits within a few milliseconds writes them. The new idle deadline may then be up
+    /// to 50 ms too late, because hits avoid the precise clock.
     ///
     /// Defaults to no such limit.
     ///
@@ -66,9 +67,9 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets for how long the error of a [loader](Cache::get_or_try_set_with) is kept for its key.
     ///
-    /// In the meantime calls whose error type is the same return this error, and their loaders do not run. A write to
-    /// the key or its removal discards the error. The number of errors is bounded by
-    /// [`max_entries`](Builder::max_entries) if that is set, and by 10,000 with [`max_weight`](Builder::max_weight).
+    /// While an error is kept, calls with the same error type return it without running their loaders. A write to the
+    /// key or its removal discards the error. The number of errors is bounded by [`max_entries`](Builder::max_entries)
+    /// if that is set, and by 10,000 with [`max_weight`](Builder::max_weight).
     ///
     /// Defaults to none: the next call loads again.
     ///
@@ -89,9 +90,10 @@ impl<K, V, S> Builder<K, V, S> {
     /// minute, is logged and counted in [`Stats`](crate::Stats). The next one is started by a call at least a second
     /// later; with each further failure this delay doubles, up to a minute. No other method returns an expired value.
     ///
-    /// The entry stays in memory until the window ends. It is then removed as
-    /// [`Cause::Expired`](crate::Cause::Expired), and [`Event::deadline`](crate::Event::deadline) is the time at which
-    /// the value expired. A write to the key or its removal ends the window.
+    /// The entry stays in memory until this stale window ends. A full cache removes it earlier, because expired entries
+    /// are removed before live ones. It is removed with cause [`Cause::Expired`](crate::Cause::Expired), and
+    /// [`Event::deadline`](crate::Event::deadline) is the time at which the value expired. A write to the key or its
+    /// removal ends the window.
     ///
     /// Defaults to zero.
     ///
@@ -122,8 +124,9 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets for how long the loader methods may still return an expired value if the loader fails (RFC 5861).
     ///
-    /// Otherwise the same as [`stale_while_revalidate`](Builder::stale_while_revalidate). If both are set, both windows
-    /// start when the value expires. Defaults to zero.
+    /// Unlike with [`stale_while_revalidate`](Builder::stale_while_revalidate), a call waits for the load, and gets the
+    /// expired value only if the load fails. If both are set, both windows start when the value expires. Defaults to
+    /// zero.
     pub fn stale_if_error(mut self, window: Duration) -> Self {
         self.settings.stale_if_error = window;
         self
@@ -132,10 +135,10 @@ impl<K, V, S> Builder<K, V, S> {
     /// Makes the loader methods refresh a value in the background before it expires, with a probability that increases
     /// toward its deadline.
     ///
-    /// So usually a single call reloads a popular key, instead of all of them when it has expired. The start also
-    /// depends on the recent duration of loads (XFetch: Vattani et al., "Optimal Probabilistic Cache Stampede
-    /// Prevention", VLDB 2015). A `beta` of 1 suits most caches, and a higher one starts earlier. Defaults to 0, which
-    /// never refreshes ahead.
+    /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. The time
+    /// of the refresh depends on `beta` and on the average duration of recent loads (XFetch: Vattani et al., "Optimal
+    /// Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that are read many times in the
+    /// duration of a load; use 2 or 3 for keys that are read less often. Defaults to 0, which never refreshes ahead.
     ///
     /// # Panics
     ///

@@ -12,7 +12,8 @@ use futures_core::Stream;
 
 use super::{Cause, Event, Lagged, publisher::Publisher, subscription::Subscription};
 
-/// A stream of events that never slows the cache. Created by [`Cache::events`](crate::Cache::events).
+/// A stream of events that never delays the cache, and drops events if it is read too slowly. Created by
+/// [`Cache::events`](crate::Cache::events).
 ///
 /// A subscriber that falls more than [`event_capacity`](crate::Builder::event_capacity) events behind misses the oldest
 /// ones, and receives their number as [`Lagged`].
@@ -25,9 +26,10 @@ pub struct Events<K, V>(Subscription<K, V>);
 /// A stream of events that loses no event while it exists. Created by
 /// [`Cache::events_lossless`](crate::Cache::events_lossless).
 ///
-/// If the number of unread events reaches its capacity, it delays the sweeper, but never a reader or a writer. Expired
-/// entries then stay in memory, unreadable, until events are read. Events that readers and writers cause in the
-/// meantime are kept in addition to the capacity; [`Stats::overflow`](crate::Stats::overflow) is their number.
+/// When the number of unread events reaches the capacity of the stream, the sweeper waits until events are read;
+/// expired entries stay in memory, unreadable, for that time. Readers and writers never wait for a stream. The events
+/// that they cause are queued beyond the capacity, without a limit: [`Stats::overflow`](crate::Stats::overflow) reports
+/// the largest such excess of any lossless stream.
 ///
 /// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
 /// stream returns the remaining events and then ends. It does not keep the cache alive.
@@ -39,12 +41,14 @@ impl<K, V> Events<K, V> {
         Self(Subscription::new(publisher, publisher.causes(), None))
     }
 
-    /// Limits this stream to `causes`, of those that are [published](crate::Builder::publish). Repeated calls keep only
-    /// causes named in all of them.
+    /// Limits this stream to `causes`.
     ///
-    /// Unread events of other causes are discarded: they wake no task, and do not count as missed. Events missed before
-    /// the call are still reported by [`Lagged`]. A cause without any subscriber costs the cache nothing. The call
-    /// examines each unread event.
+    /// Causes that the cache does not [publish](crate::Builder::publish) are ignored. If `only` is called several
+    /// times, only causes that were given in every call remain.
+    ///
+    /// Events with other causes are discarded, including those that are unread now: they wake no task, and do not count
+    /// as missed. Events that were missed before `only` was called are still reported as [`Lagged`]. A cause without
+    /// any subscriber costs the cache nothing. A call costs O(n) for n unread events.
     ///
     /// # Examples
     ///
@@ -68,7 +72,8 @@ impl<K, V> Events<K, V> {
 
     /// Returns the next event, or the number of events missed before it; `None` after the end of the stream.
     ///
-    /// Reading takes part in Tokio's cooperative budget, so a task with many unread events still yields to others.
+    /// This method participates in Tokio's cooperative scheduling, so a task with many unread events still yields to
+    /// others.
     ///
     /// # Cancel safety
     ///
@@ -89,12 +94,14 @@ impl<K, V> LosslessEvents<K, V> {
         Self(Subscription::new(publisher, causes, Some(capacity)))
     }
 
-    /// Limits this stream to `causes`, of those that are [published](crate::Builder::publish). Repeated calls keep only
-    /// causes named in all of them.
+    /// Limits this stream to `causes`.
     ///
-    /// Unread events of other causes are discarded: they use no capacity, delay no sweep, and wake no task. A stream
-    /// without [`Cause::Expired`] never delays the sweeper, because the sweeper causes no other events. A cause without
-    /// any subscriber costs the cache nothing. The call examines each unread event.
+    /// Causes that the cache does not [publish](crate::Builder::publish) are ignored. If `only` is called several
+    /// times, only causes that were given in every call remain.
+    ///
+    /// Events with other causes are discarded, including those that are unread now: they use no capacity, delay no
+    /// sweep, and wake no task. A cause without any subscriber costs the cache nothing. A call costs O(n) for n unread
+    /// events.
     ///
     /// # Examples
     ///
@@ -117,7 +124,8 @@ impl<K, V> LosslessEvents<K, V> {
 
     /// Returns the next event; `None` after the end of the stream.
     ///
-    /// Reading takes part in Tokio's cooperative budget, so a task with many unread events still yields to others.
+    /// This method participates in Tokio's cooperative scheduling, so a task with many unread events still yields to
+    /// others.
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,5 @@
 //! Eviction policy of one shard: evicts the entry with the fewest expected hits per unit of time from a sample of
-//! neighbouring buckets.
+//! neighboring buckets.
 //!
 //! 1. Each bucket has an access word of 16 bits: the time of the last access, the gap before it, and a class of past
 //!    gaps. A hit changes nothing else. The word of an empty bucket is zero, so the search for a victim reads only
@@ -29,7 +29,7 @@ use self::{
     hit_model::{HitModel, Observation},
 };
 
-/// Number of live neighbours that are compared to choose a victim.
+/// Number of live neighbors that are compared to choose a victim.
 const SAMPLE: usize = 16;
 
 /// Maximum number of buckets that are scanned once a candidate has been found, for tables with few entries.

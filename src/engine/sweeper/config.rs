@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-/// Settings of the sweeper: sampling, repeated on a ratio.
+/// Settings of the sweeper, the background task that removes expired entries.
 ///
-/// A sweep examines a random sample of the resident entries, without replacement. Each pass continues where the
-/// previous one stopped, so every entry is examined within `ceil(1 / sample)` passes. An expired entry therefore stays
-/// in memory for at most `every * ceil(1 / sample)` plus the duration of the sweep itself, for any number of entries.
-/// If the share of expired among examined entries reaches `repeat_at`, the sweep repeats immediately, as long as its
-/// budget lasts. This is the scheme of Redis' active expire cycle and of Python's TimedDict, with a bound.
+/// A sweep consists of one or more passes. Each pass covers a share of the entries ([`sample`](Sweep::sample)) and
+/// continues where the previous pass stopped, so `ceil(1 / sample)` passes cover all entries. (Keys are hashed, so the
+/// share is a random sample.) Groups of adjacent buckets without expired entries are skipped. An expired entry
+/// therefore stays in memory for at most `every * ceil(1 / sample)` plus the duration of the sweep, for any number of
+/// entries. If the share of expired among examined entries reaches [`repeat_at`](Sweep::repeat_at), another pass begins
+/// immediately, as long as the [`budget`](Sweep::budget) is not exhausted. Redis' active expire cycle and Python's
+/// TimedDict work in the same way, but do not bound the delay.
 ///
 /// # Examples
 ///
@@ -17,7 +19,7 @@ use std::time::Duration;
 /// use fleeting::{Cache, Sweep};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// // An expired entry is removed after at most 50 ms.
+/// // Expired entries are removed within 50 ms plus the duration of the sweep.
 /// let sweep = Sweep::default().every(Duration::from_millis(50));
 /// let cache: Cache<String, u32> = Cache::builder().sweep(sweep).build();
 /// # cache.set("a".into(), 1).await;
@@ -34,7 +36,8 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Runs no task: entries expire only in [`Cache::sweep`](crate::Cache::sweep) and in calls that find them expired.
+    /// Returns settings without a background task: expired entries are removed only by
+    /// [`Cache::sweep`](crate::Cache::sweep) and by calls that find them.
     pub fn manual() -> Self {
         Self { every: None, ..Self::default() }
     }
@@ -50,8 +53,8 @@ impl Sweep {
         self
     }
 
-    /// Sets the share of resident entries that a pass examines, above 0 and at most 1 (TimedDict:
-    /// `sample_probability`). Rounded up to whole runs of 32 neighbouring buckets in each shard. Defaults to 1.
+    /// Sets the share of the entries that a pass covers, above 0 and at most 1 (TimedDict: `sample_probability`). The
+    /// number of buckets is rounded up to a multiple of 32 in each shard. Defaults to 1.
     ///
     /// # Panics
     ///
@@ -61,8 +64,8 @@ impl Sweep {
         self
     }
 
-    /// Repeats the pass immediately if expired / examined reaches `ratio`, above 0 and at most 1 (TimedDict:
-    /// `expired_keys_ratio`). Defaults to 0.1.
+    /// Sets the ratio of expired to examined entries from which another pass begins immediately, above 0 and at most 1
+    /// (TimedDict: `expired_keys_ratio`). Defaults to 0.1.
     ///
     /// # Panics
     ///
@@ -73,11 +76,11 @@ impl Sweep {
     }
 
     /// Sets the share of wall time that the sweeper may use, above 0 and at most 1. A sweep that has used this share of
-    /// `every` does not repeat.
+    /// `every` begins no further pass.
     ///
-    /// The first pass is always completed: the bound on staleness takes precedence over the budget. With 1, the sweep
-    /// repeats as long as the ratio is reached. In either case it yields to the runtime about every 100 µs. Defaults to
-    /// 1: a million entries that expire at the same instant are then removed in about 0.3 s
+    /// The first pass is always completed, even if it exceeds the budget, so that the maximum delay of a removal holds.
+    /// With 1, passes are repeated as long as the ratio is reached. The sweeper always yields to the runtime about
+    /// every 100 µs. Defaults to 1: a million entries that expire at the same instant are then removed in about 0.3 s
     /// ([measured](crate::guide::measured::sweep)).
     ///
     /// # Panics
@@ -88,7 +91,8 @@ impl Sweep {
         self
     }
 
-    /// Seeds the sweeper's random choices, so that they are repeatable. Defaults to a seed from the operating system.
+    /// Seeds the random choices of the sweeper, of evictions and of [`jitter`](crate::Builder::jitter), so that they
+    /// are repeatable. Defaults to a seed from the operating system.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -110,8 +114,8 @@ impl Sweep {
 }
 
 impl Default for Sweep {
-    /// Sweeps all entries every 100 ms, and repeats immediately if a tenth of the examined ones had expired: at most
-    /// 100 ms of staleness. Windows without due entries are skipped.
+    /// Sweeps all entries every 100 ms, so an expired entry stays in memory for at most 100 ms plus the duration of the
+    /// sweep. Another pass begins immediately if a tenth of the examined entries had expired.
     fn default() -> Self {
         Self {
             every: Some(Duration::from_millis(100)),

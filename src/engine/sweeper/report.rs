@@ -10,17 +10,17 @@ use crate::engine::seconds;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SweepReport {
-    /// Number of passes: 1, plus repeats because of the share of expired entries.
+    /// Number of passes: 1, plus those that [`repeat_at`](crate::Sweep::repeat_at) caused.
     pub passes: u64,
-    /// Resident entries examined, in all passes. Windows that the sweeper skipped, because none of their entries is
-    /// due, are not counted.
+    /// Resident entries examined, in all passes. Entries in groups of buckets that were skipped, because none of their
+    /// entries is due, are not counted.
     pub looked_at: u64,
     /// Entries removed as expired.
     pub expired: u64,
     /// Working time of the sweep, without yields to the runtime and waits for subscribers.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
     pub elapsed: Duration,
-    /// True if the sweep would have repeated, but had used its budget.
+    /// True if another pass was due, but the [`budget`](crate::Sweep::budget) was exhausted.
     pub out_of_budget: bool,
     /// True if a full lossless subscriber delayed the sweep: expired entries stay in memory until it reads.
     pub held_back: bool,

@@ -100,9 +100,9 @@ impl<K, V> CacheBuilder<K, V> {
     /// Publishes expirations to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
     /// [`on_expired`](Cache::on_expired). Defaults to no events, and to plain commands.
     ///
-    /// An expiration is kept for its subscribers for `retention`. If all subscribers are away for longer, events are
-    /// lost. Until then, expired values that were not published yet take memory on the server. They are deleted at the
-    /// latest an eighth of `retention` after it has passed. Only the names of the groups remain.
+    /// An expiration is kept for its subscribers for `retention`. If there is no subscriber for longer than that,
+    /// events are lost. Until then, expired values that were not published yet take memory on the server. They are
+    /// deleted at most an eighth of `retention` after the end of the retention. Only the names of the groups remain.
     ///
     /// Redis' own keyspace notifications are not used: they arrive minutes late or never, and without the value.
     /// Instead, the deadlines of each shard are in a sorted set next to its values. A value with a deadline is stored
@@ -123,7 +123,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `events` is 0.
+    /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
         self.event_capacity = events;
@@ -138,7 +138,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `lease` is less than a millisecond.
+    /// Panics if `lease` is less than a millisecond.
     pub fn lease(mut self, lease: Duration) -> Self {
         assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
         self.lease = lease.min(MAX_DURATION);
@@ -153,7 +153,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `pause` is zero.
+    /// Panics if `pause` is zero.
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
         self.poll_every = pause.min(MAX_DURATION);
@@ -166,21 +166,23 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// The server keeps a second copy of such a value until the window ends, and every method that writes becomes a
     /// script. Either all processes that share a name must set this, or none. Only loaded values become stale, not
-    /// values written by [`set`](Cache::set) and its variants. All writes of a key (these methods, `update`, a new TTL,
-    /// `remove`, `clear`) end the staleness of its previous value. A failed refresh is retried after a second at the
-    /// earliest, by any process. With [events](CacheBuilder::events), the event is published when the value expires.
+    /// values written by [`set`](Cache::set) and its variants. After any write to a key (by these methods, `update`,
+    /// `remove`, `clear`, or a method that sets its TTL), its previous value is never returned again. A failed refresh
+    /// is retried after a second at the earliest, by any process. With [events](CacheBuilder::events), the event is
+    /// published when the value expires.
     pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
         self.stale = window;
         self
     }
 
-    /// Sets the maximum age of a [near](CacheBuilder::near) answer under all conditions, counted from before the
-    /// request was sent. Defaults to one second. With zero, nothing is cached in the process, but concurrent callers
-    /// still share a request.
+    /// Sets the maximum age of a value in the [near cache](CacheBuilder::near) under all conditions, counted from
+    /// before the request was sent. Defaults to one second. With zero, nothing is cached in the process, but concurrent
+    /// callers still share a request.
     ///
-    /// In normal operation this setting matters little, because the server reports changes. It bounds staleness if a
-    /// cluster moves a slot, or if a network drops packets without closing the connection. In the second case, the
-    /// connection is probed every second, so that even with a higher setting no answer is older than about 1.5 s.
+    /// In normal operation this setting matters little, because the server reports changes. It bounds the age of cached
+    /// values if a cluster moves a slot, or if a network drops packets without closing the connection. In the second
+    /// case, the connection is probed every second, so that even with a higher setting no cached value is used for
+    /// longer than about 1.5 s.
     pub fn near_max_age(mut self, max_age: Duration) -> Self {
         self.near_max_age = max_age;
         self
@@ -229,22 +231,22 @@ impl<K, V> CacheBuilder<K, V> {
 }
 
 impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> {
-    /// Caches up to `max_entries` answers in this process, while the server guarantees to report changes. Defaults to
+    /// Caches up to `max_entries` values in this process, while the server guarantees to report changes. Defaults to
     /// none.
     ///
-    /// **No call returns a value that is older than what this process had read or written for that key before the call
-    /// of the embedded [`Cache`](crate::Cache), which stores the answers. A missing value (`None`) is cached too.
-    /// Callers that miss the same key concurrently share one request. All other methods still ask the server.
+    /// If a key is cached, `get`, `get_many`, `contains_key` and the loader methods are answered without a round trip.
+    /// The values are stored in an embedded [`Cache`](crate::Cache). A missing value (`None`) is cached too. Callers
+    /// that miss the same key concurrently share one request. All other methods still ask the server.
     ///
     /// # Guarantees
     ///
-    /// **No call returns a value that is older than what this process had read or written for that key before the call
-    /// began; `None` counts as a value.** This holds across all clones of the handle and all tasks, even if a reply was
-    /// lost, a call was dropped, or a connection was closed. (Another cache built with the same name counts as another
-    /// process.)
+    /// **After a process has read or written a value of a key, no later call in this process returns an older value of
+    /// that key. A missing value (`None`) counts as a value.** This holds across all clones of the handle and all
+    /// tasks, even if a reply was lost, a call was dropped, or a connection was closed. (Another cache built with the
+    /// same name counts as another process.)
     ///
     /// A change by another process or by the server (expiry, eviction) is visible as soon as the server has reported
-    /// it, in normal operation within a few milliseconds. Under all conditions, no answer is older than
+    /// it, in normal operation within a few milliseconds. Under all conditions, no cached value is used for longer than
     /// [`near_max_age`](CacheBuilder::near_max_age), and no value is returned beyond its TTL.
     ///
     /// Three things are outside these guarantees. Values in their
@@ -256,10 +258,10 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// The cache has its own connections, one to each master, which carry all its commands in RESP3 with
     /// `CLIENT TRACKING ON BCAST PREFIX fleeting:cache1:{name:`. The server sends replies and invalidations in one
-    /// order, so that a client that has a reply has received all earlier invalidations. A key's cached answer is also
-    /// discarded if the process learns about the key in another way, or writes to it. All cached answers are discarded
-    /// if a connection ends, is silent or is replaced, if a slot moves, or after `FLUSHALL`. Replies on the next
-    /// connection are cached again.
+    /// order, so that a client that has a reply has received all earlier invalidations. The cached value of a key is
+    /// also discarded if the process writes to the key, or receives newer information about it in another way. All
+    /// cached values are discarded if a connection ends, is silent or is replaced, if a slot moves, or after
+    /// `FLUSHALL`. Replies on the next connection are cached again.
     ///
     /// # Cost
     ///
@@ -287,7 +289,7 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// # Panics
     ///
-    /// If `max_entries` is 0.
+    /// Panics if `max_entries` is 0.
     pub fn near(mut self, max_entries: usize) -> Self {
         assert!(max_entries > 0, "near must be at least 1, got {max_entries}");
         self.near = Some((max_entries, NearCache::<V>::make));

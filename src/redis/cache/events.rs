@@ -103,8 +103,8 @@ where
     /// at least once.
     ///
     /// A new group starts at the present, and remains on the server forever. Events that occur while it has no
-    /// subscriber wait for the next one, within the [retention](super::CacheBuilder::events). This holds even after a
-    /// silence that was longer than the retention.
+    /// subscriber wait for the next one, within the [retention](super::CacheBuilder::events). This also holds if no
+    /// event has occurred for longer than the retention.
     ///
     /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
     /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
@@ -143,7 +143,7 @@ where
     /// As with [`events_lossless`](Cache::events_lossless), each event is delivered to one subscriber of the group, at
     /// least once. It is acknowledged after the callback. Errors of the subscription are logged. A panic in the
     /// callback is logged and has no other effect. The closure is cloned for each call, as axum does with handlers:
-    /// share mutable state in an `Arc`. The task ends with the cache, or by [`JoinHandle::abort`].
+    /// share mutable state in an `Arc`. The task ends with the cache, or if it is stopped with [`JoinHandle::abort`].
     ///
     /// # Errors
     ///
@@ -221,7 +221,8 @@ impl<K, V> LosslessEvents<K, V> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// Acknowledges the latest event, so that it is not delivered again. Does nothing if that was done.
+    /// Acknowledges the latest event, so that it is not delivered again. Does nothing if it has been acknowledged
+    /// already.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ where
     /// One loader runs per key across all processes that share the cache, no matter how many callers wait. The loading
     /// process holds a lease on the key and renews it. If the call is dropped or panics, it releases the lease. If the
     /// process crashes, the runtime of the call shuts down, or the server cannot be reached, the lease expires after
-    /// [`lease`](super::CacheBuilder::lease). Then another waiter continues with its own loader.
+    /// [`lease`](super::CacheBuilder::lease). Then one of the waiters starts its own loader.
     ///
     /// A hit costs as much as [`get`](Cache::get), a miss two more round trips. While another process loads, one
     /// waiter in each process polls the server: first after 2 ms, then after a quarter of the time waited so far, with
@@ -49,28 +49,30 @@ where
     /// [`TimeToLive`].
     ///
     /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value.
-    /// The caller whose loader ran still gets that value, but it is not cached, and the waiters ask the server again.
-    /// There is one exception: a value is missed if it was written with a TTL of a minute or more and has expired
+    /// The caller whose loader ran still gets the loaded value, but it is not cached, and the waiters ask the server
+    /// again. There is one exception: a write is not noticed if its TTL was a minute or more and its value has expired
     /// before the load ends. A lost lease has the same effect as a write, for example if the server restarts without
     /// its data.
     ///
     /// A loader may call the cache for other keys. If it requests its own key in the same task, that call runs its own
     /// loader and caches nothing. A loader that requests its own key through another task, or through a cache of the
-    /// same name that is not a clone of this one, deadlocks. So do two loaders that wait for each other.
+    /// same name that is not a clone of this one, deadlocks. Two loaders that request each other's keys deadlock too.
     ///
     /// # Panics
     ///
-    /// If called outside a Tokio runtime.
+    /// Panics if called outside a Tokio runtime.
     ///
     /// # Errors
     ///
-    /// As for all methods; then no loader runs, and all waiters in this process get the same error. If the server
-    /// becomes unreachable while the loader runs, the caller gets the loaded value. It is not cached, and is logged and
-    /// counted as a [failed load](super::CacheStats::failed_loads). The waiters ask the server again and get the error.
+    /// As for all methods; if such an error occurs before the load, no loader runs, and all waiters in this process get
+    /// the same error. If the server becomes unreachable while the loader runs, the caller gets the loaded value. It is
+    /// not cached, and is logged and counted as a [failed load](super::CacheStats::failed_loads). The waiters ask the
+    /// server again and get the error.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. A load without waiters is dropped where it is.
+    /// Cancel safe. If the call that runs the loader is dropped, its loader is dropped, and a waiter starts its own. If
+    /// no waiter is left, nothing is written.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -108,15 +110,15 @@ where
         }
     }
 
-    /// As [`get_or_set_with`](Cache::get_or_set_with), with a fallible loader. The outer `Result` is the server's, the
-    /// inner one the loader's.
+    /// As [`get_or_set_with`](Cache::get_or_set_with), with a fallible loader. The outer `Result` contains the errors
+    /// of the server, and the inner one those of the loader.
     ///
-    /// All waiters in this process get the loader's error. Waiters in other processes, and waiters whose loader has
-    /// another error type, continue with their own loader. The error is not cached.
+    /// If the load fails, all waiters in this process get the loader's error. Waiters in other processes, and waiters
+    /// that expect another error type, run their own loaders. The error is not cached.
     ///
     /// # Panics
     ///
-    /// If called outside a Tokio runtime.
+    /// Panics if called outside a Tokio runtime.
     ///
     /// # Errors
     ///

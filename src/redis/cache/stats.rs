@@ -13,14 +13,14 @@ pub struct CacheStats {
     /// Reads that found a live value: by `get`, `get_ex`, the loader methods, and for each key of `get_many`. A
     /// `contains_key` counts if it is answered [near](super::CacheBuilder::near).
     pub hits: u64,
-    /// Such reads that found no live value.
+    /// Reads by these methods that found no live value.
     pub misses: u64,
     /// Loaders that were called in this process.
     pub loads: u64,
     /// Loads that returned an error, or whose value could not be written.
     pub failed_loads: u64,
-    /// Expirations received by this process: once for all [`Events`](super::Events), and by each
-    /// [`LosslessEvents`](super::LosslessEvents).
+    /// Expirations received by this process: each is counted once for all [`Events`](super::Events) together, and once
+    /// for each [`LosslessEvents`](super::LosslessEvents).
     pub events: u64,
     /// Expirations that [`Events`](super::Events) missed: the server no longer had them, or they could not be decoded.
     pub missed: u64,

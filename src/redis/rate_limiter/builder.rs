@@ -71,7 +71,7 @@ impl<K> RateLimiterBuilder<K> {
     ///
     /// # Panics
     ///
-    /// If the number of [`Window::Buckets`] is 0 or above 10,000.
+    /// Panics if the number of [`Window::Buckets`] is 0 or above 10,000.
     pub fn window(mut self, window: Window) -> Self {
         self.window = window.checked();
         self
@@ -108,7 +108,7 @@ impl<K> RateLimiterBuilder<K> {
     ///
     /// # Panics
     ///
-    /// If `waiting` is 0.
+    /// Panics if `waiting` is 0.
     pub fn max_waiting(mut self, waiting: usize) -> Self {
         assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
         self.wait.most = waiting;
@@ -143,8 +143,8 @@ impl<K> RateLimiterBuilder<K> {
     ///
     /// # Panics
     ///
-    /// Without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on a runtime without a time
-    /// driver (`enable_time`).
+    /// Panics without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on a runtime without a
+    /// time driver (`enable_time`).
     pub fn build(self) -> Result<RateLimiter<K>, Error> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
         let Self { client, name, limits, window, .. } = self;

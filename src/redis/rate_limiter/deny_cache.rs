@@ -70,7 +70,7 @@ impl DenyCache {
     ///
     /// # Panics
     ///
-    /// Outside of a Tokio runtime.
+    /// Panics outside of a Tokio runtime.
     pub(super) fn new(subjects: usize, name: &str) -> Self {
         let store = Store::new(default_shards(), 0, DefaultHasher::default()).bounded(subjects);
         Self {

@@ -90,12 +90,12 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     }
 
     /// Sets how long [`next_expired`](TimeoutDict::next_expired) and [`next_claim`](TimeoutDict::next_claim) sleep at
-    /// most before they ask the server again. It bounds the delay of an entry that another process sets in the meantime
-    /// with an earlier deadline than all others. Defaults to one second.
+    /// most before they ask the server again. This bounds the delay of an entry that another process sets during the
+    /// sleep, with an earlier deadline than all others. Defaults to one second.
     ///
     /// # Panics
     ///
-    /// If `period` is zero.
+    /// Panics if `period` is zero.
     pub fn ask_every(mut self, period: Duration) -> Self {
         assert!(!period.is_zero(), "ask_every must be longer than zero, got {period:?}");
         self.ask_every = period;
@@ -110,7 +110,7 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     ///
     /// # Panics
     ///
-    /// If `first` is longer than `max`.
+    /// Panics if `first` is longer than `max`.
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         assert!(
             first <= max,
@@ -121,13 +121,13 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     }
 
     /// Sets how often an entry may fail before it becomes a dead letter. A dead letter is still readable, but is not
-    /// delivered again until it is [revived](TimeoutDict::revive), set, or taken by
-    /// [`take_dead`](TimeoutDict::take_dead). The setting of the claiming handle applies, so all users of the name
-    /// should use the same. Defaults to no bound.
+    /// delivered again until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead) removes
+    /// it. The setting of the claiming handle applies, so all users of the name should use the same. Defaults to no
+    /// bound.
     ///
     /// # Panics
     ///
-    /// If `attempts` is 0.
+    /// Panics if `attempts` is 0.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         assert!(attempts > 0, "max_attempts must be at least 1, got 0");
         self.retries.max_attempts = attempts;

@@ -18,12 +18,13 @@ use crate::redis::Error;
 /// [`TimeoutDict::claim_expired`](super::TimeoutDict::claim_expired) and
 /// [`next_claim`](super::TimeoutDict::next_claim).
 ///
-/// The entry stays in the dictionary, readable, until the claim is [acked](Claim::ack). A claim that is dropped without
-/// an ack, because of an error, a panic or the end of its task, has failed. The entry is then due again after a
-/// [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure, or after the delay given to
-/// [`retry_in`](Claim::retry_in). A task on the runtime of the claim reports the failure to the server, because `Drop`
-/// cannot wait. If that fails, if the claim is leaked, or if its process crashes, the entry is due again as soon as the
-/// lease expires. After [`max_attempts`](super::TimeoutDictBuilder::max_attempts) failures, it is a dead letter.
+/// The entry stays in the dictionary, readable, until the claim is [acked](Claim::ack). An attempt has failed if the
+/// claim is dropped without an ack, for example because of an error or a panic, or if [`retry_in`](Claim::retry_in) is
+/// called. After a drop, the entry is due again after a [backoff](super::TimeoutDictBuilder::backoff), which doubles
+/// with each failure; after `retry_in`, it is due after the given delay. A task on the runtime of the claim reports the
+/// failure to the server, because `Drop` cannot wait. If that fails, if the claim is leaked, or if its process crashes,
+/// the entry is due again as soon as the lease expires. After [`max_attempts`](super::TimeoutDictBuilder::max_attempts)
+/// failures, it is a dead letter.
 ///
 /// A claim is void once its entry was leased to another caller after the end of the lease, or was set, removed,
 /// cleared, or given another deadline or none. Methods of a void claim change nothing. The end of the lease alone does
@@ -62,8 +63,8 @@ impl<K, V> Claim<K, V> {
         self.delivery.attempts
     }
 
-    /// Removes the entry, because it was processed; returns false if the claim is void. Of all claims on an entry, at
-    /// most one is acked with `true`.
+    /// Removes the entry, because it was processed; returns false if the claim is void. For each value that was set, at
+    /// most one call of `ack` returns `true`.
     ///
     /// One round trip, one script.
     ///

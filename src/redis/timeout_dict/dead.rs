@@ -13,13 +13,13 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// Removes and returns at most `max` dead letters, oldest first; at most once, as
+    /// Removes and returns at most `max` dead letters, oldest first. Each is delivered at most once, as by
     /// [`take_expired`](Self::take_expired).
     ///
     /// An entry becomes a dead letter when it has failed [`max_attempts`](super::TimeoutDictBuilder::max_attempts)
-    /// times; every end of a claim except [`Claim::ack`] is a failure. A claim whose lease has expired is not void yet:
-    /// a late caller may still ack a dead letter, which removes it. A dictionary shared with the
-    /// [original](Self::compat) has no dead letters.
+    /// times; every end of a claim except [`Claim::ack`] is a failure. If the lease of the last attempt has expired,
+    /// the entry is a dead letter, but the holder of that claim may still ack it, which removes the entry. A dictionary
+    /// shared with the [original](Self::compat) has no dead letters.
     ///
     /// [`Claim::ack`]: super::Claim::ack
     ///

@@ -26,8 +26,8 @@ where
     ///
     /// The call first leases the entries, for twice the client's timeout but at most ten seconds, and then confirms
     /// that it received them. So the entries of a lost or late reply become due again after the lease, and a call that
-    /// returns an error has taken nothing. Only if the reply to the confirmation is lost until the lease ends is the
-    /// outcome unknown.
+    /// returns an error has removed nothing. There is one exception: if the reply to the confirmation is lost and the
+    /// lease ends, the outcome is unknown.
     ///
     /// # Cancel safety
     ///
@@ -41,8 +41,8 @@ where
     /// Leases at most `max` due entries for `lease`, the [oldest first](#order). Entries are delivered at least once:
     /// an entry that is not acked within the lease is delivered again.
     ///
-    /// Each entry is returned as a [`Claim`], to be ended by [`Claim::ack`] when the work is done. A claim that is
-    /// dropped, because of an error, a panic or the end of its task, has failed: its entry is due again after a
+    /// Each entry is returned as a [`Claim`], to be ended by [`Claim::ack`] when the work is done. If a claim is
+    /// dropped, for example because of an error or a panic, its entry is due again after a
     /// [backoff](super::TimeoutDictBuilder::backoff). If the process crashes, the entry is due again as soon as the
     /// lease expires. A lease is at most 35 years long; a lease of zero expires immediately.
     ///
@@ -74,7 +74,8 @@ where
         Ok(entries.into_iter().map(into_claim).collect())
     }
 
-    /// Waits until an entry is due, removes it and returns it; at most once, as [`take_expired`](Self::take_expired).
+    /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once, as by
+    /// [`take_expired`](Self::take_expired).
     ///
     /// The call asks the server, sleeps until the earliest deadline or end of a lease, and asks again. It sleeps for at
     /// most [`ask_every`](super::TimeoutDictBuilder::ask_every), because other processes may set entries with earlier
@@ -89,8 +90,9 @@ where
         self.next(CollectMode::Take).await.map(into_taken)
     }
 
-    /// Waits until an entry is due and leases it for `lease`; at least once, as
-    /// [`claim_expired`](Self::claim_expired). Otherwise as [`next_expired`](Self::next_expired).
+    /// Waits until an entry is due, then leases it for `lease`. The entry is delivered at least once, as by
+    /// [`claim_expired`](Self::claim_expired). In all other respects the method works like
+    /// [`next_expired`](Self::next_expired).
     ///
     /// # Cancel safety
     ///

@@ -24,33 +24,34 @@ use crate::{
 /// A set whose members are ordered by score. The score is a time, and a member expires when its score is
 /// `ttl` old.
 ///
-/// An `ExpiringSet` is a handle to one shared set; cloning it is cheap. A member is expired from the instant
-/// `now >= score + ttl`, and from then on no call returns or counts it. Each call first removes expired
-/// members. A background task on the Tokio runtime removes them if no call does
-/// ([`sweep_every`](ExpiringSetBuilder::sweep_every)), so that an idle set frees its memory and its events
-/// arrive in time. The task sleeps until the next member expires.
+/// An `ExpiringSet` is a handle to one shared set; cloning it is cheap. A member expires as soon as
+/// `now >= score + ttl`. From then on no call returns or counts it. Each call first removes expired members.
+/// A background task on the Tokio runtime removes them if no call does
+/// ([`sweep_every`](ExpiringSetBuilder::sweep_every)), so that the memory of an idle set is released and its
+/// events are not delayed. The task sleeps until the next member expires, but sweeps no more often than
+/// `sweep_every` allows.
 ///
 /// * Each member is in the set once. Pushing it again moves it to its new score.
 /// * Members with equal scores are all kept, in the order in which they were pushed.
 /// * A score in the future extends the member's lifetime. If `score + ttl` overflows, the member never
 ///   expires.
-/// * A push with a score that is `ttl` old or older is ignored: the member would be expired already, and no
-///   event is sent for it. If the member is already in the set, it is removed with an
-///   [`Expired`](Cause::Expired) event that has the new deadline.
+/// * A push with a score that is `ttl` old or older does not add the member, and sends no event. If the
+///   member is in the set, such a push removes it, with an [`Expired`](Cause::Expired) event that has the new
+///   deadline.
 ///
 /// Each call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
 /// `String`).
 ///
-/// # From Redis
+/// # Migrating from Redis or qr
 ///
-/// Both originals keep a sorted set with times as scores, and begin every call with `ZREMRANGEBYSCORE key
-/// -inf now-ttl`: the functions in the article "Time Expired Sets Using Redis", and the class
-/// `ExpiringPriorityQueue` of qr.
+/// This type replaces two recipes for Redis: the functions in the article "Time Expired Sets Using Redis",
+/// and the class `ExpiringPriorityQueue` of the Python package qr. Both keep a sorted set with times as
+/// scores, and begin every call with `ZREMRANGEBYSCORE key -inf now-ttl`.
 ///
 /// | Redis, qr | `ExpiringSet` |
 /// | --- | --- |
 /// | `ZADD key now value`, `push(value)` | [`push`](Self::push) |
-/// | `push(value, score)` | [`push_at`](Self::push_at): any time; no score has the special meaning "now" |
+/// | `push(value, score)` | [`push_at`](Self::push_at): accepts any time; use [`push`](Self::push) for the current time |
 /// | `push(value, score, unique=True)` | [`push_unique_at`](Self::push_unique_at) |
 /// | `extend(values)` | [`extend`](Self::extend): pushes every value |
 /// | `ZRANGE key 0 -1`, `elements()` | [`elements`](Self::elements) |
@@ -67,10 +68,10 @@ use crate::{
 /// # Cost
 ///
 /// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are
-/// returned. That cost is amortized: a set that has doubled, or shrunk to a third, gets a new table under the
-/// lock, which takes up to 100 ns per member. An awaited call takes part in Tokio's cooperative budget (once
-/// in 61 calls). This is the only point at which it waits, and it precedes all effects of the call, so all
-/// calls are cancel safe.
+/// returned. These costs are amortized: when a set has doubled in size or shrunk to a third, a call moves all
+/// members to a new table while it holds the lock, which takes up to 100 ns per member. One in 61 awaited
+/// calls consumes a unit of Tokio's cooperative budget. This is the only point at which a call may wait, and
+/// it precedes all effects of the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
@@ -80,7 +81,8 @@ use crate::{
 /// # Runtimes
 ///
 /// A set uses the clock of the runtime on which it was built. It can be used from other runtimes and from
-/// outside a runtime, as a [`Cache`](crate::Cache) can. When that runtime shuts down, only the sweeper stops.
+/// outside a runtime, as a [`Cache`](crate::Cache) can. When the runtime on which the set was built shuts
+/// down, the sweeper stops and everything else still works.
 ///
 /// # Examples
 ///
@@ -116,7 +118,7 @@ where
     ///
     /// # Panics
     ///
-    /// Panics outside of a Tokio runtime, as [`ExpiringSetBuilder::build`] does.
+    /// Panics outside of a Tokio runtime, or if the runtime has no time driver (`enable_time`).
     pub fn new(ttl: Duration) -> Self {
         Self::builder(ttl).build()
     }
@@ -154,8 +156,8 @@ where
         self.put(member, Some(score), false);
     }
 
-    /// Adds `member` with this score and removes all other members that have exactly the same score, as
-    /// [`Replaced`](Cause::Replaced).
+    /// Adds `member` with this score and removes all other members that have exactly the same score, with
+    /// cause [`Replaced`](Cause::Replaced).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -297,8 +299,8 @@ where
         self.remove_range(..).await;
     }
 
-    /// Returns a stream of the removals from now on; the key of each event is the member. A slow subscriber
-    /// never slows the set: if it falls behind by more than
+    /// Subscribes to the removals from now on; the key of each event is the member. The set never waits for a
+    /// slow subscriber: if a subscriber falls behind by more than
     /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their
     /// number.
     ///
@@ -322,8 +324,8 @@ where
         Events::new(&self.0.publisher)
     }
 
-    /// Returns a stream of the removals from now on that loses no event while it exists. When `capacity`
-    /// events are unread, it delays the sweeper, never a caller. Events caused by calls during that delay are
+    /// Subscribes to the removals from now on. The stream loses no event while it exists. When `capacity`
+    /// events are unread, the sweeper waits. Calls to the set never wait; the events that they cause are
     /// queued beyond the capacity ([`overflow`](Self::overflow)).
     ///
     /// # Panics
@@ -333,7 +335,7 @@ where
         LosslessEvents::new(&self.0.publisher, capacity)
     }
 
-    /// Returns the number of unread events beyond the capacity of the lossless stream that has most of them.
+    /// Returns the number of unread events by which the fullest lossless stream exceeds its capacity.
     pub fn overflow(&self) -> usize {
         self.0.publisher.overflow()
     }

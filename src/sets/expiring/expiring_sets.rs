@@ -34,8 +34,8 @@ use crate::{
 ///
 /// An `ExpiringSets` is a handle to shared sets; cloning it is cheap. A set is created with its first member
 /// and dropped with its last. Each set behaves as an [`ExpiringSet`](crate::ExpiringSet): a call first
-/// removes the expired members of its own set, and the sweeper those of the others. In an event, the key is
-/// the key of the set and the value is the member.
+/// removes the expired members of its own set, and the sweeper removes those of the other sets. In an event,
+/// the key is the key of the set and the value is the member.
 ///
 /// # Cost
 ///
@@ -79,7 +79,7 @@ where
     ///
     /// # Panics
     ///
-    /// Panics outside of a Tokio runtime, as [`ExpiringSetBuilder::build`] does.
+    /// Panics outside of a Tokio runtime, or if the runtime has no time driver (`enable_time`).
     pub fn new(ttl: Duration) -> Self {
         Self::builder(ttl).build()
     }
@@ -256,12 +256,12 @@ where
         count
     }
 
-    /// Returns a stream of the removals from now on; see [`ExpiringSet::events`](crate::ExpiringSet::events).
+    /// Subscribes to the removals from now on; see [`ExpiringSet::events`](crate::ExpiringSet::events).
     pub fn events(&self) -> Events<K, T> {
         Events::new(&self.0.publisher)
     }
 
-    /// Returns a stream of the removals from now on that loses no event while it exists; see
+    /// Subscribes to the removals from now on. The stream loses no event while it exists; see
     /// [`ExpiringSet::events_lossless`](crate::ExpiringSet::events_lossless).
     ///
     /// # Panics
@@ -271,7 +271,7 @@ where
         LosslessEvents::new(&self.0.publisher, capacity)
     }
 
-    /// Returns the number of unread events beyond the capacity of the lossless stream that has most of them.
+    /// Returns the number of unread events by which the fullest lossless stream exceeds its capacity.
     pub fn overflow(&self) -> usize {
         self.0.publisher.overflow()
     }

@@ -47,7 +47,7 @@ pub(super) struct SharedState<S, K, V> {
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A shard on its own cache lines, so that locking one shard does not slow threads that lock its neighbour.
+/// A shard on its own cache lines, so that locking one shard does not slow threads that lock its neighbor.
 #[repr(align(128))]
 struct PaddedShard<S>(S);
 

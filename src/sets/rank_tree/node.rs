@@ -11,7 +11,7 @@ use std::{
 /// insertion; smaller ones would make the tree deeper, and each level is another access to memory.
 pub(super) const NODE_CAPACITY: usize = 64;
 
-/// Smaller nodes are merged with a neighbour. This is less than the half that a split leaves: otherwise a
+/// Smaller nodes are merged with a neighbor. This is less than the half that a split leaves: otherwise a
 /// removal after each insertion would undo the split.
 const MERGE_BELOW: usize = NODE_CAPACITY / 4;
 
@@ -215,10 +215,10 @@ impl<K, V> Inner<K, V> {
         }
     }
 
-    /// Merges a small child with a neighbour, if both fit into one node.
+    /// Merges a small child with a neighbor, if both fit into one node.
     fn merge(&mut self, child: usize, drop_queue: &mut Vec<K>) {
         let fit = |left: usize| {
-            // A missing neighbour counts as full, so it never fits.
+            // A missing neighbor counts as full, so it never fits.
             let size = |child| self.nodes.get(child).map_or(NODE_CAPACITY, Node::size);
             size(left) + size(left + 1) <= MAX_MERGED_SIZE
         };
@@ -272,7 +272,7 @@ impl<K: Ord + Clone, V> Inner<K, V> {
         }
     }
 
-    /// Makes room for `key` in a full child or its next neighbour, and returns the child that has it. All
+    /// Makes room for `key` in a full child or its next neighbor, and returns the child that has it. All
     /// user code that may panic runs before a node is changed.
     #[cold]
     pub(super) fn split_child(

@@ -175,7 +175,7 @@ fn new_entry_is_always_admitted_to_a_small_shard() {
     }
 }
 
-/// No live entry is evicted while one of its neighbours has expired.
+/// No live entry is evicted while one of its neighbors has expired.
 #[test]
 fn expired_entries_are_evicted_before_live_ones() {
     for capacity in [1_usize, 2, 7, 12] {
