@@ -33,7 +33,7 @@ use equivalent::Equivalent;
 #[cfg(feature = "redis")]
 pub(crate) use self::retries::Retries;
 use self::state::SharedState;
-pub use self::{builder::TimeoutDictBuilder, claim::Claim};
+pub use self::{builder::TimeoutDictBuilder, claim::Claim, dead::DeadLetter};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,
@@ -55,6 +55,7 @@ use crate::engine::{
 /// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that
 /// reaches it is *dead*. A dead entry stays readable, but of all claims and takes only
 /// [`take_dead`](Self::take_dead) returns it, until it is [revived](Self::revive) or set.
+/// [`dead_letters`](Self::dead_letters) lists dead entries with the reasons of their failures.
 ///
 /// Due entries are returned oldest deadline first; of equal deadlines, the one that was set first. A leased
 /// entry is not delivered to other callers until its lease ends; it can still be read, set and removed.
@@ -171,6 +172,40 @@ where
         new.map(|(_, replaced)| replaced)
     }
 
+    /// Sets the value of `key`, due in `ttl`, only if the key has no entry. Returns whether it was set.
+    ///
+    /// An entry that is due, claimed or dead prevents it, too, and does not change. So a job is queued once
+    /// until it is acknowledged or removed, regardless of the number of calls.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: a cancelled call has set nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::new();
+    /// assert!(jobs.set_nx("reindex", 1, Duration::ZERO).await);
+    /// let job = jobs.next_claim(Duration::from_secs(60)).await;
+    /// assert!(!jobs.set_nx("reindex", 2, Duration::ZERO).await, "it is claimed");
+    /// job.ack().await;
+    /// assert!(jobs.set_nx("reindex", 3, Duration::ZERO).await);
+    /// # }
+    /// ```
+    #[doc(alias = "SETNX")]
+    pub async fn set_nx(&self, key: K, value: V, ttl: Duration) -> bool {
+        coop::proceed().await;
+        let deadline = self.now().after(ttl);
+        let hash = self.hasher.hash_one(&key);
+        let mut new = Some((key, value));
+        self.shared.with(|entries| entries.set_nx(hash, &mut new, deadline));
+        new.is_none()
+    }
+
     /// Sets the deadline of `key` to `ttl` from now, even if the entry is due already. Returns `false` if
     /// there is no entry, or if it is dead. A claim on the entry becomes void and counts as a failed attempt;
     /// if that was the last allowed attempt, the entry becomes dead and the call returns `false`. Earlier
@@ -217,7 +252,6 @@ where
 
     /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due already, and
     /// [`Ttl::Persistent`] if it has no deadline or is dead.
-    /// [`Ttl::Persistent`]: its time has no end any more.
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
         Q: Hash + Equivalent<K> + ?Sized,

@@ -13,7 +13,7 @@
 mod dead;
 mod leases;
 
-use std::{hint::black_box, mem};
+use std::{collections::HashMap, hint::black_box, mem};
 
 use equivalent::Equivalent;
 use rand::rngs::SmallRng;
@@ -24,7 +24,10 @@ use super::{
     key_index::{KeyIndex, Location},
     retries::Retries,
 };
-use crate::engine::clock::{Deadline, Now};
+use crate::engine::{
+    clock::{Deadline, Now},
+    hasher::DefaultHasher,
+};
 
 /// Capacity up to which the memory is kept when the last entry is removed, so that a dictionary that is often
 /// empty does not allocate each time.
@@ -39,6 +42,8 @@ pub(super) struct Entries<K, V> {
     /// In the order in which the entries became dead, by their sequence numbers alone.
     dead: DeadlineQueue,
     dead_len: usize,
+    /// Reasons of failed attempts by slot. Not part of the entries, as most dictionaries have none.
+    reasons: HashMap<u32, Box<str>, DefaultHasher>,
     retries: Retries,
     /// Random numbers for the jitter.
     rng: SmallRng,
@@ -109,6 +114,7 @@ impl<K, V> Entries<K, V> {
             leases: DeadlineQueue::new(),
             dead: DeadlineQueue::new(),
             dead_len: 0,
+            reasons: HashMap::default(),
             retries,
             rng,
             last_sequence: 0,
@@ -137,7 +143,7 @@ impl<K, V> Entries<K, V> {
         match self.find(hash, key) {
             Some(location) => {
                 self.reschedule(location, deadline);
-                self.entry_mut(location).attempts = 0;
+                self.forget_attempts(location);
                 mem::swap(&mut self.entry_mut(location).value, value);
             }
             None => {
@@ -145,6 +151,17 @@ impl<K, V> Entries<K, V> {
                     self.insert_new(hash, key, value, deadline);
                 }
             }
+        }
+    }
+
+    /// Sets an entry if its key has none, and otherwise leaves it in `new`.
+    pub(super) fn set_nx(&mut self, hash: u64, new: &mut Option<(K, V)>, deadline: Deadline)
+    where
+        K: Eq,
+    {
+        let hash = Location::fold(hash);
+        if let Some((key, value)) = new.take_if(|(key, _)| self.find(hash, key).is_none()) {
+            self.insert_new(hash, key, value, deadline);
         }
     }
 
@@ -209,8 +226,12 @@ impl<K, V> Entries<K, V> {
             wake_requested: self.wake_requested,
             ..Self::new(self.retries, self.rng.clone())
         };
-        let old = mem::replace(self, fresh);
-        old.slots.into_iter().map(|(_, entry)| (entry.key, entry.value))
+        let Self { slots, reasons, .. } = mem::replace(self, fresh);
+        slots.into_iter().map(move |(_, entry)| {
+            // Moved into the closure, so that they are dropped after the lock is released.
+            let _ = &reasons;
+            (entry.key, entry.value)
+        })
     }
 
     /// Removes and returns the first due entry.
@@ -289,6 +310,18 @@ impl<K, V> Entries<K, V> {
         self.enqueue(location);
     }
 
+    /// Makes the next delivery of an entry its first.
+    fn forget_attempts(&mut self, location: Location) {
+        self.entry_mut(location).attempts = 0;
+        self.clear_reason(location);
+    }
+
+    fn clear_reason(&mut self, location: Location) {
+        if !self.reasons.is_empty() {
+            self.reasons.remove(&location.slot);
+        }
+    }
+
     /// Adds an entry that is in no queue to `deadlines`, if it has a deadline.
     fn enqueue(&mut self, location: Location) {
         let entry = self.entry_mut(location);
@@ -322,9 +355,11 @@ impl<K, V> Entries<K, V> {
         // this memory access early after it.
         let entry = self.slots.remove(location.slot as usize);
         self.by_key.remove(location);
+        self.clear_reason(location);
         if self.slots.is_empty() && self.slots.capacity() > MIN_CAPACITY {
             self.slots = Slab::new();
             self.by_key = KeyIndex::new();
+            self.reasons = HashMap::default();
         }
         (entry.key, entry.value)
     }

@@ -6,6 +6,7 @@ mod sequences;
 mod two_clocks;
 
 mod claims;
+mod dead_letters;
 mod due;
 mod model;
 mod retries;

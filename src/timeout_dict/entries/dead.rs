@@ -1,9 +1,9 @@
-//! Dead entries: they stay readable and are returned only by `take_dead`.
+//! Dead entries: they stay readable and are removed only by `take_dead`.
 
 use equivalent::Equivalent;
 
 use super::{Entries, Location, QueuedIn, Timer};
-use crate::engine::clock::Deadline;
+use crate::{engine::clock::Deadline, timeout_dict::DeadLetter};
 
 impl<K, V> Entries<K, V> {
     /// Removes and returns the entry that has been dead for longest.
@@ -11,6 +11,23 @@ impl<K, V> Entries<K, V> {
         let first = self.dead.first(|_| ())?;
         self.dequeue(first.location);
         Some(self.remove_at(first.location))
+    }
+
+    /// Returns the dead entries, in the order in which they became dead.
+    pub(in crate::timeout_dict) fn dead_letters(&self) -> impl Iterator<Item = DeadLetter<K, V>>
+    where
+        K: Clone,
+        V: Clone,
+    {
+        self.dead.iter().map(|timer| {
+            let entry = self.entry(timer.location);
+            DeadLetter {
+                key: entry.key.clone(),
+                value: entry.value.clone(),
+                attempts: entry.attempts,
+                reason: self.reasons.get(&timer.location.slot).map(|reason| reason.to_string()),
+            }
+        })
     }
 
     pub(in crate::timeout_dict) fn dead_len(&self) -> usize {
@@ -31,7 +48,7 @@ impl<K, V> Entries<K, V> {
         let found = self.find(Location::fold(hash), key);
         let Some(location) = found.filter(|location| self.is_dead(*location)) else { return false };
         self.reschedule(location, deadline);
-        self.entry_mut(location).attempts = 0;
+        self.forget_attempts(location);
         true
     }
 

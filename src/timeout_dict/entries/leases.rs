@@ -71,6 +71,35 @@ impl<K, V> Entries<K, V> {
         true
     }
 
+    /// Ends a claim as a failed attempt with a reason, as [`return_entry`](Self::return_entry) does without.
+    pub(in crate::timeout_dict) fn fail(
+        &mut self,
+        claim: ClaimId,
+        reason: Box<str>,
+        now: Tick,
+    ) -> bool {
+        let is_valid = self.return_entry(claim, None, now);
+        if is_valid {
+            self.reasons.insert(claim.location.slot, reason);
+        }
+        is_valid
+    }
+
+    /// Ends a claim as if the entry had not been delivered. Returns `false` if the claim is void.
+    pub(in crate::timeout_dict) fn release(&mut self, claim: ClaimId) -> bool {
+        if self.is_void(claim) {
+            return false;
+        }
+        // A dead entry returns from `dead`, like one whose late holder extends its lease.
+        self.dequeue(claim.location);
+        let entry = self.entry_mut(claim.location);
+        entry.claim = 0;
+        entry.attempts -= 1;
+        // The deadline has passed, as the entry was claimed.
+        self.enqueue(claim.location);
+        true
+    }
+
     /// Ends a claim, as a failed attempt. Returns `false` if the claim is void. The entry is due again after
     /// `delay`. Without a `delay` it is due after its backoff, or already if its lease has ended.
     pub(in crate::timeout_dict) fn return_entry(
