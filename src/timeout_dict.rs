@@ -80,11 +80,12 @@ use crate::engine::{
 /// All operations use one lock, which a call holds for a fraction of a microsecond. Changing an entry costs
 /// O(log n), and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs O(1).
 /// Occasionally a call costs O(n), to grow the dictionary to twice its size. Each lease that has ended costs
-/// O(log n) in the next call that takes or claims. The memory of the entries is freed when the last one is
+/// O(log n) in the next call that takes, claims or counts dead entries. Such a call releases the lock after
+/// each 256 of them, and takes part in Tokio's cooperative budget again; calls for one key end only its lease. The memory of the entries is freed when the last one is
 /// removed.
 ///
-/// Each call takes part in Tokio's cooperative budget. Except in the two methods that wait, this is the only
-/// point at which a call waits, and it precedes all its effects, so all calls are cancel safe.
+/// Each call takes part in Tokio's cooperative budget. Except in the two methods that wait, a call waits
+/// only there, before all its effects, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
@@ -259,10 +260,7 @@ where
         coop::proceed().await;
         let now = self.now();
         let hash = self.hasher.hash_one(key);
-        let deadline = self.shared.with(|entries| {
-            entries.end_leases(&now);
-            entries.deadline(hash, key)
-        });
+        let deadline = self.shared.with(|entries| entries.deadline(hash, key, &now));
         match deadline {
             None => Ttl::Missing,
             Some(deadline) => deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining),
@@ -301,12 +299,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
-        self.shared.with(|entries| {
-            // A lease that has ended may leave its entry dead. This must not depend on whether an earlier
-            // call noticed its end.
-            entries.end_leases(&now);
-            entries.set_deadline(hash, key, deadline)
-        })
+        self.shared.with(|entries| entries.set_deadline(hash, key, deadline, now))
     }
 
     fn now(&self) -> Tick {

@@ -76,24 +76,18 @@ where
     /// [`Claim::fail`]: crate::Claim::fail
     pub async fn dead_letters(&self, max: usize) -> Vec<DeadLetter<K, V>> {
         coop::proceed().await;
-        let now = self.shared.clock.lazy_now();
         // Declared outside of the lock: if a clone panics, the earlier ones are dropped after unlock.
         let mut letters = Vec::new();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            letters.extend(entries.dead_letters().take(max));
-        });
+        self.shared
+            .after_leases(|entries, _| letters.extend(entries.dead_letters().take(max)))
+            .await;
         letters
     }
 
     /// Returns the number of dead entries.
     pub async fn dead_len(&self) -> usize {
         coop::proceed().await;
-        let now = self.shared.clock.lazy_now();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            entries.dead_len()
-        })
+        self.shared.after_leases(|entries, _| entries.dead_len()).await
     }
 
     /// Revives a dead entry: the entry of `key` becomes due in `ttl`, without failed attempts. Returns
@@ -121,9 +115,6 @@ where
         coop::proceed().await;
         let now = self.now();
         let hash = self.hasher.hash_one(key);
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            entries.revive(hash, key, now.after(ttl))
-        })
+        self.shared.with(|entries| entries.revive(hash, key, now.after(ttl), &now))
     }
 }

@@ -25,7 +25,7 @@ use super::{
     retries::Retries,
 };
 use crate::engine::{
-    clock::{Deadline, Now},
+    clock::{Deadline, Now, Tick},
     hasher::DefaultHasher,
 };
 
@@ -39,7 +39,7 @@ pub(super) struct Entries<K, V> {
     deadlines: DeadlineQueue,
     /// Ends of leases.
     leases: DeadlineQueue,
-    /// In the order in which the entries became dead, by their sequence numbers alone.
+    /// By the times since when the entries are dead. A lease that ended may be noticed after a later failure.
     dead: DeadlineQueue,
     dead_len: usize,
     /// Reasons of failed attempts by slot. Not part of the entries, as most dictionaries have none.
@@ -89,7 +89,7 @@ struct Entry<K, V> {
     /// Number of the last claim, or 0 if that is void. It stays valid after the lease ends: the holder may
     /// still acknowledge the entry until another caller gets it.
     claim: u64,
-    /// End of the lease, if the entry is leased.
+    /// End of the lease if the entry is leased, and the time since when it is dead if it is dead.
     lease_end: Deadline,
     /// Number of claims since the entry was set or revived.
     attempts: u32,
@@ -172,11 +172,13 @@ impl<K, V> Entries<K, V> {
         self.find(Location::fold(hash), key).map(|location| &self.entry(location).value)
     }
 
-    pub(super) fn deadline<Q>(&self, hash: u64, key: &Q) -> Option<Deadline>
+    pub(super) fn deadline<Q>(&mut self, hash: u64, key: &Q, now: &impl Now) -> Option<Deadline>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        self.find(Location::fold(hash), key).map(|location| match self.is_dead(location) {
+        let location = self.find(Location::fold(hash), key)?;
+        self.end_lease_of(location, now);
+        Some(match self.is_dead(location) {
             true => Deadline::PERSISTENT,
             false => self.entry(location).deadline,
         })
@@ -188,11 +190,15 @@ impl<K, V> Entries<K, V> {
         hash: u64,
         key: &Q,
         deadline: Deadline,
+        now: Tick,
     ) -> Option<Deadline>
     where
         Q: Equivalent<K> + ?Sized,
     {
         let location = self.find(Location::fold(hash), key)?;
+        // A lease that has ended may leave its entry dead. This must not depend on whether an earlier call
+        // noticed its end.
+        self.end_lease_of(location, &now);
         let &Entry { deadline: old, queued_in, .. } = self.entry(location);
         if matches!(queued_in, QueuedIn::Dead) {
             return None;
@@ -200,7 +206,7 @@ impl<K, V> Entries<K, V> {
         if self.has_exhausted_attempts(location) {
             // Its last allowed claim is still held, and becomes void here, which is its failure.
             self.dequeue(location);
-            self.move_to_dead(location);
+            self.move_to_dead(location, now.into());
             self.entry_mut(location).claim = 0;
             return None;
         }
@@ -343,7 +349,7 @@ impl<K, V> Entries<K, V> {
             QueuedIn::Deadlines => self.deadlines.remove(entry.deadline, entry.sequence),
             QueuedIn::Leases => self.leases.remove(entry.lease_end, entry.claim),
             QueuedIn::Dead => {
-                self.dead.remove(Deadline::PERSISTENT, entry.sequence);
+                self.dead.remove(entry.lease_end, entry.sequence);
                 self.dead_len -= 1;
             }
         }

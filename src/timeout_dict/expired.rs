@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{TimeoutDict, claim::Claim, entries::Entries};
-use crate::engine::{clock::LazyNow, coop};
+use crate::engine::{
+    clock::{LazyNow, Now},
+    coop,
+};
 
 impl<K, V, S> TimeoutDict<K, V, S>
 where
@@ -56,18 +59,19 @@ where
     /// ```
     pub async fn claim_expired(&self, max: usize, lease: Duration) -> Vec<Claim<K, V>> {
         coop::proceed().await;
-        let now = self.now();
         // Declared outside of the lock: if a clone panics, the earlier claims are dropped after unlock, which
         // gives their entries back.
         let mut claims = Vec::new();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            while claims.len() < max
-                && let Some(claimed) = entries.claim_first(now, lease)
-            {
-                claims.push(Claim::new(self.shared.clone(), claimed));
-            }
-        });
+        self.shared
+            .after_leases(|entries, now| {
+                let now = now.tick();
+                while claims.len() < max
+                    && let Some(claimed) = entries.claim_first(now, lease)
+                {
+                    claims.push(Claim::new(self.shared.clone(), claimed));
+                }
+            })
+            .await;
         claims
     }
 
@@ -104,12 +108,7 @@ where
     /// ```
     pub async fn next_expired(&self) -> (K, V) {
         coop::proceed().await;
-        self.shared
-            .next(|entries, now| {
-                entries.end_leases(&now);
-                entries.take_first(&now)
-            })
-            .await
+        self.shared.next(|entries, now| entries.take_first(&now)).await
     }
 
     /// Waits until an entry is due, and claims it for `lease`: delivery at least once, as by
@@ -141,7 +140,6 @@ where
     pub async fn next_claim(&self, lease: Duration) -> Claim<K, V> {
         coop::proceed().await;
         let claimed = |entries: &mut Entries<K, V>, now| {
-            entries.end_leases(&now);
             let claimed = entries.claim_first(now, lease)?;
             Some(Claim::new(self.shared.clone(), claimed))
         };
@@ -155,16 +153,16 @@ where
         next: impl Fn(&mut Entries<K, V>, &LazyNow<'_>) -> Option<(K, V)>,
     ) -> Vec<(K, V)> {
         coop::proceed().await;
-        let now = self.shared.clock.lazy_now();
         let mut taken = Vec::new();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            while taken.len() < max
-                && let Some(entry) = next(entries, &now)
-            {
-                taken.push(entry);
-            }
-        });
+        self.shared
+            .after_leases(|entries, now| {
+                while taken.len() < max
+                    && let Some(entry) = next(entries, now)
+                {
+                    taken.push(entry);
+                }
+            })
+            .await;
         taken
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::PoisonError;
 
 use rand::{SeedableRng, make_rng, rngs::SmallRng};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::coop::consume_budget};
 
 use super::{entries::Entries, retries::Retries};
 use crate::engine::{
-    clock::{Clock, Tick},
+    clock::{Clock, LazyNow, Tick},
     sync::Mutex,
 };
 
@@ -55,6 +55,29 @@ impl<K, V> SharedState<K, V> {
         changed
     }
 
+    /// Ends all leases that have ended, then calls `change` under the same lock as the last of them. The lock
+    /// is released in between, so that many leases do not block other callers for long.
+    pub(super) async fn after_leases<R>(
+        &self,
+        change: impl FnOnce(&mut Entries<K, V>, &LazyNow<'_>) -> R,
+    ) -> R {
+        let mut change = Some(change);
+        loop {
+            // In a block, as it must not be held across an await.
+            let changed = {
+                let now = self.clock.lazy_now();
+                self.with(|entries| match entries.end_leases(&now) {
+                    true => None,
+                    false => change.take().map(|change| change(entries, &now)),
+                })
+            };
+            if let Some(changed) = changed {
+                return changed;
+            }
+            consume_budget().await;
+        }
+    }
+
     /// Waits for its turn in the queue, then until `take` returns a value.
     pub(super) async fn next<R>(
         &self,
@@ -65,11 +88,19 @@ impl<K, V> SharedState<K, V> {
             let now = self.clock.now();
             // The attempt and the wake deadline are set under one lock, so that an earlier deadline added
             // after the attempt always notifies.
-            let taken =
-                self.with(|entries| take(entries, now).ok_or_else(|| entries.arm_wake_deadline()));
+            let taken = self.with(|entries| {
+                if entries.end_leases(&now) {
+                    return None;
+                }
+                Some(take(entries, now).ok_or_else(|| entries.arm_wake_deadline()))
+            });
             let wake_at = match taken {
-                Ok(taken) => return taken,
-                Err(wake_at) => wake_at,
+                Some(Ok(taken)) => return taken,
+                Some(Err(wake_at)) => wake_at,
+                None => {
+                    consume_budget().await;
+                    continue;
+                }
             };
             // A notification sent since the attempt is stored as a permit and ends the wait immediately.
             self.clock.timeout_at(wake_at, self.wake_first_waiter.notified()).await;

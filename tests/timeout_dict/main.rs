@@ -8,6 +8,7 @@ mod two_clocks;
 mod claims;
 mod dead_letters;
 mod due;
+mod many_leases;
 mod model;
 mod retries;
 mod runtimes;

@@ -3,7 +3,10 @@
 use equivalent::Equivalent;
 
 use super::{Entries, Location, QueuedIn, Timer};
-use crate::{engine::clock::Deadline, timeout_dict::DeadLetter};
+use crate::{
+    engine::clock::{Deadline, Now},
+    timeout_dict::DeadLetter,
+};
 
 impl<K, V> Entries<K, V> {
     /// Removes and returns the entry that has been dead for longest.
@@ -41,12 +44,16 @@ impl<K, V> Entries<K, V> {
         hash: u64,
         key: &Q,
         deadline: Deadline,
+        now: &impl Now,
     ) -> bool
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let found = self.find(Location::fold(hash), key);
-        let Some(location) = found.filter(|location| self.is_dead(*location)) else { return false };
+        let Some(location) = self.find(Location::fold(hash), key) else { return false };
+        self.end_lease_of(location, now);
+        if !self.is_dead(location) {
+            return false;
+        }
         self.reschedule(location, deadline);
         self.forget_attempts(location);
         true
@@ -56,16 +63,17 @@ impl<K, V> Entries<K, V> {
         matches!(self.entry(location).queued_in, QueuedIn::Dead)
     }
 
-    /// Adds an entry that is in no queue to `dead`. A claim on it is not void yet: a late holder may still
-    /// acknowledge it.
-    pub(super) fn move_to_dead(&mut self, location: Location) {
+    /// Adds an entry that is in no queue to `dead`, as dead since `at`. A claim on it is not void yet: a late
+    /// holder may still acknowledge it.
+    pub(super) fn move_to_dead(&mut self, location: Location, at: Deadline) {
         let sequence = self.next_sequence();
         let entry = self.entry_mut(location);
         // It keeps its deadline, since a late holder may also extend its lease: then the entry is no longer
         // dead, and `ttl` reports that deadline again.
         entry.sequence = sequence;
+        entry.lease_end = at;
         entry.queued_in = QueuedIn::Dead;
-        self.dead.insert(Timer { deadline: Deadline::PERSISTENT, sequence, location });
+        self.dead.insert(Timer { deadline: at, sequence, location });
         self.dead_len += 1;
     }
 }
