@@ -3,8 +3,8 @@
 //! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`SharedState::with`]). Waiters are
 //!    woken and removed values are dropped after the lock is released.
 //! 2. An operation reads the clock once and hashes its key before it takes the lock.
-//! 3. Waiters queue for a Tokio mutex. Only the first waiter examines the entries. It sleeps until the first
-//!    deadline or end of a lease, or until an earlier one is added. It measures time by the clock of the
+//! 3. Waiters queue for their [turn](turns). Only the first waiter examines the entries. It sleeps until the
+//!    first deadline or end of a lease, or until an earlier one is added. It measures time by the clock of the
 //!    dictionary, even if the clock of the runtime differs.
 
 mod builder;
@@ -20,6 +20,7 @@ mod key_index;
 mod metrics;
 mod retries;
 mod state;
+mod turns;
 
 use std::{
     fmt,
@@ -95,8 +96,8 @@ use crate::engine::{
 ///
 /// # Runtimes
 ///
-/// A dictionary has no background task and needs no runtime, except to wait in `next_expired` and
-/// `next_claim`. If it is created on a runtime whose clock can be paused (`current_thread`), it uses the
+/// A dictionary needs no runtime, except to wait in `next_expired` and `next_claim`. While several calls
+/// wait, a task on the runtime of one of them watches that due entries are delivered. If it is created on a runtime whose clock can be paused (`current_thread`), it uses the
 /// clock of that runtime; otherwise it uses real time. A waiter on a runtime with a different clock, such as
 /// a test that pauses time, checks the clock of the dictionary every 10 ms.
 ///

@@ -53,6 +53,9 @@ pub(super) struct Entries<K, V> {
     /// which costs one unnecessary notification.
     wake_deadline: Option<u64>,
     wake_requested: bool,
+    /// The same for the task that watches the turns.
+    watch_deadline: Option<u64>,
+    watch_requested: bool,
 }
 
 /// Counters of taken and claimed entries.
@@ -121,6 +124,8 @@ impl<K, V> Entries<K, V> {
             counts: Counts::default(),
             wake_deadline: None,
             wake_requested: false,
+            watch_deadline: None,
+            watch_requested: false,
         }
     }
 
@@ -230,6 +235,8 @@ impl<K, V> Entries<K, V> {
             counts: self.counts,
             wake_deadline: self.wake_deadline,
             wake_requested: self.wake_requested,
+            watch_deadline: self.watch_deadline,
+            watch_requested: self.watch_requested,
             ..Self::new(self.retries, self.rng.clone())
         };
         let Self { slots, reasons, .. } = mem::replace(self, fresh);
@@ -251,17 +258,33 @@ impl<K, V> Entries<K, V> {
     /// Returns the earliest time at which an entry may be due, and sets it as wake deadline: an addition that
     /// is due earlier sets `wake_requested`.
     pub(super) fn arm_wake_deadline(&mut self) -> Deadline {
-        let firsts = [self.deadlines.first(|_| ()), self.leases.first(|_| ())];
-        let deadlines = firsts.into_iter().flatten().map(|first| first.deadline);
-        let first = deadlines.min_by_key(|deadline| deadline.order());
-        let first = first.unwrap_or(Deadline::PERSISTENT);
+        let first = self.first_deadline();
         self.wake_deadline = Some(first.order());
+        first
+    }
+
+    /// Does the same for the task that watches the turns.
+    pub(super) fn arm_watch_deadline(&mut self) -> Deadline {
+        let first = self.first_deadline();
+        self.watch_deadline = Some(first.order());
         first
     }
 
     /// Returns whether the first waiter must be woken, and resets the request.
     pub(super) fn take_wake_request(&mut self) -> bool {
         mem::take(&mut self.wake_requested)
+    }
+
+    /// Returns whether the task that watches the turns must be woken, and resets the request.
+    pub(super) fn take_watch_request(&mut self) -> bool {
+        mem::take(&mut self.watch_requested)
+    }
+
+    fn first_deadline(&mut self) -> Deadline {
+        let firsts = [self.deadlines.first(|_| ()), self.leases.first(|_| ())];
+        let deadlines = firsts.into_iter().flatten().map(|first| first.deadline);
+        let first = deadlines.min_by_key(|deadline| deadline.order());
+        first.unwrap_or(Deadline::PERSISTENT)
     }
 
     fn find<Q>(&self, hash: u32, key: &Q) -> Option<Location>
@@ -374,6 +397,10 @@ impl<K, V> Entries<K, V> {
         if self.wake_deadline.is_some_and(|until| deadline.order() < until) {
             self.wake_deadline = None;
             self.wake_requested = true;
+        }
+        if self.watch_deadline.is_some_and(|until| deadline.order() < until) {
+            self.watch_deadline = None;
+            self.watch_requested = true;
         }
     }
 

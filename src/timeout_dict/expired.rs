@@ -89,7 +89,8 @@ where
     /// # Cancel safety
     ///
     /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. A
-    /// future that has begun to wait and is neither polled nor dropped blocks the waiters behind it.
+    /// future that has begun to wait and is neither polled nor dropped delays the entries that are due first:
+    /// the waiter behind it is served if such an entry has been due for about 0.1 s.
     ///
     /// ```
     /// use std::time::Duration;
@@ -121,7 +122,8 @@ where
     /// # Cancel safety
     ///
     /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up. A
-    /// future that has begun to wait and is neither polled nor dropped blocks the waiters behind it.
+    /// future that has begun to wait and is neither polled nor dropped delays the entries that are due first:
+    /// the waiter behind it is served if such an entry has been due for about 0.1 s.
     ///
     /// ```
     /// use std::time::Duration;
