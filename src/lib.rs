@@ -178,7 +178,7 @@ pub use sets::{ExpiringSet, ExpiringSetBuilder, ExpiringSets, SortedSet};
 #[cfg(all(feature = "dirq", unix))]
 #[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
 pub use spool::{Spool, SpoolStats};
-pub use timeout_dict::{Claim, TimeoutDict, TimeoutDictBuilder};
+pub use timeout_dict::{Claim, DeadLetter, TimeoutDict, TimeoutDictBuilder};
 
 /// The examples of the README are tests.
 #[cfg(all(doctest, unix, feature = "axum", feature = "dirq", feature = "redis"))]

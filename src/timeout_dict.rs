@@ -3,8 +3,8 @@
 //! 1. All state is in one [`Entries`](entries::Entries) under one lock ([`SharedState::with`]). Waiters are
 //!    woken and removed values are dropped after the lock is released.
 //! 2. An operation reads the clock once and hashes its key before it takes the lock.
-//! 3. Waiters queue for a Tokio mutex. Only the first waiter examines the entries. It sleeps until the first
-//!    deadline or end of a lease, or until an earlier one is added. It measures time by the clock of the
+//! 3. Waiters queue for their [turn](turns). Only the first waiter examines the entries. It sleeps until the
+//!    first deadline or end of a lease, or until an earlier one is added. It measures time by the clock of the
 //!    dictionary, even if the clock of the runtime differs.
 
 mod builder;
@@ -20,6 +20,7 @@ mod key_index;
 mod metrics;
 mod retries;
 mod state;
+mod turns;
 
 use std::{
     fmt,
@@ -33,7 +34,7 @@ use equivalent::Equivalent;
 #[cfg(feature = "redis")]
 pub(crate) use self::retries::Retries;
 use self::state::SharedState;
-pub use self::{builder::TimeoutDictBuilder, claim::Claim};
+pub use self::{builder::TimeoutDictBuilder, claim::Claim, dead::DeadLetter};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,
@@ -54,9 +55,9 @@ use crate::engine::{
 ///
 /// An entry whose claim fails is delivered again, after a delay that grows with each failure.
 /// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that
-/// reaches it is *dead*. A dead entry stays readable, but no method that takes or claims due entries returns
-/// it. [`take_dead`](Self::take_dead) removes it; [`revive`](Self::revive) and [`set`](Self::set) make it due
-/// again.
+/// reaches it is *dead*. A dead entry stays readable, but of all claims and takes only
+/// [`take_dead`](Self::take_dead) returns it, until it is [revived](Self::revive) or set.
+/// [`dead_letters`](Self::dead_letters) lists dead entries with the reasons of their failures.
 ///
 /// Due entries are returned in the order of their deadlines. Entries with equal deadlines are returned in the
 /// order in which they were set. A leased entry is not delivered to other callers until its lease ends; it
@@ -78,17 +79,15 @@ use crate::engine::{
 ///
 /// # Cost
 ///
-/// All operations use one lock. A call for one key usually holds it for less than a microsecond;
-/// [`take_expired`](Self::take_expired) and [`claim_expired`](Self::claim_expired) hold it for all entries
-/// that they return. Changing an entry costs O(log n), and so does each entry that is taken, claimed,
-/// acknowledged or given back. A lookup costs O(1). Occasionally a call costs O(n), to grow the dictionary to
-/// twice its size. Each ended lease is processed by a later call, at a cost of O(log n). Memory is released
-/// when the last entry is removed, and not before; a dictionary that never had space for more than 1,024
-/// entries keeps its memory.
+/// All operations use one lock, which a call holds for a fraction of a microsecond. Changing an entry costs
+/// O(log n), and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs
+/// O(1). Occasionally a call costs O(n), to grow the dictionary to twice its size. Each lease that has
+/// ended costs O(log n) in the next call that takes, claims or counts dead entries. Such a call releases
+/// the lock after each 256 of them, and takes part in Tokio's cooperative budget again; calls for one key
+/// end only its lease. The memory of the entries is freed when the last one is removed.
 ///
-/// One in 61 calls consumes a unit of Tokio's cooperative budget. Except in
-/// [`next_expired`](Self::next_expired) and [`next_claim`](Self::next_claim), this is the only point at which
-/// a call may wait, and it precedes all effects of the call, so all calls are cancel safe.
+/// Each call takes part in Tokio's cooperative budget. Except in the two methods that wait, a call waits
+/// only there, before all its effects, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
@@ -99,10 +98,11 @@ use crate::engine::{
 ///
 /// # Runtimes
 ///
-/// A dictionary has no background task and needs no runtime, except to wait in `next_expired` and
-/// `next_claim`. If it is created on a runtime whose clock can be paused (`current_thread`), it uses the
-/// clock of that runtime; otherwise it uses real time. A waiter on a runtime with a different clock, such as
-/// a test that pauses time, checks the clock of the dictionary every 10 ms.
+/// A dictionary needs no runtime, except to wait in `next_expired` and `next_claim`. While several calls
+/// wait, a task on the runtime of one of them watches that due entries are delivered. If it is created on a
+/// runtime whose clock can be paused (`current_thread`), it uses the clock of that runtime; otherwise it
+/// uses real time. A waiter on a runtime with a different clock, such as a test that pauses time, checks
+/// the clock of the dictionary every 10 ms.
 ///
 /// # Examples
 ///
@@ -177,6 +177,40 @@ where
         new.map(|(_, replaced)| replaced)
     }
 
+    /// Sets the value of `key`, due in `ttl`, only if the key has no entry. Returns whether it was set.
+    ///
+    /// An entry that is due, claimed or dead prevents it, too, and does not change. So a job is queued once
+    /// until it is acknowledged or removed, regardless of the number of calls.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: a cancelled call has set nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::new();
+    /// assert!(jobs.set_nx("reindex", 1, Duration::ZERO).await);
+    /// let job = jobs.next_claim(Duration::from_secs(60)).await;
+    /// assert!(!jobs.set_nx("reindex", 2, Duration::ZERO).await, "it is claimed");
+    /// job.ack().await;
+    /// assert!(jobs.set_nx("reindex", 3, Duration::ZERO).await);
+    /// # }
+    /// ```
+    #[doc(alias = "SETNX")]
+    pub async fn set_nx(&self, key: K, value: V, ttl: Duration) -> bool {
+        coop::proceed().await;
+        let deadline = self.now().after(ttl);
+        let hash = self.hasher.hash_one(&key);
+        let mut new = Some((key, value));
+        self.shared.with(|entries| entries.set_nx(hash, &mut new, deadline));
+        new.is_none()
+    }
+
     /// Sets the deadline of `key` to `ttl` from now, even if the entry is due already. Returns `false` if
     /// there is no entry, or if it is dead. A claim on the entry becomes void and counts as a failed attempt;
     /// if that was the last allowed attempt, the entry becomes dead and the call returns `false`. Earlier
@@ -230,10 +264,7 @@ where
         coop::proceed().await;
         let now = self.now();
         let hash = self.hasher.hash_one(key);
-        let deadline = self.shared.with(|entries| {
-            entries.end_leases(&now);
-            entries.deadline(hash, key)
-        });
+        let deadline = self.shared.with(|entries| entries.deadline(hash, key, &now));
         match deadline {
             None => Ttl::Missing,
             Some(deadline) => deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining),
@@ -272,12 +303,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
-        self.shared.with(|entries| {
-            // A lease that has ended may leave its entry dead. This must not depend on whether an earlier
-            // call noticed its end.
-            entries.end_leases(&now);
-            entries.set_deadline(hash, key, deadline)
-        })
+        self.shared.with(|entries| entries.set_deadline(hash, key, deadline, now))
     }
 
     fn now(&self) -> Tick {

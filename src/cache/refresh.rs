@@ -27,9 +27,9 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Starts to reload a value that was seen with the deadline `seen_deadline`, in the background on a
-    /// [driven runtime](Self::driven_runtime). Does nothing if a load of the key is running or has replaced the value since, or if a recent
-    /// failure's backoff has not ended.
+    /// Starts to reload a value that was seen with the deadline `seen_deadline`, in the background on a [driven
+    /// runtime](Self::driven_runtime). Does nothing if a load of the key is running or has replaced the value since, or
+    /// if a recent failure's backoff has not ended.
     pub(super) fn spawn_refresh<Q, E, F, Fut>(
         &self,
         key: &Q,

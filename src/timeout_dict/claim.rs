@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{entries::ClaimedEntry, state::SharedState};
+use super::{entries::ClaimedEntry, retries::cut_reason, state::SharedState};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,
@@ -12,18 +12,19 @@ use crate::engine::{
 /// [`TimeoutDict::claim_expired`](crate::TimeoutDict::claim_expired) and
 /// [`next_claim`](crate::TimeoutDict::next_claim).
 ///
-/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). An attempt has
-/// failed if the claim is dropped before it is acknowledged, for example because of an error or a panic, if
-/// [`retry_in`](Claim::retry_in) is called, if the lease ends, or if the deadline of the entry is set or
-/// removed. After a drop, the entry is due again after a [backoff](crate::TimeoutDictBuilder::backoff), which
-/// doubles with each failure; after `retry_in`, it is due after the given delay. If a claim is leaked or its
-/// holder hangs, the entry is due again when the lease ends, without a backoff. After
-/// [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts, the entry is dead.
+/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). A claim that
+/// is dropped without that, because of an error, a panic or the end of its task, is a failed attempt. The
+/// entry is then due again after a [backoff](crate::TimeoutDictBuilder::backoff), which doubles with each
+/// failure, or after the delay given to [`retry_in`](Claim::retry_in). [`fail`](Claim::fail) records why
+/// the attempt failed; [`release`](Claim::release) gives the entry back without a failed attempt. If a
+/// claim is leaked or its holder hangs, the entry is due again when the lease ends, immediately and with
+/// its original deadline. After [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts,
+/// the entry is dead.
 ///
 /// A claim becomes void when its entry is delivered to another caller after the end of the lease, when the
 /// entry is set, removed or cleared, and when its deadline is set or removed. Operations on a void claim
 /// change nothing. The end of the lease alone does not make the claim void: until another caller gets the
-/// entry, it can be acknowledged and extended.
+/// entry, it can be acknowledged, extended and released.
 pub struct Claim<K, V> {
     shared: Arc<SharedState<K, V>>,
     claimed: ClaimedEntry<K, V>,
@@ -47,7 +48,7 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Returns how often the entry has been delivered since it was set or revived, including this claim: 1 at
-    /// the first delivery.
+    /// the first delivery. Deliveries that were [released](Self::release) do not count.
     pub fn attempts(&self) -> u32 {
         self.claimed.attempts
     }
@@ -88,6 +89,76 @@ impl<K, V> Claim<K, V> {
     pub async fn retry_in(mut self, delay: Duration) -> bool {
         coop::proceed().await;
         self.return_entry(Some(delay), self.shared.clock.now())
+    }
+
+    /// Gives the entry back as a failed attempt with a reason, to be delivered again after its backoff.
+    /// Returns `false` if the claim is void.
+    ///
+    /// Differs from a drop of the claim only in the reason, which
+    /// [`dead_letters`](crate::TimeoutDict::dead_letters) returns if the entry becomes dead. It replaces the
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. After
+    /// the end of the lease, the entry is due already, or dead, and the reason is recorded nevertheless.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call drops the claim, which gives the entry back for its backoff, without a reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::builder().max_attempts(1).build();
+    /// jobs.set("mail", "to nobody", Duration::ZERO).await;
+    /// let job = jobs.next_claim(Duration::from_secs(60)).await;
+    /// assert!(job.fail("550 no such user").await);
+    ///
+    /// let dead = &jobs.dead_letters(9).await[0];
+    /// assert_eq!((dead.key, dead.reason.as_deref()), ("mail", Some("550 no such user")));
+    /// # }
+    /// ```
+    pub async fn fail(mut self, reason: impl Into<String>) -> bool {
+        // First, so that a panic of the conversion drops the claim outside of the lock.
+        let reason = cut_reason(reason.into());
+        coop::proceed().await;
+        self.is_done = true;
+        let now = self.shared.clock.now();
+        self.shared.with(|entries| entries.fail(self.claimed.id, reason, now))
+    }
+
+    /// Gives the entry back as if it had not been delivered: it is due immediately, with its original
+    /// deadline, and this is no failed attempt. Returns `false` if the claim is void.
+    ///
+    /// A worker that shuts down releases the claims that it has not begun, so that a restart does not use up
+    /// [attempts](crate::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not
+    /// void is released in the same way, even if the entry is dead by then.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled call drops the claim, which is a failed attempt.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::new();
+    /// jobs.set("report", 1, Duration::ZERO).await;
+    /// let job = jobs.next_claim(Duration::from_secs(60)).await;
+    /// assert!(job.release().await);
+    ///
+    /// let again = jobs.next_claim(Duration::from_secs(60)).await;
+    /// assert_eq!(again.attempts(), 1);
+    /// # }
+    /// ```
+    pub async fn release(mut self) -> bool {
+        coop::proceed().await;
+        self.is_done = true;
+        self.shared.with(|entries| entries.release(self.claimed.id))
     }
 
     /// Sets the end of the lease to `lease` from now, earlier or later than before. Returns `false` if the

@@ -10,6 +10,20 @@ use equivalent::Equivalent;
 use super::TimeoutDict;
 use crate::engine::coop;
 
+/// A dead entry. Returned by [`TimeoutDict::dead_letters`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadLetter<K, V> {
+    /// Key of the entry.
+    pub key: K,
+    /// Value of the entry.
+    pub value: V,
+    /// Number of failed attempts.
+    pub attempts: u32,
+    /// Reason of the last failed attempt that had one, given to [`Claim::fail`](crate::Claim::fail).
+    pub reason: Option<String>,
+}
+
 impl<K, V, S> TimeoutDict<K, V, S>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -27,14 +41,53 @@ where
         self.take(max, |entries, _| entries.take_dead()).await
     }
 
+    /// Returns clones of up to `max` dead entries with the reasons of their failures, in the order in which
+    /// they became dead. Removes nothing.
+    ///
+    /// An attempt that ends without [`Claim::fail`] has no reason and keeps that of an earlier attempt.
+    /// [`set`](Self::set), [`revive`](Self::revive) and all calls that remove the entry clear the reason.
+    ///
+    /// The dictionary is locked until all of them are cloned; choose `max` by how long other callers may be
+    /// blocked.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: a cancelled call has changed nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let jobs = TimeoutDict::builder().max_attempts(1).build();
+    /// jobs.set("mail", "to ada", Duration::ZERO).await;
+    /// jobs.next_claim(Duration::from_secs(30)).await.fail("mailbox full").await;
+    ///
+    /// for dead in jobs.dead_letters(100).await {
+    ///     let reason = dead.reason.as_deref().unwrap_or("no reason");
+    ///     println!("{} failed {} times: {reason}", dead.key, dead.attempts);
+    ///     assert!(jobs.revive(dead.key, Duration::ZERO).await);
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// [`Claim::fail`]: crate::Claim::fail
+    pub async fn dead_letters(&self, max: usize) -> Vec<DeadLetter<K, V>> {
+        coop::proceed().await;
+        // Declared outside of the lock: if a clone panics, the earlier ones are dropped after unlock.
+        let mut letters = Vec::new();
+        self.shared
+            .after_leases(|entries, _| letters.extend(entries.dead_letters().take(max)))
+            .await;
+        letters
+    }
+
     /// Returns the number of dead entries.
     pub async fn dead_len(&self) -> usize {
         coop::proceed().await;
-        let now = self.shared.clock.lazy_now();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            entries.dead_len()
-        })
+        self.shared.after_leases(|entries, _| entries.dead_len()).await
     }
 
     /// Revives a dead entry: the entry of `key` becomes due in `ttl`, and its number of failed attempts is
@@ -62,9 +115,6 @@ where
         coop::proceed().await;
         let now = self.now();
         let hash = self.hasher.hash_one(key);
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            entries.revive(hash, key, now.after(ttl))
-        })
+        self.shared.with(|entries| entries.revive(hash, key, now.after(ttl), &now))
     }
 }

@@ -102,6 +102,16 @@ impl DeadlineQueue {
         self.front.pop();
     }
 
+    /// Returns all timers in order. Each bucket is sorted when it is reached.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Timer> {
+        let later = self.buckets.values().flat_map(|bucket| {
+            let mut sorted = bucket.clone();
+            sorted.sort_unstable_by_key(Timer::order);
+            sorted
+        });
+        self.front.iter().rev().copied().chain(later)
+    }
+
     fn insert_front(&mut self, timer: Timer) {
         let order = timer.order();
         let at = self.front.partition_point(|other| other.order() > order);
@@ -203,6 +213,8 @@ mod tests {
                     },
                 }
                 prop_assert_eq!(queue.check(), model.len());
+                let in_order = queue.iter().map(|timer| timer.sequence);
+                prop_assert!(in_order.eq(model.iter().map(|(_, sequence)| *sequence)));
             }
         }
     }

@@ -13,7 +13,7 @@
 mod dead;
 mod leases;
 
-use std::{hint::black_box, mem};
+use std::{collections::HashMap, hint::black_box, mem};
 
 use equivalent::Equivalent;
 use rand::rngs::SmallRng;
@@ -24,7 +24,10 @@ use super::{
     key_index::{KeyIndex, Location},
     retries::Retries,
 };
-use crate::engine::clock::{Deadline, Now};
+use crate::engine::{
+    clock::{Deadline, Now, Tick},
+    hasher::DefaultHasher,
+};
 
 /// Capacity up to which the memory is kept when the last entry is removed, so that a dictionary that is often
 /// empty does not allocate each time.
@@ -36,9 +39,11 @@ pub(super) struct Entries<K, V> {
     deadlines: DeadlineQueue,
     /// Ends of leases.
     leases: DeadlineQueue,
-    /// In the order in which the entries became dead, by their sequence numbers alone.
+    /// By the times since when the entries are dead. A lease that ended may be noticed after a later failure.
     dead: DeadlineQueue,
     dead_len: usize,
+    /// Reasons of failed attempts by slot. Not part of the entries, as most dictionaries have none.
+    reasons: HashMap<u32, Box<str>, DefaultHasher>,
     retries: Retries,
     /// Random numbers for the jitter.
     rng: SmallRng,
@@ -48,6 +53,9 @@ pub(super) struct Entries<K, V> {
     /// which costs one unnecessary notification.
     wake_deadline: Option<u64>,
     wake_requested: bool,
+    /// The same for the task that watches the turns.
+    watch_deadline: Option<u64>,
+    watch_requested: bool,
 }
 
 /// Counters of taken and claimed entries.
@@ -84,7 +92,7 @@ struct Entry<K, V> {
     /// Number of the last claim, or 0 if that is void. It stays valid after the lease ends: the holder may
     /// still acknowledge the entry until another caller gets it.
     claim: u64,
-    /// End of the lease, if the entry is leased.
+    /// End of the lease if the entry is leased, and the time since when it is dead if it is dead.
     lease_end: Deadline,
     /// Number of claims since the entry was set or revived.
     attempts: u32,
@@ -109,12 +117,15 @@ impl<K, V> Entries<K, V> {
             leases: DeadlineQueue::new(),
             dead: DeadlineQueue::new(),
             dead_len: 0,
+            reasons: HashMap::default(),
             retries,
             rng,
             last_sequence: 0,
             counts: Counts::default(),
             wake_deadline: None,
             wake_requested: false,
+            watch_deadline: None,
+            watch_requested: false,
         }
     }
 
@@ -137,8 +148,7 @@ impl<K, V> Entries<K, V> {
         match self.find(hash, key) {
             Some(location) => {
                 self.reschedule(location, deadline);
-                self.entry_mut(location).attempts = 0;
-                // The old value is returned in `new`, so that it is dropped after unlock.
+                self.forget_attempts(location);
                 mem::swap(&mut self.entry_mut(location).value, value);
             }
             None => {
@@ -149,6 +159,17 @@ impl<K, V> Entries<K, V> {
         }
     }
 
+    /// Sets an entry if its key has none, and otherwise leaves it in `new`.
+    pub(super) fn set_nx(&mut self, hash: u64, new: &mut Option<(K, V)>, deadline: Deadline)
+    where
+        K: Eq,
+    {
+        let hash = Location::fold(hash);
+        if let Some((key, value)) = new.take_if(|(key, _)| self.find(hash, key).is_none()) {
+            self.insert_new(hash, key, value, deadline);
+        }
+    }
+
     pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<&V>
     where
         Q: Equivalent<K> + ?Sized,
@@ -156,11 +177,13 @@ impl<K, V> Entries<K, V> {
         self.find(Location::fold(hash), key).map(|location| &self.entry(location).value)
     }
 
-    pub(super) fn deadline<Q>(&self, hash: u64, key: &Q) -> Option<Deadline>
+    pub(super) fn deadline<Q>(&mut self, hash: u64, key: &Q, now: &impl Now) -> Option<Deadline>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        self.find(Location::fold(hash), key).map(|location| match self.is_dead(location) {
+        let location = self.find(Location::fold(hash), key)?;
+        self.end_lease_of(location, now);
+        Some(match self.is_dead(location) {
             true => Deadline::PERSISTENT,
             false => self.entry(location).deadline,
         })
@@ -172,11 +195,15 @@ impl<K, V> Entries<K, V> {
         hash: u64,
         key: &Q,
         deadline: Deadline,
+        now: Tick,
     ) -> Option<Deadline>
     where
         Q: Equivalent<K> + ?Sized,
     {
         let location = self.find(Location::fold(hash), key)?;
+        // A lease that has ended may leave its entry dead. This must not depend on whether an earlier call
+        // noticed its end.
+        self.end_lease_of(location, &now);
         let &Entry { deadline: old, queued_in, .. } = self.entry(location);
         if matches!(queued_in, QueuedIn::Dead) {
             return None;
@@ -184,7 +211,7 @@ impl<K, V> Entries<K, V> {
         if self.has_exhausted_attempts(location) {
             // Its last allowed claim is still held, and becomes void here, which is its failure.
             self.dequeue(location);
-            self.move_to_dead(location);
+            self.move_to_dead(location, now.into());
             self.entry_mut(location).claim = 0;
             return None;
         }
@@ -210,10 +237,16 @@ impl<K, V> Entries<K, V> {
             counts: self.counts,
             wake_deadline: self.wake_deadline,
             wake_requested: self.wake_requested,
+            watch_deadline: self.watch_deadline,
+            watch_requested: self.watch_requested,
             ..Self::new(self.retries, self.rng.clone())
         };
-        let old = mem::replace(self, fresh);
-        old.slots.into_iter().map(|(_, entry)| (entry.key, entry.value))
+        let Self { slots, reasons, .. } = mem::replace(self, fresh);
+        slots.into_iter().map(move |(_, entry)| {
+            // Moved into the closure, so that they are dropped after the lock is released.
+            let _ = &reasons;
+            (entry.key, entry.value)
+        })
     }
 
     /// Removes and returns the first due entry.
@@ -227,17 +260,33 @@ impl<K, V> Entries<K, V> {
     /// Returns the earliest time at which an entry may be due, and sets it as wake deadline: an addition that
     /// is due earlier sets `wake_requested`.
     pub(super) fn arm_wake_deadline(&mut self) -> Deadline {
-        let firsts = [self.deadlines.first(|_| ()), self.leases.first(|_| ())];
-        let deadlines = firsts.into_iter().flatten().map(|first| first.deadline);
-        let first = deadlines.min_by_key(|deadline| deadline.order());
-        let first = first.unwrap_or(Deadline::PERSISTENT);
+        let first = self.first_deadline();
         self.wake_deadline = Some(first.order());
+        first
+    }
+
+    /// Does the same for the task that watches the turns.
+    pub(super) fn arm_watch_deadline(&mut self) -> Deadline {
+        let first = self.first_deadline();
+        self.watch_deadline = Some(first.order());
         first
     }
 
     /// Returns whether the first waiter must be woken, and resets the request.
     pub(super) fn take_wake_request(&mut self) -> bool {
         mem::take(&mut self.wake_requested)
+    }
+
+    /// Returns whether the task that watches the turns must be woken, and resets the request.
+    pub(super) fn take_watch_request(&mut self) -> bool {
+        mem::take(&mut self.watch_requested)
+    }
+
+    fn first_deadline(&mut self) -> Deadline {
+        let firsts = [self.deadlines.first(|_| ()), self.leases.first(|_| ())];
+        let deadlines = firsts.into_iter().flatten().map(|first| first.deadline);
+        let first = deadlines.min_by_key(|deadline| deadline.order());
+        first.unwrap_or(Deadline::PERSISTENT)
     }
 
     fn find<Q>(&self, hash: u32, key: &Q) -> Option<Location>
@@ -292,6 +341,18 @@ impl<K, V> Entries<K, V> {
         self.enqueue(location);
     }
 
+    /// Makes the next delivery of an entry its first.
+    fn forget_attempts(&mut self, location: Location) {
+        self.entry_mut(location).attempts = 0;
+        self.clear_reason(location);
+    }
+
+    fn clear_reason(&mut self, location: Location) {
+        if !self.reasons.is_empty() {
+            self.reasons.remove(&location.slot);
+        }
+    }
+
     /// Adds an entry that is in no queue to `deadlines`, if it has a deadline.
     fn enqueue(&mut self, location: Location) {
         let entry = self.entry_mut(location);
@@ -313,7 +374,7 @@ impl<K, V> Entries<K, V> {
             QueuedIn::Deadlines => self.deadlines.remove(entry.deadline, entry.sequence),
             QueuedIn::Leases => self.leases.remove(entry.lease_end, entry.claim),
             QueuedIn::Dead => {
-                self.dead.remove(Deadline::PERSISTENT, entry.sequence);
+                self.dead.remove(entry.lease_end, entry.sequence);
                 self.dead_len -= 1;
             }
         }
@@ -325,9 +386,11 @@ impl<K, V> Entries<K, V> {
         // this memory access early after it.
         let entry = self.slots.remove(location.slot as usize);
         self.by_key.remove(location);
+        self.clear_reason(location);
         if self.slots.is_empty() && self.slots.capacity() > MIN_CAPACITY {
             self.slots = Slab::new();
             self.by_key = KeyIndex::new();
+            self.reasons = HashMap::default();
         }
         (entry.key, entry.value)
     }
@@ -337,6 +400,10 @@ impl<K, V> Entries<K, V> {
             // One notification suffices: the woken waiter tries again and sets the next wake deadline.
             self.wake_deadline = None;
             self.wake_requested = true;
+        }
+        if self.watch_deadline.is_some_and(|until| deadline.order() < until) {
+            self.watch_deadline = None;
+            self.watch_requested = true;
         }
     }
 

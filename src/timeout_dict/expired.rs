@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{TimeoutDict, claim::Claim, entries::Entries};
-use crate::engine::{clock::LazyNow, coop};
+use crate::engine::{
+    clock::{LazyNow, Now},
+    coop,
+};
 
 impl<K, V, S> TimeoutDict<K, V, S>
 where
@@ -56,19 +59,19 @@ where
     /// ```
     pub async fn claim_expired(&self, max: usize, lease: Duration) -> Vec<Claim<K, V>> {
         coop::proceed().await;
-        let now = self.now();
         // Declared outside of the lock: if a clone panics, the earlier claims are dropped after unlock, which
         // gives their entries back.
         let mut claims = Vec::new();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            while claims.len() < max
-                && let Some(claimed) = entries.claim_first(now, lease)
-            {
-                // Wrapped before the next one is claimed: if its clone panics, the drop of this one returns its entry.
-                claims.push(Claim::new(self.shared.clone(), claimed));
-            }
-        });
+        self.shared
+            .after_leases(|entries, now| {
+                let now = now.tick();
+                while claims.len() < max
+                    && let Some(claimed) = entries.claim_first(now, lease)
+                {
+                    claims.push(Claim::new(self.shared.clone(), claimed));
+                }
+            })
+            .await;
         claims
     }
 
@@ -85,9 +88,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: if the call is cancelled, no entry is removed, and the waiters behind it
-    /// move up. A future that has begun to wait and is neither polled nor dropped blocks the waiters behind
-    /// it.
+    /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. A
+    /// future that has begun to wait and is neither polled nor dropped delays the entries that are due first:
+    /// the waiter behind it is served if such an entry has been due for about 0.1 s.
     ///
     /// ```
     /// use std::time::Duration;
@@ -106,12 +109,7 @@ where
     /// ```
     pub async fn next_expired(&self) -> (K, V) {
         coop::proceed().await;
-        self.shared
-            .next(|entries, now| {
-                entries.end_leases(&now);
-                entries.take_first(&now)
-            })
-            .await
+        self.shared.next(|entries, now| entries.take_first(&now)).await
     }
 
     /// Waits until an entry is due, then claims it for `lease`. The entry is delivered at least once, as by
@@ -124,9 +122,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: if the call is cancelled, no entry is claimed, and the waiters behind it
-    /// move up. A future that has begun to wait and is neither polled nor dropped blocks the waiters behind
-    /// it.
+    /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up. A
+    /// future that has begun to wait and is neither polled nor dropped delays the entries that are due first:
+    /// the waiter behind it is served if such an entry has been due for about 0.1 s.
     ///
     /// ```
     /// use std::time::Duration;
@@ -145,7 +143,6 @@ where
     pub async fn next_claim(&self, lease: Duration) -> Claim<K, V> {
         coop::proceed().await;
         let claimed = |entries: &mut Entries<K, V>, now| {
-            entries.end_leases(&now);
             let claimed = entries.claim_first(now, lease)?;
             Some(Claim::new(self.shared.clone(), claimed))
         };
@@ -159,17 +156,16 @@ where
         next: impl Fn(&mut Entries<K, V>, &LazyNow<'_>) -> Option<(K, V)>,
     ) -> Vec<(K, V)> {
         coop::proceed().await;
-        let now = self.shared.clock.lazy_now();
-        // Outside of the lock, as in `claim_expired`.
         let mut taken = Vec::new();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            while taken.len() < max
-                && let Some(entry) = next(entries, &now)
-            {
-                taken.push(entry);
-            }
-        });
+        self.shared
+            .after_leases(|entries, now| {
+                while taken.len() < max
+                    && let Some(entry) = next(entries, now)
+                {
+                    taken.push(entry);
+                }
+            })
+            .await;
         taken
     }
 }

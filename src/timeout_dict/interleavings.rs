@@ -49,7 +49,8 @@ impl BareDict {
 
     fn set_deadline(&self, deadline: u64) -> bool {
         let deadline = self.until(deadline);
-        self.shared.with(|entries| entries.set_deadline(0, &KEY, deadline)).is_some()
+        let now = self.start;
+        self.shared.with(|entries| entries.set_deadline(0, &KEY, deadline, now)).is_some()
     }
 
     fn remove(&self) -> Option<u32> {
@@ -63,7 +64,7 @@ impl BareDict {
     fn take(&self, now: u64) -> Option<u32> {
         let now = self.at(now);
         let take = |entries: &mut Entries<u8, u32>| {
-            entries.end_leases(&now);
+            while entries.end_leases(&now) {}
             entries.take_first(&now)
         };
         self.shared.with(take).map(|(_, value)| value)
@@ -72,7 +73,7 @@ impl BareDict {
     fn claim(&self, now: u64, lease: u64) -> Option<Claim<u8, u32>> {
         let now = self.at(now);
         let claimed = self.shared.with(|entries| {
-            entries.end_leases(&now);
+            while entries.end_leases(&now) {}
             entries.claim_first(now, Duration::from_secs(lease))
         })?;
         Some(Claim::new(self.shared.clone(), claimed))

@@ -1,4 +1,4 @@
-//! Retry policy: backoff and number of attempts.
+//! Retry policy: backoff, number of attempts, and reasons of failed ones.
 
 use std::time::Duration;
 
@@ -11,6 +11,18 @@ pub(crate) struct Retries {
     pub(crate) first: Duration,
     pub(crate) max: Duration,
     pub(crate) max_attempts: u32,
+}
+
+/// Maximum length in bytes of the reason of a failed attempt.
+const MAX_REASON_LEN: usize = 1_024;
+
+/// Returns a reason, cut to its maximum length at the boundary of a character.
+pub(crate) fn cut_reason(mut reason: String) -> Box<str> {
+    if reason.len() > MAX_REASON_LEN {
+        let boundary = (0..=MAX_REASON_LEN).rev().find(|&at| reason.is_char_boundary(at));
+        reason.truncate(boundary.unwrap_or_default());
+    }
+    reason.into_boxed_str()
 }
 
 impl Retries {

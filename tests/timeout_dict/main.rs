@@ -6,7 +6,9 @@ mod sequences;
 mod two_clocks;
 
 mod claims;
+mod dead_letters;
 mod due;
+mod many_leases;
 mod model;
 mod retries;
 mod runtimes;

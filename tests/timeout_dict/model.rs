@@ -26,6 +26,7 @@ fn builder() -> TimeoutDictBuilder<Key, u32> {
 #[derive(Clone, Debug)]
 enum Op {
     Set(Key, u64),
+    SetNx(Key, u64),
     SetTimeout(Key, u64),
     RemoveTimeout(Key),
     Get(Key),
@@ -40,8 +41,11 @@ enum Op {
     Extend(Index, u64),
     Drop(Index),
     RetryIn(Index, u64),
+    Fail(Index),
+    Release(Index),
     Leak(Index),
     TakeDead(usize),
+    DeadLetters(usize),
     Revive(Key, u64),
     NextExpired,
     NextClaim(u64),
@@ -59,6 +63,7 @@ fn op() -> impl Strategy<Value = Op> {
     let which = any::<Index>;
     prop_oneof![
         12 => (key(), time()).prop_map(|(k, t)| Op::Set(k, t)),
+        3 => (key(), time()).prop_map(|(k, t)| Op::SetNx(k, t)),
         4 => (key(), time()).prop_map(|(k, t)| Op::SetTimeout(k, t)),
         2 => key().prop_map(Op::RemoveTimeout),
         2 => key().prop_map(Op::Get),
@@ -72,7 +77,10 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (which(), time()).prop_map(|(i, t)| Op::Extend(i, t)),
         3 => which().prop_map(Op::Drop),
         2 => (which(), time()).prop_map(|(i, t)| Op::RetryIn(i, t)),
+        3 => which().prop_map(Op::Fail),
+        3 => which().prop_map(Op::Release),
         2 => (0..3_usize).prop_map(Op::TakeDead),
+        3 => (0..4_usize).prop_map(Op::DeadLetters),
         2 => (key(), time()).prop_map(|(k, t)| Op::Revive(k, t)),
         1 => which().prop_map(Op::Leak),
         3 => Just(Op::NextExpired),
@@ -108,6 +116,8 @@ struct Entry {
     attempts: u32,
     /// Number of the event by which it became dead.
     dead: Option<u64>,
+    /// Number in the reason of the last failed attempt that had one.
+    reason: Option<u32>,
 }
 
 /// The model: the entries, in no order.
@@ -133,8 +143,8 @@ impl Model {
     fn set(&mut self, key: Key, value: u32, deadline: Option<Instant>) -> Option<u32> {
         let old = self.remove(key);
         let set_order = self.next_number();
-        let (claim, attempts, dead) = (None, 0, None);
-        self.entries.push(Entry { key, value, deadline, set_order, claim, attempts, dead });
+        let (claim, attempts, dead, reason) = (None, 0, None, None);
+        self.entries.push(Entry { key, value, deadline, set_order, claim, attempts, dead, reason });
         old
     }
 
@@ -174,7 +184,8 @@ impl Model {
 
     fn move_to_dead(&mut self, key: Key) {
         let number = self.next_number();
-        self.get(key).expect("the entry exists").dead = Some(number);
+        let entry = self.get(key).expect("the entry exists");
+        (entry.dead, entry.set_order) = (Some(number), number);
     }
 
     /// Ends a claim. Returns its key, and whether the entry needs a new deadline.
@@ -197,9 +208,23 @@ impl Model {
         Some((key, true))
     }
 
-    fn take_dead(&mut self) -> Option<(Key, u32)> {
+    /// Ends a claim as if its entry had not been delivered.
+    fn release(&mut self, claim: u64) -> bool {
+        let Some(entry) = self.claimed(claim) else { return false };
+        (entry.claim, entry.dead) = (None, None);
+        entry.attempts -= 1;
+        true
+    }
+
+    fn dead_letters(&self) -> Vec<Entry> {
         let dead = self.entries.iter().filter(|entry| entry.dead.is_some());
-        let Entry { key, value, .. } = *dead.min_by_key(|entry| entry.dead)?;
+        let mut dead: Vec<_> = dead.copied().collect();
+        dead.sort_by_key(|entry| entry.dead);
+        dead
+    }
+
+    fn take_dead(&mut self) -> Option<(Key, u32)> {
+        let Entry { key, value, .. } = *self.dead_letters().first()?;
         self.remove(key);
         Some((key, value))
     }
@@ -286,6 +311,13 @@ impl Test {
                 let replaced = dict.set(key, value, ticks(ttl)).await;
                 assert_eq!(replaced, model.set(key, value, after(ttl)));
             }
+            Op::SetNx(key, ttl) => {
+                let is_set = model.get(key).is_none();
+                assert_eq!(dict.set_nx(key, value, ticks(ttl)).await, is_set);
+                if is_set {
+                    model.set(key, value, after(ttl));
+                }
+            }
             Op::SetTimeout(key, ttl) => {
                 let old = model.set_deadline(key, after(ttl));
                 assert_eq!(dict.set_timeout(&key, ticks(ttl)).await, old.is_some());
@@ -371,6 +403,30 @@ impl Test {
                 if let Some((key, true)) = failed {
                     self.model.get(key).expect("the entry exists").deadline = after(delay);
                 }
+            }
+            Op::Fail(which) => {
+                let Some((claim, number)) = self.pick(which) else { return };
+                let entry = self.model.claimed(number);
+                assert_eq!(claim.fail(value.to_string()).await, entry.is_some());
+                if let Some(entry) = entry {
+                    entry.reason = Some(value);
+                }
+                self.record_failure(number).await;
+            }
+            Op::Release(which) => {
+                let Some((claim, number)) = self.pick(which) else { return };
+                assert_eq!(claim.release().await, self.model.release(number));
+            }
+            Op::DeadLetters(max) => {
+                let letter = |entry: &Entry| {
+                    let reason = entry.reason.map(|number| number.to_string());
+                    (entry.key, entry.value, entry.attempts, reason)
+                };
+                let expected: Vec<_> = model.dead_letters().iter().take(max).map(letter).collect();
+                let letters = dict.dead_letters(max).await.into_iter();
+                let letters: Vec<_> =
+                    letters.map(|l| (l.key, l.value, l.attempts, l.reason)).collect();
+                assert_eq!(letters, expected);
             }
             Op::TakeDead(max) => {
                 let taken: Vec<_> = (0..max).map_while(|_| model.take_dead()).collect();

@@ -143,6 +143,80 @@ async fn cancelled_waiter_takes_nothing() {
     assert_eq!((taken, dict.is_empty().await), (vec!["b", "a"], true));
 }
 
+/// Keeps waiters that were polled once: `before` ahead of a live one, and one behind it.
+async fn serve_behind_kept_waiters(before: usize) {
+    let dict: TimeoutDict<u32, ()> = TimeoutDict::new();
+    let kept = |count| -> Vec<_> {
+        let waiter = |_| {
+            let dict = dict.clone();
+            let mut next = spawn(async move { dict.next_claim(SECOND).await });
+            assert_pending!(next.poll());
+            next
+        };
+        (0..count).map(waiter).collect()
+    };
+    let ahead = kept(before);
+    let live = tokio::spawn({
+        let dict = dict.clone();
+        async move {
+            let mut times = Vec::new();
+            for _ in 0..3 {
+                times.push((dict.next_expired().await.0, Instant::now()));
+            }
+            times
+        }
+    });
+    yield_now().await;
+    let behind = kept(1);
+    let start = Instant::now();
+    // Due immediately, and due later.
+    dict.set(1, (), Duration::ZERO).await;
+    dict.set(2, (), 10 * SECOND).await;
+    dict.set(3, (), 20 * SECOND).await;
+    let served = timeout(60 * SECOND, live).await.expect("the live waiter starves").unwrap();
+    for (index, (key, at)) in (0..).zip(served) {
+        let late = at - (start + index * 10 * SECOND);
+        assert!(key == index + 1 && late < SECOND, "{key} is {late:?} late");
+    }
+    // Waiters that are polled again are served, too, and in the end one at a time.
+    let mut again: Vec<_> = ahead.into_iter().chain(behind).collect();
+    for key in 10..10 + again.len() as u32 {
+        dict.set(key, (), Duration::ZERO).await;
+    }
+    for next in again.drain(..) {
+        let claim =
+            timeout(60 * SECOND, next).await.expect("a waiter that is polled again starves");
+        assert!(claim.ack().await);
+    }
+    assert!(dict.is_empty().await);
+    let mut waiters: Vec<_> = (0..3).map(|_| spawn(dict.next_expired())).collect();
+    waiters.iter_mut().for_each(|waiter| assert_pending!(waiter.poll()));
+    dict.set(7, (), Duration::ZERO).await;
+    assert!(waiters[0].is_woken());
+    assert_eq!(timeout(NANO, waiters.remove(0)).await, Ok((7, ())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_that_is_kept_unpolled_does_not_starve_the_others() {
+    for before in 0..4 {
+        serve_behind_kept_waiters(before).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_dictionary_leaves_no_task() {
+    let dict: TimeoutDict<u32, ()> = TimeoutDict::new();
+    let mut waiters: Vec<_> = (0..3).map(|_| spawn(dict.next_expired())).collect();
+    waiters.iter_mut().for_each(|waiter| assert_pending!(waiter.poll()));
+    yield_now().await;
+    drop(waiters);
+    drop(dict);
+    for _ in 0..9 {
+        yield_now().await;
+    }
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
 #[tokio::test]
 async fn calls_take_part_in_the_cooperative_budget() {
     let dict = dict_with_due(["a"]).await;

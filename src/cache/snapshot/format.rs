@@ -119,8 +119,8 @@ impl Head {
 }
 
 impl Frame {
-    /// Decodes a frame and continues `chain`; returns `None` for the end frame. `entries_before` is the number of entries
-    /// of the preceding blocks, which the end frame has to match.
+    /// Decodes a frame and continues `chain`; returns `None` for the end frame. `entries_before` is the number of
+    /// entries of the preceding blocks, which the end frame has to match.
     pub(super) fn parse(
         bytes: &[u8; FRAME_SIZE],
         head: Head,

@@ -105,6 +105,8 @@ impl LoadGuard {
                 return FlightOutcome::Leader;
             }
             WaitOutcome::Finished(result) => result,
+            // Only a background refresh of the embedded cache stalls.
+            WaitOutcome::Stalled => return FlightOutcome::Retry,
         };
         match &result.outcome {
             Ok(value) if result.started_at_version >= self.reads_begun => {

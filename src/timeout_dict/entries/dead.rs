@@ -1,9 +1,12 @@
-//! Dead entries: they stay readable and are returned only by `take_dead`.
+//! Dead entries: they stay readable and are removed only by `take_dead`.
 
 use equivalent::Equivalent;
 
 use super::{Entries, Location, QueuedIn, Timer};
-use crate::engine::clock::Deadline;
+use crate::{
+    engine::clock::{Deadline, Now},
+    timeout_dict::DeadLetter,
+};
 
 impl<K, V> Entries<K, V> {
     /// Removes and returns the entry that has been dead for longest.
@@ -11,6 +14,23 @@ impl<K, V> Entries<K, V> {
         let first = self.dead.first(|_| ())?;
         self.dequeue(first.location);
         Some(self.remove_at(first.location))
+    }
+
+    /// Returns the dead entries, in the order in which they became dead.
+    pub(in crate::timeout_dict) fn dead_letters(&self) -> impl Iterator<Item = DeadLetter<K, V>>
+    where
+        K: Clone,
+        V: Clone,
+    {
+        self.dead.iter().map(|timer| {
+            let entry = self.entry(timer.location);
+            DeadLetter {
+                key: entry.key.clone(),
+                value: entry.value.clone(),
+                attempts: entry.attempts,
+                reason: self.reasons.get(&timer.location.slot).map(|reason| reason.to_string()),
+            }
+        })
     }
 
     pub(in crate::timeout_dict) fn dead_len(&self) -> usize {
@@ -24,14 +44,18 @@ impl<K, V> Entries<K, V> {
         hash: u64,
         key: &Q,
         deadline: Deadline,
+        now: &impl Now,
     ) -> bool
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let found = self.find(Location::fold(hash), key);
-        let Some(location) = found.filter(|location| self.is_dead(*location)) else { return false };
+        let Some(location) = self.find(Location::fold(hash), key) else { return false };
+        self.end_lease_of(location, now);
+        if !self.is_dead(location) {
+            return false;
+        }
         self.reschedule(location, deadline);
-        self.entry_mut(location).attempts = 0;
+        self.forget_attempts(location);
         true
     }
 
@@ -39,16 +63,17 @@ impl<K, V> Entries<K, V> {
         matches!(self.entry(location).queued_in, QueuedIn::Dead)
     }
 
-    /// Adds an entry that is in no queue to `dead`. A claim on it is not void yet: a late holder may still
-    /// acknowledge it.
-    pub(super) fn move_to_dead(&mut self, location: Location) {
+    /// Adds an entry that is in no queue to `dead`, as dead since `at`. A claim on it is not void yet: a late
+    /// holder may still acknowledge it.
+    pub(super) fn move_to_dead(&mut self, location: Location, at: Deadline) {
         let sequence = self.next_sequence();
         let entry = self.entry_mut(location);
         // It keeps its deadline, since a late holder may also extend its lease: then the entry is no longer
         // dead, and `ttl` reports that deadline again.
         entry.sequence = sequence;
+        entry.lease_end = at;
         entry.queued_in = QueuedIn::Dead;
-        self.dead.insert(Timer { deadline: Deadline::PERSISTENT, sequence, location });
+        self.dead.insert(Timer { deadline: at, sequence, location });
         self.dead_len += 1;
     }
 }

@@ -5,19 +5,41 @@ use std::time::Duration;
 use super::{ClaimId, ClaimedEntry, Entries, Location, QueuedIn, Timer};
 use crate::engine::clock::{Deadline, Now, Tick};
 
+/// Maximum number of leases that end under one lock, which takes about 0.2 ms.
+const LEASES_PER_LOCK: usize = 256;
+
 impl<K, V> Entries<K, V> {
     /// Moves entries whose lease has ended back to `deadlines`, or to `dead` if they have no attempts left.
-    /// Their claims are not void yet.
-    pub(in crate::timeout_dict) fn end_leases(&mut self, now: &impl Now) {
-        while let Some(first) = self.leases.first(|_| ())
-            && now.is_expired(first.deadline)
-        {
+    /// Their claims are not void yet. Returns whether other leases may have ended, too: then the caller must
+    /// release the lock and call again.
+    #[must_use]
+    pub(in crate::timeout_dict) fn end_leases(&mut self, now: &impl Now) -> bool {
+        for _ in 0..LEASES_PER_LOCK {
+            let first = self.leases.first(|_| ());
+            let Some(first) = first.filter(|first| now.is_expired(first.deadline)) else {
+                return false;
+            };
             self.leases.remove_first();
-            self.counts.failed += 1;
-            match self.has_exhausted_attempts(first.location) {
-                true => self.move_to_dead(first.location),
-                false => self.enqueue(first.location),
-            }
+            self.leave_lease(first.location);
+        }
+        true
+    }
+
+    /// Does the same for one entry, so that calls for one key need not end all other leases.
+    pub(super) fn end_lease_of(&mut self, location: Location, now: &impl Now) {
+        let entry = self.entry(location);
+        if matches!(entry.queued_in, QueuedIn::Leases) && now.is_expired(entry.lease_end) {
+            self.leases.remove(entry.lease_end, entry.claim);
+            self.leave_lease(location);
+        }
+    }
+
+    /// Moves an entry on, whose lease has ended and is no longer in `leases`.
+    fn leave_lease(&mut self, location: Location) {
+        self.counts.failed += 1;
+        match self.has_exhausted_attempts(location) {
+            true => self.move_to_dead(location, self.entry(location).lease_end),
+            false => self.enqueue(location),
         }
     }
 
@@ -63,13 +85,41 @@ impl<K, V> Entries<K, V> {
         end: Deadline,
         now: Tick,
     ) -> bool {
-        // First, as in `return_entry`: a lease that has ended counts as a failure, even if it is extended afterwards.
-        self.end_leases(&now);
         if self.is_void(claim) {
             return false;
         }
+        self.end_lease_of(claim.location, &now);
         self.dequeue(claim.location);
         self.enqueue_lease(claim, end);
+        true
+    }
+
+    /// Ends a claim as a failed attempt with a reason, as [`return_entry`](Self::return_entry) does without.
+    pub(in crate::timeout_dict) fn fail(
+        &mut self,
+        claim: ClaimId,
+        reason: Box<str>,
+        now: Tick,
+    ) -> bool {
+        let is_valid = self.return_entry(claim, None, now);
+        if is_valid {
+            self.reasons.insert(claim.location.slot, reason);
+        }
+        is_valid
+    }
+
+    /// Ends a claim as if the entry had not been delivered. Returns `false` if the claim is void.
+    pub(in crate::timeout_dict) fn release(&mut self, claim: ClaimId) -> bool {
+        if self.is_void(claim) {
+            return false;
+        }
+        // A dead entry returns from `dead`, like one whose late holder extends its lease.
+        self.dequeue(claim.location);
+        let entry = self.entry_mut(claim.location);
+        entry.claim = 0;
+        entry.attempts -= 1;
+        // The deadline has passed, as the entry was claimed.
+        self.enqueue(claim.location);
         true
     }
 
@@ -81,19 +131,19 @@ impl<K, V> Entries<K, V> {
         delay: Option<Duration>,
         now: Tick,
     ) -> bool {
-        // First, so that the result does not depend on whether an earlier call noticed the end of the lease.
-        self.end_leases(&now);
         if self.is_void(claim) {
             return false;
         }
         let location = claim.location;
+        // So that the result does not depend on whether an earlier call noticed the end of the lease.
+        self.end_lease_of(location, &now);
         // Otherwise the end of its lease was already counted as the failure.
         self.counts.failed += u64::from(!self.is_dead(location) && !self.has_lease_ended(location));
         if self.is_dead(location) || delay.is_none() && self.has_lease_ended(location) {
             // The end of the lease already moved it to its queue.
         } else if self.has_exhausted_attempts(location) {
             self.dequeue(location);
-            self.move_to_dead(location);
+            self.move_to_dead(location, now.into());
         } else {
             let attempts = self.entry(location).attempts;
             let delay = delay.unwrap_or_else(|| self.retries.backoff(attempts, &mut self.rng));
