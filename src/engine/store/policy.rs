@@ -5,11 +5,14 @@
 //!    gaps. A hit changes nothing else. The word of an empty bucket is zero, so the search for a victim reads only
 //!    words.
 //! 2. Time is counted in inserts, in units of a fraction of the shard's size. So no clock is read, an idle shard does
-//!    not age, and shards of all sizes can share one hit model.
+//!    not age, and shards of all sizes can share one hit model. During a long scan time nearly stops.
 //! 3. A new entry is always admitted. It may be evicted sooner than others, but not before the next insert.
-//! 4. Memory is proportional to the number of entries, for any workload.
+//! 4. Entries that were read are evicted after those that never were, until the hit model has learnt otherwise. The
+//!    first eviction learns from all residents: which of them were read, and which were not.
+//! 5. Memory is proportional to the number of entries, for any workload.
 
 mod access_word;
+mod clock;
 mod ghosts;
 mod hit_model;
 #[cfg(test)]
@@ -24,7 +27,8 @@ use std::{
 };
 
 use self::{
-    access_word::{AccessWord, CLOCK_PARTS, MAX_ELAPSED},
+    access_word::{AccessWord, MAX_ELAPSED},
+    clock::Clock,
     ghosts::Ghosts,
     hit_model::{HitModel, Observation},
 };
@@ -48,14 +52,14 @@ const ELAPSED_BITS: u32 = 8;
 /// Maximum number of observations that are collected before they are added to the shared hit model.
 const MAX_PENDING: usize = 64;
 
+/// Maximum number of buckets whose entries the first eviction learns from.
+const MAX_CENSUS: usize = 2_048;
+
 /// The policy of one shard, guarded by the shard's lock: `&mut self` needs the write lock, `&self` the read lock.
 pub(super) struct Policy {
     access_words: AccessWords,
     ghosts: Ghosts,
-    /// The present time, in units of a fraction of the shard's size.
-    clock: u8,
-    /// Number of inserts in this unit of time.
-    inserts: usize,
+    clock: Clock,
     /// The bucket at which the next sample begins.
     cursor: usize,
     runner_ups: [usize; RUNNER_UPS],
@@ -66,6 +70,8 @@ pub(super) struct Policy {
     hit_model: Arc<HitModel>,
     pending: Vec<Observation>,
     observed: usize,
+    /// Whether the hit model has learnt from the entries that were resident at the first eviction.
+    has_census: bool,
 }
 
 /// The access words of a table, by bucket.
@@ -105,8 +111,7 @@ impl Policy {
         Self {
             access_words: Box::default(),
             ghosts: Ghosts::default(),
-            clock: 0,
-            inserts: 0,
+            clock: Clock::default(),
             cursor: 0,
             runner_ups: [NO_BUCKET; RUNNER_UPS],
             preselected: None,
@@ -114,6 +119,7 @@ impl Policy {
             hit_model,
             pending: Vec::new(),
             observed: 0,
+            has_census: false,
         }
     }
 
@@ -122,7 +128,7 @@ impl Policy {
     pub(super) fn touch(&self, bucket: usize) {
         let Some(access_word) = self.access_words.get(bucket) else { return };
         let before = access_word.load(Relaxed);
-        let after = AccessWord(before).touched(self.clock).0;
+        let after = AccessWord(before).touched(self.clock.now()).0;
         if after != before {
             access_word.store(after, Relaxed);
         }
@@ -144,14 +150,14 @@ impl Policy {
 
     /// Records the insert of a new key into `bucket`, as one of `len` entries.
     pub(super) fn inserted(&mut self, bucket: usize, hash: u64, len: usize) {
-        self.inserts += 1;
-        if self.inserts * CLOCK_PARTS >= len {
-            self.inserts = 0;
-            self.clock = self.clock.wrapping_add(1);
-        }
+        self.clock.inserted(len);
+        let now = self.clock.now();
         let access_word = match self.ghosts.take(hash) {
-            None => AccessWord::fresh(self.clock),
-            Some(ghost) => self.learn_hit(ghost.touched(self.clock)),
+            None => AccessWord::fresh(now),
+            Some(ghost) => {
+                self.clock.returned();
+                self.learn_hit(ghost.touched(now))
+            }
         };
         *self.access_words[bucket].get_mut() = access_word.0;
     }
@@ -159,7 +165,7 @@ impl Policy {
     /// Forgets the entry of `bucket`, which departed without being evicted.
     pub(super) fn departed(&mut self, bucket: usize) {
         let access_word = self.current(bucket);
-        self.learn(Observation::Loss(access_word.class(), access_word.age(self.clock)));
+        self.learn(Observation::Loss(access_word.class(), access_word.age(self.clock.now())));
         *self.access_words[bucket].get_mut() = 0;
     }
 
@@ -179,6 +185,9 @@ impl Policy {
             && state_of(bucket) != BucketState::Weightless
         {
             return Some(bucket);
+        }
+        if !self.has_census {
+            self.take_census();
         }
         let mut candidates = Candidates::new();
         for bucket in self.runner_ups {
@@ -214,6 +223,31 @@ impl Policy {
         self.preselected =
             (next != NO_BUCKET && is_near).then(|| (next, *self.access_words[next].get_mut()));
         (first != NO_BUCKET).then_some(first)
+    }
+
+    /// Learns from the entries that are resident when the shard is full for the first time. Hits are learnt when an
+    /// entry is visited, but losses only once its ghost is forgotten, which is long after the first eviction. Until
+    /// then, the model would take it that all new entries are read.
+    #[cold]
+    fn take_census(&mut self) {
+        let now = self.clock.now();
+        let access_words = &mut self.access_words;
+        // If another shard is learning at the moment, this shard tries again at the next eviction.
+        self.has_census = self.hit_model.add_all(|add| {
+            for access_word in access_words.iter_mut().take(MAX_CENSUS).map(AtomicU16::get_mut) {
+                let resident = AccessWord(*access_word);
+                match resident.gap() {
+                    Some(gap) => {
+                        add(Observation::Hit(resident.class(), gap));
+                        *access_word = resident.settled(0).0;
+                    }
+                    None if *access_word != 0 => {
+                        add(Observation::Loss(resident.class(), resident.age(now)));
+                    }
+                    None => {}
+                }
+            }
+        });
     }
 
     /// Returns the next full buckets, up to `max_len`, their number, and the bucket at which the scan stopped. Nothing
@@ -252,9 +286,10 @@ impl Policy {
             BucketState::Expired => return true,
             BucketState::Live => {}
         }
+        self.clock.visited();
         let access_word = self.current(bucket);
-        let worth = self.hit_model.worth(access_word.class(), access_word.age(self.clock));
-        let younger = u64::from(u8::MAX - access_word.elapsed(self.clock));
+        let worth = self.hit_model.worth(access_word.class(), access_word.age(self.clock.now()));
+        let younger = u64::from(u8::MAX - access_word.elapsed(self.clock.now()));
         candidates.put(u64::from(worth) << ELAPSED_BITS | younger, bucket);
         false
     }
@@ -263,7 +298,7 @@ impl Policy {
     pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) {
         let access_word = AccessWord(mem::take(self.access_words[bucket].get_mut()));
         if let Some(forgotten) = self.ghosts.insert(hash, access_word, len) {
-            self.learn(Observation::Loss(forgotten.class(), forgotten.age(self.clock)));
+            self.learn(Observation::Loss(forgotten.class(), forgotten.age(self.clock.now())));
         }
     }
 
@@ -284,10 +319,10 @@ impl Policy {
     #[inline]
     fn current(&mut self, bucket: usize) -> AccessWord {
         let access_word = AccessWord(*self.access_words[bucket].get_mut());
-        if access_word.gap().is_none() && access_word.elapsed(self.clock) <= MAX_ELAPSED {
+        if access_word.gap().is_none() && access_word.elapsed(self.clock.now()) <= MAX_ELAPSED {
             return access_word;
         }
-        let current = self.learn_hit(access_word).clamped(self.clock);
+        let current = self.learn_hit(access_word).clamped(self.clock.now());
         *self.access_words[bucket].get_mut() = current.0;
         current
     }
@@ -296,6 +331,7 @@ impl Policy {
     fn learn_hit(&mut self, access_word: AccessWord) -> AccessWord {
         let Some(gap) = access_word.gap() else { return access_word };
         self.learn(Observation::Hit(access_word.class(), gap));
+        self.clock.found_hit(access_word.elapsed(self.clock.now()));
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

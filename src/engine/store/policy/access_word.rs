@@ -65,19 +65,17 @@ impl AccessWord {
         (self.0 as u8 & 15).checked_sub(1)
     }
 
-    /// Returns the word after a hit now. If there were several hits, the gap before the first one is kept: the later
-    /// ones of a burst say nothing new.
+    /// Returns the word after a hit now. Several hits in one unit of time count as one, since the later ones of a burst
+    /// add nothing. If an earlier hit was not learnt from, the class includes it and only its observation is lost:
+    /// before the first eviction nothing is learnt, and entries with many hits must differ from those with one.
     #[inline]
     pub(super) fn touched(self, clock: u8) -> Self {
         // The usual case: there was a hit in the same unit of time.
         if self.last_access() == clock && self.0 & 15 != 0 {
             return self;
         }
-        let gap = match self.0 & 15 {
-            0 => u16::from(self.age(clock)) + 1,
-            gap => gap,
-        };
-        Self(u16::from(clock) << 8 | self.0 & 0xf0 | gap)
+        let class = self.settled(clock & 1).0 & 0xf0;
+        Self(u16::from(clock) << 8 | class | (u16::from(self.age(clock)) + 1))
     }
 
     /// Returns the word with the class after its hit. A mean between two levels is rounded up if `up` is 1.
@@ -149,7 +147,11 @@ mod tests {
                 assert_eq!(hit.gap(), Some(access_word.age(clock)));
                 // A burst.
                 assert_eq!(hit.touched(clock).0, hit.0);
-                assert_eq!(hit.touched(clock.wrapping_add(1)).gap(), hit.gap());
+                let next = hit.touched(clock.wrapping_add(1));
+                assert_eq!(
+                    (next.class(), next.gap()),
+                    (hit.settled(clock & 1 ^ 1).class(), Some(1))
+                );
                 let settled = hit.settled(1);
                 assert_eq!((settled.last_access(), settled.gap()), (clock, None));
                 assert!(settled.class() > 0 && usize::from(settled.class()) < CLASSES);

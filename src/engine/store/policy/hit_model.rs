@@ -17,8 +17,15 @@ use super::access_word::{AGES, CLASSES, WIDTHS};
 /// Number of observations of a class at which all of its counts are halved.
 const MAX_OBSERVATIONS: f32 = 4_096.0;
 
-/// Weight of the prior, in observations: with fewer, a class is estimated mostly from all classes.
+/// Class of keys without a known hit. Most of them may never occur again, so it shares no observations with the others.
+const NEVER_HIT: usize = 0;
+
+/// Weight of the prior, in observations: with fewer, a class with hits is estimated mostly from all of these.
 const PRIOR_WEIGHT: f32 = 8.0;
+
+/// Weight of the initial chances of all classes with hits. High, so that a scan that displaces some entries with hits
+/// is not taken as proof that the others are worthless too.
+const INITIAL_WEIGHT: f32 = 64.0;
 
 /// Size of a table dimension. A power of two, so that a masked index is in bounds.
 const SLOTS: usize = 16;
@@ -56,12 +63,9 @@ impl HitModel {
     pub(super) fn new() -> Self {
         let observations = Observations { classes: [ClassCounts::default(); CLASSES], next: 0 };
         const { assert!(AGES <= SLOTS && CLASSES <= SLOTS) };
-        let worths = ClassCounts::default().worths(&ClassCounts::default()).map(f32::to_bits);
-        let worth = |age: usize| AtomicU32::new(worths.get(age).copied().unwrap_or_default());
-        Self {
-            worths: std::array::from_fn(|_| std::array::from_fn(worth)),
-            observations: Mutex::new(observations),
-        }
+        let hit_model = Self { worths: Default::default(), observations: Mutex::new(observations) };
+        hit_model.add_all(|_| ());
+        hit_model
     }
 
     /// Returns the worth of keeping an entry. Of two entries, the one with the greater worth is to be kept.
@@ -75,23 +79,52 @@ impl HitModel {
     pub(super) fn add(&self, batch: &[Observation]) {
         let Ok(mut observations) = self.observations.try_lock() else { return };
         for observation in batch {
-            let (Observation::Hit(class, _) | Observation::Loss(class, _)) = *observation;
-            observations.classes[usize::from(class)].add(*observation);
+            observations.add(*observation);
         }
         // One class per call, so that a call takes about a microsecond.
         let class = observations.next;
         observations.next = (class + 1) % CLASSES;
-        let worths = observations.classes[class].worths(&observations.sum());
-        for (slot, worth) in self.worths[class].iter().zip(worths) {
+        self.set_worths(class, &observations);
+    }
+
+    /// Adds all observations that `fill` passes on, and recomputes all worths. Returns `false` without calling it if
+    /// another shard is adding at the moment.
+    pub(super) fn add_all(&self, fill: impl FnOnce(&mut dyn FnMut(Observation))) -> bool {
+        let Ok(mut observations) = self.observations.try_lock() else { return false };
+        fill(&mut |observation| observations.add(observation));
+        for class in 0..CLASSES {
+            self.set_worths(class, &observations);
+        }
+        true
+    }
+
+    fn set_worths(&self, class: usize, observations: &Observations) {
+        for (slot, worth) in self.worths[class].iter().zip(observations.worths(class)) {
             slot.store(worth.to_bits(), Relaxed);
         }
     }
 }
 
 impl Observations {
-    fn sum(&self) -> ClassCounts {
+    fn add(&mut self, observation: Observation) {
+        let (Observation::Hit(class, _) | Observation::Loss(class, _)) = observation;
+        self.classes[usize::from(class)].add(observation);
+    }
+
+    /// Returns the worths of a class by age.
+    fn worths(&self, class: usize) -> [f32; AGES] {
+        let counts = &self.classes[class];
+        let mut prior = initial_chances(class);
+        if class != NEVER_HIT {
+            prior = self.sum_after_hits().estimates(&prior, INITIAL_WEIGHT);
+        }
+        worths(&counts.estimates(&prior, PRIOR_WEIGHT))
+    }
+
+    /// Returns the sum of all classes with hits.
+    fn sum_after_hits(&self) -> ClassCounts {
         let mut sum = ClassCounts::default();
-        for class in &self.classes {
+        for class in &self.classes[NEVER_HIT + 1..] {
             for age in 0..AGES {
                 sum.hits[age] += class.hits[age];
                 sum.losses[age] += class.losses[age];
@@ -114,55 +147,49 @@ impl ClassCounts {
         }
     }
 
-    /// Returns, for each age, the highest rate of hits over all times of eviction.
-    fn worths(&self, all: &Self) -> [f32; AGES] {
-        let chances = self.chances(all);
-        std::array::from_fn(|age| {
-            let (mut survivors, mut hits, mut time, mut best) = (1.0, 0.0, 0.0, 0.0_f32);
-            for (chance, width) in chances[age..].iter().zip(&WIDTHS[age..]) {
-                hits += survivors * chance;
-                // A hit within this age is taken to be in the middle of it.
-                time += survivors * f32::from(*width) * (1.0 - chance / 2.0);
-                survivors *= 1.0 - chance;
-                best = best.max(hits / time);
-            }
-            best
-        })
-    }
-
-    /// Returns, for each age, the chance that an interval that has lasted until then ends with a hit there.
-    fn chances(&self, all: &Self) -> [f32; AGES] {
-        let initial_chances = initial_chances();
-        let mut chances = all.estimates(&initial_chances);
-        if self.all > 0.0 {
-            chances = self.estimates(&chances);
-        }
-        chances
-    }
-
-    /// Returns the chances estimated from these counts, with `prior` counting as [`PRIOR_WEIGHT`] observations.
-    fn estimates(&self, prior: &[f32; AGES]) -> [f32; AGES] {
+    /// Returns, for each age, the chance that an interval that has lasted until then ends with a hit there: estimated
+    /// from these counts, with `prior` counting as `weight` observations.
+    fn estimates(&self, prior: &[f32; AGES], weight: f32) -> [f32; AGES] {
         let mut older = 0.0;
         let mut estimates = [0.0; AGES];
         for age in (0..AGES).rev() {
             let (hits, losses) = (self.hits[age], self.losses[age]);
             // A loss within this age is taken to be in the middle of it.
             let at_risk = older + hits + losses / 2.0;
-            estimates[age] = (hits + PRIOR_WEIGHT * prior[age]) / (at_risk + PRIOR_WEIGHT);
+            estimates[age] = (hits + weight * prior[age]) / (at_risk + weight);
             older += hits + losses;
         }
         estimates
     }
 }
 
+/// Returns, for each age, the highest rate of hits over all times of eviction.
+fn worths(chances: &[f32; AGES]) -> [f32; AGES] {
+    std::array::from_fn(|age| {
+        let (mut survivors, mut hits, mut time, mut best) = (1.0, 0.0, 0.0, 0.0_f32);
+        for (chance, width) in chances[age..].iter().zip(&WIDTHS[age..]) {
+            hits += survivors * chance;
+            // A hit within this age is taken to be in the middle of it.
+            time += survivors * f32::from(*width) * (1.0 - chance / 2.0);
+            survivors *= 1.0 - chance;
+            best = best.max(hits / time);
+        }
+        best
+    })
+}
+
 /// Returns the chances that are assumed before anything was observed: they fall with age, so that at first the oldest
-/// entries are evicted.
-fn initial_chances() -> [f32; AGES] {
+/// entries are evicted. After a hit they are several times higher, so that entries with hits are evicted after the others.
+/// Hit ratios hardly depend on these numbers, but hot keys do if a scan is the first to fill the cache.
+fn initial_chances(class: usize) -> [f32; AGES] {
     let mut passed = 0.0;
     WIDTHS.map(|width| {
         let width = f32::from(width);
         passed += width;
-        0.15 * width / passed
+        match class {
+            NEVER_HIT => 0.1 * width / passed,
+            _ => width / (passed + 1.0),
+        }
     })
 }
 

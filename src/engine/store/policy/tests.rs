@@ -1,6 +1,6 @@
 //! Tests of the policy on a model of a shard: an array of buckets.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
@@ -346,6 +346,126 @@ fn scan_of_any_length_costs_few_hits() {
         shard.replay(100_000..100_000 + scanned);
         let after = shard.replay((0..2_000).map(|_| popular()));
         assert!(after > before - 5.0, "{before:.1} % before {scanned}, {after:.1} after");
+    }
+}
+
+/// Reads keys while the shard fills up: 30 % of all keys, each about seven times. Then adds keys that occur once.
+/// Returns the share of the read keys that are still resident, in percent.
+fn share_of_hot_keys_kept(bound: u64, one_off_keys: u64, is_hot: impl Fn(u64) -> bool) -> f64 {
+    let mut shard = Shard::new(bound as usize);
+    let mut random = SmallRng::seed_from_u64(bound);
+    let (mut hot, mut read) = (Vec::new(), HashSet::new());
+    for key in 0..bound {
+        shard.request(key, u64::MAX);
+        if is_hot(key) {
+            hot.push(key);
+        }
+        for _ in 0..2 + u64::from(key % 10 == 0) {
+            if !hot.is_empty() {
+                let key = hot[random.random_range(0..hot.len())];
+                assert!(
+                    shard.request(key, u64::MAX),
+                    "nothing is evicted before the shard is full"
+                );
+                read.insert(key);
+            }
+        }
+    }
+    (1_000_000..1_000_000 + one_off_keys).for_each(|key| _ = shard.request(key, u64::MAX));
+    let kept = read.iter().filter(|key| shard.buckets.contains_key(key)).count();
+    100.0 * kept as f64 / read.len() as f64
+}
+
+#[test]
+fn hot_keys_of_a_young_cache_stay() {
+    for bound in [100, 1_000, 10_000] {
+        for percent in [20, 40, 100, 200] {
+            let one_off_keys = bound * percent / 100;
+            let inserted_first =
+                share_of_hot_keys_kept(bound, one_off_keys, |key| key < bound * 3 / 10);
+            let spread = share_of_hot_keys_kept(bound, one_off_keys, |key| key % 10 < 3);
+            assert!(
+                inserted_first >= 95.0 && spread >= 95.0,
+                "{inserted_first:.1} % and {spread:.1} % of the hot keys stay: bound {bound}, {percent} % new keys"
+            );
+        }
+    }
+}
+
+#[test]
+fn key_that_was_never_read_is_evicted_first_from_a_tiny_shard() {
+    for unread in 0..3 {
+        for seed in 0..100 {
+            let mut shard = Shard::new(3);
+            shard.policy = Policy::new(seed);
+            (0..3).for_each(|key| _ = shard.request(key, u64::MAX));
+            for _ in 0..10 {
+                (0..3)
+                    .filter(|key| *key != unread)
+                    .for_each(|key| _ = shard.request(key, u64::MAX));
+            }
+            shard.request(1_000, u64::MAX);
+            assert_eq!(shard.evicted, [unread], "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn hot_keys_stay_when_a_scan_is_the_first_to_fill_the_cache() {
+    for is_burst in [true, false] {
+        let mut shard = Shard::new(1_000);
+        let rounds = if is_burst { 1 } else { 10 };
+        for _ in 0..rounds {
+            for key in 0..100 {
+                (0..11 / rounds).for_each(|_| _ = shard.request(key, u64::MAX));
+            }
+        }
+        shard.replay(1_000_000..1_010_000);
+        let kept = (0..100).filter(|key| shard.buckets.contains_key(key)).count();
+        assert!(kept >= 95, "{kept} of 100 stay, read in bursts: {is_burst}");
+    }
+}
+
+#[test]
+fn hot_keys_stay_during_a_scan_after_earlier_traffic() {
+    // 300 of 1,000 entries are hot; one request in ten is of a key that occurs once, or one in three of a colder key.
+    for is_mixed in [false, true] {
+        for times in [2, 3, 5] {
+            let mut shard = Shard::new(1_000);
+            let mut random = SmallRng::seed_from_u64(8);
+            shard.replay((0..60_000).map(|i| match i {
+                _ if is_mixed && i % 3 == 0 => 100_000 + random.random_range(0..3_000),
+                _ if !is_mixed && i % 10 == 0 => 500_000 + i,
+                _ => random.random_range(0..300),
+            }));
+            shard.replay(1_000_000..1_000_000 + times * 1_000);
+            let kept = (0..300).filter(|key| shard.buckets.contains_key(key)).count();
+            assert!(kept >= 270, "{kept} of 300 stay after {times} x the bound, mixed: {is_mixed}");
+        }
+    }
+}
+
+/// Zipf-distributed keys, interrupted by scans: a tenth of the trace of docs/hit-ratio.md. quick_cache has 36.3, 51.6,
+/// 58.0 and 60.0 %.
+#[test]
+fn repeated_scans_cost_few_hits() {
+    for (bound, least) in [(139, 35.0), (696, 51.0), (1_393, 57.2), (3_484, 60.0)] {
+        let mut random = SmallRng::seed_from_u64(12);
+        let mut sums = vec![0.0];
+        sums.extend((1..=2_000).scan(0.0, |sum, rank| {
+            *sum += f64::from(rank).powf(-0.9);
+            Some(*sum)
+        }));
+        let mut trace = Vec::new();
+        for round in 0..7 {
+            trace.extend((0..4_000).map(|_| {
+                let at = random.random::<f64>() * sums[2_000];
+                sums.partition_point(|sum| *sum <= at) as u64
+            }));
+            trace.extend(1_000_000 + round * 2_000..1_000_000 + (round + 1) * 2_000);
+        }
+        let hits = Shard::new(bound).replay(trace.into_iter());
+        assert!(hits > least, "{hits:.1} % with {bound} entries");
     }
 }
 
