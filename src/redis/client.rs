@@ -44,24 +44,24 @@ use super::{
     keyspace::{Keyspace, Kind},
 };
 
-/// Connection to a server or a cluster, from which all types of this module are built. A cheap clone.
+/// Connection to a server or a cluster, from which all types of this module are built. Cloning it is cheap.
 ///
 /// # Connections
 ///
 /// All callers share one multiplexed connection per server, on which a command does not wait for the replies to others.
 /// Rate limiters have a second connection and reads of many entries a third, so that large replies do not delay checks.
-/// In a cluster this applies to each node.
+/// In a cluster, there are as many connections to each node.
 ///
 /// A connection is made on first use, with `TCP_NODELAY`, in RESP3. If the server refuses RESP3, RESP2 is used. The URL
 /// parameter `?protocol=2` requests RESP2 from the start.
 ///
 /// # Failures
 ///
-/// A connection that ends is replaced. A silent one (a network that drops all packets, a load balancer that has
-/// forgotten the connection) is probed with a `PING` if nothing was received for 0.4 s, or until the first call on it
-/// has timed out. It is replaced if nothing is received for another 0.4 s. If a server reports that it is a replica,
-/// the client connects to its address again, which may lead to the master by now; with sentinels, it asks them for the
-/// master.
+/// A connection that ends is replaced. A connection may also become silent, for example if a network drops all packets
+/// or a load balancer has forgotten the connection. If nothing was received for 0.4 s, or until the first call on it
+/// has timed out, it is probed with a `PING`; if nothing is received for another 0.4 s, it is replaced. If a server
+/// reports that it is a replica, the client connects to the same address again, because the address may now belong to
+/// the master. With sentinels, it asks them for the address of the master.
 ///
 /// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
 /// server reports that it cannot execute the command now. A command whose reply is lost is only retried if it only
@@ -99,9 +99,9 @@ struct Inner {
 impl Client {
     /// Changes the credentials of new connections, for passwords and tokens that rotate.
     ///
-    /// With a `username` of `None`, the user of the URL stays. Existing connections are used until their successors,
-    /// made on the next use, are ready. So no call fails because of the change, as long as the server accepts both
-    /// credentials.
+    /// With a `username` of `None`, the user of the URL stays. On the next use, a new connection is made; the existing
+    /// connection is used until the new one is ready. So no call fails because of the change, as long as the server
+    /// accepts both credentials.
     pub fn set_credentials(&self, username: Option<&str>, password: &str) {
         self.inner.connector.set_credentials(username, password);
     }

@@ -83,7 +83,7 @@ impl ClientBuilder {
     /// Sets the timeout of one attempt to connect, including name resolution, TLS handshake, login, and the queries to
     /// sentinels.
     ///
-    /// It also bounds the time until a server that is back is found. Defaults to one second.
+    /// It also bounds the time until a server that is available again is found. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
