@@ -319,7 +319,9 @@ impl<K> RateLimiter<K> {
 
     /// Changes the limits of this name for all processes.
     ///
-    /// They take effect in this process immediately, in others within a second, and in processes that start later.
+    /// They take effect in this process immediately, in others within a second, and in processes that start later, until
+    /// [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on the server. If that key is removed
+    /// in any other way, the limits of the builder apply again too.
     /// Existing charges stay, as far as the previous limits kept them: a longer window does not know calls that had
     /// left a shorter one, and [`Window::Gcra`](crate::Window::Gcra) keeps charges as a time. Callers that wait in this
     /// process wait under the new limits. One round trip.
@@ -337,6 +339,37 @@ impl<K> RateLimiter<K> {
         let limits: Vec<Limit> = limits.into_iter().collect();
         assert!(!limits.is_empty(), "a rate limiter needs at least one limit, got none");
         self.state.set_limits(limits).await
+    }
+
+    /// Removes the limits that [`set_limits`](RateLimiter::set_limits) has set, so that those of the builder apply again
+    /// in all processes.
+    ///
+    /// Each process applies the limits of its own builder: this one immediately, others within two seconds. Existing
+    /// charges stay, as with `set_limits`. Has no effect if no limits are set. One round trip.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server. The limits are then unchanged, or change shortly after, if the server did execute the
+    /// command.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped after it was polled may still remove the limits; this process then applies those of the
+    /// builder within two seconds.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use fleeting::{Limit, redis::{Error, RateLimiter}};
+    ///
+    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), Error> {
+    /// limiter.set_limits([Limit::per_second(5)]).await?; // during an incident
+    /// limiter.clear_limits().await?; // the limits of the release apply again
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "DEL")]
+    pub async fn clear_limits(&self) -> Result<(), Error> {
+        self.state.clear_limits().await
     }
 
     /// Returns the limits that apply to calls without limits of their own.

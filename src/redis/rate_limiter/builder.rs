@@ -38,7 +38,7 @@ impl<K> RateLimiter<K> {
     ///
     /// All processes that use the same name share its charges, and should use the same limits and the same window.
     /// Limits set by [`set_limits`](RateLimiter::set_limits) replace those of the builder, including in processes that
-    /// start later.
+    /// start later, until [`clear_limits`](RateLimiter::clear_limits). A process logs when that happens.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
             client: client.for_limits(),
