@@ -140,8 +140,8 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// [`Error::Limited`] if a limit is exhausted; nothing is charged then. If the server fails, [`OnError`] decides:
-    /// only [`OnError::Deny`] returns the error. Regardless of that, [`Error::WrongType`] if another program or another
-    /// window has written the key, and [`Error::Encode`] if the key cannot be serialized.
+    /// only [`OnError::Deny`] returns the error. Regardless of that, [`Error::WrongType`] if another program has
+    /// written the key, and [`Error::Encode`] if the key cannot be serialized.
     ///
     /// # Cancel safety
     ///

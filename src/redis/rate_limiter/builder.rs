@@ -65,8 +65,9 @@ impl<K> RateLimiterBuilder<K> {
 
     /// Sets the algorithm that counts calls. Defaults to [`Window::Log`], which is exact.
     ///
-    /// All processes that share a name must use the same kind: keys written by another kind are refused with
-    /// [`Error::WrongType`].
+    /// All processes that share a name should use the same kind. If a release changes it, a key starts again with its
+    /// whole quota at its first charge by the new kind, and earlier permits refund nothing. While processes with both
+    /// kinds run, this repeats whenever they alternate on a key.
     ///
     /// # Panics
     ///
