@@ -178,6 +178,11 @@ pub(super) fn is_refusal(error: &RedisError) -> bool {
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
 }
 
+/// Returns whether the server refused a write because its memory is full.
+pub(super) fn is_out_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Server(error) if error.code() == Some("OOM"))
+}
+
 /// Returns whether the reply is `TRYAGAIN`: the slot is being migrated, and some of the keys are on another node.
 pub(super) fn is_try_again(error: &RedisError) -> bool {
     server_kind(error) == Some(ServerErrorKind::TryAgain)

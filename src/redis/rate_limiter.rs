@@ -144,8 +144,8 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// [`Error::Limited`] if a limit is exhausted; nothing is charged then. If the server fails, [`OnError`] decides:
-    /// only [`OnError::Deny`] returns the error. Regardless of that, [`Error::WrongType`] if another program or another
-    /// window has written the key, and [`Error::Encode`] if the key cannot be serialized.
+    /// only [`OnError::Deny`] returns the error. Regardless of that, [`Error::WrongType`] if another program has
+    /// written the key, and [`Error::Encode`] if the key cannot be serialized.
     ///
     /// # Cancel safety
     ///
@@ -325,7 +325,8 @@ impl<K> RateLimiter<K> {
     /// Changes the limits of this name for all processes.
     ///
     /// They take effect in this process immediately and in other running processes within a second. Processes that
-    /// start later use them too. Existing charges stay, with two exceptions: calls that had already left a shorter
+    /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on the
+    /// server. If that key is removed in any other way, the limits of the builder apply again. Existing charges stay, with two exceptions: calls that had already left a shorter
     /// window are not counted in a longer one, and [`Window::Gcra`](crate::Window::Gcra) stores charges as a time and
     /// not as a number of calls. Callers that are already waiting in this process are checked against the new limits.
     /// One round trip.
@@ -343,6 +344,37 @@ impl<K> RateLimiter<K> {
         let limits: Vec<Limit> = limits.into_iter().collect();
         assert!(!limits.is_empty(), "a rate limiter needs at least one limit, got none");
         self.state.set_limits(limits).await
+    }
+
+    /// Removes the limits that [`set_limits`](RateLimiter::set_limits) has set, so that those of the builder apply again
+    /// in all processes.
+    ///
+    /// Each process applies the limits of its own builder: this one immediately, others within two seconds. Existing
+    /// charges stay, as with `set_limits`. Has no effect if no limits are set. One round trip.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server. The limits are then unchanged, or change shortly after, if the server did execute the
+    /// command.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped after it was polled may still remove the limits; this process then applies those of the
+    /// builder within two seconds.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use fleeting::{Limit, redis::{Error, RateLimiter}};
+    ///
+    /// # async fn f(limiter: RateLimiter<String>) -> Result<(), Error> {
+    /// limiter.set_limits([Limit::per_second(5)]).await?; // during an incident
+    /// limiter.clear_limits().await?; // the limits of the release apply again
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "DEL")]
+    pub async fn clear_limits(&self) -> Result<(), Error> {
+        self.state.clear_limits().await
     }
 
     /// Returns the limits that apply to calls without limits of their own.

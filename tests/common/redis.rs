@@ -190,21 +190,29 @@ impl Server {
 
     /// Starts a server that also accepts TLS on the returned port, with the certificate of `tests/data/tls`.
     pub(crate) fn start_encrypted() -> (Self, u16) {
+        Self::start_with_tls("authority.pem", "no")
+    }
+
+    /// Starts a server that also accepts TLS on the returned port, from clients with a certificate of the client
+    /// authority of `tests/data/tls`.
+    pub(crate) fn start_with_client_certificates() -> (Self, u16) {
+        Self::start_with_tls("client_authority.pem", "yes")
+    }
+
+    fn start_with_tls(authority: &str, auth_clients: &str) -> (Self, u16) {
         let port = free_port();
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls");
-        let certificate = format!("{folder}/server.pem");
-        let (key, authority) = (format!("{folder}/server.key"), format!("{folder}/authority.pem"));
+        let file = |name: &str| format!("{}/tests/data/tls/{name}", env!("CARGO_MANIFEST_DIR"));
         let server = Self::start_with(&[
             "--tls-port",
             &port.to_string(),
             "--tls-cert-file",
-            &certificate,
+            &file("server.pem"),
             "--tls-key-file",
-            &key,
+            &file("server.key"),
             "--tls-ca-cert-file",
-            &authority,
+            &file(authority),
             "--tls-auth-clients",
-            "no",
+            auth_clients,
         ]);
         (server, port)
     }

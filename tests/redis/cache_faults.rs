@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -15,7 +15,10 @@ use fleeting::{
     redis::{Cache, Client, Error, Format},
 };
 use futures::StreamExt;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 
 use crate::{
     clock::{in_time, ms},
@@ -499,4 +502,70 @@ async fn record_of_another_type_keeps_its_pending_event() {
     let after: BTreeSet<String> =
         redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
     assert_eq!(before, after);
+}
+
+/// Fills the memory of a server, as far as its writes are concerned.
+fn fill(server: &Server) {
+    server.ask("CONFIG SET maxmemory-policy noeviction");
+    assert!(server.ask("CONFIG SET maxmemory 1").starts_with("+OK"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clear_of_a_full_server_succeeds() {
+    let server = Server::start();
+    let (plain, with_events) = (plain(server.url()).await, with_events(server.url()).await);
+    for n in 0..100 {
+        plain.set(n.to_string(), n).await.unwrap();
+    }
+    fill(&server);
+    assert!(matches!(plain.set("ada".into(), 1).await, Err(Error::Server(_))));
+    plain.clear().await.unwrap();
+    assert!(plain.is_empty().await.unwrap());
+
+    server.ask("CONFIG SET maxmemory 0");
+    for n in 0..100 {
+        with_events.set_ex(n.to_string(), n, HOUR).await.unwrap();
+    }
+    fill(&server);
+    with_events.clear().await.unwrap();
+    assert!(with_events.is_empty().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loader_runs_without_a_lease_on_a_full_server() {
+    let server = Server::start();
+    let cache = plain(server.url()).await;
+    fill(&server);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (started, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let load = || {
+        let (cache, runs) = (cache.clone(), runs.clone());
+        let (started, release) = (started.clone(), release.clone());
+        tokio::spawn(async move {
+            let loader = async move || {
+                started.notify_one();
+                release.notified().await;
+                runs.fetch_add(1, Relaxed) as u64
+            };
+            cache.get_or_set_with("ada", HOUR, loader).await
+        })
+    };
+    let first = load();
+    timeout(PATIENCE, started.notified()).await.expect("the loader runs");
+    release.notify_one();
+    assert_eq!(first.await.unwrap().unwrap(), 0);
+    assert_eq!(cache.get("ada").await.unwrap(), None, "the value is not cached");
+    assert_eq!(cache.stats().failed_loads, 1);
+
+    // The error of a loader is returned, too.
+    let failing = async || Err::<u64, _>("no such user");
+    let error = cache.get_or_try_set_with("bob", HOUR, failing).await.unwrap().unwrap_err();
+    assert_eq!(*error, "no such user");
+
+    server.ask("CONFIG SET maxmemory 0");
+    let cached = load();
+    timeout(PATIENCE, started.notified()).await.expect("the loader runs");
+    release.notify_one();
+    assert_eq!(cached.await.unwrap().unwrap(), 1);
+    assert_eq!(cache.get("ada").await.unwrap(), Some(1), "cached when there is memory");
 }

@@ -140,6 +140,48 @@ async fn rediss_url_connects_over_tls_with_the_given_authority() {
 }
 
 #[tokio::test]
+async fn client_certificate_is_presented_to_a_server_that_requires_one() {
+    let (_server, port) = Server::start_with_client_certificates();
+    let builder = || {
+        Client::builder(format!("rediss://localhost:{port}"))
+            .authority(tls_file("authority.pem"))
+            .timeout(Duration::from_secs(60))
+    };
+    // Issued by an intermediate authority, which the server does not know.
+    let client = builder().client_certificate(tls_file("client.pem"), tls_file("client.key"));
+    let client = client.connect().await.unwrap();
+    let cache = Cache::<String, u32>::builder(&client, "numbers").near(10).build().unwrap();
+    cache.set("a".into(), 1).await.unwrap();
+    assert_eq!(cache.get("a").await.unwrap(), Some(1));
+    let error = builder().timeout(short_timeout()).connect().await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)), "without a certificate: {error:?}");
+}
+
+#[tokio::test]
+async fn client_certificate_is_ignored_without_tls() {
+    let server = Server::start();
+    let client = Client::builder(server.url()).client_certificate("not PEM", "not PEM");
+    assert!(client.connect().await.is_ok());
+}
+
+#[tokio::test]
+async fn invalid_client_certificate_is_a_permanent_error_of_lazy() {
+    let url = "rediss://localhost:1";
+    let (chain, key) = (tls_file("client.pem"), tls_file("client.key"));
+    let broken = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n".to_vec();
+    assert!(Client::builder(url).client_certificate(&chain, &key).lazy().is_ok());
+    for (chain, key) in [(&broken, &key), (&Vec::new(), &key), (&chain, &Vec::new()), (&key, &key)]
+    {
+        let error = Client::builder(url).client_certificate(chain, key).lazy().unwrap_err();
+        assert!(matches!(error, Error::Connect(_)) && !error.is_temporary(), "{error:?}");
+    }
+}
+
+fn tls_file(name: &str) -> Vec<u8> {
+    std::fs::read(format!("{}/tests/data/tls/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+#[tokio::test]
 async fn write_to_a_replica_is_retried_until_the_timeout() {
     in_time(async || {
         let server = Server::start();

@@ -81,18 +81,18 @@ async fn service_unknown_to_the_sentinels_is_an_error() {
 async fn sentinel_login_is_separate_from_the_master_login() {
     in_time(async || {
         let master = Server::start_with(&["--requirepass", "one"]);
-        let sentinel = Sentinel::with(&master, "requirepass two\nsentinel auth-pass main one");
+        let sentinel = Sentinel::with(&master, "requirepass two/2+2==\nsentinel auth-pass main one");
         let url = |master_login: &str, sentinel_password: &str| {
             let port = sentinel.port();
             format!(
                 "redis+sentinel://{master_login}127.0.0.1:{port}/main?sentinel_password={sentinel_password}"
             )
         };
-        for wrong in [url(":one@", "one"), url(":two@", "two"), url("", "two")] {
+        for wrong in [url(":one@", "one"), url(":two@", "two/2+2=="), url("", "two/2+2==")] {
             let error = Client::connect(&wrong).await.unwrap_err();
             assert!(matches!(error, Error::Connect(_)) && !error.is_temporary(), "{error:?}");
         }
-        let client = Client::connect(url(":one@", "two")).await.unwrap();
+        let client = Client::connect(url(":one@", "two/2+2==")).await.unwrap();
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         cache.set("a".into(), 1).await.unwrap();
         let plain = redis::Client::open(format!("redis://:one@127.0.0.1:{}", master.port()));

@@ -378,12 +378,46 @@ async fn key_of_another_program_is_a_wrong_type_error_with_every_policy() {
             assert_eq!(text, "hello");
         }
     }
-    // So is the state of another window.
-    let log = strict(&client, "kinds").limit(Limit::per_minute(1)).build().unwrap();
-    let gcra =
-        strict(&client, "kinds").window(Window::Gcra).limit(Limit::per_minute(1)).build().unwrap();
-    log.check("ada").await.unwrap();
-    assert!(matches!(gcra.check("ada").await, Err(Error::WrongType { .. })));
+}
+
+#[tokio::test]
+async fn key_starts_again_under_another_window() {
+    let server = Server::start();
+    let client = client(&server).await;
+    for before in WINDOWS {
+        for after in WINDOWS.into_iter().filter(|after| *after != before) {
+            let build = |window| {
+                let builder = strict(&client, &format!("{before:?} {after:?}")).window(window);
+                builder.limit(Limit::per_hour(100)).build().unwrap()
+            };
+            let (old, new) = (build(before), build(after));
+            // Few calls and many: a long state is read in parts.
+            for (key, calls) in [("ada", 1), ("bob", 60)] {
+                let mut permit = old.check(key).await.unwrap();
+                for _ in 1..calls {
+                    permit = old.check(key).await.unwrap();
+                }
+                assert_eq!(new.peek(key).await.unwrap().remaining(), 100, "{before:?} {after:?}");
+                assert_eq!(old.peek(key).await.unwrap().remaining(), 100 - calls);
+                let taken = new.check_n(key, 30).await.unwrap();
+                assert_eq!(taken.remaining(), 70, "{before:?} {after:?}");
+                permit.refund().await.unwrap();
+                let state = new.peek(key).await.unwrap();
+                assert_eq!(state.remaining(), 70, "an old permit refunds nothing");
+                for left in [69, 68] {
+                    assert_eq!(new.check(key).await.unwrap().remaining(), left);
+                }
+                taken.refund().await.unwrap();
+                assert_eq!(new.peek(key).await.unwrap().remaining(), 98, "{before:?} {after:?}");
+                limited(new.check_n(key, 99).await);
+            }
+        }
+    }
+    let keys: Vec<String> = server.plain().await.keys("*").await.unwrap();
+    for key in keys {
+        let ttl: i64 = server.plain().await.pttl(&key).await.unwrap();
+        assert!(ttl > 0, "{key} expires");
+    }
 }
 
 #[tokio::test]

@@ -9,9 +9,10 @@ use fleeting::{
 use futures::FutureExt;
 use redis::AsyncCommands;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::Level;
 
 use super::rate_limiter::{client, limited, strict};
-use crate::{clock::in_time, servers::Server};
+use crate::{clock::in_time, log::Log, servers::Server};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -185,4 +186,59 @@ async fn settle_charges_under_the_current_limits() {
         permit.settle(51).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().remaining(), left, "{window:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clear_limits_restores_the_limits_of_each_builder() {
+    let server = Server::start();
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let one = hourly(&server, window, 10).await;
+        let other = hourly(&server, window, 20).await;
+        let stored = [Limit::per_hour(5)];
+        one.set_limits(stored.clone()).await.unwrap();
+        wait_for_limits(&other, &stored).await;
+        let key = format!("{window:?}");
+        one.check_n(&key, 5).await.unwrap();
+        limited(one.check(&key).await);
+        one.clear_limits().await.unwrap();
+        assert_eq!(*one.limits(), [Limit::per_hour(10)], "immediately in this process");
+        if window != Window::Gcra {
+            let permit = one.check(&key).await.expect("cached denials have ended");
+            assert_eq!(permit.remaining(), 4, "existing charges stay: {window:?}");
+        }
+        wait_for_limits(&other, &[Limit::per_hour(20)]).await;
+        let late = hourly(&server, window, 30).await;
+        sleep(2 * SECOND).await;
+        assert_eq!(*late.limits(), [Limit::per_hour(30)], "in a process that starts later");
+        one.clear_limits().await.expect("without limits to clear");
+        let () = server.plain().await.flushall().await.unwrap();
+    }
+}
+
+/// The limits were set by a process that has ended, which is how a later release finds them.
+#[tokio::test]
+async fn stored_limits_are_logged_and_end_with_their_key() {
+    let (log, _guard) = Log::start(Level::INFO);
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let key = "fleeting:limit1:changes:{}:limits";
+    let () = plain.set(key, "[[7,1000000000,\"own\"]]").await.unwrap();
+    let limiter = hourly(&server, Window::Log, 10).await;
+    wait_for_limits(&limiter, &[Limit::per_second(7).named("own")]).await;
+    sleep(SECOND).await;
+    let lines = log.lines("limits stored on the server replace those of the builder");
+    assert_eq!(lines.len(), 1, "once per change: {lines:?}");
+    let () = plain.del(key).await.unwrap();
+    wait_for_limits(&limiter, &[Limit::per_hour(10)]).await;
+    assert_eq!(log.lines("no limits are stored on the server any more").len(), 1);
+}
+
+#[tokio::test]
+async fn clear_limits_without_a_server_changes_nothing() {
+    let mut server = Server::start();
+    let limiter = hourly(&server, Window::Log, 5).await;
+    limiter.set_limits([Limit::per_hour(9)]).await.unwrap();
+    server.kill();
+    assert!(limiter.clear_limits().await.is_err());
+    assert_eq!(*limiter.limits(), [Limit::per_hour(9)]);
 }

@@ -7,8 +7,9 @@
 for at = 2, #ARGV do
     local record, shadow, load = KEYS[3 * at - 5], KEYS[3 * at - 4], KEYS[3 * at - 3]
     if redis.call('TYPE', record).ok == 'string' then
-        expire_if_due(ARGV[at], shadow)
+        -- First: a full server refuses to add an event, unless the script has already changed something.
         redis.call('UNLINK', record, load)
+        expire_if_due(ARGV[at], shadow)
         unindex(ARGV[at], shadow)
     end
 end

@@ -31,6 +31,10 @@ static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_an
 static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
 static CLEAR: Script = Script::new([PRELUDE, include_str!("clear.lua")]);
+/// A full server refuses `SET`, unless the script has already changed something. `DEL` counts even if there is no key.
+static CLEAR_LOADS: Script = Script::new(["\
+    redis.call('DEL', KEYS[1])
+    return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"]);
 static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
 static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
 static SET_MANY: Script =
@@ -241,7 +245,7 @@ impl Commands {
         let cleared = &self.shards[usize::from(shard)].cleared;
         // Random and not a counter: the key may expire or be evicted, and a counter would then repeat its values.
         let unique: u64 = rand::make_rng::<SmallRng>().random();
-        Call::command("SET", cleared).arg(unique).arg("PX").arg(self.stale.saturating_add(DAY))
+        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(self.stale.saturating_add(DAY))
     }
 
     /// Writes values at keys of one shard.

@@ -9,7 +9,11 @@ use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 use rand::{RngExt, rngs::SmallRng};
 use tokio::{runtime::Handle, select, time::sleep};
 
-use super::{super::Error, commands::Commands, expiry::Expiry};
+use super::{
+    super::{Error, error::is_out_of_memory},
+    commands::Commands,
+    expiry::Expiry,
+};
 
 /// Shortest and longest pause between two polls of a key that another process is loading. In between, the pause is a
 /// quarter of the time waited so far.
@@ -63,8 +67,12 @@ impl Lease {
         // Before the request: if this future is dropped, the server may still grant the lease.
         self.may_be_held = true;
         let call = self.commands.lookup_lease(&self.key, Some((&self.token, self.duration)));
-        let (live, stale, remaining): LookupReply =
-            call.send_idempotent(&self.commands.client).await?;
+        let answer = call.send_idempotent(&self.commands.client).await;
+        if answer.as_ref().is_err_and(is_out_of_memory) {
+            // Nothing to release: the server has refused the lease.
+            self.may_be_held = false;
+        }
+        let (live, stale, remaining): LookupReply = answer?;
         self.may_be_held = remaining == 0;
         Ok(match (live, u64::try_from(remaining)) {
             (Some(value), _) => LeaseLookup::Live(value),

@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    super::{Error, Format, codec::encode_key},
+    super::{Error, Format, codec::encode_key, error::is_out_of_memory},
     Cache,
     expiry::Expiry,
     flights::{FlightOutcome, LoadGuard},
@@ -21,7 +21,8 @@ struct Load {
     /// Name of the cache, for log messages.
     name: String,
     guard: LoadGuard,
-    lease: Lease,
+    /// Lease on the key, or the error if the memory of the server is full.
+    lease: Result<Lease, Error>,
     format: Format,
     counters: Arc<Counters>,
 }
@@ -68,6 +69,9 @@ where
     /// the same error. If the server becomes unreachable while the loader runs, the caller gets the loaded value. It is
     /// not cached, and is logged and counted as a [failed load](super::CacheStats::failed_loads). The waiters ask the
     /// server again and get the error.
+    ///
+    /// A server whose memory is full (`OOM`) grants no lease. Then one loader runs per key and process, for all callers
+    /// that waited when it began. They get its value, which is not cached; this is logged and counted in the same way.
     ///
     /// # Cancel safety
     ///
@@ -240,9 +244,10 @@ where
     {
         let mut lease = Lease::new(self.state.commands.clone(), key.to_vec(), self.state.lease);
         let started = Instant::now();
-        let stale = loop {
+        let (stale, lease) = loop {
             guard.begin_read();
             match lease.lookup().await {
+                Err(error) if is_out_of_memory(&error) => break (None, Err(error)),
                 Err(error) => {
                     guard.finish_with_error(&error);
                     return Err(error);
@@ -252,7 +257,7 @@ where
                     guard.finish(Ok(value));
                     return Ok(Ok(decoded?));
                 }
-                Ok(LeaseLookup::Acquired(stale)) => break stale,
+                Ok(LeaseLookup::Acquired(stale)) => break (stale, Ok(lease)),
                 Ok(LeaseLookup::HeldElsewhere(Some(stale), _)) => {
                     // This drops the guard: a follower becomes the leader, and finds the same.
                     return Ok(Ok(self.state.decode(key, &stale)?));
@@ -299,7 +304,11 @@ impl Load {
         let Self { name, mut guard, lease, format, counters } = self;
         counters.load();
         // The call of the closure is inside `run`, too: the loader may do its work before it returns its future.
-        let loaded = lease.renew_during(guard.run(async move { loader().await })).await;
+        let load = guard.run(async move { loader().await });
+        let loaded = match &lease {
+            Ok(lease) => lease.renew_during(load).await,
+            Err(_) => load.await,
+        };
         let value = match loaded {
             Ok(value) => value,
             Err(error) => {
@@ -317,6 +326,16 @@ impl Load {
                 return Err(error);
             }
         };
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(error) => {
+                counters.failed_load();
+                log_unwritten(&name, &error);
+                // For callers that joined before the load began; callers that joined later may have seen a newer write.
+                guard.finish(Ok(bytes));
+                return Ok(Ok(value));
+            }
+        };
         // Callers that join from now on may have seen a later write, so they do not get this value.
         guard.begin_read();
         match lease.publish(&bytes, Expiry::of(ttl.of(&value))).await {
@@ -324,11 +343,15 @@ impl Load {
             Ok(false) => guard.finish_with_retry(),
             Err(error) => {
                 counters.failed_load();
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(cache = name, error, "failed to write a loaded value");
+                log_unwritten(&name, &error);
                 guard.finish_with_retry();
             }
         }
         Ok(Ok(value))
     }
+}
+
+fn log_unwritten(cache: &str, error: &Error) {
+    let error: &dyn std::error::Error = error;
+    tracing::warn!(cache, error, "failed to write a loaded value");
 }

@@ -2,12 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use ::redis::{
+    ClientTlsConfig, ConnectionAddr, ErrorKind, RedisError, RedisResult, TlsCertificates,
+};
 
 use super::{
     Client, Inner,
     cluster::Cluster,
-    connect::Connector,
+    connect::{Connector, is_encrypted},
     node::{Lane, Node},
     router::Router,
     servers::Servers,
@@ -27,6 +29,7 @@ pub struct ClientBuilder {
     timeout: Duration,
     connect_timeout: Duration,
     authority: Option<Vec<u8>>,
+    client_certificate: Option<ClientTlsConfig>,
 }
 
 impl Client {
@@ -60,6 +63,7 @@ impl Client {
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             authority: None,
+            client_certificate: None,
         }
     }
 }
@@ -104,6 +108,37 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets the certificate of this client and its private key (both in PEM), for `rediss://` servers that require one
+    /// (`tls-auth-clients yes`, the default of a server).
+    ///
+    /// The chain begins with the certificate of the client; certificates of intermediate authorities follow. The
+    /// certificate is presented on each connection: to servers, to nodes of a cluster, and to sentinels. Connections
+    /// without TLS ignore it. A certificate or key that is not valid PEM is an error of
+    /// [`connect`](ClientBuilder::connect) and [`lazy`](ClientBuilder::lazy). Defaults to no certificate.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use fleeting::redis::Client;
+    ///
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = Client::builder("rediss://cache.example")
+    ///     .authority(std::fs::read("authority.pem")?)
+    ///     .client_certificate(std::fs::read("client.pem")?, std::fs::read("client.key")?)
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn client_certificate(
+        mut self,
+        chain_pem: impl AsRef<[u8]>,
+        key_pem: impl AsRef<[u8]>,
+    ) -> Self {
+        let (client_cert, client_key) = (chain_pem.as_ref().into(), key_pem.as_ref().into());
+        self.client_certificate = Some(ClientTlsConfig { client_cert, client_key });
+        self
+    }
+
     /// Connects.
     ///
     /// `rediss://` URLs need a default `CryptoProvider` of rustls. If the process has none, that of `ring` is
@@ -112,7 +147,7 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// [`Error::Address`] if a URL is invalid, [`Error::Name`] if the prefix cannot be part of a key, and
-    /// [`Error::Connect`] if no server can be reached.
+    /// [`Error::Connect`] if no server can be reached, or a certificate or key is not valid PEM.
     pub async fn connect(self) -> Result<Client, Error> {
         let client = self.lazy()?;
         client.inner.router.connect().await?;
@@ -125,22 +160,27 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// The same as those of [`connect`](ClientBuilder::connect), except [`Error::Connect`].
+    /// The same as those of [`connect`](ClientBuilder::connect), but [`Error::Connect`] only if a certificate or key is
+    /// not valid PEM.
     pub fn lazy(self) -> Result<Client, Error> {
         keyspace::check_name(&self.prefix)?;
         let servers = self.servers.map_err(Error::Address)?;
-        let is_encrypted =
-            |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
-        let needs_provider = match &servers {
-            Servers::Direct(servers) => servers.iter().any(is_encrypted),
-            Servers::Sentinels(sentinels) => is_encrypted(&sentinels.master),
+        let encrypted = match &servers {
+            Servers::Direct(servers) => servers.iter().find(|server| is_encrypted(server)),
+            Servers::Sentinels(sentinels) => {
+                Some(&sentinels.master).filter(|server| is_encrypted(server))
+            }
         };
+        let (client_tls, root_cert) = (self.client_certificate, self.authority);
+        let certificates = (client_tls.is_some() || root_cert.is_some())
+            .then_some(TlsCertificates { client_tls, root_cert });
+        let connector = Arc::new(Connector::new(self.connect_timeout, certificates));
         // `rustls` cannot choose a provider by itself if several are compiled in.
-        if needs_provider {
+        if let Some(server) = encrypted {
             // Fails if a provider was installed concurrently, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
+            connector.check_certificates(server).map_err(Error::Connect)?;
         }
-        let connector = Arc::new(Connector::new(self.connect_timeout, self.authority));
         let destination = match servers {
             Servers::Direct(servers) if self.cluster => {
                 if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::Unix(_))) {

@@ -14,6 +14,7 @@ use ::redis::{
     aio::MultiplexedConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 
 use super::invalidations::Invalidations;
 
@@ -38,7 +39,8 @@ pub(in crate::redis) const MAX_DURATION: Duration = Duration::from_secs(100 * 36
 pub(super) struct Connector {
     /// Timeout of an attempt, until the connection can be used; at most [`MAX_DURATION`].
     pub(super) timeout: Duration,
-    authority: Option<Vec<u8>>,
+    /// Authority of the servers and certificate of the client; `None` for the defaults.
+    certificates: Option<TlsCertificates>,
     login: Arc<Login>,
     /// Receiver of changed keys, from every connection to a server that holds keys.
     invalidations: Option<Arc<Invalidations>>,
@@ -62,15 +64,15 @@ pub(super) struct NewConnection {
 }
 
 impl Connector {
-    pub(super) fn new(timeout: Duration, authority: Option<Vec<u8>>) -> Self {
+    pub(super) fn new(timeout: Duration, certificates: Option<TlsCertificates>) -> Self {
         let timeout = timeout.min(MAX_DURATION);
-        Self { timeout, authority, login: Arc::default(), invalidations: None }
+        Self { timeout, certificates, login: Arc::default(), invalidations: None }
     }
 
     /// Returns a connector with the same settings, whose connections report changed keys to `invalidations`.
     pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
-        let (authority, login) = (self.authority.clone(), self.login.clone());
-        Self { timeout: self.timeout, authority, login, invalidations: Some(invalidations) }
+        let (certificates, login) = (self.certificates.clone(), self.login.clone());
+        Self { timeout: self.timeout, certificates, login, invalidations: Some(invalidations) }
     }
 
     pub(super) fn invalidations(&self) -> Option<&Arc<Invalidations>> {
@@ -153,26 +155,44 @@ impl Connector {
         Ok(NewConnection { connection, is_resp3, is_tracking: false })
     }
 
+    /// Checks that the certificates can be parsed.
+    pub(super) fn check_certificates(&self, to: &ConnectionInfo) -> RedisResult<()> {
+        let chain = self.certificates.as_ref().and_then(|all| all.client_tls.as_ref());
+        // The client library accepts a text without any certificate.
+        if chain
+            .is_some_and(|tls| CertificateDer::pem_slice_iter(&tls.client_cert).next().is_none())
+        {
+            let cause = "the client certificate chain contains no certificate in PEM";
+            return Err((ErrorKind::InvalidClientConfig, cause).into());
+        }
+        self.client(to.clone()).map(drop)
+    }
+
     async fn open(
         &self,
         to: ConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection> {
-        let is_encrypted = matches!(to.addr(), ConnectionAddr::TcpTls { .. });
-        let to = to.set_tcp_settings(tcp_settings());
-        let client = match &self.authority {
-            Some(authority) if is_encrypted => {
-                let root_cert = Some(authority.clone());
-                Client::build_with_tls(to, TlsCertificates { client_tls: None, root_cert })
-            }
-            _ => Client::open(to),
-        };
+        let client = self.client(to.set_tcp_settings(tcp_settings()));
         // No timeouts in the library: each caller has its own.
         let config = config
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
         client?.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    fn client(&self, to: ConnectionInfo) -> RedisResult<Client> {
+        match &self.certificates {
+            Some(certificates) if is_encrypted(&to) => {
+                // An I/O error in the client library, which would count as temporary.
+                Client::build_with_tls(to, certificates.clone()).map_err(|error| {
+                    let cause = "cannot parse the authority, client certificate or key";
+                    (ErrorKind::InvalidClientConfig, cause, error.to_string()).into()
+                })
+            }
+            _ => Client::open(to),
+        }
     }
 }
 
@@ -210,6 +230,10 @@ fn refuses_resp3(error: &RedisError) -> bool {
         Some(_) => is_about_hello(),
         None => error.kind() == ErrorKind::RESP3NotSupported,
     }
+}
+
+pub(super) fn is_encrypted(server: &ConnectionInfo) -> bool {
+    matches!(server.addr(), ConnectionAddr::TcpTls { .. })
 }
 
 fn tcp_settings() -> TcpSettings {

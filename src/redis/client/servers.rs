@@ -1,6 +1,9 @@
 //! Parsing of URLs into servers, or into the sentinels of a master.
 
-use std::sync::{Arc, atomic::AtomicUsize};
+use std::{
+    fmt::Write,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use ::redis::{
     ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult,
@@ -73,7 +76,9 @@ fn parse_sentinels(url: &str) -> RedisResult<Option<Sentinels>> {
         }
     }
     let sentinel_login = match sentinel_login {
-        [name, Some(password)] => format!("{}:{password}@", name.unwrap_or_default()),
+        [name, Some(password)] => {
+            format!("{}:{}@", escape(name.unwrap_or_default()), escape(password))
+        }
         _ => String::new(),
     };
     let query = match &others[..] {
@@ -93,6 +98,21 @@ fn parse_sentinels(url: &str) -> RedisResult<Option<Sentinels>> {
         master: parse_server(&format!("{scheme}://{login}localhost/{database}{query}"))?,
         next: AtomicUsize::new(0),
     }))
+}
+
+/// Escapes the value of a parameter for use as a username or password of a URL, where fewer characters may be literal.
+/// Escapes that it contains already stay.
+fn escape(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' => {
+                escaped.push(byte.into());
+            }
+            _ => write!(escaped, "%{byte:02X}").expect("writing to a string does not fail"),
+        }
+    }
+    escaped
 }
 
 /// Parses the URL of a server. RESP3 is the default, because only with it the client library reports disconnections and
@@ -131,6 +151,23 @@ mod tests {
         let of_master = sentinels.master.redis_settings();
         assert_eq!((of_master.username(), of_master.password()), (Some("ada"), Some("se@cret")));
         assert_eq!((of_master.db(), of_master.protocol()), (3, ProtocolVersion::RESP2));
+    }
+
+    #[test]
+    fn sentinel_login_may_contain_any_character_but_an_ampersand() {
+        for (given, expected) in
+            [("a/b+c==", "a/b+c=="), ("a%2Fb%26c%25", "a/b&c%"), ("p@ss:w?rd#[é]", "p@ss:w?rd#[é]")]
+        {
+            let url = format!(
+                "redis+sentinel://10.0.0.1/main?sentinel_username={given}&sentinel_password={given}"
+            );
+            let Ok(Servers::Sentinels(sentinels)) = Servers::parse(&[url]) else {
+                panic!("the URL is valid: {given}")
+            };
+            let login = sentinels.addresses[0].redis_settings();
+            assert_eq!((login.username(), login.password()), (Some(expected), Some(expected)));
+            assert_eq!(sentinels.addresses[0].addr().to_string(), "10.0.0.1:26379");
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@
 /// | `rediss+sentinel://...` | the same over TLS |
 ///
 /// The login in a sentinel URL is that of the master. The login of the sentinels is given by the parameters
-/// `?sentinel_password=...` and `sentinel_username=...`.
+/// `?sentinel_password=...` and `sentinel_username=...`. Their values may contain any character, but `&` and `%` must be
+/// escaped as `%26` and `%25`.
 pub trait Urls {
     /// Returns the URLs, and whether they belong to a cluster.
     #[doc(hidden)]

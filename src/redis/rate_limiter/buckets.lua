@@ -12,7 +12,10 @@ local kind, created, last, expires_at, size = 0x4201, clock, 0, 0, #state
 if size > 0 then
   if size < 26 then return redis.error_reply(foreign) end
   kind, created, last, expires_at = unpack('<Hddd', state)
-  if kind ~= 0x4201 then return redis.error_reply(foreign) end
+  if kind ~= 0x4201 then
+    if kind ~= 0x4c01 and kind ~= 0x4702 then return redis.error_reply(foreign) end
+    state, kind, created, last, expires_at, size = '', 0x4201, clock, 0, 0, 0
+  end
 end
 if last > clock then
   local ahead, at, pieces = last - clock, 27, {}

@@ -38,7 +38,7 @@ impl<K> RateLimiter<K> {
     ///
     /// All processes that use the same name share its charges, and should use the same limits and the same window.
     /// Limits set by [`set_limits`](RateLimiter::set_limits) replace those of the builder, including in processes that
-    /// start later.
+    /// start later, until [`clear_limits`](RateLimiter::clear_limits). A process logs when that happens.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
             // A connection of its own: a check must not wait behind large replies.
@@ -66,8 +66,9 @@ impl<K> RateLimiterBuilder<K> {
 
     /// Sets the algorithm that counts calls. Defaults to [`Window::Log`], which is exact.
     ///
-    /// All processes that share a name must use the same kind: keys written by another kind are refused with
-    /// [`Error::WrongType`].
+    /// All processes that share a name should use the same kind. If a release changes it, a key starts again with its
+    /// whole quota at its first charge by the new kind, and earlier permits refund nothing. While processes with both
+    /// kinds run, this repeats whenever they alternate on a key.
     ///
     /// # Panics
     ///

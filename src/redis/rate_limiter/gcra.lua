@@ -26,8 +26,12 @@ local kind, created, last, expires_at, stored = 0x4702, clock, 0, 0, 0
 if state then
   if #state < 26 then return redis.error_reply(foreign) end
   kind, created, last, expires_at = unpack('<Hddd', state)
-  if kind ~= 0x4702 then return redis.error_reply(foreign) end
-  stored = (#state - 26) / 16
+  if kind == 0x4702 then
+    stored = (#state - 26) / 16
+  else
+    if kind ~= 0x4c01 and kind ~= 0x4201 then return redis.error_reply(foreign) end
+    state, kind, created, last, expires_at = nil, 0x4702, clock, 0, 0
+  end
 end
 if last > clock then
   local ahead, times = last - clock, {}

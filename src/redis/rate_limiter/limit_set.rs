@@ -14,20 +14,21 @@ use crate::rate_limit::{Limit, PerLimit, Window};
 pub(super) struct LimitSet {
     pub(super) limits: Arc<[Limit]>,
     pub(super) args: PerLimit<LimitArgs>,
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "used by the layer"))]
     /// True if they replaced the limits of the builder.
     has_changed: bool,
 }
 
 pub(super) struct CurrentLimits {
+    of_builder: Vec<Limit>,
     current: RwLock<Arc<LimitSet>>,
     changes: Notify,
 }
 
 impl CurrentLimits {
     pub(super) fn new(limits: Vec<Limit>, window: Window) -> Self {
+        let of_builder = limits.clone();
         let limit_set = LimitSet::new(limits, window, false);
-        Self { current: RwLock::new(Arc::new(limit_set)), changes: Notify::new() }
+        Self { of_builder, current: RwLock::new(Arc::new(limit_set)), changes: Notify::new() }
     }
 
     pub(super) fn get(&self) -> Arc<LimitSet> {
@@ -41,19 +42,30 @@ impl CurrentLimits {
         current.has_changed.then(|| current.limits.clone())
     }
 
-    /// Replaces the limits; returns `false` if `limits` are equal to the current ones.
-    pub(super) fn replace(&self, limits: Vec<Limit>, window: Window) -> bool {
-        // Most polls find the same limits, which must neither wake waiters nor invalidate cached denials.
-        if *self.get().limits == *limits {
-            return false;
+    /// Returns whether these stored limits are the current ones; `None` stands for those of the builder.
+    pub(super) fn is_stored(&self, stored: Option<&[Limit]>) -> bool {
+        let current = self.get();
+        match stored {
+            Some(limits) => *current.limits == *limits,
+            None => !current.has_changed,
         }
-        let limit_set = Arc::new(LimitSet::new(limits, window, true));
+    }
+
+    /// Replaces the limits, or restores those of the builder if `stored` is `None`. Returns `false` if they are equal to
+    /// the current ones.
+    ///
+    /// The set is another `Arc` in any case: a poll that began before it must not replace it.
+    pub(super) fn replace(&self, stored: Option<Vec<Limit>>, window: Window) -> bool {
+        let has_changed = stored.is_some();
+        let limits = stored.unwrap_or_else(|| self.of_builder.clone());
+        let is_change = *self.get().limits != *limits;
+        let limit_set = Arc::new(LimitSet::new(limits, window, has_changed));
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let old = mem::replace(&mut *current, limit_set);
         drop(current);
         // After unlock, as every deallocation.
         drop(old);
-        true
+        is_change
     }
 
     /// Wakes the tasks that wait for a change.

@@ -38,7 +38,15 @@ impl LimiterState {
         let call = Call::command("SET", &self.limits_key()).arg(encode(&limits));
         // Idempotent: it sets the same value.
         call.within(self.timeout).send_idempotent::<()>(&self.client).await?;
-        self.change_limits(limits);
+        self.change_limits(Some(limits));
+        Ok(())
+    }
+
+    /// Removes the stored limits, so that those of the builder apply in all processes.
+    pub(super) async fn clear_limits(&self) -> Result<(), Error> {
+        let call = Call::command("DEL", &self.limits_key()).within(self.timeout);
+        call.send_idempotent::<u64>(&self.client).await?;
+        self.change_limits(None);
         Ok(())
     }
 
@@ -62,28 +70,66 @@ impl LimiterState {
                 is_warned = true;
                 client.warn_of_eviction(&name).await;
             }
-            let Some(text) = text else { continue };
             let Some(limiter) = state.upgrade() else { return };
-            match decode(&text) {
-                // This process has set limits since: the value may have been read before that.
-                Some(_) if !Arc::ptr_eq(&limiter.current_limits.get(), &before) => {}
-                Some(limits) => limiter.change_limits(limits),
-                None => tracing::warn!(
-                    limiter = limiter.name,
-                    "limits stored on the server cannot be decoded, keeping the current ones"
-                ),
+            let stored = match text.as_deref().map(decode) {
+                None => None,
+                Some(Some(limits)) => Some(limits),
+                Some(None) => {
+                    tracing::warn!(
+                        limiter = limiter.name,
+                        "limits stored on the server cannot be decoded, keeping the current ones"
+                    );
+                    continue;
+                }
+            };
+            // If they differ, this process has set or cleared limits since: the value may have been read before that.
+            if Arc::ptr_eq(&limiter.current_limits.get(), &before) {
+                limiter.apply_stored(stored);
             }
         }
     }
 
-    fn change_limits(&self, limits: Vec<Limit>) {
-        if self.current_limits.replace(limits, self.window) {
+    /// Applies the result of a poll; `None` if no limits are stored.
+    fn apply_stored(&self, stored: Option<Vec<Limit>>) {
+        if self.current_limits.is_stored(stored.as_deref()) {
+            return;
+        }
+        let is_override = stored.is_some();
+        if !self.change_limits(stored) {
+            return;
+        }
+        let limits = &*self.limits_text();
+        match is_override {
+            true => tracing::info!(
+                limiter = self.name,
+                limits,
+                "limits stored on the server replace those of the builder"
+            ),
+            false => tracing::info!(
+                limiter = self.name,
+                limits,
+                "no limits are stored on the server any more, those of the builder apply"
+            ),
+        }
+    }
+
+    /// Returns the current limits for log messages.
+    fn limits_text(&self) -> String {
+        let limits = &self.current_limits.get().limits;
+        limits.iter().map(Limit::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Replaces the limits, or restores those of the builder. Returns whether they have changed.
+    fn change_limits(&self, stored: Option<Vec<Limit>>) -> bool {
+        let is_change = self.current_limits.replace(stored, self.window);
+        if is_change {
             // Before waiters are woken, which check again at once.
             if let Some(denials) = &self.deny_cache {
                 denials.forget_all();
             }
             self.current_limits.notify_change();
         }
+        is_change
     }
 
     /// Returns the key of the stored limits. It differs from every subject, as those end with a brace.

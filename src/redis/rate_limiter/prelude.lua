@@ -11,6 +11,9 @@
 -- writes nothing. A peek is a check that does not charge. A debt is charged even beyond a quota, and its reply has no
 -- meaning. A refund returns 1, or 0 if there was nothing to refund.
 --
+-- A state of another window, from which the limiter was changed, counts as missing: the first charge replaces it. The
+-- first two bytes of a state name its window.
+--
 -- This runs at every check, so it creates as few tables, strings and functions as possible. Numbers are passed,
 -- returned and stored as doubles of eight bytes in one string: Lua has no other numbers, and many of them are read by
 -- one call. Arguments of commands are strings, since the server takes as long to format a number as to execute a
@@ -28,5 +31,5 @@ local time = call('TIME')
 local clock = time[1] * 1000000 + time[2]
 local verb, cost = unpack('<c1d', args)
 local limits = (#args - 9) / 24
-local foreign = 'WRONGTYPE the key was not written by a rate limiter with this window'
+local foreign = 'WRONGTYPE the key was not written by a rate limiter'
 

@@ -20,9 +20,16 @@ local state = call('GETRANGE', key, '0', SMALL)
 local length = #state
 local kind, created, last, expires_at, dropped, tail, counted = 0x4c01, clock, 0, 0, 0, 0, 0
 if length > 0 then
-  if length < 44 then return redis.error_reply(foreign) end
-  kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
-  if kind ~= 0x4c01 then return redis.error_reply(foreign) end
+  if length < 26 then return redis.error_reply(foreign) end
+  kind = unpack('<H', state)
+  if kind == 0x4c01 then
+    if length < 44 then return redis.error_reply(foreign) end
+    kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
+  end
+  if kind ~= 0x4c01 then
+    if kind ~= 0x4201 and kind ~= 0x4702 then return redis.error_reply(foreign) end
+    state, length, kind, created, last, expires_at, dropped, tail, counted = '', 0, 0x4c01, clock, 0, 0, 0, 0, 0
+  end
 end
 local size = 44 + 28 * counted
 if length > 0 and length < size then
