@@ -47,8 +47,8 @@ where
     /// In a cache with [`stale_while_revalidate`](super::Builder::stale_while_revalidate), an expired value within its
     /// window is returned immediately and refreshed in the background.
     ///
-    /// `ttl` is a [`Duration`], or a closure that computes it from the value (see [`TimeToLive`]). It starts when the
-    /// load ends.
+    /// `ttl` is a [`Duration`], an `Option<Duration>` (`None` means the default TTL, as for [`set`](Cache::set)), or a
+    /// closure that computes it from the value (see [`TimeToLive`]). It starts when the load ends.
     ///
     /// `loader` is an `async move` closure that owns what it needs. It has to be `'static` because a cache that
     /// refreshes [ahead](super::Builder::refresh_ahead) or [while stale](super::Builder::stale_while_revalidate) may
@@ -413,11 +413,11 @@ where
         started_at_version: u32,
         key: K,
         value: V,
-        ttl: Duration,
+        ttl: Option<Duration>,
     ) {
         let failure = self.failure_location(&key);
         let call = self.call();
-        let deadline = call.begin().after(self.freshness_policy.with_jitter(ttl));
+        let deadline = self.deadline_for(ttl, &call);
         let decide = |_| (flight.write_version() == started_at_version).then_some(deadline);
         self.shared.store.put(key, value, None, &call, decide);
         self.discard_failure(failure);
