@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    fmt::Debug,
     hash::{BuildHasher, Hash},
     sync::Arc,
     time::Duration,
@@ -120,7 +121,8 @@ where
     ///
     /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with). If the load fails, all waiters get its error.
     /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). A
-    /// waiter whose error type differs from that of the running loader continues with its own loader.
+    /// waiter continues with its own loader if its error type differs from that of the running one, or if a background
+    /// refresh that it waits for fails.
     ///
     /// # Errors
     ///
@@ -155,7 +157,7 @@ where
     ) -> impl Future<Output = Result<V, Arc<E>>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -205,7 +207,7 @@ where
     ) -> impl Future<Output = Result<(V, Freshness), Arc<E>>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -229,7 +231,7 @@ where
     ) -> Result<(V, Freshness), Arc<E>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -302,7 +304,7 @@ where
     ) -> Result<(V, Freshness), Arc<E>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
@@ -372,7 +374,7 @@ where
     ) -> Result<(V, Freshness), Arc<E>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
