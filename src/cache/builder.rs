@@ -13,7 +13,7 @@ use super::{
     Cache,
     bounds::Bound,
     failed_loads::Failures,
-    freshness_policy::{FreshnessPolicy, Settings},
+    freshness_policy::{FreshnessPolicy, RefreshErrorHook, Settings},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
@@ -54,6 +54,7 @@ pub struct Builder<K, V, S = DefaultHasher> {
     causes: u8,
     name: String,
     bound: Bound<K, V>,
+    refresh_error_hook: Option<RefreshErrorHook<K>>,
     #[cfg(feature = "dashboard")]
     inspect: Option<Inspect<K>>,
 }
@@ -70,6 +71,7 @@ impl<K, V> Builder<K, V> {
             causes: Cause::Expired.bit() | Cause::Evicted.bit(),
             name: "cache".to_owned(),
             bound: Bound::None,
+            refresh_error_hook: None,
             #[cfg(feature = "dashboard")]
             inspect: None,
         }
@@ -137,6 +139,7 @@ impl<K, V, S> Builder<K, V, S> {
             causes: self.causes,
             name: self.name,
             bound: self.bound,
+            refresh_error_hook: self.refresh_error_hook,
             #[cfg(feature = "dashboard")]
             inspect: self.inspect,
         }
@@ -305,7 +308,6 @@ where
     ///
     /// Panics outside of a Tokio runtime. Panics on a runtime without a time driver (`enable_time`), unless the sweep
     /// is [manual](Sweep::manual).
-    #[cfg_attr(not(feature = "dashboard"), allow(unused_mut))]
     pub fn build(mut self) -> Cache<K, V, S> {
         // One generator for everything random, so that a seed makes the whole cache reproducible.
         let mut rng = match self.sweep.seed {
@@ -335,7 +337,9 @@ where
             };
             Failures::new(failures.start_sweeper(&mut rng), settings.negative_ttl)
         });
-        let freshness_policy = Arc::new(FreshnessPolicy::new(settings, rng.random(), failures));
+        let hook = self.refresh_error_hook.take();
+        let freshness_policy =
+            Arc::new(FreshnessPolicy::new(settings, rng.random(), failures, hook));
         let shared = self.start_sweeper(&mut rng);
         #[cfg(feature = "dashboard")]
         if let Some(inspect) = inspect {

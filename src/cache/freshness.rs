@@ -17,10 +17,11 @@ pub enum Freshness {
     Stale,
 }
 
-/// TTL of a loaded value: a [`Duration`], or a closure that computes it from the value.
+/// TTL of a loaded value: a [`Duration`], an `Option<Duration>`, or a closure that computes it from the value.
 ///
-/// A closure suits values that know their own expiry, such as access tokens. It is called once, when the value is
-/// loaded.
+/// `None` means the default TTL of the cache ([`Builder::time_to_live`](crate::Builder::time_to_live)), as for
+/// [`set`](crate::Cache::set); without one, the value is persistent. A closure returns a [`Duration`]. It suits values
+/// that know their own expiry, such as access tokens, and is called once, when the value is loaded.
 ///
 /// # Examples
 ///
@@ -36,21 +37,32 @@ pub enum Freshness {
 /// let ttl = |token: &Token| token.expires_in;
 /// tokens.get_or_set_with(&7, ttl, async || Token { expires_in: Duration::from_secs(60) }).await;
 /// assert_eq!(tokens.ttl(&7).await.as_secs(), 60);
+///
+/// let hour = Duration::from_secs(3_600);
+/// let names = Cache::<u64, String>::builder().time_to_live(hour).build();
+/// names.get_or_set_with(&7, None, async || "Ada".to_owned()).await;
+/// assert_eq!(names.ttl(&7).await.as_secs(), 3_600);
 /// # }
 /// ```
 pub trait TimeToLive<V> {
-    /// Returns the TTL of `value`.
-    fn of(&self, value: &V) -> Duration;
+    /// Returns the TTL of `value`; `None` means the default TTL of the cache.
+    fn of(&self, value: &V) -> Option<Duration>;
 }
 
 impl<V> TimeToLive<V> for Duration {
-    fn of(&self, _value: &V) -> Duration {
+    fn of(&self, _value: &V) -> Option<Duration> {
+        Some(*self)
+    }
+}
+
+impl<V> TimeToLive<V> for Option<Duration> {
+    fn of(&self, _value: &V) -> Option<Duration> {
         *self
     }
 }
 
 impl<V, F: Fn(&V) -> Duration> TimeToLive<V> for F {
-    fn of(&self, value: &V) -> Duration {
-        self(value)
+    fn of(&self, value: &V) -> Option<Duration> {
+        Some(self(value))
     }
 }

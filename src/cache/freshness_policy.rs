@@ -4,6 +4,7 @@
 #[cfg(feature = "metrics")]
 use std::sync::{Mutex, MutexGuard};
 use std::{
+    fmt::Debug,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -23,7 +24,11 @@ pub(super) struct FreshnessPolicy<K, S = DefaultHasher> {
     rng: Rng,
     pub(super) failures: Option<Failures<K, S>>,
     pub(super) loads: Arc<LoadCounters>,
+    pub(super) refresh_error_hook: Option<RefreshErrorHook<K>>,
 }
+
+/// Closure that is called with the key and the error of a failed background refresh.
+pub(super) type RefreshErrorHook<K> = Box<dyn Fn(&K, &dyn Debug) + Send + Sync>;
 
 /// Durations and factors set in the builder.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,9 +69,14 @@ pub(super) struct LoadTotals {
 }
 
 impl<K, S> FreshnessPolicy<K, S> {
-    pub(super) fn new(settings: Settings, seed: u64, failures: Option<Failures<K, S>>) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        seed: u64,
+        failures: Option<Failures<K, S>>,
+        refresh_error_hook: Option<RefreshErrorHook<K>>,
+    ) -> Self {
         let rng = Rng(AtomicU64::new(seed));
-        Self { settings, rng, failures, loads: Arc::default() }
+        Self { settings, rng, failures, loads: Arc::default(), refresh_error_hook }
     }
 
     /// Returns `ttl`, shortened at random by the configured jitter.

@@ -23,6 +23,10 @@ where
     pub(super) is_leader: bool,
 }
 
+/// Outcome of a flight whose background refresh failed. No caller's error type is this one, so callers that wait for
+/// the flight continue with their own loaders: the failure is reported to the hook instead.
+pub(super) struct FailedRefresh;
+
 impl<K, V, S> LoadGuard<K, V, S>
 where
     K: Hash + Eq,

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    fmt::Debug,
     hash::{BuildHasher, Hash},
     sync::Arc,
     time::Duration,
@@ -50,8 +51,8 @@ where
     /// window is returned immediately and refreshed in the background: on the runtime of the cache, or on that of the
     /// caller if the cache was built on a `current_thread` runtime, which may not be driven any more.
     ///
-    /// `ttl` is a [`Duration`], or a closure that computes it from the value (see [`TimeToLive`]). It starts when the
-    /// load ends.
+    /// `ttl` is a [`Duration`], an `Option<Duration>` (`None` means the default TTL, as for [`set`](Cache::set)), or a
+    /// closure that computes it from the value (see [`TimeToLive`]). It starts when the load ends.
     ///
     /// `loader` is usually an `async move` closure that owns the data it uses. It must be `'static`, because
     /// [`refresh_ahead`](super::Builder::refresh_ahead) and
@@ -125,8 +126,9 @@ where
     /// Returns the live value of `key`; if there is none, runs a fallible `loader`, stores its value and returns it.
     ///
     /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with). If the load fails, all waiters get its error.
-    /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). If
-    /// the load fails and a waiter expects another error type, the waiter runs its own loader.
+    /// The error is not kept for later calls, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). A
+    /// waiter continues with its own loader if its error type differs from that of the running one, or if a background
+    /// refresh that it waits for fails.
     ///
     /// # Errors
     ///
@@ -161,7 +163,7 @@ where
     ) -> impl Future<Output = Result<V, Arc<E>>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -211,7 +213,7 @@ where
     ) -> impl Future<Output = Result<(V, Freshness), Arc<E>>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -235,7 +237,7 @@ where
     ) -> Result<(V, Freshness), Arc<E>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -308,7 +310,7 @@ where
     ) -> Result<(V, Freshness), Arc<E>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
@@ -402,7 +404,7 @@ where
     ) -> Result<(V, Freshness), Arc<E>>
     where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
@@ -443,11 +445,11 @@ where
         started_at_version: u32,
         key: K,
         value: V,
-        ttl: Duration,
+        ttl: Option<Duration>,
     ) {
         let failure = self.failure_location(&key);
         let call = self.call();
-        let deadline = call.begin().after(self.freshness_policy.with_jitter(ttl));
+        let deadline = self.deadline_for(ttl, &call);
         let decide = |_| (flight.write_version() == started_at_version).then_some(deadline);
         self.shared.store.put(key, value, None, &call, decide);
         self.discard_failure(failure);

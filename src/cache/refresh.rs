@@ -1,6 +1,7 @@
 //! Background refreshes of stale values and of values close to their deadline.
 
 use std::{
+    fmt::Debug,
     hash::{BuildHasher, Hash},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -13,9 +14,12 @@ use tokio::{
 };
 
 use super::{
-    Cache, WeakCache, freshness::TimeToLive, load_guard::LoadGuard, reentrancy::ReentrancyScope,
+    Cache, WeakCache,
+    freshness::TimeToLive,
+    load_guard::{FailedRefresh, LoadGuard},
+    reentrancy::ReentrancyScope,
 };
-use crate::engine::{clock::Deadline, panics, store::Failure, to_key::ToKey};
+use crate::engine::{clock::Deadline, panics, to_key::ToKey};
 
 /// Time limit of a background refresh. It has no caller who could cancel it, so without a limit a stuck loader would
 /// block all later refreshes of its key. A caller that waits for a refresh waits for as long, by a timer of its own.
@@ -38,7 +42,7 @@ where
         seen_deadline: Deadline,
     ) where
         Q: ToKey<K> + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -70,6 +74,21 @@ where
         let current = Handle::try_current().ok().filter(|_| has_timer());
         current.unwrap_or_else(|| own.clone())
     }
+
+    /// Logs a failed background refresh and calls the hook. Its flight has ended by now, so that no waiter waits for
+    /// the hook.
+    fn report_failed_refresh(&self, key: &K, error: &dyn Debug) {
+        let cache = self.shared.name();
+        // Formatted here: a panic of `Debug` inside of a subscriber could leave the subscriber unusable.
+        let text = catch_unwind(AssertUnwindSafe(|| format!("{error:?}")));
+        let text = text.as_deref().unwrap_or("the Debug of the error panicked");
+        tracing::warn!(cache, error = text, "background refresh failed");
+        if let Some(hook) = &self.freshness_policy.refresh_error_hook
+            && catch_unwind(AssertUnwindSafe(|| hook(key, error))).is_err()
+        {
+            tracing::error!(cache, "on_refresh_error hook panicked");
+        }
+    }
 }
 
 /// Runs a loader in the background. It holds the cache weakly, so that a refresh does not keep it alive.
@@ -83,7 +102,7 @@ async fn run_refresh<K, V, S, E, F, Fut>(
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
+    E: Debug + Send + Sync + 'static,
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<V, E>> + Send + 'static,
 {
@@ -102,12 +121,12 @@ async fn run_refresh<K, V, S, E, F, Fut>(
     let loaded = match loaded {
         Ok(Ok(loaded)) => Ok(loaded),
         Ok(Err(_)) => {
-            tracing::warn!(
-                cache = cache.shared.name(),
-                timeout = ?REFRESH_TIMEOUT,
-                "background refresh timed out"
+            cache.record_failure(&load_guard.flight, started_at_version, key.clone(), None);
+            drop(load_guard);
+            let error = format_args!(
+                "timed out after {REFRESH_TIMEOUT:?}, the timeout of background refreshes"
             );
-            return cache.record_failure(&load_guard.flight, started_at_version, key, None);
+            return cache.report_failed_refresh(&key, &error);
         }
         Err(panic) => Err(panic),
     };
@@ -130,14 +149,21 @@ async fn run_refresh<K, V, S, E, F, Fut>(
     match loaded {
         Ok(Ok(value)) => load_guard.finish(started_at_version, Ok(value)),
         Ok(Err(error)) => {
-            let error: Failure = Arc::new(error);
-            tracing::warn!(cache = cache.shared.name(), "background refresh failed");
-            cache.record_failure(&load_guard.flight, started_at_version, key, Some(error.clone()));
-            load_guard.finish(started_at_version, Err(error));
+            let error = Arc::new(error);
+            cache.record_failure(
+                &load_guard.flight,
+                started_at_version,
+                key.clone(),
+                Some(error.clone()),
+            );
+            load_guard.finish(started_at_version, Err(Arc::new(FailedRefresh)));
+            cache.report_failed_refresh(&key, &*error);
         }
-        Err(_) => {
-            tracing::error!(cache = cache.shared.name(), "background refresh panicked");
-            cache.record_failure(&load_guard.flight, started_at_version, key, None);
+        Err(panic) => {
+            cache.record_failure(&load_guard.flight, started_at_version, key.clone(), None);
+            drop(load_guard);
+            let error = format_args!("panicked: {}", panics::message(&*panic));
+            cache.report_failed_refresh(&key, &error);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Isolation of panics in user code: values are dropped one by one, so that a panic in one drop affects no other value.
 
 use std::{
+    any::Any,
     future::poll_fn,
     mem::needs_drop,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -26,6 +27,12 @@ pub(crate) async fn caught<F: Future>(future: F) -> thread::Result<F::Output> {
         Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
+}
+
+/// Returns the message of a panic, if it has one.
+pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 /// Drops `item`; returns whether its drop did not panic.

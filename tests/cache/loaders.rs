@@ -409,3 +409,36 @@ fn decrement_on_drop(count: &AtomicU32) -> impl Drop + '_ {
     }
     DecrementOnDrop(count)
 }
+
+/// `None` is the default TTL, as for `set`, in all loader methods.
+#[tokio::test(start_paused = true)]
+async fn ttl_of_none_is_the_default_ttl() {
+    let hour = 60 * MINUTE;
+    let cache = Cache::<u32, u32>::builder().time_to_live(hour).build();
+    cache.get_or_set_with(&1, None, async || 1).await;
+    cache.get_or_try_set_with(&2, None, async || Ok::<_, &str>(2)).await.unwrap();
+    cache.get_or_try_set_with_freshness(&3, None, async || Ok::<_, &str>(3)).await.unwrap();
+    for key in 1..=3 {
+        assert_eq!(cache.ttl(&key).await, Ttl::Remaining(hour), "{key}");
+    }
+    cache.get_or_set_with(&4, Some(MINUTE), async || 4).await;
+    assert_eq!(cache.ttl(&4).await, Ttl::Remaining(MINUTE));
+
+    let without_default: Cache<u32, u32> = Cache::new();
+    without_default.get_or_set_with(&1, None, async || 1).await;
+    assert_eq!(without_default.ttl(&1).await, Ttl::Persistent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn default_ttl_of_a_loaded_value_has_jitter() {
+    let builder = Cache::<u32, u32>::builder().time_to_live(100 * MINUTE).jitter(0.5);
+    let cache = builder.sweep(fleeting::Sweep::manual().seed(1)).build();
+    let mut ttls = std::collections::BTreeSet::new();
+    for key in 0..20 {
+        cache.get_or_set_with(&key, None, async || 1).await;
+        let Ttl::Remaining(ttl) = cache.ttl(&key).await else { panic!("persistent") };
+        assert!(ttl > 50 * MINUTE && ttl <= 100 * MINUTE, "{ttl:?}");
+        ttls.insert(ttl);
+    }
+    assert!(ttls.len() > 10, "{ttls:?}");
+}

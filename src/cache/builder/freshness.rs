@@ -1,6 +1,6 @@
 //! Builder methods that set how long entries are live, and when loaders refresh them.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use super::Builder;
 #[cfg(doc)]
@@ -87,7 +87,8 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// One refresh per key runs at a time, on the runtime of the cache (on that of the caller if the cache was built on
     /// a `current_thread` runtime, which may not be driven any more). A refresh that fails, or takes more than a
-    /// minute, is logged and counted in [`Stats`](crate::Stats). The next one is started by a call at least a second
+    /// minute, is logged, counted in [`Stats`](crate::Stats) and reported to
+    /// [`on_refresh_error`](Builder::on_refresh_error). The next one is started by a call at least a second
     /// later; with each further failure this delay doubles, up to a minute. No other method returns an expired value.
     ///
     /// The entry stays in memory until this stale window ends. A full cache removes it earlier, because expired entries
@@ -149,6 +150,55 @@ impl<K, V, S> Builder<K, V, S> {
             "refresh_ahead must be a number and at least 0, got {beta}"
         );
         self.settings.refresh_ahead = beta;
+        self
+    }
+
+    /// Calls `hook` with the key and the error of each background refresh that fails.
+    ///
+    /// While [`stale_while_revalidate`](Builder::stale_while_revalidate) or
+    /// [`refresh_ahead`](Builder::refresh_ahead) hides the outage of a source from callers, this hook reports it: count
+    /// the failures, or raise an alarm. The error is that of the loader. If the loader panicked or took too long, it is
+    /// a message that names the cause. Each failure is also logged as `background refresh failed`, with `cache` and
+    /// `error`.
+    ///
+    /// The hook is not called for loads that a caller waits for, nor if the last handle of the cache was dropped during
+    /// the refresh. It runs on the task that refreshed and under no lock, so it may call the cache; it should not
+    /// block. A panic in it is logged. The cache owns the hook, so the hook must not own a handle to this cache, which
+    /// would keep the cache alive forever; a [`WeakCache`](crate::WeakCache) does not.
+    ///
+    /// Defaults to none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{
+    ///     sync::{Arc, atomic::{AtomicU32, Ordering::Relaxed}},
+    ///     time::Duration,
+    /// };
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let failures = Arc::new(AtomicU32::new(0));
+    /// let counter = failures.clone();
+    /// let minute = Duration::from_secs(60);
+    /// let rates = Cache::<String, u32>::builder()
+    ///     .stale_while_revalidate(minute)
+    ///     .on_refresh_error(move |_key, _error| _ = counter.fetch_add(1, Relaxed))
+    ///     .build();
+    /// rates.set_ex("EUR".to_owned(), 42, minute).await;
+    /// tokio::time::advance(minute).await;
+    ///
+    /// let fails = async || Err::<u32, _>("the source is down");
+    /// assert_eq!(rates.get_or_try_set_with("EUR", minute, fails).await, Ok(42)); // stale
+    /// tokio::time::sleep(Duration::from_millis(1)).await;
+    /// assert_eq!(failures.load(Relaxed), 1);
+    /// # }
+    /// ```
+    pub fn on_refresh_error(
+        mut self,
+        hook: impl Fn(&K, &dyn Debug) + Send + Sync + 'static,
+    ) -> Self {
+        self.refresh_error_hook = Some(Box::new(hook));
         self
     }
 }

@@ -25,6 +25,8 @@ struct Load {
     lease: Result<Lease, Error>,
     format: Format,
     counters: Arc<Counters>,
+    /// Expiry of a value whose loader method was given no TTL.
+    default_expiry: Expiry,
 }
 
 impl<K, V> Cache<K, V>
@@ -46,8 +48,8 @@ where
     ///
     /// The `loader` is an `async move` closure that owns its data: with
     /// [`stale_while_revalidate`](super::CacheBuilder::stale_while_revalidate), it may continue on the runtime of the
-    /// call after the call has returned. `ttl` is a [`Duration`], or a closure that takes the value: see
-    /// [`TimeToLive`].
+    /// call after the call has returned. `ttl` is a [`Duration`], an `Option<Duration>` (`None` means the default TTL,
+    /// as for [`set`](Cache::set)), or a closure that takes the value: see [`TimeToLive`].
     ///
     /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value.
     /// The caller whose loader ran still gets the loaded value, but it is not cached, and the waiters ask the server
@@ -270,7 +272,8 @@ where
         };
         let (format, counters) = (self.state.format, self.state.counters.clone());
         let name = self.state.name.clone();
-        let load = Load { name, guard, lease, format, counters };
+        let default_expiry = self.default_expiry();
+        let load = Load { name, guard, lease, format, counters, default_expiry };
         match stale {
             Some(value) => {
                 let value = self.state.decode(key, &value);
@@ -301,7 +304,7 @@ impl Load {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
-        let Self { name, mut guard, lease, format, counters } = self;
+        let Self { name, mut guard, lease, format, counters, default_expiry } = self;
         counters.load();
         // The call of the closure is inside `run`, too: the loader may do its work before it returns its future.
         let load = guard.run(async move { loader().await });
@@ -338,7 +341,8 @@ impl Load {
         };
         // Callers that join from now on may have seen a later write, so they do not get this value.
         guard.begin_read();
-        match lease.publish(&bytes, Expiry::of(ttl.of(&value))).await {
+        let expiry = ttl.of(&value).map_or(default_expiry, Expiry::of);
+        match lease.publish(&bytes, expiry).await {
             Ok(true) => guard.finish(Ok(bytes)),
             Ok(false) => guard.finish_with_retry(),
             Err(error) => {
