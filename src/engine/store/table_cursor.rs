@@ -21,7 +21,7 @@ const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 /// While entries keep their buckets, each entry that stays in the store is examined exactly once. If they change
 /// buckets (the table grows or shrinks), the shard is scanned again from its start. So no entry is missed, but some may
 /// be examined twice.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct TableCursor {
     pub(super) shard: usize,
     pub(super) next: usize,
