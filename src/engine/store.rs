@@ -66,8 +66,6 @@ use std::{
     time::Duration,
 };
 
-use equivalent::Equivalent;
-
 #[cfg(feature = "serde")]
 pub(crate) use self::copy::Copied;
 pub use self::entry::{Cause, Event};
@@ -94,17 +92,16 @@ use self::{
     counters::{Counts, DepartureCounters, ReadCounters},
     index::Index,
     old_table::OldTable,
-    shard::{DropQueue, Shard},
     side_tables::SideTables,
     tags::TagNames,
     waiters::Waiters,
     window::{ShardWriteGuard, Shards, Table},
 };
 use crate::engine::{
-    clock::{Deadline, Now},
+    clock::Deadline,
     panics,
     sync::{
-        DashMap,
+        DashMap, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -128,6 +125,9 @@ pub(crate) struct Store<K, V, S> {
     /// began.
     tag_removals: AtomicUsize,
     tags: TagNames,
+    /// Progress of the purge in which writers at the bound remove values with removed tags; `None` while one of them
+    /// continues it. Never held together with another lock.
+    tag_purge: Mutex<Option<TagPurge>>,
     /// [`Deadline::order`] of the time at which a sleeping sweeper wakes by itself; zero if no sweeper sleeps.
     wake_deadline: AtomicU64,
     /// Number of keys whose `Hash` panicked while a table grew or shrank, since the last report.
@@ -201,6 +201,7 @@ where
             stale_window: 0,
             tag_removals: AtomicUsize::new(0),
             tags: TagNames::new(),
+            tag_purge: Mutex::new(None),
             wake_deadline: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
             drain: Self::drain,
@@ -267,32 +268,6 @@ where
     #[inline]
     pub(crate) fn place_of(&self, hash: u64) -> Location {
         Location { hash, index: self.shards.index_of(hash) }
-    }
-
-    /// Locks a shard for writing.
-    #[inline]
-    fn lock_shard(&self, index: usize) -> Shard<'_, K, V, S> {
-        Shard::new(self, self.shards.write(index))
-    }
-
-    /// Locks the shard of a key for an operation on its entry. If the entry exists, it is then in the current table and
-    /// has no removed tag.
-    #[inline]
-    fn lock_key<Q>(&self, location: Location, key: &Q, now: &impl Now) -> Shard<'_, K, V, S>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        self.purge_if_tag_removed(location, key, now);
-        Shard::new(self, self.write(location, |k, _| key.equivalent(k)))
-    }
-
-    /// Removes the expired entry in `bucket` and unlocks the shard.
-    #[cold]
-    fn expire_found(&self, mut locked: Shard<'_, K, V, S>, bucket: usize, now: &impl Now) {
-        let mut drop_queue = DropQueue::new();
-        locked.remove(bucket, Cause::Expired, now, &mut drop_queue);
-        drop(locked);
-        drop_queue.drop_all();
     }
 
     /// Inserts an entry whose key is in neither table of the shard. Returns its bucket.

@@ -533,3 +533,23 @@ async fn set_nx_of_a_live_key_does_not_run_the_weigher() {
     assert!(cache.set_nx(1, 2, None).await);
     assert_eq!(weighed.load(Relaxed), 2);
 }
+
+/// Values removed by a tag are unreadable, so a write at the bound must take their place and evict no live entry,
+/// although no sweep has removed them yet.
+#[tokio::test(start_paused = true)]
+async fn values_removed_by_a_tag_are_replaced_before_live_ones_are_evicted() {
+    let cache = manual::<u64>().max_entries(1_000).build();
+    for key in 0..1_000 {
+        match key % 2 {
+            0 => cache.set(key, key).await,
+            _ => cache.set_tagged(key, key, HOUR, ["odd"]).await,
+        };
+    }
+    cache.remove_tag("odd").await;
+    for key in 1_000..1_400 {
+        cache.set(key, key).await;
+        assert_eq!(cache.len() as u64, cache.weight());
+        assert!(cache.weight() <= 1_000);
+    }
+    assert_eq!((cache.stats().evicted, cache.stats().removed), (0, 400));
+}

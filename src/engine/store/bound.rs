@@ -74,10 +74,16 @@ impl<K, V> Bound<K, V> {
         self.used.0.load(Relaxed)
     }
 
+    /// Returns by how much the limit would be exceeded with `weight` more.
+    #[inline]
+    pub(super) fn excess_with(&self, weight: u64) -> u64 {
+        self.used().saturating_add(weight).saturating_sub(self.limit())
+    }
+
     /// Returns by how much `weight` more would exceed the limit, at most `weight`.
     #[inline]
     pub(super) fn excess_of(&self, weight: u64) -> u64 {
-        self.used().saturating_add(weight).saturating_sub(self.limit()).min(weight)
+        self.excess_with(weight).min(weight)
     }
 
     /// Returns whether any entry of any shard may have expired.

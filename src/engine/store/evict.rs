@@ -1,6 +1,7 @@
 //! Eviction: removes entries so that the store stays within its bound after each write.
 //!
-//! 1. Expired entries are removed first, whichever shard they are in: [`Store::expire_to_fit`].
+//! 1. Expired entries, and values with removed tags, are removed first, regardless of their shard:
+//!    [`Store::expire_to_fit`].
 //! 2. Then live entries of the written shard are evicted, under the same lock as the write. Entries of other shards are
 //!    evicted only if that shard has too few. No two shards are locked at the same time.
 //! 3. A writer frees the weight by which its own write exceeded the bound, and does so before it returns. A removal
@@ -29,6 +30,9 @@ use crate::engine::{
 /// Maximum number of live entries that are evicted under one lock. A small shard evicts fewer: an eighth of its
 /// entries.
 const MAX_EVICTIONS_PER_LOCK: usize = 32;
+
+/// Maximum number of locks under which one call searches for values with removed tags: about 16,000 buckets.
+const MAX_PURGE_STEPS: usize = 64;
 
 /// An entry that must not be evicted, since it was just written.
 #[derive(Clone, Copy)]
@@ -110,12 +114,13 @@ where
         self.bound.as_deref().filter(|bound| bound.evicts)
     }
 
-    /// Removes expired entries of any shard, window by window, as long as `weight` more would exceed the limit.
+    /// Removes expired entries of any shard, window by window, and then values with removed tags, as long as `weight` more
+    /// would exceed the limit.
     ///
     /// An index moment may be too early. So some windows are examined without finding an expired entry; each such
     /// examination corrects the index.
     pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
-        while bound.used().saturating_add(weight) > bound.limit() && bound.may_have_expired(now) {
+        while bound.excess_with(weight) > 0 && bound.may_have_expired(now) {
             bound.earliest_expiry.store(u64::MAX, Relaxed);
             // Store buffering, with `Store::note_deadline`, which stores the earliest expiry of its shard, and only then,
             // after a fence, reads the bound's: after this fence, either the loads of `meta` below return a writer's
@@ -136,6 +141,22 @@ where
             }
             // A minimum: writers may have noted earlier deadlines since.
             bound.earliest_expiry.fetch_min(earliest, SeqCst);
+        }
+        if self.has_tag_removals() {
+            self.purge_tags_to_fit(bound, weight, now);
+        }
+    }
+
+    /// Removes values with removed tags, some windows at a time, as long as `weight` more would exceed the limit. No index
+    /// shows where they are, so one call examines a limited number of windows, and the next writer continues there: each
+    /// removal of a tag costs the writers at most about one pass over the table.
+    #[cold]
+    fn purge_tags_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
+        for _ in 0..MAX_PURGE_STEPS {
+            let to_free = bound.excess_with(weight);
+            if to_free == 0 || !self.continue_tag_purge(to_free, now) {
+                return;
+            }
         }
     }
 

@@ -11,8 +11,10 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
+use equivalent::Equivalent;
+
 use super::{
-    ShardState, Store,
+    Location, ShardState, Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
     window::{self, ShardWriteGuard},
@@ -44,6 +46,48 @@ pub(super) struct DropQueue<K, V> {
     more: Vec<(K, V)>,
     /// The caller's key, if the map already had an equal one.
     key: Option<K>,
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Locks a shard for writing.
+    #[inline]
+    pub(super) fn lock_shard(&self, index: usize) -> Shard<'_, K, V, S> {
+        Shard::new(self, self.shards.write(index))
+    }
+
+    /// Locks the shard of a key for an operation on its entry. If the entry exists, it is then in the current table and
+    /// has no removed tag.
+    #[inline]
+    pub(super) fn lock_key<Q>(
+        &self,
+        location: Location,
+        key: &Q,
+        now: &impl Now,
+    ) -> Shard<'_, K, V, S>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.purge_if_tag_removed(location, key, now);
+        Shard::new(self, self.write(location, |k, _| key.equivalent(k)))
+    }
+
+    /// Removes the expired entry in `bucket` and unlocks the shard.
+    #[cold]
+    pub(super) fn expire_found(
+        &self,
+        mut locked: Shard<'_, K, V, S>,
+        bucket: usize,
+        now: &impl Now,
+    ) {
+        let mut drop_queue = DropQueue::new();
+        locked.remove(bucket, Cause::Expired, now, &mut drop_queue);
+        drop(locked);
+        drop_queue.drop_all();
+    }
 }
 
 impl<'a, K, V, S> Shard<'a, K, V, S>

@@ -24,7 +24,7 @@ const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 ///
 /// Each restart multiplies the part of the shard that is scanned under one lock by [`FACTOR_PER_RESTART`]. So a shard
 /// restarts only a few times, even if other tasks rehash its table faster than the first parts are scanned.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct TableCursor {
     pub(super) shard: usize,
     pub(super) next: usize,

@@ -1,6 +1,9 @@
 //! Removal of entries by tag: unreadable at once, removed from memory by the next sweep.
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    mem,
+};
 
 use equivalent::Equivalent;
 
@@ -107,16 +110,55 @@ where
     /// whether there may be more.
     pub(crate) fn remove_tagged(
         &self,
-        TagPurge { removals, cursor }: &mut TagPurge,
+        purge: &mut TagPurge,
         now: &impl Now,
         max_removed: usize,
     ) -> (usize, bool) {
-        let (removed, has_more) = self.remove_next(cursor, now, max_removed, is_removed);
+        let (removed, has_more) = self.remove_next(&mut purge.cursor, now, max_removed, is_removed);
         if !has_more {
-            // Fails if more tags were removed in the meantime; the next purge then visits all shards again.
-            let _ = self.tag_removals.compare_exchange(*removals, *removals & !1, SeqCst, Relaxed);
+            self.end_tag_purge(purge);
         }
         (removed, has_more)
+    }
+
+    /// Continues the purge of the writers at the bound in the next windows, until `to_free` of weight is freed. Returns
+    /// false if there are no more entries to purge.
+    pub(super) fn continue_tag_purge(&self, mut to_free: u64, now: &impl Now) -> bool {
+        // Taken out while it is in use: removing entries runs user code, which may panic.
+        let Some(mut purge) = self.swap_tag_purge(None).or_else(|| self.tag_pass()) else {
+            return false;
+        };
+        let (position, mut is_held_back) = (purge.cursor, false);
+        let is_chosen = |side_tables: &SideTables, bucket: usize, _: &K, entry: &Entry<V>, _| {
+            let is_removed = side_tables.is_removed(bucket, entry.deadline());
+            is_held_back |= is_removed && to_free == 0;
+            if !is_removed || to_free == 0 {
+                return false;
+            }
+            to_free = to_free.saturating_sub(u64::from(side_tables.weight(bucket)));
+            true
+        };
+        let (_, mut has_more) = self.remove_next(&mut purge.cursor, now, usize::MAX, is_chosen);
+        if is_held_back {
+            (purge.cursor, has_more) = (position, true);
+        }
+        match has_more {
+            true => _ = self.swap_tag_purge(Some(purge)),
+            false => self.end_tag_purge(&purge),
+        }
+        true
+    }
+
+    /// Replaces the progress of the writers' purge, and returns the previous one.
+    fn swap_tag_purge(&self, purge: Option<TagPurge>) -> Option<TagPurge> {
+        let mut current = self.tag_purge.lock().expect("no user code runs under this lock");
+        mem::replace(&mut *current, purge)
+    }
+
+    /// Notes that a purge has seen all shards. Has no effect if more tags were removed in the meantime; the next purge
+    /// then visits all shards again.
+    fn end_tag_purge(&self, TagPurge { removals, .. }: &TagPurge) {
+        let _ = self.tag_removals.compare_exchange(*removals, *removals & !1, SeqCst, Relaxed);
     }
 
     /// Removes the entries with removed tags from one shard.
