@@ -155,7 +155,7 @@ impl<K: Send + 'static, V: Send + 'static> SharedState<K, V> {
     fn enqueue(self: &Arc<Self>) -> Queued<'_> {
         let mut state = self.turns.state();
         state.queued += 1;
-        // Without a runtime nobody can wait for a deadline, either.
+        // Without a runtime, no waiter can wait for a deadline, either.
         if !state.is_watched
             && let Ok(runtime) = Handle::try_current()
         {

@@ -47,7 +47,7 @@ async fn waiter_gets_the_first_of_many_entries_of_ended_leases() {
     claims.into_iter().for_each(forget);
     assert_eq!(dict.next_expired().await, (MANY - 1, ()));
     assert_eq!(*dict.next_claim(SECOND).await.key(), MANY - 2);
-    // The last allowed attempt of all but one: a waiter passes the dead entries.
+    // The last allowed attempt of all but one: a waiter passes entries that failed too often.
     let (dict, claims) = with_ended_leases(MANY, 1).await;
     claims.into_iter().for_each(forget);
     dict.set(MANY, (), Duration::ZERO).await;
@@ -84,7 +84,7 @@ async fn calls_for_one_key_end_its_lease_among_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_entries_are_in_the_order_of_their_deaths_even_if_noticed_later() {
+async fn dead_letters_are_ordered_by_the_times_of_their_last_failures_even_if_noticed_later() {
     let dict = TimeoutDict::builder().max_attempts(1).build();
     for key in ["a", "b", "c"] {
         dict.set(key, 0, Duration::ZERO).await;

@@ -16,7 +16,7 @@ impl<K, V> Entries<K, V> {
         Some(self.remove_at(first.location))
     }
 
-    /// Returns the dead entries, in the order in which they became dead.
+    /// Returns dead letters in the order in which the entries became dead.
     pub(in crate::timeout_dict) fn dead_letters(&self) -> impl Iterator<Item = DeadLetter<K, V>>
     where
         K: Clone,
