@@ -20,6 +20,7 @@ mod key_index;
 mod metrics;
 mod retries;
 mod state;
+mod turn_watch;
 mod turns;
 
 use std::{

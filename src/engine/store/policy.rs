@@ -70,7 +70,7 @@ pub(super) struct Policy {
     hit_model: Arc<HitModel>,
     pending: Vec<Observation>,
     observed: usize,
-    /// Whether the hit model has learnt from the entries that were resident at the first eviction.
+    /// True once the hit model has learned from the entries that were resident at the first eviction.
     has_census: bool,
 }
 

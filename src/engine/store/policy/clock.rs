@@ -102,9 +102,9 @@ mod tests {
     fn advance(clock: &mut Clock, units: usize, visits_per_hit: Option<u32>, returns: bool) -> u8 {
         let before = clock.now();
         for _ in 0..units * LEN / CLOCK_PARTS {
-            for visit in 0..8 {
+            for index in 0..8 {
                 clock.visited();
-                if visits_per_hit.is_some_and(|visits| visit % visits == 0) {
+                if visits_per_hit.is_some_and(|visits| index % visits == 0) {
                     clock.found_hit(0);
                 }
             }

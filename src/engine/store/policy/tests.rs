@@ -372,8 +372,8 @@ fn share_of_hot_keys_kept(bound: u64, one_off_keys: u64, is_hot: impl Fn(u64) ->
         }
     }
     (1_000_000..1_000_000 + one_off_keys).for_each(|key| _ = shard.request(key, u64::MAX));
-    let kept = read.iter().filter(|key| shard.buckets.contains_key(key)).count();
-    100.0 * kept as f64 / read.len() as f64
+    let survivors = read.iter().filter(|key| shard.buckets.contains_key(key)).count();
+    100.0 * survivors as f64 / read.len() as f64
 }
 
 #[test]
@@ -421,8 +421,8 @@ fn hot_keys_stay_when_a_scan_is_the_first_to_fill_the_cache() {
             }
         }
         shard.replay(1_000_000..1_010_000);
-        let kept = (0..100).filter(|key| shard.buckets.contains_key(key)).count();
-        assert!(kept >= 95, "{kept} of 100 stay, read in bursts: {is_burst}");
+        let survivors = (0..100).filter(|key| shard.buckets.contains_key(key)).count();
+        assert!(survivors >= 95, "{survivors} of 100 stay, read in bursts: {is_burst}");
     }
 }
 
@@ -439,8 +439,11 @@ fn hot_keys_stay_during_a_scan_after_earlier_traffic() {
                 _ => random.random_range(0..300),
             }));
             shard.replay(1_000_000..1_000_000 + times * 1_000);
-            let kept = (0..300).filter(|key| shard.buckets.contains_key(key)).count();
-            assert!(kept >= 270, "{kept} of 300 stay after {times} x the bound, mixed: {is_mixed}");
+            let survivors = (0..300).filter(|key| shard.buckets.contains_key(key)).count();
+            assert!(
+                survivors >= 270,
+                "{survivors} of 300 stay after {times} x the bound, mixed: {is_mixed}"
+            );
         }
     }
 }
