@@ -45,7 +45,7 @@ async fn limiter_warns_of_a_server_that_may_evict_keys() {
             sleep(Duration::from_millis(5)).await;
         }
         sleep(Duration::from_millis(50)).await;
-        let warnings = log.lines("evicts keys");
+        let warnings = log.lines("server may evict keys");
         assert_eq!(warnings.len(), usize::from(is_warned), "{warnings:?}");
         assert!(warnings.iter().all(|line| line.contains("faults")), "{warnings:?}");
         drop(limiter);

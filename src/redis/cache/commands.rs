@@ -31,9 +31,10 @@ static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_an
 static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
 static CLEAR: Script = Script::new([PRELUDE, include_str!("clear.lua")]);
-/// A full server refuses `SET`, unless the script has already changed something. `DEL` counts even if there is no key.
+/// A full server refuses `SET`, unless the script has already called a command that writes. `UNLINK` is one even if
+/// there is no key.
 static CLEAR_LOADS: Script = Script::new(["\
-    redis.call('DEL', KEYS[1])
+    redis.call('UNLINK', KEYS[1])
     return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"]);
 static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
 static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
