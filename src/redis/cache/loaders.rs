@@ -48,8 +48,8 @@ where
     ///
     /// The `loader` is an `async move` closure that owns its data: with
     /// [`stale_while_revalidate`](super::CacheBuilder::stale_while_revalidate), it may continue on the runtime of the
-    /// call after the call has returned. `ttl` is a [`Duration`], an `Option<Duration>` (`None` means the default TTL,
-    /// as for [`set`](Cache::set)), or a closure that takes the value: see [`TimeToLive`].
+    /// call after the call has returned. `ttl` is a [`Duration`](std::time::Duration), an `Option<Duration>` (`None`
+    /// means the default TTL, as for [`set`](Cache::set)), or a closure that takes the value: see [`TimeToLive`].
     ///
     /// Writes to the key during the load (`set`, `remove`, `clear` and so on) take precedence over the loaded value.
     /// The caller whose loader ran still gets the loaded value, but it is not cached, and the waiters ask the server
