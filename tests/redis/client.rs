@@ -140,7 +140,7 @@ async fn rediss_url_connects_over_tls_with_the_given_authority() {
 }
 
 #[tokio::test]
-async fn client_certificate_is_presented_to_a_server_that_requires_one() {
+async fn client_certificate_is_presented_over_tls_to_a_server_that_requires_one() {
     let (_server, port) = Server::start_with_client_certificates();
     let builder = || {
         Client::builder(format!("rediss://localhost:{port}"))
