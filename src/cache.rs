@@ -7,15 +7,18 @@
 
 mod bounds;
 mod builder;
+mod bulk_loads;
 mod calls;
 mod compute;
 mod deadlines;
+mod explicit_refresh;
 mod failed_loads;
 mod freshness;
 mod freshness_policy;
 mod iter;
 mod key_futures;
 mod load_guard;
+mod loader_futures;
 mod loaders;
 mod many;
 #[cfg(feature = "metrics")]

@@ -11,12 +11,14 @@ mod sequences;
 
 mod bounds;
 mod bounds_random;
+mod bulk_loads;
 mod causes;
 mod contract;
 mod event_retention;
 mod fairness;
 mod freshness;
 mod kept_errors;
+mod loader_futures;
 mod loaders;
 mod logging;
 mod many;
