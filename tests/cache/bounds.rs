@@ -480,3 +480,14 @@ async fn same_seed_leads_to_the_same_evictions() {
     assert!(first.len() > 100);
     assert_eq!(first, run().await);
 }
+
+/// Users of moka type `max_capacity`; the compiler warns and names the right method.
+#[tokio::test]
+#[allow(deprecated)]
+async fn max_capacity_is_max_entries() {
+    let cache = Cache::<u32, u32>::builder().max_capacity(3).build();
+    for key in 0..10 {
+        cache.set(key, key).await;
+    }
+    assert_eq!(cache.len(), 3);
+}
