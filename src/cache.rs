@@ -7,15 +7,18 @@
 
 mod bounds;
 mod builder;
+mod bulk_loads;
 mod calls;
 mod compute;
 mod deadlines;
+mod explicit_refresh;
 mod failed_loads;
 mod freshness;
 mod freshness_policy;
 mod iter;
 mod key_futures;
 mod load_guard;
+mod loader_futures;
 mod loaders;
 mod many;
 #[cfg(feature = "metrics")]
@@ -254,6 +257,7 @@ where
     /// The default TTL is [`Builder::time_to_live`]; without one the entry is persistent. The TTL and the tags of the
     /// replaced value are discarded. If the key is being loaded, the written value takes precedence over the loaded
     /// one.
+    #[doc(alias = "insert")]
     #[doc(alias = "SET")]
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
@@ -342,6 +346,7 @@ where
     /// Removes `key` and returns its live value, or `None` if there was none (Redis: `DEL`).
     ///
     /// The cause of the removal is [`Cause::Removed`].
+    #[doc(alias = "invalidate")]
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
     where
@@ -354,6 +359,7 @@ where
     /// Returns whether `key` has a live value (Redis: `EXISTS`).
     ///
     /// This is not an access: it does not extend an idle deadline, and counts neither for eviction nor in [`Stats`].
+    #[doc(alias = "contains")]
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> bool
     where
@@ -402,6 +408,7 @@ where
     /// Returns the number of resident entries: live ones, and expired ones that are not yet swept (Redis: `DBSIZE`).
     ///
     /// Costs O(shards). See [`live_len`](Cache::live_len) for the number of live entries.
+    #[doc(alias = "entry_count")]
     #[doc(alias = "DBSIZE")]
     pub fn len(&self) -> usize {
         self.shared.store.len()
@@ -427,6 +434,7 @@ where
     /// # Cancel safety
     ///
     /// If the call is cancelled, a part of the entries has been removed.
+    #[doc(alias = "invalidate_all")]
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
         for shard in 0..self.shared.store.shard_count() {

@@ -161,6 +161,7 @@ where
     ///
     /// Cancel safe: a call that is dropped before it completes has charged nothing. This holds for all methods that
     /// check or read a key.
+    #[doc(alias = "check_key")]
     #[inline]
     pub fn check<Q>(&self, key: &Q) -> impl Future<Output = Result<Permit, Limited>>
     where

@@ -202,6 +202,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(cache.stats().evicted, 900);
     /// # }
     /// ```
+    #[doc(alias = "capacity")]
+    #[doc(alias = "evict")]
+    #[doc(alias = "max_capacity")]
     pub fn max_entries(mut self, entries: usize) -> Self {
         assert!(entries > 0, "max_entries must be at least 1, got {entries}");
         if let Bound::Weight(weight, _) = self.bound {
@@ -211,6 +214,14 @@ impl<K, V, S> Builder<K, V, S> {
         }
         self.bound = Bound::Entries(entries);
         self
+    }
+
+    /// Sets the maximum number of entries, as [`max_entries`](Builder::max_entries). It has the name that other caches
+    /// use, so that their users get a warning with the right name instead of a cache without a bound.
+    #[deprecated(note = "use `max_entries`, or `max_weight` with a weigher")]
+    #[doc(hidden)]
+    pub fn max_capacity(self, entries: usize) -> Self {
+        self.max_entries(entries)
     }
 
     /// Sets the maximum total weight of the entries; otherwise the same as [`max_entries`](Builder::max_entries).
@@ -245,6 +256,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert_eq!(pages.len(), 10);
     /// # }
     /// ```
+    #[doc(alias = "weigher")]
     pub fn max_weight(
         mut self,
         weight: u64,

@@ -71,6 +71,7 @@ where
     /// assert_eq!(visits.compute("home", |_| Op::Remove).await, None);
     /// # }
     /// ```
+    #[doc(alias = "cas")]
     pub async fn compute<Q>(&self, key: &Q, change: impl FnOnce(Option<&V>) -> Op<V>) -> Option<V>
     where
         Q: ToKey<K> + ?Sized,

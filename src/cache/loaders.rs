@@ -96,6 +96,10 @@ where
     /// assert_eq!(name, "Ada");
     /// # }
     /// ```
+    #[doc(alias = "get_with")]
+    #[doc(alias = "singleflight")]
+    #[doc(alias = "coalesce")]
+    #[doc(alias = "memoize")]
     // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.
     #[allow(clippy::manual_async_fn)]
     pub fn get_or_set_with<Q, F, Fut>(
@@ -153,6 +157,7 @@ where
     /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
     /// # }
     /// ```
+    #[doc(alias = "try_get_with")]
     // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.
     #[allow(clippy::manual_async_fn)]
     pub fn get_or_try_set_with<Q, E, F, Fut>(
@@ -302,7 +307,7 @@ where
     }
 
     /// Loads `key` as the leader of its flight, or waits for the flight of another caller.
-    async fn load<Q, E, F, Fut>(
+    pub(super) async fn load<Q, E, F, Fut>(
         &self,
         key: &Q,
         ttl: impl TimeToLive<V>,
@@ -371,7 +376,7 @@ where
 
     /// Waits as a follower. Waits for a background refresh no longer than its time limit: its runtime may not be
     /// driven, and then its own timer is not either. A load that a caller runs has no limit.
-    async fn wait_for_load(&self, load_guard: &LoadGuard<K, V, S>) -> WaitOutcome<V> {
+    pub(super) async fn wait_for_load(&self, load_guard: &LoadGuard<K, V, S>) -> WaitOutcome<V> {
         let LoadGuard { flight, location, .. } = load_guard;
         if flight.is_refreshing() {
             let limit = {
@@ -394,7 +399,7 @@ where
     }
 
     /// Runs the loader as the leader of the flight, stores its value and ends the flight.
-    async fn run_loader<Q, E, F, Fut>(
+    pub(super) async fn run_loader<Q, E, F, Fut>(
         &self,
         load_guard: LoadGuard<K, V, S>,
         started_at_version: u32,

@@ -9,17 +9,27 @@ thread_local! {
     static ACTIVE_SCOPES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Guard of one poll inside of a flight or a turn; dropping it removes the innermost scope, even if the poll panics.
-pub(crate) struct ReentrancyScope;
+/// Guard of one poll inside of this number of flights or turns; dropping it removes the innermost scopes, even if the
+/// poll panics.
+pub(crate) struct ReentrancyScope(usize);
 
 impl ReentrancyScope {
     /// Awaits `future` as a part of `owner`, a flight or a turn.
     pub(crate) async fn run<T, F: Future>(owner: &Arc<T>, future: F) -> F::Output {
-        let id = Arc::as_ptr(owner).addr();
+        Self::run_all([owner], future).await
+    }
+
+    /// Awaits `future` as a part of each of `owners`.
+    pub(crate) async fn run_all<'a, T: 'a, F: Future>(
+        owners: impl AsRef<[&'a Arc<T>]>,
+        future: F,
+    ) -> F::Output {
         let mut future = pin!(future);
         poll_fn(move |cx| {
-            ACTIVE_SCOPES.with_borrow_mut(|scopes| scopes.push(id));
-            let _scope = ReentrancyScope;
+            let owners = owners.as_ref();
+            let ids = owners.iter().map(|owner| Arc::as_ptr(owner).addr());
+            ACTIVE_SCOPES.with_borrow_mut(|scopes| scopes.extend(ids));
+            let _scope = ReentrancyScope(owners.len());
             future.as_mut().poll(cx)
         })
         .await
@@ -34,6 +44,6 @@ impl ReentrancyScope {
 
 impl Drop for ReentrancyScope {
     fn drop(&mut self) {
-        ACTIVE_SCOPES.with_borrow_mut(|scopes| scopes.pop());
+        ACTIVE_SCOPES.with_borrow_mut(|scopes| scopes.truncate(scopes.len() - self.0));
     }
 }

@@ -49,6 +49,7 @@ where
     /// assert!(event.lag().unwrap() <= Duration::from_secs(1));
     /// # }
     /// ```
+    #[doc(alias = "listener")]
     pub fn events(&self) -> Events<K, V> {
         Events::new(&self.shared.publisher)
     }
@@ -110,6 +111,8 @@ where
     /// assert_eq!(receiver.recv().await, Some("session"));
     /// # }
     /// ```
+    #[doc(alias = "eviction_listener")]
+    #[doc(alias = "listener")]
     pub fn on_expired<F, Fut>(&self, callback: F) -> JoinHandle<()>
     where
         F: FnOnce(Arc<Event<K, V>>) -> Fut + Clone + Send + 'static,

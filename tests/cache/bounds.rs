@@ -553,3 +553,14 @@ async fn values_removed_by_a_tag_are_replaced_before_live_ones_are_evicted() {
     }
     assert_eq!((cache.stats().evicted, cache.stats().removed), (0, 400));
 }
+
+/// Users of moka type `max_capacity`; the compiler warns and names the right method.
+#[tokio::test]
+#[allow(deprecated)]
+async fn max_capacity_is_max_entries() {
+    let cache = Cache::<u32, u32>::builder().max_capacity(3).build();
+    for key in 0..10 {
+        cache.set(key, key).await;
+    }
+    assert_eq!(cache.len(), 3);
+}

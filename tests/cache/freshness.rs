@@ -580,7 +580,7 @@ async fn on_refresh_error_gets_the_key_and_the_error() {
     for part in ["WARN", "cache=\"rates\"", "error=", "the source is down"] {
         assert!(lines[0].contains(part), "{part} is not in {}", lines[0]);
     }
-    // No refresh is started during the backoff, and a refresh that succeeds is no failure.
+    // No refresh is started during the backoff, and a refresh that succeeds is not reported.
     assert_eq!(load(&cache, 1, Err("still down")).await, Ok((1, Freshness::Stale)));
     advance(SECOND).await;
     assert_eq!(load(&cache, 1, Ok(2)).await, Ok((1, Freshness::Stale)));

@@ -11,6 +11,7 @@ mod sequences;
 
 mod bounds;
 mod bounds_random;
+mod bulk_loads;
 mod causes;
 mod contract;
 mod event_retention;
@@ -18,6 +19,7 @@ mod fairness;
 mod freshness;
 mod iteration;
 mod kept_errors;
+mod loader_futures;
 mod loaders;
 mod logging;
 mod many;

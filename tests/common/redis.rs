@@ -203,7 +203,10 @@ impl Server {
         // `./test.sh` skips these tests by name on a server that is built without TLS.
         let thread = thread::current();
         let test = thread.name().expect("the test runs on its own thread");
-        assert!(test.contains("over_tls"), "'{test}' uses TLS, so its name must contain 'over_tls'");
+        assert!(
+            test.contains("over_tls"),
+            "'{test}' uses TLS, so its name must contain 'over_tls'"
+        );
         let port = free_port();
         let file = |name: &str| format!("{}/tests/data/tls/{name}", env!("CARGO_MANIFEST_DIR"));
         let server = Self::start_with(&[
