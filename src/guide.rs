@@ -15,7 +15,7 @@
 //!
 //! | page | subject |
 //! | --- | --- |
-//! | [`rate_limits`] | windows, several limits, waiting, the layer for axum, tower and tonic |
+//! | [`rate_limits`] | limits per user, windows, several limits, waiting, the layer for axum, tower and tonic |
 //! | [`costs_known_afterwards`] | charging tokens, bytes or rows once they are known |
 //! | [`sets`] | sets whose members expire |
 //! | [`timeout_dict`] | due entries for workers, with leases, retries and dead letters |
@@ -24,8 +24,8 @@
 //!
 //! | page | subject |
 //! | --- | --- |
-//! | `redis` | `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis and Valkey, and their behavior during failures (feature `redis`) |
-//! | `directory_queues` | queues in files, shared with programs in other languages (feature `dirq`) |
+//! | [`redis`] | `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis and Valkey, and their behavior during failures (feature `redis`) |
+//! | [`directory_queues`] | queues in files, shared with programs in other languages (feature `dirq`) |
 //!
 //! # Operation
 //!
@@ -33,6 +33,9 @@
 //! | --- | --- |
 //! | [`metrics`] | metrics for Prometheus, OpenTelemetry and others (feature `metrics`) |
 //! | [`dashboard`] | a live page of all caches and limiters (feature `dashboard`) |
+//! | [`graceful_shutdown`] | the order of a shutdown, tested in an axum service; losses in a crash |
+//! | [`cancel_safety`] | every async call: its effects if it is cancelled |
+//! | [`feature_flags`] | additions, dependencies and costs of each feature |
 //! | [`log_messages`] | every log message, with its cause and remedy |
 //! | [`errors`] | every error type, with causes and remedies |
 //! | [`measured`] | measurements of all types, compared with other crates |
@@ -54,6 +57,10 @@
 //! | --- | --- |
 //! | `service` | the main example: sessions and rate limits in axum, Server-Sent Events of expirations, the [dashboard], and `/metrics` for Prometheus. `--spool DIR` writes expired sessions to a directory queue, `--snapshot FILE` keeps live sessions over a restart. If built with `--features redis`, `--redis URL` shares all of it between processes |
 //! | `limit` | rate limits in a handler, as a layer, per plan, and by actual cost |
+//! | `limit_by_user` | a rate limit per authenticated user, and one per address for failed logins |
+//! | `graceful_shutdown` | the program of [`graceful_shutdown`]: SIGTERM ends requests, waiters, streams and a spool |
+//! | `on_redis` | a cache, a limiter and jobs that processes share, with `--features redis` |
+//! | `worker` | a worker with retries, dead letters and their reasons, and a shutdown during its work |
 //! | `replay` | a real access log, replayed on the paused clock: sessions, their lengths, and clients with too many requests |
 //! | `loader` | pages loaded over HTTP from a server that hangs, fails and disappears, and the requests that a cache saves |
 //! | `server_stats` | load and page faults of this machine over the last two minutes, in an `ExpiringSet` |
@@ -128,14 +135,31 @@ pub mod errors {}
 )]
 pub mod dashboard {}
 
-#[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-#[doc = include_str!("guide/redis.md")]
+#[cfg_attr(
+    all(feature = "axum", feature = "dashboard", feature = "dirq", unix),
+    doc = include_str!("guide/graceful_shutdown.md")
+)]
+#[cfg_attr(
+    not(all(feature = "axum", feature = "dashboard", feature = "dirq", unix)),
+    doc = "This page is available on Unix, with features `axum`, `dashboard` and `dirq`."
+)]
+pub mod graceful_shutdown {}
+
+#[doc = include_str!("guide/cancel_safety.md")]
+pub mod cancel_safety {}
+
+#[doc = include_str!("guide/feature_flags.md")]
+pub mod feature_flags {}
+
+#[cfg_attr(feature = "redis", doc = include_str!("guide/redis.md"))]
+#[cfg_attr(not(feature = "redis"), doc = "This page is available with feature `redis`.")]
 pub mod redis {}
 
-#[cfg(all(feature = "dirq", unix))]
-#[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
-#[doc = include_str!("guide/directory_queues.md")]
+#[cfg_attr(all(feature = "dirq", unix), doc = include_str!("guide/directory_queues.md"))]
+#[cfg_attr(
+    not(all(feature = "dirq", unix)),
+    doc = "This page is available on Unix, with feature `dirq`."
+)]
 pub mod directory_queues {}
 
 /// Measurements: tables written by the benchmarks, each with the command that produced it.

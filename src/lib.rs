@@ -31,20 +31,37 @@
 //!
 //! # Which type do I need?
 //!
-//! | To ... | use |
+//! | To ... | in one process | in several, over [Redis or Valkey](guide::redis) |
+//! | --- | --- | --- |
+//! | keep values for a limited time | [`Cache`] | [`redis::Cache`][rcache] |
+//! | load a missing value once, for any number of callers | [`Cache::get_or_set`] and other [loaders](guide::loaders) | [`redis::Cache`][rcache] |
+//! | react when a value expires or is removed | [`Cache::events`], [`Cache::on_expired`] | [`redis::Cache`][rcache], expirations only |
+//! | limit the requests of each user, address or API key | [`RateLimiter`]; [`RateLimitLayer`][layer] for axum, tower and tonic | [`redis::RateLimiter`][rlimiter], in the same layer |
+//! | keep recently seen items in order of time, such as the visitors of the last five minutes | [`ExpiringSet`]; [`ExpiringSets`] for one set per key | [`redis::ExpiringSet`][rset] |
+//! | rank members by any score, without expiration | [`SortedSet`] | |
+//! | run jobs later, with retries and dead letters | [`TimeoutDict`] | [`redis::TimeoutDict`][rdict] |
+//! | queue jobs in files, also for Python, Perl, C and Java programs | [`dirq::QueueSimple`][dirq] | the same: processes share the directory |
+//! | write expired entries to such a queue | [`Spool`][spool] | |
+//!
+//! # Common questions
+//!
+//! | question | answer |
 //! | --- | --- |
-//! | keep values with a TTL in one process | [`Cache`] |
-//! | limit the requests of each user, address or API key | [`RateLimiter`], as an axum or tower layer [`RateLimitLayer`][layer] |
-//! | keep a set of recently seen items, ordered by time, such as the visitors of the last five minutes | [`ExpiringSet`]; [`ExpiringSets`] for one set per key |
-//! | rank members by any score, without expiration | [`SortedSet`] |
-//! | hand out entries, such as delayed jobs or timeouts, to workers when they are due | [`TimeoutDict`] |
-//! | share a cache, rate limits, a set or deadlines between processes | [`redis::Cache`][rcache], [`redis::RateLimiter`][rlimiter], [`redis::ExpiringSet`][rset], [`redis::TimeoutDict`][rdict] |
-//! | queue jobs in files that survive a restart and that Python, Perl, C and Java programs can read | [`dirq`][dirq] |
-//! | write expired entries to such a queue | [`Spool`][spool] |
+//! | How do I bound a cache? | with [`Builder::max_entries`] or [`Builder::max_weight`]. A bound is hard: see [bounds and eviction](guide::bounds) |
+//! | How do I load a value only once? | with [`Cache::get_or_set`]: one load runs per key. See [loaders](guide::loaders) |
+//! | How am I notified of expirations? | by [`Cache::events`] or [`Cache::on_expired`]: see [event streams](guide::streams) |
+//! | How many nanoseconds does a `get` take? | 60 with 10,000 entries and 627 with a million, at random keys. A bare `DashMap` takes 35 and 443. See [all costs](guide::measured::peers) |
+//! | How much memory does an entry take? | 104 to 142 bytes with a 20-byte `String` key and an `Arc<u64>`, both included. See [bytes per entry](guide::measured::bytes) |
+//! | How do I limit each user? | see [rate limits per user](guide::rate_limits#per-user) |
+//! | How do I share a cache or a limit between processes? | see [sharing over Redis](guide::redis) |
+//! | Which calls are cancel safe? | see the [table of all async calls](guide::cancel_safety) |
+//! | How do I shut down? | see [graceful shutdown](guide::graceful_shutdown), in an axum service |
+//! | What is lost in a crash? | see [the table by type](guide::graceful_shutdown#losses-in-a-crash) |
 //!
 //! # Feature flags
 //!
-//! No feature is enabled by default, and a feature only adds items.
+//! No feature is enabled by default, and a feature only adds items. The guide lists their
+//! [dependencies and costs](guide::feature_flags).
 //!
 //! | feature | adds |
 //! | --- | --- |
@@ -57,8 +74,8 @@
 //!
 //! # Guide
 //!
-//! The [guide] has a page for each main type and feature, migration tables, lists of all
-//! [log messages](guide::log_messages) and [errors](guide::errors), and [measurements](guide::measured).
+//! The [guide] has a page for each main type and feature, [example programs](guide#examples), migration tables, lists of
+//! all [log messages](guide::log_messages) and [errors](guide::errors), and [measurements](guide::measured).
 //!
 //! Recipes for common tasks:
 //!
@@ -68,7 +85,7 @@
 //!   [a store for tower-sessions](guide#examples)
 //! - [idempotency keys](guide::recipes#idempotency-keys), [deduplication](guide::recipes#deduplication),
 //!   [debounce](guide::recipes#debounce), [a job scheduler with retries](guide::recipes#a-job-scheduler-with-retries)
-//! - [rate limits per user and address](guide::rate_limits#behind-authentication),
+//! - [rate limits per user](guide::rate_limits#per-user) and [address](guide::rate_limits#behind-authentication),
 //!   [rate limits for gRPC](guide::rate_limits#grpc-with-tonic)
 //! - [feature flags of your application](guide::recipes#feature-flags),
 //!   [a static cache, also in tests](guide::handles#a-static-cache),
@@ -114,16 +131,47 @@
 //! Rust 1.88 and Tokio 1.47, or newer. A cache must be built within a Tokio runtime. Its time driver must be enabled,
 //! unless the cache uses [`Sweep::manual`].
 //!
-//! [layer]: https://docs.rs/fleeting/latest/fleeting/struct.RateLimitLayer.html
-//! [client_ip]: https://docs.rs/fleeting/latest/fleeting/struct.ClientIp.html
-//! [dashboard]: https://docs.rs/fleeting/latest/fleeting/fn.dashboard.html
-//! [dirq]: https://docs.rs/fleeting/latest/fleeting/dirq/index.html
-//! [spool]: https://docs.rs/fleeting/latest/fleeting/struct.Spool.html
-//! [redis]: https://docs.rs/fleeting/latest/fleeting/redis/index.html
-//! [rcache]: https://docs.rs/fleeting/latest/fleeting/redis/struct.Cache.html
-//! [rlimiter]: https://docs.rs/fleeting/latest/fleeting/redis/struct.RateLimiter.html
-//! [rset]: https://docs.rs/fleeting/latest/fleeting/redis/struct.ExpiringSet.html
-//! [rdict]: https://docs.rs/fleeting/latest/fleeting/redis/struct.TimeoutDict.html
+#![cfg_attr(
+    feature = "axum",
+    doc = "[layer]: crate::RateLimitLayer\n\
+        [client_ip]: crate::ClientIp"
+)]
+#![cfg_attr(
+    not(feature = "axum"),
+    doc = "[layer]: https://docs.rs/fleeting/latest/fleeting/struct.RateLimitLayer.html\n\
+        [client_ip]: https://docs.rs/fleeting/latest/fleeting/struct.ClientIp.html"
+)]
+#![cfg_attr(feature = "dashboard", doc = "[dashboard]: crate::dashboard()")]
+#![cfg_attr(
+    not(feature = "dashboard"),
+    doc = "[dashboard]: https://docs.rs/fleeting/latest/fleeting/fn.dashboard.html"
+)]
+#![cfg_attr(
+    all(feature = "dirq", unix),
+    doc = "[dirq]: mod@crate::dirq\n\
+        [spool]: crate::Spool"
+)]
+#![cfg_attr(
+    not(all(feature = "dirq", unix)),
+    doc = "[dirq]: https://docs.rs/fleeting/latest/fleeting/dirq/index.html\n\
+        [spool]: https://docs.rs/fleeting/latest/fleeting/struct.Spool.html"
+)]
+#![cfg_attr(
+    feature = "redis",
+    doc = "[redis]: mod@crate::redis\n\
+        [rcache]: crate::redis::Cache\n\
+        [rlimiter]: crate::redis::RateLimiter\n\
+        [rset]: crate::redis::ExpiringSet\n\
+        [rdict]: crate::redis::TimeoutDict"
+)]
+#![cfg_attr(
+    not(feature = "redis"),
+    doc = "[redis]: https://docs.rs/fleeting/latest/fleeting/redis/index.html\n\
+        [rcache]: https://docs.rs/fleeting/latest/fleeting/redis/struct.Cache.html\n\
+        [rlimiter]: https://docs.rs/fleeting/latest/fleeting/redis/struct.RateLimiter.html\n\
+        [rset]: https://docs.rs/fleeting/latest/fleeting/redis/struct.ExpiringSet.html\n\
+        [rdict]: https://docs.rs/fleeting/latest/fleeting/redis/struct.TimeoutDict.html"
+)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

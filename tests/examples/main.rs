@@ -14,11 +14,15 @@ mod promtool;
 mod servers;
 
 mod dirq;
+mod graceful_shutdown;
 mod limit;
+mod limit_by_user;
 mod loader;
 mod login_timeout;
+mod on_redis;
 mod opentelemetry;
 mod replay;
+mod server;
 #[cfg(target_os = "linux")]
 mod server_stats;
 mod service;
@@ -26,3 +30,4 @@ mod service_on_redis;
 mod service_snapshot;
 mod service_spool;
 mod tower_sessions;
+mod worker;

@@ -1,0 +1,70 @@
+//! Examples that serve HTTP, run as processes.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::example::example;
+
+/// Timeout of a shutdown on an overloaded machine.
+const SHUTDOWN: Duration = Duration::from_secs(120);
+
+/// A running example, killed on drop.
+pub(crate) struct Server {
+    /// Its first line: `http://127.0.0.1:` and the port.
+    pub(crate) url: String,
+    child: Child,
+}
+
+impl Server {
+    /// Starts the example `name` on a free port, with further arguments.
+    pub(crate) fn start(name: &str, args: &[&str]) -> Self {
+        let path = example(name);
+        let mut child = Command::new(&path)
+            .arg("127.0.0.1:0")
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}", path.display()));
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let mut server = Self { url: String::new(), child };
+        let first = BufReader::new(stdout).lines().next();
+        server.url = first.expect("the example prints a line").expect("stdout is UTF-8");
+        assert!(server.url.starts_with("http://127.0.0.1:"), "unexpected line {}", server.url);
+        server
+    }
+
+    /// Sends SIGTERM.
+    pub(crate) fn terminate(&self) {
+        let id = self.child.id().to_string();
+        let status = Command::new("kill").args(["-TERM", &id]).status().expect("kill runs");
+        assert!(status.success(), "kill exited with {status}");
+    }
+
+    /// Waits until the process exits.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
+                return status;
+            }
+            assert!(
+                start.elapsed() < SHUTDOWN,
+                "the example still runs {SHUTDOWN:?} after SIGTERM"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail if the process has already exited.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
