@@ -72,16 +72,38 @@ type Failure = Box<dyn Error + Send + Sync>;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-Status: 0 success (with --skip-bad, see stderr for bad elements), 1 failure (see stderr, or the lines with false), \
-2 invalid arguments, 130 interrupted by Ctrl-C.";
+Examples:
+  dirq add jobs one two three    # creates the queue, and prints the name of each element
+  dirq list jobs                 # prints the names again, oldest first
+  dirq drain jobs --limit 1      # prints the oldest element, and removes it
+  dirq add copy < /dev/null      # no text: reads lines of JSON from stdin
+  dirq drain jobs | dirq add copy
+  dirq watch copy --limit 2      # without --limit, waits for more elements
+  dirq dead copy                 # elements that failed too often; deliver them again with: dirq retry copy
+  dirq --schema body:string convert --field body copy normal
 
-/// Directory queues from a shell: prints elements as lines of JSON, and adds elements from the same lines.
+Exit status:
+  0    success; with --skip-bad, see stderr for bad elements
+  1    failure: see stderr, or the lines with false
+  2    invalid arguments
+  130  interrupted by Ctrl-C
+
+Each command has a help of its own: dirq drain --help";
+
+/// Directory queues from a shell: elements are printed as lines of JSON, and added from the same lines.
 ///
-/// The element of a simple queue is text, {"name":"5f3c1a80/5f3c1aa1d3e4f7","element":"text"}, and that of a normal
-/// queue an object of fields, {"element":{"body":"text","header":{"key":"value"}}}. Bytes that are not UTF-8 are
-/// written as {"hex":"00ff"}. A line to add needs no name, so that queues can be copied: dirq drain a | dirq add b
+/// A queue is a directory. Its elements are files in it, so they survive the processes that use the queue. Any number
+/// of processes may add and take elements at the same time, also with the libraries for Python, Perl, C and Java: an
+/// element is locked while a process works on it.
+///
+/// A simple queue (the default) holds texts, a normal queue objects with the fields of its --schema:
+///
+///   {"name":"5f3c1a80/5f3c1aa1d3e4f7","element":"text"}
+///   {"name":"5f3c1a80/5f3c1aa1d3e4f7","element":{"body":"text","header":{"key":"value"}}}
+///
+/// The name identifies the element. A line to add needs none. Bytes that are not UTF-8 are {"hex":"00ff"}.
 #[derive(Parser)]
-#[command(name = "dirq", after_help = AFTER_HELP)]
+#[command(name = "dirq", after_long_help = AFTER_HELP, verbatim_doc_comment)]
 struct Args {
     /// Kind of the queue; by default detected, and for a new queue simple, or normal with --schema
     #[arg(long, global = true)]
@@ -124,28 +146,58 @@ enum Command {
         texts: Vec<String>,
     },
     /// Print the names of all elements, locked or not
-    List { queue: PathBuf },
+    List {
+        /// Directory of the queue
+        queue: PathBuf,
+    },
     /// Print the number of elements, locked or not
-    Count { queue: PathBuf },
+    Count {
+        /// Directory of the queue
+        queue: PathBuf,
+    },
     /// Print elements; each is locked while it is read
     Get {
+        /// Directory of the queue
         queue: PathBuf,
+        /// Names of elements, as printed by add and list
         names: Vec<Name>,
         /// You have locked the elements: do not lock them again
         #[arg(long)]
         locked: bool,
     },
     /// Print elements, locked or not, without changing anything
-    Peek { queue: PathBuf, names: Vec<Name> },
+    Peek {
+        /// Directory of the queue
+        queue: PathBuf,
+        /// Names of elements, as printed by add and list
+        names: Vec<Name>,
+    },
     /// Lock elements, to work on them in another program; status 1 if one could not be locked
-    Lock { queue: PathBuf, names: Vec<Name> },
+    Lock {
+        /// Directory of the queue
+        queue: PathBuf,
+        /// Names of elements, as printed by add and list
+        names: Vec<Name>,
+    },
     /// Unlock elements
-    Unlock { queue: PathBuf, names: Vec<Name> },
+    Unlock {
+        /// Directory of the queue
+        queue: PathBuf,
+        /// Names of elements, as printed by add and list
+        names: Vec<Name>,
+    },
     /// Set the age of elements and their locks to zero, which postpones their purge
-    Touch { queue: PathBuf, names: Vec<Name> },
+    Touch {
+        /// Directory of the queue
+        queue: PathBuf,
+        /// Names of elements, as printed by add and list
+        names: Vec<Name>,
+    },
     /// Lock elements and remove them
     Remove {
+        /// Directory of the queue
         queue: PathBuf,
+        /// Names of elements, as printed by add and list
         names: Vec<Name>,
         /// You have locked the elements: do not lock them again
         #[arg(long)]
@@ -156,6 +208,7 @@ enum Command {
     /// An element is removed after its line is written: if the command is killed, the last one may be delivered again.
     /// Skips elements that are locked by others, wait for a retry, or are dead letters.
     Drain {
+        /// Directory of the queue
         queue: PathBuf,
         /// Maximum number of elements
         #[arg(long, value_name = "N")]
@@ -163,6 +216,7 @@ enum Command {
     },
     /// Print and remove all elements, and wait for more
     Watch {
+        /// Directory of the queue
         queue: PathBuf,
         /// Maximum number of elements
         #[arg(long, value_name = "N")]
@@ -170,6 +224,7 @@ enum Command {
     },
     /// Print the dead letters: elements that failed too often
     Dead {
+        /// Directory of the queue
         queue: PathBuf,
         /// Also remove them
         #[arg(long)]
@@ -177,6 +232,7 @@ enum Command {
     },
     /// Revive dead letters, so that they are delivered again
     Retry {
+        /// Directory of the queue
         queue: PathBuf,
         /// Dead letters to revive; without any, all
         names: Vec<Name>,
@@ -186,6 +242,7 @@ enum Command {
     },
     /// Remove leftovers of crashed processes
     Purge {
+        /// Directory of the queue
         queue: PathBuf,
         /// Age from which on temporary files and directories are removed; 0 to keep all
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
@@ -199,7 +256,9 @@ enum Command {
     /// An element of the simple queue is the JSON object of the fields, or with --field, the value of that single
     /// field. Skips elements that are locked by others, wait for a retry, or are dead letters, and prints their number.
     Convert {
+        /// Directory of the queue to empty
         from: PathBuf,
+        /// Directory of the queue of the other kind; created if it does not exist
         to: PathBuf,
         /// The only field of the normal queue's elements
         #[arg(long)]

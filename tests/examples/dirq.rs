@@ -649,3 +649,36 @@ fn lines_of(args: &[&str]) -> Vec<Value> {
     assert_eq!(output.status.code(), Some(1), "{args:?}");
     lines(&output)
 }
+
+/// The help is the only documentation of a user without the source.
+#[test]
+fn help_describes_every_argument_and_its_examples_work() {
+    let help = |args: &[&str]| {
+        let output = output(args, "");
+        assert!(output.status.success(), "{args:?}");
+        String::from_utf8(output.stdout).expect("the help is UTF-8")
+    };
+    let all = help(&["--help"]);
+    let commands = all.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let commands = commands.expect("the help lists the commands").lines();
+    let names = commands.filter_map(|line| line.split_whitespace().next());
+    for command in names.filter(|name| *name != "help") {
+        let text = help(&[command, "--help"]);
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        for pair in lines.windows(2) {
+            let is_bare = pair[0].starts_with(['<', '[']) && !pair[0].contains(' ');
+            assert!(!is_bare || !pair[1].is_empty(), "{command}: {} has no description", pair[0]);
+        }
+    }
+
+    let dir = dir();
+    let bin = example("dirq");
+    let path = format!("{}:/usr/bin:/bin", bin.parent().expect("a directory").display());
+    let examples: Vec<_> = all.lines().filter(|line| line.starts_with("  dirq ")).collect();
+    assert!(examples.len() >= 5, "{all}");
+    for line in examples {
+        let mut shell = Command::new("sh");
+        let status = shell.args(["-ec", line]).env("PATH", &path).current_dir(dir.path()).status();
+        assert!(status.expect("sh runs").success(), "{line}");
+    }
+}
