@@ -678,7 +678,8 @@ fn help_describes_every_argument_and_its_examples_work() {
     assert!(examples.len() >= 5, "{all}");
     for line in examples {
         let mut shell = Command::new("sh");
-        let status = shell.args(["-ec", line]).env("PATH", &path).current_dir(dir.path()).status();
-        assert!(status.expect("sh runs").success(), "{line}");
+        let shell = shell.args(["-ec", line]).env("PATH", &path).current_dir(dir.path());
+        let ended = shell.stdin(Stdio::null()).output().expect("sh runs");
+        assert!(ended.status.success(), "{line}: {}", String::from_utf8_lossy(&ended.stderr));
     }
 }
