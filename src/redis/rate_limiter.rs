@@ -89,8 +89,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// # Server failures
 ///
-/// A call waits at most [`timeout`](RateLimiterBuilder::timeout) (50 ms). Three consecutive failures open a circuit
-/// breaker: for half a second no call is sent, then one call tests the server. In the meantime
+/// A call waits at most [`timeout`](RateLimiterBuilder::timeout) (50 ms). After three consecutive failures, a circuit
+/// breaker opens: no call is sent for half a second, then one call tests the server. While calls fail or are not sent,
 /// [`on_error`](RateLimiterBuilder::on_error) decides checks; [`peek`](RateLimiter::peek),
 /// [`reset`](RateLimiter::reset) and [`refund`](Permit::refund) return the error. A check whose reply is lost is never
 /// sent again: it is charged once or not at all. Failures are logged at most once per second. Three errors are not
@@ -102,7 +102,7 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// With `maxmemory-policy noeviction`, a server whose memory is full refuses checks, which
 /// [`on_error`](RateLimiterBuilder::on_error) then decides. With any other policy, including `volatile-*`, the server
 /// evicts keys. An evicted key has its whole quota again, its earlier permits refund nothing, and no error is reported.
-/// To rule that out, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
+/// To prevent evictions, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
 /// warning if the settings of the server permit evictions, unless the Redis user is not permitted to run `INFO`.
 ///
 /// # Limits per call
@@ -160,7 +160,7 @@ impl<K> RateLimiter<K> {
         self.check_n(key, 1).await
     }
 
-    /// Charges `cost` units to `key`: see [`check`](RateLimiter::check).
+    /// Charges `cost` units to `key`, or returns the time to wait. Otherwise the same as [`check`](RateLimiter::check).
     ///
     /// A cost of 0 always passes, without a round trip.
     ///
@@ -216,7 +216,7 @@ impl<K> RateLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of the server, regardless of [`OnError`].
+    /// Errors of the connection and of the server, regardless of [`OnError`].
     pub async fn peek<Q>(&self, key: &Q) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -260,8 +260,8 @@ impl<K> RateLimiter<K> {
     /// Waits until one unit can be charged to `key`, and charges it.
     ///
     /// Waiters for the same key in this process are admitted one after the other, in FIFO order. A concurrent
-    /// [`check`](RateLimiter::check), or another process, may be admitted first. The call sends one check each time its
-    /// waiting time has passed. A refund or a reset does not wake waiters.
+    /// [`check`](RateLimiter::check), or another process, may be admitted first. If the call is denied, it checks again
+    /// when the time that the server reported has passed. A refund or a reset does not wake waiters.
     ///
     /// # Errors
     ///
@@ -269,10 +269,11 @@ impl<K> RateLimiter<K> {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call gives up its place in the queue; during a round trip, it may still be charged. A call that is
-    /// neither dropped nor polled (a `select!` branch that lost and is awaited again later) delays the waiters behind
-    /// it for one second after it could pass, or for several seconds if it became the head of the queue because others
-    /// were dropped. After that they pass it, until it is polled again.
+    /// A dropped call gives up its place in the queue; during a round trip, it may still be charged. A future that has
+    /// begun to wait and is kept but not polled (a branch of `select!` that lost and is awaited again later) delays the
+    /// waiters behind it: for up to one second from the time at which it could have passed, or up to about six seconds
+    /// if it became the first because the calls ahead of it were dropped. After that, the waiters behind it are
+    /// admitted first, until it is polled again.
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -325,11 +326,12 @@ impl<K> RateLimiter<K> {
     /// Changes the limits of this name for all processes.
     ///
     /// They take effect in this process immediately and in other running processes within a second. Processes that
-    /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on the
-    /// server. If that key is removed in any other way, the limits of the builder apply again. Existing charges stay, with two exceptions: calls that had already left a shorter
-    /// window are not counted in a longer one, and [`Window::Gcra`](crate::Window::Gcra) stores charges as a time and
-    /// not as a number of calls. Callers that are already waiting in this process are checked against the new limits.
-    /// One round trip.
+    /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
+    /// the server. If that key is removed in any other way, the limits of the builder apply again.
+    ///
+    /// Existing charges stay, with two exceptions: calls that had already left a shorter window are not counted in a
+    /// longer one, and [`Window::Gcra`](crate::Window::Gcra) stores charges as a time and not as a number of calls.
+    /// Callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics
     ///
@@ -337,8 +339,8 @@ impl<K> RateLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of the server. After [`Error::Unanswered`], the server may still have changed the limits; after any other
-    /// error they are unchanged.
+    /// Errors of the connection and of the server. After [`Error::Unanswered`], the server may still have changed the
+    /// limits; after any other error they are unchanged.
     #[doc(alias = "SET")]
     pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
         let limits: Vec<Limit> = limits.into_iter().collect();
@@ -354,8 +356,8 @@ impl<K> RateLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of the server. The limits are then unchanged, or change shortly after, if the server did execute the
-    /// command.
+    /// Errors of the connection and of the server. The limits are then unchanged, or change shortly afterwards if the
+    /// server has executed the command nevertheless.
     ///
     /// # Cancel safety
     ///
