@@ -89,8 +89,9 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// cannot evade its limit by rotating keys. When such a key gets an entry later, its own charges are carried over.
 ///
 /// A flood of keys can therefore lock *new* keys out (a client with an IPv6 /48 has 65,536 networks of 64 bits). While
-/// the flood lasts, all new keys together get one quota. This ends when the first key of the flood becomes idle, `per`
-/// after its last call. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well above the
+/// the flood lasts, all new keys together get one quota. New keys get quotas of their own as the keys of the flood
+/// become idle, each `per` after its last call. After a flood that was too large to record, this takes until no charge
+/// to the shared quota counts any more. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well above the
 /// number of keys that one client may have, or also limit by a shorter prefix (`TrustedProxies::ipv6_prefix`).
 ///
 /// # User code under the lock
@@ -274,8 +275,8 @@ where
 
     /// Removes the usage of `key`; returns `true` if there was any record of it.
     ///
-    /// The usage of the quota that keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share belongs to no single
-    /// key and stays. If a permit from before the reset is [settled](Permit::settle) later, a difference that must be
+    /// Keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share one quota; its usage belongs to no single key, and
+    /// stays. If a permit from before the reset is [settled](Permit::settle) later, a difference that must be
     /// charged is still charged.
     ///
     /// # Examples

@@ -101,8 +101,8 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the number of shards, each of which has its own lock; rounded up to a power of two, and to at least 2.
     ///
-    /// More shards reduce contention between threads, but each shard of a bounded cache evicts only its own entries, so
-    /// evictions become less accurate.
+    /// More shards reduce contention between threads. But a write to a bounded cache evicts entries of its own shard,
+    /// and those of others only if that does not suffice, so evictions become less accurate.
     ///
     /// The default is four per core, but at least 64. A cache with a small [`max_entries`](Builder::max_entries) has
     /// fewer shards, so that the bound allows at least 32 entries per shard; it always has at least two shards. A cache

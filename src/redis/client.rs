@@ -59,9 +59,8 @@ use super::{
 /// # Failures
 ///
 /// A connection that ends is replaced. A connection may also become silent, for example if a network drops all packets
-/// or a load balancer has forgotten the connection. If a call has waited 0.4 s for its reply, or was dropped or timed
-/// out before that, and nothing was received on the connection in the meantime, the connection is probed with a `PING`.
-/// If nothing is received for another 0.4 s, it is replaced. Idle connections are not probed by a `PING`, except those
+/// or a load balancer has forgotten the connection. A connection on which nothing was received since a call was sent is
+/// probed with a `PING` when that call has waited for 0.4 s, or when it is dropped or times out earlier. If nothing is received for another 0.4 s, it is replaced. Idle connections are not probed by a `PING`, except those
 /// of a near cache. If a server reports that it is a replica, the client connects to the same address again, because
 /// the address may now belong to the master. If the URL names sentinels, the client asks these for the address of the
 /// master.

@@ -51,22 +51,24 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// A denied check returns the error [`Error::Limited`]. A denial is an `Err` of the same `Result` as other errors, so
 /// that `limiter.check(&user).await?` also stops denied calls. If the server fails,
-/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes, is denied or returns the error. With
+/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes (`Allow`), is decided by an embedded limiter
+/// (`Local`), or returns the error (`Deny`). With
 /// feature `axum` errors are responses: 429 with all fields of [`Limited`](crate::Limited) for a denial, 503 for a
 /// temporary error, otherwise 500.
 ///
 /// # Cost
 ///
-/// Each call takes one round trip, except for three cases that take none: a denied key that is checked again too early
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), a cost of 0, and a cost above a quota.
+/// A check takes one round trip. It takes none if the key was denied and is checked again too early
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is 0 or above a quota, and while the circuit breaker is
+/// open. A call that waits takes one round trip for each of its checks.
 ///
 /// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
-/// their windows, or slightly later (up to an eighth of the remaining time). Memory and work per rate-limit key:
+/// their windows, or slightly later: by up to an eighth of the TTL that this takes. Memory and work per rate-limit key:
 ///
 /// | | bytes per key | work per check |
 /// | --- | --- | --- |
 /// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to twice as many calls are stored until old ones are removed | O(1), amortized |
-/// | `Buckets(n)` | 26, plus for each limit 6 and 12 per bucket with calls, at most `n + 1` | O(n) bytes copied |
+/// | `Buckets(n)` | 26, plus 6 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
 /// | `Gcra` | 26, plus 16 per limit | O(1) |
 ///
 /// A `Log` stores each call once, regardless of the number of limits. A key longer than 256 bytes is shortened to its
@@ -74,7 +76,7 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// # Time
 ///
-/// All times are those of the server, in microseconds, to which windows and steps are rounded up. The clocks of the
+/// All times are those of the server, in microseconds, to which windows, buckets and the intervals of `Gcra` are rounded up. The clocks of the
 /// processes do not matter. If the server's clock goes back, for example after a failover to a server whose clock is
 /// behind, the stored times of a key are moved back accordingly. The change therefore delays a call by at most one
 /// window and admits no call too early. Permits that were issued before the change can no longer be refunded.
