@@ -90,14 +90,15 @@ const DEBUG_ENTRIES: usize = 32;
 ///
 /// # Cost
 ///
-/// A call locks one shard for about 100 ns and never waits for a subscriber. One in 61 calls consumes a unit of Tokio's
-/// cooperative budget, so a task whose calls are all hits cannot starve its runtime. That is the only point at which an
-/// ordinary call yields, and it precedes any effect of the call.
+/// A call on one key locks its shard for about 100 ns and never waits for a subscriber. One in 61 calls consumes a unit
+/// of Tokio's cooperative budget, and a call that takes milliseconds makes the next one yield. So a task whose calls
+/// are all hits cannot starve its runtime. A call on one key yields only before it has any effect, except in methods
+/// that wait for a load, a value or a turn. Methods that process many entries also yield between their steps.
 ///
 /// # Cancel safety
 ///
-/// All methods are cancel safe: a call on one key that is dropped has either had its whole effect or none. Methods that
-/// process many entries in several steps document what a cancelled call leaves behind.
+/// All methods are cancel safe: if a call on one key is dropped before it completes, it has had either its whole effect
+/// or none. Methods that process many entries in several steps document what a cancelled call leaves behind.
 ///
 /// # User code under a lock
 ///
@@ -301,7 +302,7 @@ where
         }
     }
 
-    /// Sets the value of `key` only if it has no live value, and returns whether it did (Redis: `SET NX`).
+    /// Sets the value of `key` only if it has no live value, and returns true if it was set (Redis: `SET NX`).
     ///
     /// A `ttl` of `None` means the default TTL, as for [`set`](Cache::set). If the key has a live value, `value` is
     /// dropped.
@@ -374,9 +375,9 @@ where
     /// Modifies the live value of `key` in place, and returns the result of `change`, or `None` if there is no live
     /// value.
     ///
-    /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so it publishes no
-    /// event. In a cache with a weigher, the new weight counts immediately; an entry that has become heavier than the
-    /// whole bound is removed with cause [`Cause::Evicted`].
+    /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so the update itself
+    /// publishes no event. In a cache with a weigher, the new weight counts immediately; an entry that has become
+    /// heavier than the whole bound is removed with cause [`Cause::Evicted`].
     ///
     /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
     /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
@@ -426,14 +427,14 @@ where
         self.shared.store.live_len(&self.shared.clock)
     }
 
-    /// Removes all entries, a part of a shard at a time (Redis: `FLUSHDB`).
+    /// Removes all entries, at most one shard at a time (Redis: `FLUSHDB`).
     ///
     /// Live entries are removed with cause [`Cause::Removed`], expired ones with cause [`Cause::Expired`]. The method
     /// is not atomic: an entry that is inserted concurrently may or may not be removed.
     ///
     /// # Cancel safety
     ///
-    /// If the call is cancelled, a part of the entries has been removed.
+    /// If the call is cancelled, some of the entries may have been removed.
     #[doc(alias = "invalidate_all")]
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {

@@ -46,17 +46,17 @@
 //!
 //! - **Not exactly once.** If a purge removes a lock while its owner still works, the same work is done twice. Choose a
 //!   [`max_lock`](Purge::max_lock) well above the longest processing time, or renew the lock ([`Lock::keep_alive`]).
-//! - **No strict order**, and none between elements that are locked at the same time.
+//! - **No strict order** of deliveries, and no order between elements that several workers process at the same time.
 //! - **No durability** when an add returns, unless [`sync`](QueueSimpleBuilder::sync) is set: a crash of the machine
 //!   may lose the last seconds. A crash of the process loses nothing.
 //! - **No noncharacters in Perl.** Perl can neither read nor write Unicode noncharacters such as U+FFFE. Python and
 //!   Rust can.
-//! - **Limits of network file systems.** Over NFS, a request may succeed although its answer is lost. An add or a
-//!   removal that is sent again detects that it was done and duplicates nothing. A lock that was acquired in this way
-//!   is unknown to its owner and stays until a purge. The age of a file is given by the server's clock and compared
-//!   with the client's clock: keep both synchronized. A file that the server no longer has (`ESTALE`) counts as
-//!   missing. A `.nfs` file, which remains of a file that was removed while it was open, is ignored; it disappears when
-//!   it is closed, or with a purge.
+//! - **Limits of network file systems.** Over NFS, a request may succeed although its answer is lost. If the answer to
+//!   an add or a removal is lost, the repeated request is recognized and nothing is duplicated. If the answer to a lock
+//!   is lost, the lock stays without an owner until a purge. The age of a file is given by the server's clock and
+//!   compared with the client's clock: keep both synchronized. A file that the server no longer has (`ESTALE`) counts
+//!   as missing. NFS keeps a file that was removed while it was open as a `.nfs` file. Such files are ignored; they
+//!   disappear when the file is closed, or with a purge.
 //! - **No access control of its own.** The permissions of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Retries and dead letters
@@ -90,11 +90,11 @@
 //! [`add_many`](QueueSimple::add_many) and [`locked`](QueueSimple::locked), which share round trips, or call from
 //! several tasks concurrently.
 //!
-//! **Consecutive calls** to a queue on a local disk have cheap round trips. If a call begins within 100 µs after the
-//! last one ended, the thread that executes it spins for the next call, for at most 250 µs. The thread that polls the
-//! next call's future spins for its result, for at most 100 µs. Neither has to be woken, and no call blocks its thread
-//! on a disk. This occupies two processors. If they are busy with other work and the spinning fails, calls use normal
-//! round trips for a while before spinning is tried again.
+//! **Consecutive calls** to a queue on a local disk have cheap round trips. If a call begins within 100 µs of the end
+//! of the previous one, the thread that executes it then spins for up to 250 µs, waiting for another call. The thread
+//! that polls the future of such a call spins for its result for up to 100 µs. Neither thread has to be woken, and no
+//! call blocks its thread on a disk. During this time, two processors are occupied. If they are needed for other work
+//! and the spinning fails, calls use normal round trips for a while before spinning is tried again.
 //!
 //! **Synced** adds of concurrent callers to one queue are grouped: a dedicated thread executes the adds of up to 64
 //! callers that arrived during the previous group, because a disk can sync several files at once. The thread ends when

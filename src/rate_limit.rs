@@ -83,13 +83,15 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 ///
 /// # Memory
 ///
-/// The limiter holds at most [`max_keys`](RateLimiterBuilder::max_keys) keys. Idle keys are removed automatically; a
-/// key that is in use is never evicted. Keys beyond the bound share one window of the same limits, so that a client
+/// The limiter holds at most [`max_keys`](RateLimiterBuilder::max_keys) keys. A key is in use while any of its charges
+/// counts toward a limit; otherwise it is idle. Idle keys are removed automatically, and a key that is in use is never
+/// evicted. Keys beyond the bound share one quota, as if they were one key with the same limits, so that a client
 /// cannot evade its limit by rotating keys. When such a key gets an entry later, its own charges are carried over.
 ///
 /// A flood of keys can therefore lock *new* keys out (a client with an IPv6 /48 has 65,536 networks of 64 bits). While
-/// the flood lasts, all new keys together get one quota. This ends when the first key of the flood becomes idle, `per`
-/// after its last call. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well above the
+/// the flood lasts, all new keys together get one quota. New keys get quotas of their own as the keys of the flood
+/// become idle, each `per` after its last call. After a flood that was too large to record, this takes until no charge
+/// to the shared quota counts any more. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well above the
 /// number of keys that one client may have, or also limit by a shorter prefix (`TrustedProxies::ipv6_prefix`).
 ///
 /// # User code under the lock
@@ -186,12 +188,14 @@ where
 
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
     ///
-    /// The limits of a key are identified by their position. If a key's plan changes, its usage is kept as far as the
-    /// earlier plans counted it. With no limits at all, every call passes and nothing is charged.
+    /// Usage is stored by the position of a limit in `limits`. If a key is checked with other limits than before, each
+    /// limit starts with the usage recorded at its position, or with none if the earlier calls had no limit there.
+    /// Charges that have already left a shorter window are not counted again in a longer one. If `limits` is empty,
+    /// every call passes and nothing is charged.
     ///
     /// # Errors
     ///
-    /// As [`check`](RateLimiter::check).
+    /// The same as for [`check`](RateLimiter::check).
     ///
     /// # Examples
     ///
@@ -220,7 +224,7 @@ where
     ///
     /// # Errors
     ///
-    /// As [`check_n`](RateLimiter::check_n).
+    /// The same as for [`check_n`](RateLimiter::check_n).
     pub async fn check_n_with<Q>(
         &self,
         key: &Q,
@@ -271,9 +275,9 @@ where
 
     /// Removes the usage of `key`; returns `true` if there was any record of it.
     ///
-    /// The usage that keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share belongs to no single key and stays.
-    /// If a permit from before the reset is [settled](Permit::settle) later, a difference that must be charged is still
-    /// charged.
+    /// Keys beyond [`max_keys`](RateLimiterBuilder::max_keys) share one quota; its usage belongs to no single key, and
+    /// stays. If a permit from before the reset is [settled](Permit::settle) later, a difference that must be
+    /// charged is still charged.
     ///
     /// # Examples
     ///
@@ -305,10 +309,10 @@ where
     ///
     /// Cancel safe: a dropped call has charged nothing, and the waiters behind it move up.
     ///
-    /// A future that is kept but not polled (a branch of `select!` that lost and is awaited again later) delays the
-    /// waiters behind it: by one second after it could have passed, or by some seconds if it became the first because
-    /// the calls ahead of it were dropped. After that time, the waiters behind it are admitted first, until it is
-    /// polled again.
+    /// A future that has begun to wait and is kept but not polled (a branch of `select!` that lost and is awaited again
+    /// later) delays the waiters behind it: for up to one second from the time at which it could have passed, or up to
+    /// about six seconds if it became the first because the calls ahead of it were dropped. After that, the waiters
+    /// behind it are admitted first, until it is polled again.
     ///
     /// # Examples
     ///
@@ -335,8 +339,8 @@ where
 
     /// Waits until a call of `cost` units passes, and charges it.
     ///
-    /// As [`until_ready`](RateLimiter::until_ready). A call that waits for many units is not overtaken by later calls
-    /// that wait for few.
+    /// Otherwise the same as [`until_ready`](RateLimiter::until_ready). A call that waits for many units is not
+    /// overtaken by later calls that wait for few.
     ///
     /// # Errors
     ///
@@ -345,7 +349,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// As [`until_ready`](RateLimiter::until_ready).
+    /// The same as for [`until_ready`](RateLimiter::until_ready).
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
@@ -366,7 +370,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// As [`until_ready`](RateLimiter::until_ready).
+    /// The same as for [`until_ready`](RateLimiter::until_ready).
     ///
     /// # Examples
     ///
@@ -401,10 +405,10 @@ where
 
     /// Replaces the limits of a running limiter, for all its handles.
     ///
-    /// Existing charges stay charged and count by the new limits. Limits are identified by their position; an
+    /// Existing charges stay charged and count against the new limits. Limits are identified by their position; an
     /// additional limit begins with nothing in use. Waiters are woken and checked against the new limits. A call that
-    /// is in progress on another thread may still be checked against the old limits, and is then counted for the window
-    /// of the old limits.
+    /// is in progress on another thread may still be checked and charged by the old limits. If the length of a window
+    /// changes, the charge of such a call may be too high or too low by the ratio of the two lengths.
     ///
     /// [`Window::Gcra`] stores only a time per limit. Usage under other [plans](RateLimiter::check_with) is therefore
     /// converted as if it were under the limiter's own limits, and a refund of a permit from before the change has no
@@ -412,10 +416,8 @@ where
     ///
     /// # Cost
     ///
-    /// If the length of a window changes, all keys are converted, at some tenths of a microsecond each, under one shard
-    /// lock at a time. A concurrent check counts by the old limits or the new; if a window changes its length, its
-    /// charge may be off by the ratio of the two lengths. After the first change, each check takes some nanoseconds
-    /// longer.
+    /// If the length of a window changes, all keys are converted, at a few tenths of a microsecond each, under one
+    /// shard lock at a time. After the first change, each check takes a few nanoseconds longer.
     ///
     /// # Panics
     ///

@@ -36,11 +36,11 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 /// An event stream written to a directory queue, so that expirations survive a restart of the process and can be
 /// consumed by a program in any language.
 ///
-/// Each expired value becomes an element of the queue. A spool reads further events from the stream only when the
-/// previous ones are in the queue. If they cannot be written, for instance because the disk is full or permissions have
-/// changed, it holds them and retries after 50 ms, doubled after each failure up to 5 s. This delays the sweeper, but
-/// never a reader or a writer of the cache. The failure is logged once as a warning, and [`stats`](Self::stats) shows
-/// how long it has lasted.
+/// By default, each expired value becomes an element of the queue; see [`causes`](Self::causes). A spool reads further
+/// events from the stream only when the previous ones are in the queue. If they cannot be written, for instance because
+/// the disk is full or permissions have changed, it holds them and retries after 50 ms, doubled after each failure up
+/// to 5 s. This delays the sweeper, but never a reader or a writer of the cache. The failure is logged once as a
+/// warning, and [`stalled`](SpoolStats::stalled) in the [statistics](Self::stats) is the time since it began.
 ///
 /// A `Spool` is a handle: it is cheap to clone, and all clones share one spool.
 ///
@@ -51,7 +51,7 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 /// are not written a second time after a restart. An event that cannot be serialized is skipped,
 /// [counted](SpoolStats::unwritable) and logged as an error.
 ///
-/// Each run receives at most 256 events at a time, and stops receiving once their data exceeds one mebibyte. Dropping
+/// Each run receives at most 256 events at a time, and stops receiving when their data reaches one mebibyte. Dropping
 /// the future of [`run`](Self::run) neither loses nor duplicates an event: a batch that is being written is completed,
 /// and the remaining events are written by the next run. Duplicates are possible in one case only: if a runtime is shut
 /// down during a write and the same spool is run on another runtime, up to one batch may be written twice.
@@ -68,9 +68,9 @@ const PURGE_EVERY: Duration = Duration::from_secs(600);
 /// ```
 ///
 /// In a [`Queue`](crate::dirq::Queue), it has the fields `key` and `value`, both as JSON, and the table `meta`; see
-/// [`schema`](Self::schema). Keys and values are serialized with serde. Times are in seconds since the Unix epoch. They
-/// are converted to the wall clock when the spool receives the event: `deadline` (absent if the value was persistent),
-/// and `at`, the time of the removal.
+/// [`schema`](Self::schema). Keys and values are serialized with serde. The times `deadline` (absent if the value was
+/// persistent) and `at` (the time of the removal) are in seconds since the Unix epoch. They are converted to the wall
+/// clock when the spool receives the event.
 ///
 /// ```
 /// use std::time::Duration;
@@ -124,8 +124,8 @@ impl Spool {
     }
 
     /// Sets the causes of the events to write; events with other causes are ignored. The cache must
-    /// [publish](crate::Builder::publish) these causes. Applies to this handle and to clones made from it afterwards.
-    /// Defaults to [`Cause::Expired`].
+    /// [publish](crate::Builder::publish) these causes, too. Applies to this handle and to clones made from it
+    /// afterwards. Defaults to [`Cause::Expired`].
     #[must_use]
     pub fn causes(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.settings.causes = Cause::bits(causes);
@@ -147,8 +147,8 @@ impl Spool {
 
     /// Sets the interval between purges of the queue. The queue is purged before a write if the last purge by this
     /// spool was at least `every` ago. Applies to this handle and to clones made from it afterwards. [`Duration::MAX`]
-    /// purges only once, at the first write. Defaults to ten minutes, with [`max_lock`](Purge::max_lock) off: this
-    /// removes leftovers of crashed writers, and keeps the locks of consumers.
+    /// purges only once, at the first write. Defaults to ten minutes and a [`max_lock`](Purge::max_lock) of zero, so
+    /// that leftovers of crashed writers are removed and the locks of consumers are kept.
     ///
     /// A purge reads the whole queue. Errors are logged and do not delay the events.
     #[must_use]
@@ -160,9 +160,9 @@ impl Spool {
     /// Writes the events of a stream, such as [`LosslessEvents`](crate::LosslessEvents), until the stream ends and all
     /// its events are in the queue.
     ///
-    /// Events that remain from a previous run are written first. `run` never gives up: if the queue permanently rejects
-    /// an event, it does not return. If several runs write different streams to one spool, they write their batches in
-    /// turn.
+    /// Events that remain from a previous run are written first. `run` retries without a limit: if the queue
+    /// permanently rejects an event, it does not return. If several runs write different streams to one spool, they
+    /// write their batches in turn.
     ///
     /// # Panics
     ///
@@ -170,8 +170,8 @@ impl Spool {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: events that were not written stay in the spool, for the next run. Pass the stream by `&mut` to
-    /// continue with the same stream.
+    /// Cancel safe: events that were not written stay in the spool and are written by the next run. Pass the stream by
+    /// `&mut` to continue with the same stream.
     ///
     /// ```
     /// use std::time::Duration;

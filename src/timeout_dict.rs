@@ -51,14 +51,15 @@ use crate::engine::{
 /// and is removed only by a call. [`take_expired`](Self::take_expired) and
 /// [`next_expired`](Self::next_expired) return each entry to exactly one caller, for any number of tasks and
 /// threads. If an entry must not be lost when the task that received it fails,
-/// [`claim_expired`](Self::claim_expired) and [`next_claim`](Self::next_claim) lease it until it is
-/// acknowledged ([`Claim::ack`]).
+/// [`claim_expired`](Self::claim_expired) and [`next_claim`](Self::next_claim) lease it to the caller for a
+/// given time. It is removed when it is acknowledged ([`Claim::ack`]), and delivered again if it is not.
 ///
-/// An entry whose claim fails is delivered again, after a delay that grows with each failure.
-/// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that
-/// reaches it is *dead*. A dead entry stays readable, but of all claims and takes only
-/// [`take_dead`](Self::take_dead) returns it, until it is [revived](Self::revive) or set.
-/// [`dead_letters`](Self::dead_letters) lists dead entries with the reasons of their failures.
+/// If a claim is dropped without an acknowledgement, the attempt has failed, and the entry is delivered again
+/// after a delay that grows with each failure. [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the
+/// number of failed attempts; an entry that reaches it is *dead*. A dead entry stays readable. No method that
+/// takes or claims entries returns it, except [`take_dead`](Self::take_dead), until it is
+/// [revived](Self::revive) or set. [`dead_letters`](Self::dead_letters) lists dead entries with the reasons
+/// of their failures.
 ///
 /// Due entries are returned in the order of their deadlines. Entries with equal deadlines are returned in the
 /// order in which they were set. A leased entry is not delivered to other callers until its lease ends; it
@@ -81,14 +82,16 @@ use crate::engine::{
 /// # Cost
 ///
 /// All operations use one lock, which a call holds for a fraction of a microsecond. Changing an entry costs
-/// O(log n), and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs
-/// O(1). Occasionally a call costs O(n), to grow the dictionary to twice its size. Each lease that has
-/// ended costs O(log n) in the next call that takes, claims or counts dead entries. Such a call releases
-/// the lock after each 256 of them, and takes part in Tokio's cooperative budget again; calls for one key
-/// end only its lease. The memory of the entries is freed when the last one is removed.
+/// O(log n), and so does each entry that is taken, claimed, acknowledged or given back. A lookup costs O(1).
+/// Occasionally a call costs O(n), to grow the dictionary to twice its size. The next call that takes or
+/// claims entries, or that reads or counts dead ones, first processes all leases that have ended, at O(log n)
+/// each. After every 256 leases it releases the lock and may yield. A call for one key processes only the
+/// lease of that key. The memory of the entries is freed when the last one is removed.
 ///
-/// Each call takes part in Tokio's cooperative budget. Except in the two methods that wait, a call waits
-/// only there, before all its effects, so all calls are cancel safe.
+/// Each call takes part in Tokio's cooperative budget and may yield for it, but only before the call has any
+/// effect. [`next_expired`](Self::next_expired) and [`next_claim`](Self::next_claim) also wait for an entry.
+/// All calls are cancel safe, except that a cancelled method of a [`Claim`] drops the claim if it takes it by
+/// value.
 ///
 /// # Under the lock
 ///
@@ -100,10 +103,10 @@ use crate::engine::{
 /// # Runtimes
 ///
 /// A dictionary needs no runtime, except to wait in `next_expired` and `next_claim`. While several calls
-/// wait, a task on the runtime of one of them watches that due entries are delivered. If it is created on a
-/// runtime whose clock can be paused (`current_thread`), it uses the clock of that runtime; otherwise it
-/// uses real time. A waiter on a runtime with a different clock, such as a test that pauses time, checks
-/// the clock of the dictionary every 10 ms.
+/// wait, a task on the runtime of one of them ensures that due entries are delivered. A dictionary that is
+/// created on a runtime whose clock can be paused (`current_thread`) uses the clock of that runtime;
+/// otherwise it uses real time. A waiter on a runtime with a different clock, such as a test that pauses
+/// time, checks the clock of the dictionary every 10 ms.
 ///
 /// # Examples
 ///
@@ -151,8 +154,8 @@ where
         TimeoutDict::<K, V>::builder().hasher(hasher).build()
     }
 
-    /// Sets the value of `key`, due in `ttl`. Returns the value that it replaces, even if that is due or
-    /// dead.
+    /// Sets the value of `key`, due in `ttl`. Returns the value that it replaces, even if that is due,
+    /// claimed or dead.
     ///
     /// A claim on the replaced value becomes void. The number of failed attempts is reset to zero.
     ///
@@ -180,7 +183,7 @@ where
 
     /// Sets the value of `key`, due in `ttl`, only if the key has no entry. Returns whether it was set.
     ///
-    /// An entry that is due, claimed or dead prevents it, too, and does not change. So a job is queued once
+    /// An entry that is due, claimed or dead also prevents it, and is not changed. So a job is queued once
     /// until it is acknowledged or removed, regardless of the number of calls.
     ///
     /// # Cancel safety
@@ -256,8 +259,8 @@ where
         self.shared.with(|entries| entries.get(hash, key).is_some())
     }
 
-    /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due already, and
-    /// [`Ttl::Persistent`] if it has no deadline or is dead.
+    /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due or claimed,
+    /// and [`Ttl::Persistent`] if it has no deadline or is dead.
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -272,7 +275,8 @@ where
         }
     }
 
-    /// Removes `key` and returns its value, even if it is due or dead. A claim on it becomes void.
+    /// Removes the entry of `key` and returns its value, even if it is due, claimed or dead. A claim on it
+    /// becomes void.
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,

@@ -90,9 +90,9 @@ pub struct ClientIp {
 /// call [`forwarded`](TrustedProxies::forwarded); if they write a field of their own, call
 /// [`header`](TrustedProxies::header). Otherwise clients can forge their address.
 ///
-/// If a proxy is not trusted, all clients behind it count as one. A warning is logged if an untrusted peer sends such a
-/// field: once for a peer in a private network, where most proxies are, and once for a peer on the Internet, which may
-/// be the proxy of a CDN or any client.
+/// If a proxy is not trusted, all clients behind it count as one. A warning is logged when an untrusted peer sends such
+/// a field, at most twice per `TrustedProxies` and its clones: for the first such peer in a private network, where most
+/// proxies are, and for the first on the Internet, which may be the proxy of a CDN or any client.
 ///
 /// # Examples
 ///
@@ -220,18 +220,18 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
 }
 
 impl TrustedProxies {
-    /// Trusts no proxy: the client is the peer.
+    /// Creates a configuration that trusts no proxy: the client is the peer.
     pub fn none() -> Self {
         let field = Field::XForwardedFor;
         let has_warned = Arc::default();
         Self { networks: [].into(), field, unix_socket: false, ipv6_prefix: 64, has_warned }
     }
 
-    /// Trusts the given networks, such as `10.0.0.0/8`, and addresses.
+    /// Creates a configuration that trusts the given networks, such as `10.0.0.0/8`, and addresses.
     ///
     /// # Errors
     ///
-    /// Returns [`BadNetwork`] with the first text that is neither.
+    /// Returns [`BadNetwork`] with the first text that is neither a network nor an address.
     pub fn new<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Result<Self, BadNetwork> {
         let network = |text: T| {
             let text = text.as_ref().trim();
@@ -241,14 +241,14 @@ impl TrustedProxies {
         Ok(Self { networks, ..Self::none() })
     }
 
-    /// Sets whether the proxies write `Forwarded` (RFC 7239). Defaults to `false`: they write `X-Forwarded-For`.
+    /// Sets whether the proxies write `Forwarded` (RFC 7239). Defaults to `false`: `X-Forwarded-For` is read.
     pub fn forwarded(mut self, forwarded: bool) -> Self {
         self.field = if forwarded { Field::Forwarded } else { Field::XForwardedFor };
         self
     }
 
-    /// Sets a field of the proxies that contains the client's address and nothing else, such as `cf-connecting-ip`,
-    /// `fly-client-ip` or `x-real-ip`. Defaults to none: they write `X-Forwarded-For`.
+    /// Sets the header field in which the proxies report the client's address and nothing else, such as
+    /// `cf-connecting-ip`, `fly-client-ip` or `x-real-ip`. By default, `X-Forwarded-For` is read.
     ///
     /// Use it only for proxies that write the field in every request, replacing the value that the client may have
     /// sent.

@@ -110,7 +110,7 @@ impl<S> RateLimitLayer<(), S> {
     /// let app = Router::new()
     ///     .route("/", get("hello"))
     ///     .layer(RateLimitLayer::by_extension::<UserId>(limiter))
-    ///     .layer(from_fn(authenticate)); // added after it, so it comes first
+    ///     .layer(from_fn(authenticate)); // the outer layer, so it runs first
     /// # let ask = |token| {
     /// #     let request = http::Request::get("/").header("x-token", token);
     /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())

@@ -43,7 +43,8 @@ pub enum Headers {
     #[default]
     Draft11,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, for the limit with the fewest units left. `Reset` is the number
-    /// of seconds from the response on, rounded up; it is zero if the whole quota is left.
+    /// of seconds, from the response on, until more units are available, rounded up; it is zero if the whole quota is
+    /// left.
     Legacy,
     /// Both `Draft11` and `Legacy`.
     Both,

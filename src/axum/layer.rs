@@ -25,8 +25,9 @@ use crate::{
 /// A tower layer that limits the number of requests per key.
 ///
 /// All clones of the layer, all services that it creates and all connections share one limiter: a
-/// [`RateLimiter`](crate::RateLimiter), or a `redis::RateLimiter` that is shared between processes. All responses get
-/// the fields of [`Headers`]. A denied request is answered by the layer and does not reach the service.
+/// [`RateLimiter`](crate::RateLimiter), or a `redis::RateLimiter` that is shared between processes. Responses to
+/// limited requests get the fields of [`Headers`], except in [shadow mode](RateLimitLayer::shadow). A denied request is
+/// answered by the layer and does not reach the service.
 ///
 /// The layer fits any service of HTTP requests: axum's routers, services inside tower-http's layers, and tonic's
 /// services. Response bodies are wrapped in [`RateLimitBody`](crate::RateLimitBody), so that the layer can answer with
@@ -57,6 +58,11 @@ use crate::{
 ///
 /// A handler can extract `Extension<Standing>`: the remaining quota of the key after this request was charged. If there
 /// are several limits, it describes the one with the fewest units left.
+///
+/// Requests that the layer passes without a known quota have no `Standing`: requests that are
+/// [skipped](RateLimitLayer::skip) or have no key, requests that only shadow mode admits, and requests whose quota a
+/// limiter on Redis does not report. For these, `Extension<Standing>` answers 500; extract
+/// `Option<Extension<Standing>>` if they may occur.
 ///
 /// # Order of layers
 ///
@@ -90,8 +96,8 @@ use crate::{
 /// Each check is one round trip, and each refund or settlement ([`charge_when`](RateLimitLayer::charge_when),
 /// [`charge_after`](RateLimitLayer::charge_after), [`charge_sent`](RateLimitLayer::charge_sent)) is another. The future
 /// is always boxed. While the server fails, the limiter's `OnError` decides whether requests pass. If the check returns
-/// an error, the response is 503 for a temporary error, otherwise 500. The fields are absent if the remaining quota is
-/// unknown.
+/// an error, the response is 503 for a temporary error, otherwise 500; in shadow mode, the request passes. The fields
+/// are absent if the remaining quota is unknown.
 ///
 /// # Cancel safety
 ///
@@ -133,14 +139,14 @@ impl<K, S> RateLimitLayer<K, S> {
     }
 
     /// Sets which requests are not limited, such as health checks and preflights. `skip` is called before the key is
-    /// extracted. Defaults to none.
+    /// extracted. By default, no request is skipped.
     pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.settings().skip = Some(Arc::new(skip));
         self
     }
 
     /// Sets the limits of a request, for plans and tiers; `None` means the limiter's own. Defaults to the limiter's own
-    /// for all requests. As in [`check_with`](crate::RateLimiter::check_with), a key whose plan changes keeps its
+    /// for all requests. As in [`check_with`](crate::RateLimiter::check_with), a key whose limits change keeps its
     /// usage.
     ///
     /// If the plan is in a database, use [`limits_by_key`](RateLimitLayer::limits_by_key) or an extractor with
@@ -224,8 +230,8 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Sets the partition key (`pk=:YWRh:`) in the fields of [`Headers::Draft11`], which tells the client to which
-    /// account or key a quota belongs. A client with several accounts can then see which one is exhausted.
+    /// Sets the partition key (`pk=:YWRh:`) in the fields of [`Headers::Draft11`], which reports to the client the
+    /// account or key to which a quota belongs. A client with several accounts can then see which one is exhausted.
     ///
     /// It should be short and must not be a secret: for example, use the number of a user and not a token. A partition
     /// key of more than 256 bytes is omitted. Defaults to none.
@@ -274,9 +280,10 @@ impl<K, S> RateLimitLayer<K, S> {
     /// number of returned rows, or the `content-length`. `charge_after` receives the response without its body.
     /// Defaults to the initial charge, set by [`cost`](RateLimitLayer::cost).
     ///
-    /// The difference is charged or refunded as by [`Permit::settle`](crate::Permit::settle): a cost above the quota
-    /// becomes a debt, and requests are denied until it is paid off. With [`charge_when`](RateLimitLayer::charge_when),
-    /// `charge_after` is called only for responses whose requests are charged.
+    /// The difference is charged or refunded as by [`Permit::settle`](crate::Permit::settle): the excess over the quota
+    /// becomes a debt, and requests are denied until the debt has left the window. With
+    /// [`charge_when`](RateLimitLayer::charge_when), `charge_after` is called only for responses whose requests are
+    /// charged.
     ///
     /// # Examples
     ///

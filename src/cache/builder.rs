@@ -79,7 +79,8 @@ impl<K, V> Builder<K, V> {
 }
 
 impl<K, V, S> Builder<K, V, S> {
-    /// Sets the default TTL, used by [`Cache::set`] and the other methods that write a value without a `ttl` argument.
+    /// Sets the default TTL. It applies to [`Cache::set`], and to other methods that write a value if their `ttl` is
+    /// `None` or if they have no such argument.
     ///
     /// Defaults to none: values written without a TTL are persistent.
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
@@ -100,12 +101,12 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Sets the number of shards, each of which has its own lock; rounded up to a power of two, and to at least 2.
     ///
-    /// More shards reduce contention between threads, but each shard of a bounded cache evicts only its own entries, so
-    /// evictions become less accurate.
+    /// More shards reduce contention between threads. But a write to a bounded cache evicts entries of its own shard,
+    /// and those of others only if that does not suffice, so evictions become less accurate.
     ///
     /// The default is four per core, but at least 64. A cache with a small [`max_entries`](Builder::max_entries) has
-    /// fewer shards, so that each has at least 32 entries, but no fewer than 2. A cache with
-    /// [`max_weight`](Builder::max_weight) has at most 16.
+    /// fewer shards, so that the bound allows at least 32 entries per shard; it always has at least two shards. A cache
+    /// with [`max_weight`](Builder::max_weight) has at most 16.
     ///
     /// # Panics
     ///
@@ -170,9 +171,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the maximum number of entries. If a write exceeds it, the cache evicts an entry that is unlikely to be read
     /// again soon.
     ///
-    /// The bound is hard: a write evicts the excess that it caused before it returns. While writes are in progress, the
-    /// cache may exceed the bound by at most one entry per writing task. The bound applies to the cache as a whole and
-    /// not to each shard: nothing is evicted while the cache is below it.
+    /// When a write returns, it has evicted the excess that it caused. While writes are in progress, the cache may
+    /// exceed the bound by at most one entry per writing task. The bound applies to the cache as a whole and not to
+    /// each shard: nothing is evicted while the cache is below it.
     ///
     /// There is no admission filter: a new entry is never rejected in favor of an old one, and is available to the next
     /// `get`. Expired entries are removed first, with cause [`Cause::Expired`]; live ones are then removed with cause
@@ -227,8 +228,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets the maximum total weight of the entries; otherwise the same as [`max_entries`](Builder::max_entries).
     ///
     /// `weigher` returns the weight of an entry in a unit of your choice, such as bytes. It is called once per written
-    /// value, before the shard is locked, and also for the value of a `set_nx` that loses a race for its key. For
-    /// [`Cache::update`] and [`Cache::compute`], it is called while the shard is locked, so it must not call the cache.
+    /// value, before the shard is locked. It is also called for a value that [`Cache::set_nx`] then does not write,
+    /// because another call has written the key in between. For [`Cache::update`] and [`Cache::compute`], it is called
+    /// while the shard is locked, so it must not call the cache.
     ///
     /// A write evicts as many entries as the new weight requires, so the time that it takes is not constant. An entry
     /// of weight 0 is never evicted. An entry heavier than `weight` is the only one that is not admitted: it is removed

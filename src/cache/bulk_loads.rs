@@ -66,19 +66,19 @@ where
     /// Returns the live values of `keys`, in their order, and loads the missing ones with one call of `loader`.
     ///
     /// `loader` is called at most once, with the distinct missing keys that no other call is loading. The call waits
-    /// for the loads of the others. Loaded values are stored with `ttl`, as by
+    /// for other calls' loads of the remaining keys. Loaded values are stored with `ttl`, as by
     /// [`get_or_set_with`](Cache::get_or_set_with), with which this method shares single flight. A write to a key
     /// during its load takes precedence over the loaded value.
     ///
     /// A key that the loader does not return is `None` in the result and is not cached. Keys that were not requested
-    /// are ignored. If a load of another call is cancelled or fails, the loader of this call also loads that key,
-    /// unless it has already been called; then the key is `None`.
+    /// are ignored. If another call's load of a key is cancelled or fails, the loader of this call loads that key too.
+    /// If that loader has already been called, the result for the key is `None`.
     ///
     /// `loader` may borrow, because it runs only inside of this call: nothing is refreshed in the background. A value
     /// within its [`stale_while_revalidate`](super::Builder::stale_while_revalidate) window counts as missing.
     ///
-    /// Hits cost as much as in [`get_many`](Cache::get_many). Each missing key costs as much as a load of its own,
-    /// except for the call of the loader.
+    /// Hits cost as much as in [`get_many`](Cache::get_many). A missing key costs as much as in a call of
+    /// [`get_or_set_with`](Cache::get_or_set_with), not counting the loader, which runs once for all of them.
     ///
     /// # Panics
     ///
@@ -86,8 +86,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: waiters continue with their own loaders. A call that is cancelled after its load may have stored a
-    /// part of the values.
+    /// Cancel safe: waiters continue with their own loaders. A call that is cancelled after its load may have stored
+    /// some of the values.
     ///
     /// # Examples
     ///

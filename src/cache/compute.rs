@@ -111,9 +111,9 @@ where
 
     /// Changes the entry of `key` as an async closure decides, and returns the live value afterwards.
     ///
-    /// Calls for the same key run one at a time, in the order in which they were made. No lock is held while `change`
-    /// runs. Other methods do not wait for it: if they write to the key in the meantime, `change` does not see the new
-    /// value and overwrites it.
+    /// Calls for the same key run one at a time, in the order in which their futures were first polled. No lock is held
+    /// while `change` runs. Other methods do not wait for it: if they write to the key in the meantime, `change` does
+    /// not see the new value and overwrites it.
     ///
     /// A `change` that calls `compute_with` for its own key in the same task does not deadlock: the inner call runs
     /// immediately. It does deadlock if it waits for another task that calls `compute_with` for that key.

@@ -69,8 +69,9 @@ where
 
     /// Returns the remaining TTL of `key` (Redis: `TTL`, `PTTL`).
     ///
-    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle) this is the time until the earlier of the two
-    /// deadlines. Reading the TTL is not an access: it does not extend the idle deadline.
+    /// In a cache with [`time_to_idle`](super::Builder::time_to_idle), an entry expires at the end of its TTL or of its
+    /// idle time; this method returns the time until the earlier of the two. Reading the TTL is not an access: it does
+    /// not extend the idle deadline.
     ///
     /// # Examples
     ///
@@ -119,8 +120,8 @@ where
         self.change_deadline(key, &call, |_| Some(deadline))
     }
 
-    /// Sets the TTL of `key`, starting now, if its current TTL meets `when`; returns whether it did (Redis: `EXPIRE`
-    /// with `NX`, `XX`, `GT` or `LT`).
+    /// Sets the TTL of `key`, starting now, if its current TTL meets `when`; returns true if it was set (Redis:
+    /// `EXPIRE` with `NX`, `XX`, `GT` or `LT`).
     ///
     /// Returns false if there is no live value.
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool

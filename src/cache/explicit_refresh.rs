@@ -35,8 +35,9 @@ where
     /// Loads `key` even if it has a live value, replaces that value, and returns the new one.
     ///
     /// Other calls return the live value until the load ends. Concurrent calls of the key share one load. If a load of
-    /// the key is already running, the call waits for it, so that the result may have been read before this call. To
-    /// get a value that was read after a change of the source, [`remove`](Cache::remove) the key first.
+    /// the key is already running, the call waits for that load, whose value may have been read from the source before
+    /// this call began. To get a value that was read after a change of the source, [`remove`](Cache::remove) the key
+    /// first.
     ///
     /// `loader` may borrow, because it runs only inside of this call. Errors that
     /// [`negative_ttl`](super::Builder::negative_ttl) keeps do not prevent the load. Otherwise the same as

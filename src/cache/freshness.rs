@@ -6,7 +6,7 @@ use std::time::Duration;
 /// [`Cache::get_or_try_set_with_freshness`](crate::Cache::get_or_try_set_with_freshness).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Freshness {
-    /// The value was present and live. It may be reloading in the background
+    /// The value was present and live. A refresh of it may be running in the background
     /// ([`refresh_ahead`](crate::Builder::refresh_ahead)).
     Fresh,
     /// The value was loaded by this call, or by another one that this call waited for.
@@ -20,8 +20,8 @@ pub enum Freshness {
 /// TTL of a loaded value: a [`Duration`], an `Option<Duration>`, or a closure that computes it from the value.
 ///
 /// `None` means the default TTL of the cache ([`Builder::time_to_live`](crate::Builder::time_to_live)), as for
-/// [`set`](crate::Cache::set); without one, the value is persistent. A closure returns a [`Duration`]. It suits values
-/// that know their own expiry, such as access tokens, and is called once, when the value is loaded.
+/// [`set`](crate::Cache::set); without one, the value is persistent. A closure returns a [`Duration`], and is called
+/// once, when the value has been loaded. Use one for values that contain their own expiry time, such as access tokens.
 ///
 /// # Examples
 ///

@@ -48,9 +48,9 @@ where
     /// value.
     ///
     /// The call resolves when the value is removed from memory. For an expired entry this is usually the next sweep.
-    /// The cause need not be [published](super::Builder::publish).
+    /// This includes causes that are not [published](super::Builder::publish).
     ///
-    /// It does not poll. While no task waits for a key of a shard, calls on that shard pay nothing for it.
+    /// The call does not poll. If no task waits for a key of a shard, this method adds no cost to calls on that shard.
     ///
     /// # Cancel safety
     ///

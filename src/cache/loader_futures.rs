@@ -18,9 +18,10 @@ where
 {
     /// Returns the live value of `key`; if there is none, awaits `future`, stores its output and returns it.
     ///
-    /// The future may borrow: it is polled only inside of this call. One load runs per key, together with the `_with`
-    /// methods, and all callers that wait get its result. If the caller whose load runs is cancelled or panics, one of
-    /// the waiters continues with its own future or loader. A future that is not needed is dropped unpolled.
+    /// The future may borrow: it is polled only inside of this call. This method shares single flight with the `_with`
+    /// methods: one load runs per key, and all callers that wait for it get its result. If the caller whose load runs
+    /// is cancelled or panics, one of the waiters continues with its own future or loader. A future that is not needed
+    /// is dropped unpolled.
     ///
     /// Otherwise the same as [`get_or_set_with`](Cache::get_or_set_with), with one exception: this method never
     /// refreshes in the background. A value within its
@@ -34,7 +35,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. A load is cancelled when all of its callers are.
+    /// Cancel safe. If the call whose future runs is dropped, that future is dropped, and a waiter continues with its
+    /// own future or loader. If there is no waiter, nothing is stored.
     ///
     /// # Examples
     ///

@@ -49,7 +49,8 @@ where
     ///
     /// In a cache with [`stale_while_revalidate`](super::Builder::stale_while_revalidate), an expired value within its
     /// window is returned immediately and refreshed in the background: on the runtime of the cache, or on that of the
-    /// caller if the cache was built on a `current_thread` runtime, which may not be driven any more.
+    /// caller if the cache was built on a `current_thread` runtime, because such a runtime runs tasks only inside
+    /// `block_on`.
     ///
     /// `ttl` is a [`Duration`], an `Option<Duration>` (`None` means the default TTL, as for [`set`](Cache::set)), or a
     /// closure that computes it from the value (see [`TimeToLive`]). It starts when the load ends.

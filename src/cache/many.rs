@@ -27,7 +27,8 @@ where
     /// This is not atomic: each value is read when its shard is locked. Each key counts as a read, as in
     /// [`get`](Cache::get).
     ///
-    /// The memory of all keys is prefetched, up to 1,024 at a time, and a shard is locked once for up to 32 of them.
+    /// In a large cache, the entries of up to 1,024 keys are prefetched at a time. Up to 32 keys of a shard are read
+    /// under one lock, or one key per lock in a cache with a bound or [`time_to_idle`](super::Builder::time_to_idle).
     /// With a million entries this takes about half the time of as many calls of [`get`](Cache::get)
     /// ([measured](crate::guide::measured::loaders)).
     ///
@@ -79,11 +80,11 @@ where
     ///
     /// This is not atomic: each value is written individually. If a key occurs twice, the last value wins.
     ///
-    /// The memory of all keys is prefetched, up to 1,024 at a time, and entries are written shard by shard, up to 32 of
-    /// them under one lock, which takes some microseconds. With a million entries this takes about half the time of as
-    /// many calls of [`set_ex`](Cache::set_ex) ([measured](crate::guide::measured::loaders)). In a bounded cache the
-    /// entries are written in their order, each under a lock of its own, and each write evicts before the next one
-    /// starts.
+    /// In a large cache, the memory for up to 1,024 entries is prefetched at a time. Entries are written shard by
+    /// shard. Up to 32 are written under one lock, which is held for a few microseconds. With a million entries this
+    /// takes about half the time of as many calls of [`set_ex`](Cache::set_ex)
+    /// ([measured](crate::guide::measured::loaders)). In a bounded cache the entries are written in their order, each
+    /// under a lock of its own, and each write evicts before the next one starts.
     ///
     /// # Panics
     ///
@@ -92,7 +93,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// If the call is cancelled, a part of the entries has been written.
+    /// If the call is cancelled, some of the entries may have been written.
     #[doc(alias = "MSET")]
     pub fn set_many(
         &self,
@@ -119,8 +120,9 @@ where
 
     /// Removes `keys` and returns how many of them had a live value (Redis: `DEL` with several keys).
     ///
-    /// This is not atomic: each key is removed individually, with cause [`Cause::Removed`](crate::Cause::Removed).
-    /// Prefetching and locking are the same as in [`set_many`](Cache::set_many), in a bounded cache too.
+    /// This is not atomic: each key is removed individually, with cause [`Cause::Removed`](crate::Cause::Removed). As
+    /// in [`set_many`](Cache::set_many), memory is prefetched and up to 32 keys of a shard are removed under one lock;
+    /// here this also applies to a bounded cache.
     ///
     /// # Panics
     ///
@@ -129,7 +131,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// If the call is cancelled, a part of the entries has been removed.
+    /// If the call is cancelled, some of the entries may have been removed.
     pub fn remove_many<'a, Q>(
         &self,
         keys: impl IntoIterator<Item = &'a Q>,
@@ -169,7 +171,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// If the call is cancelled, a part of the entries has been removed.
+    /// If the call is cancelled, some of the entries may have been removed.
     ///
     /// # Examples
     ///

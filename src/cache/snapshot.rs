@@ -33,14 +33,14 @@ where
     /// that time may be included. If a large shard grows during the snapshot, some of its entries may be written and
     /// counted twice, and `restore` keeps the later copy.
     ///
-    /// Some entries at a time are cloned under the read lock of their shard, for about 50 µs, and written after the
-    /// lock is released. The memory needed does not grow with the cache: it is some hundred kilobytes, plus a few
+    /// A few entries at a time are cloned under the read lock of their shard, for about 50 µs, and written after the
+    /// lock is released. The memory needed does not grow with the cache: it is a few hundred kilobytes, plus a few
     /// copies of large values.
     ///
     /// Keys and values are encoded as MessagePack by serde, with the names of fields. So a later version of the program
-    /// can read them even if its types have fewer fields, or more (with `#[serde(default)]`). Types that serde cannot
-    /// distinguish in MessagePack (`Some(None)` and `None`) are restored as serde reads them. Byte strings are smallest
-    /// and fastest with `serde_bytes`.
+    /// can read them even if its types have fewer fields, or more (with `#[serde(default)]`). Values with the same
+    /// encoding in MessagePack, such as `Some(None)` and `None`, are not distinguished. Byte strings are smallest and
+    /// fastest with `serde_bytes`.
     ///
     /// The writer is flushed, but neither synced nor shut down. To replace a file, write a new one next to it and
     /// rename that, so that a complete snapshot exists at any time.
@@ -113,9 +113,9 @@ where
     /// Inserts all entries of a [`snapshot`](Cache::snapshot), or none of them, and returns how many were inserted.
     ///
     /// The remaining TTL of an entry is that of the snapshot, less the time since then by the wall clock, to the
-    /// millisecond. If the wall clock was set back, no time has passed. Entries that have expired in the meantime are
-    /// skipped, without an event. In a cache with [`time_to_idle`](super::Builder::time_to_idle), the idle time of an
-    /// entry starts again; its TTL still limits it.
+    /// millisecond. If the wall clock was set back, the elapsed time counts as zero. Entries that have expired in the
+    /// meantime are skipped, without an event. In a cache with [`time_to_idle`](super::Builder::time_to_idle), the idle
+    /// time of an entry starts again; its TTL still limits it.
     ///
     /// The snapshot is read and checked completely before the cache changes. Until then its entries are held in memory
     /// in addition to those of the cache; their heap memory (such as the bytes of a `String`) is moved later and not
@@ -124,14 +124,14 @@ where
     ///
     /// Each entry is then written as by [`set_tagged`](Cache::set_tagged): it replaces the current value of its key,
     /// later writes replace it, and it evicts others from a full cache. Keys that are not in the snapshot stay.
-    /// Concurrent callers may see a part of the restored entries.
+    /// Concurrent callers may see only some of the restored entries.
     ///
     /// Checksums detect damage, not manipulation: read snapshots only from files that you trust.
     ///
     /// # Errors
     ///
-    /// Returns a [`SnapshotError`] if the reader fails, or if its data is not a complete snapshot of such entries. The
-    /// cache is not changed then.
+    /// Returns a [`SnapshotError`] if the reader fails, or if its data is not a complete snapshot of a cache with these
+    /// key and value types. The cache is not changed then.
     ///
     /// # Cancel safety
     ///

@@ -30,14 +30,16 @@ pub struct Stats {
     ///
     /// If this is a large share of the misses, the bound is too small. Zero in an unbounded cache.
     pub misses_of_evicted: u64,
-    /// Loader runs that finished, including background refreshes.
+    /// Loader runs that ended, including background refreshes. A loader that was cancelled or panicked while a caller
+    /// waited for it is not counted.
     pub loads: u64,
-    /// Loader runs that failed.
+    /// Loader runs that returned an error, and background refreshes that panicked or timed out.
     pub failed_loads: u64,
     /// Total duration of all loader runs.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
     pub load_time: Duration,
-    /// Values removed from memory because their TTL had elapsed, or by [`Cache::expire_now`](crate::Cache::expire_now).
+    /// Values removed from memory because their TTL or idle time had elapsed, or by
+    /// [`Cache::expire_now`](crate::Cache::expire_now).
     pub expired: u64,
     /// Values removed to keep the cache within its bound.
     pub evicted: u64,

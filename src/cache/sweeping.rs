@@ -16,8 +16,8 @@ where
 {
     /// Runs one sweep now and returns its report, even if the sweeper is paused or [manual](Sweep::manual).
     ///
-    /// It also releases the memory of shards that have become nearly empty. Their remaining entries are moved by the
-    /// next sweep.
+    /// It also begins to shrink the tables of shards that have become sparse. The next sweep moves their entries to
+    /// smaller tables, and then the memory of the old tables is freed.
     ///
     /// It never waits for a subscriber: if a lossless stream is full, the sweep stops there and
     /// [`SweepReport::held_back`] is true.

@@ -79,8 +79,9 @@ impl<K, V, S> WeakCache<K, V, S> {
     /// Returns a handle to the cache, or `None` if its last [`Cache`] has been dropped.
     ///
     /// `None` is returned from the moment at which the last handle is dropped, even while the entries are still being
-    /// dropped. The handle has the settings that the cache was built with. Upgrading costs about as much as cloning a
-    /// handle. The returned handle keeps the cache alive, so drop it when it is no longer needed.
+    /// dropped. The returned handle is like any other: it shares the entries and the current settings of the cache, and
+    /// keeps the cache alive, so drop it when it is no longer needed. Upgrading costs about as much as cloning a
+    /// handle.
     pub fn upgrade(&self) -> Option<Cache<K, V, S>> {
         // `freshness_policy` last: its strong count is the number of handles, so once it is upgraded this call must not
         // fail any more.

@@ -13,15 +13,16 @@ use super::{
 impl<P: Protocol> DirQueue<P> {
     /// Locks and reads up to `max` dead letters, in the order of their names.
     ///
-    /// An element is a dead letter after it was delivered [`max_attempts`](super::QueueSimpleBuilder::max_attempts)
-    /// times and never [acked](Lock::ack). The limit of the process that delivered it last applies. The element stays
-    /// in the queue: `names` and `count` include it, and `lock` and `get` work as usual. But [`locked`](Self::locked)
-    /// and [`watch`](Self::watch) of all processes that use this library skip it until it is [revived](Self::revive).
-    /// Ack a lock returned by this method to remove the dead letter. If the lock is dropped or unlocked, the element
-    /// stays a dead letter.
+    /// An element becomes a dead letter when its [`max_attempts`](super::QueueSimpleBuilder::max_attempts)-th delivery
+    /// ends without an [ack](Lock::ack). The limit of the process of that delivery applies. If that process crashed,
+    /// the element becomes a dead letter when a purge has removed the lock and the next [`locked`](Self::locked) or
+    /// [`watch`](Self::watch) of a queue with this setting reaches it. The element stays in the queue: `names` and
+    /// `count` include it, and `lock` and `get` work as usual. But `locked` and `watch` of all processes that use this
+    /// library skip it until it is [revived](Self::revive). Ack a lock returned by this method to remove the dead
+    /// letter. If the lock is dropped or unlocked, the element stays a dead letter.
     ///
-    /// Each call lists all elements that were delivered and not acked. If there are many dead letters, take many per
-    /// call.
+    /// Each call reads the records of all elements that were delivered and not acked. If there are many dead letters,
+    /// take many per call.
     ///
     /// # Errors
     ///

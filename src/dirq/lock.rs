@@ -19,13 +19,15 @@ use super::{
 ///
 /// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, for example
 /// because of an error or a panic, the element is unlocked and delivered again, here or to another process. The drop
-/// makes a blocking file system call, with or without a runtime, which takes some microseconds on a local disk.
+/// makes a blocking file system call, with or without a runtime, which takes a few microseconds on a local disk.
 /// [`unlock`](Self::unlock) makes that call on another thread.
 ///
-/// The age of the lock counts from the call that acquired it. A purge by any process removes a lock that is too old
-/// ([`Purge::max_lock`](super::Purge::max_lock), often ten minutes). Then another process may lock the element and do
-/// the work too, and dropping this lock releases the lock of that process. Renew the lock during long work with
-/// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
+/// The age of a lock counts from the time at which it was acquired. For an element that
+/// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element
+/// is returned. A purge by any process removes a lock that is too old ([`Purge::max_lock`](super::Purge::max_lock),
+/// often ten minutes). Then another process may lock the element and do the work too, and dropping this lock releases
+/// the lock of that process. Renew the lock during long work with [`touch`](Self::touch) or
+/// [`keep_alive`](Self::keep_alive).
 ///
 /// The [module documentation](super#retries-and-dead-letters) describes when and how often an unlocked element is
 /// delivered again.

@@ -60,6 +60,10 @@ impl<P: Protocol> DirQueue<P> {
     /// The lock lasts until [`unlock`](Self::unlock) or [`remove`](Self::remove), or until a [`purge`](Self::purge) by
     /// any process removes it because it is too old. Call [`touch`](Self::touch) during long work to keep the lock.
     ///
+    /// The format does not record the owner of a lock: [`get`](Self::get), [`unlock`](Self::unlock) and
+    /// [`remove`](Self::remove) work on an element that any process has locked. Call them only for elements that this
+    /// process has locked.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidName`], [`Error::Foreign`] and [`Error::Io`].
@@ -132,7 +136,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// Any number of tasks and processes may watch a queue. Each element is locked by one of them at a time.
     ///
-    /// In all other respects it behaves like [`locked`](Self::locked).
+    /// In all other respects the stream behaves like that of [`locked`](Self::locked).
     ///
     /// # Panics
     ///

@@ -70,7 +70,7 @@ impl DirQueue<Simple> {
         Self::builder(path).open().await
     }
 
-    /// Returns a builder for a queue with other settings than the defaults.
+    /// Returns a builder for a queue with custom settings.
     pub fn builder(path: impl AsRef<Path>) -> QueueSimpleBuilder {
         QueueSimpleBuilder {
             options: Options::new(path.as_ref()),
@@ -212,16 +212,16 @@ impl QueueSimpleBuilder {
     ///
     /// All elements count, including locked and dead ones. The bound is exact if one process adds to the queue, with
     /// any number of clones. If other processes also add elements, the bound may be exceeded. Counting reads the whole
-    /// queue, so each process counts only occasionally, and adds up to an eighth of the free capacity in between. Other
-    /// implementations ignore the bound.
+    /// queue, so each process counts only occasionally. Between two counts, it adds at most an eighth of the free
+    /// capacity. Other implementations ignore the bound.
     pub fn max_elements(mut self, max_elements: u64) -> Self {
         self.options.max_elements = Some(max_elements);
         self
     }
 
-    /// Makes adds wait while the queue is full. The free capacity is checked after each interval `every`, and waiters
-    /// are served in FIFO order. An add of more elements than the bound fails immediately. Defaults to none: adds to a
-    /// full queue fail.
+    /// Makes adds to a bounded queue wait while it is full, and sets the interval `every` at which the free capacity is
+    /// checked. Waiters are served in FIFO order. An add of more elements than the bound fails immediately. By default,
+    /// adds to a full queue fail.
     ///
     /// With this setting, [`add`](DirQueue::add) and the other adding methods need a runtime with a time driver. A
     /// future that waits but is not polled blocks the waiters behind it.
@@ -230,8 +230,8 @@ impl QueueSimpleBuilder {
         self
     }
 
-    /// Sets the last hexadecimal digit of new names, 0 to 15, so that names of concurrent writers do not collide.
-    /// Defaults to a random digit.
+    /// Sets the last hexadecimal digit of new names, 0 to 15. Writers with different digits never choose the same name.
+    /// Defaults to a digit that is chosen at random when the queue is opened.
     pub fn rnd_hex(mut self, digit: u8) -> Self {
         self.options.rnd_hex = Some(digit);
         self

@@ -83,13 +83,14 @@ impl<K, S> RateLimiterBuilder<K, S> {
 
     /// Sets the maximum number of keys in memory. Defaults to 1,000,000; `usize::MAX` means no bound.
     ///
-    /// A key that is in use is never evicted. At the bound, new keys share one window of the same limits until idle
-    /// keys have been removed. The sweeper removes idle keys. A new key at the bound also looks for an idle one among a
-    /// few hundred entries, at most once per millisecond while there is none.
+    /// A key that is in use (some of its charges still count toward a limit) is never evicted. At the bound, new keys
+    /// share one quota, as if they were one key, until idle keys have been removed. The sweeper removes idle keys. A
+    /// check of a new key at the bound also searches a few hundred entries for idle ones; after an unsuccessful search,
+    /// the next one starts at least a millisecond later.
     ///
-    /// The share of each key in that common window is recorded, and is carried over when the key gets an entry of its
-    /// own. This holds for up to `keys` keys, and for at least 1,024. If more keys are checked within `per`, new keys
-    /// keep sharing the window until the recorded ones are idle.
+    /// The usage of each key that shares the quota is recorded too, and is carried over when the key gets an entry. Up
+    /// to `keys` of these records are kept, or 1,024 if `keys` is less. If more keys are checked, new keys share the
+    /// quota even below the bound, until the charges to the shared quota no longer count.
     ///
     /// # Panics
     ///
@@ -163,7 +164,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
         }
     }
 
-    /// Sets the name that appears in tracing and [metrics](crate::guide::metrics). Defaults to `limiter`.
+    /// Sets the name of the limiter in logs, traces and [metrics](crate::guide::metrics). Defaults to `limiter`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self

@@ -39,19 +39,20 @@ pub struct Limit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
-    /// Sliding-window log: the time of every admitted call. Exact, and suited to quotas of up to some thousands.
+    /// Sliding-window log: the time of every admitted call. Exact, and suited to quotas of up to a few thousand.
     #[default]
     Log,
     /// Counters for `n` parts of the window. The oldest part counts in full until all of it has left the window, so the
     /// quota is never exceeded. Memory does not grow with the quota.
     ///
-    /// Counters that weigh the oldest part by its overlap, or that start again with each window, admit up to twice the
-    /// quota in some windows. If `n` does not divide `per`, each part is rounded up to whole nanoseconds. If a key
-    /// changes to a plan with other parts, its usage counts as charged at its next call.
+    /// Other algorithms with counters, which weigh the oldest part by its overlap or start again with each window,
+    /// admit up to twice the quota in some windows; this one does not. If `n` does not divide `per`, each part is
+    /// rounded up to whole nanoseconds. If a key is charged by a limit with another `per` than before, or for the first
+    /// time by one with a quota above 65,535, its usage counts as if it were charged at that call.
     Buckets(usize),
     /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, rounded up to whole
-    /// nanoseconds. Smooth, with the least memory. But a burst of the whole quota may come just before a `per` in which
-    /// the same amount leaks again.
+    /// nanoseconds. Smooth, with the least memory. But a key may use its whole quota at once and then one unit every
+    /// `per / quota`: up to twice the quota, less one unit, within one `per`.
     ///
     /// It stores only a sum and not each call. If several permits of a key are refunded, permits issued before the last
     /// refund may give back less than they should, but never more.
@@ -121,8 +122,8 @@ impl Limit {
         self
     }
 
-    /// Declares that the units are bytes, so that a layer tells clients (`qu="content-bytes"`). The cost of a call is
-    /// still set by the caller. Defaults to requests.
+    /// Declares that the units are bytes. A layer then reports the unit to clients (`qu="content-bytes"`). The cost of
+    /// a call is still set by the caller. By default, units are requests.
     ///
     /// # Examples
     ///

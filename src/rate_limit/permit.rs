@@ -25,7 +25,10 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Returns how many more units would pass now: the smallest number that any of the limits has left.
+    /// Returns how many more units would have passed at the time of the check: the smallest number that any of the
+    /// limits had left.
+    ///
+    /// `u32::MAX` if nothing was charged, because the cost was 0 or there were no limits.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

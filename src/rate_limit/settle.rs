@@ -12,10 +12,12 @@ use super::Permit;
 use crate::engine::coop;
 
 impl Permit {
-    /// Takes back exactly what was charged for this permit, for all limits.
+    /// Takes back what was charged for this permit, for all limits.
     ///
-    /// Charges that have left the window, or that were [`reset`](super::RateLimiter::reset), are not taken back. Does
-    /// nothing if the limiter no longer exists.
+    /// Charges that have left the window, or that were [`reset`](super::RateLimiter::reset), are not taken back.
+    /// [`Window::Gcra`](super::Window::Gcra) may take back less, as documented there. If the key had no entry because
+    /// of [`max_keys`](super::RateLimiterBuilder::max_keys), its charge is taken back from the shared quota, but stays
+    /// in its own record. Does nothing if the limiter no longer exists.
     ///
     /// # Cancel safety
     ///

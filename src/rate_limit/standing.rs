@@ -23,12 +23,12 @@ pub struct Standing {
 }
 
 impl State {
-    /// Returns how many units would pass now in one call: the smallest number that any limit has left.
+    /// Returns how many units would have passed in one call: the smallest number that any limit had left.
     pub fn remaining(&self) -> u32 {
         self.standings.iter().map(Standing::remaining).min().unwrap_or(u32::MAX)
     }
 
-    /// Returns how long a call of one unit would have to wait from now; zero if it would pass.
+    /// Returns how long, from now, a call of one unit would have to wait; zero if it would pass.
     pub fn retry_after(&self) -> Duration {
         self.ready.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }
@@ -45,7 +45,7 @@ impl Standing {
         &self.limit
     }
 
-    /// Returns how many units may still pass now.
+    /// Returns how many units of the limit were left.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

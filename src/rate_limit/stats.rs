@@ -14,7 +14,7 @@ use crate::engine::{
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimiterStats {
-    /// Number of keys in memory: in use, or idle and not yet swept.
+    /// Number of keys in memory: those in use, and idle ones that were not swept yet.
     pub keys: usize,
     /// Number of checks that passed, not counting those of cost 0.
     pub admitted: u64,
@@ -27,7 +27,8 @@ pub struct LimiterStats {
     pub shadowed: u64,
     /// Number of permits that were refunded.
     pub refunded: u64,
-    /// Number of checks of keys beyond the bound, included in `admitted` and `denied`.
+    /// Number of checks of keys beyond [`max_keys`](super::RateLimiterBuilder::max_keys), included in `admitted` and
+    /// `denied`.
     pub overflowed: u64,
 }
 

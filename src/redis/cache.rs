@@ -78,7 +78,8 @@ use crate::engine::ttl::{Ttl, When};
 ///
 /// With events, methods that only read still send plain commands. Methods that write send a script, which takes the
 /// server several times as long. Each value with a TTL also takes the memory of a sorted-set entry and of a second copy
-/// of the value. Expired values are freed when the server expires them.
+/// of the value. The second copy is deleted when the value is removed or replaced, when its expiration is published, or
+/// when the retention has passed.
 ///
 /// A cache has 16 shards, each in its own hash slot, so that at most 16 nodes of a cluster share its load. In a larger
 /// cluster, use several caches.
@@ -197,7 +198,7 @@ where
         self.put(&key, &value, Expiry::of(ttl)).await
     }
 
-    /// Writes `value` at `key` if the key has no live value, and returns whether it did (Redis: `SET NX PX`).
+    /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX PX`).
     ///
     /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
     #[doc(alias = "SETNX")]
@@ -286,8 +287,10 @@ where
         }
     }
 
-    /// Sets the TTL of `key` to `ttl` from now if `when` holds, and returns whether it did
-    /// (Redis: `PEXPIRE NX|XX|GT|LT`).
+    /// Sets the TTL of `key` to `ttl` from now if its current TTL meets `when`; returns true if it was set (Redis:
+    /// `PEXPIRE NX|XX|GT|LT`).
+    ///
+    /// Returns false if there is no live value.
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -302,7 +305,8 @@ where
     /// Sets the deadline of `key`; returns false if there is no live value (Redis: `PEXPIRE`).
     ///
     /// If `deadline` has passed, the value expires immediately. An [`Instant`] has no meaning on another machine, so
-    /// the remaining duration is sent, and the time that the command takes to reach the server is added.
+    /// the remaining duration is sent. The value therefore expires later than `deadline` by the time that the command
+    /// takes to reach the server.
     #[doc(alias = "EXPIREAT")]
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> Result<bool, Error>

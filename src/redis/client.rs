@@ -50,7 +50,8 @@ use super::{
 ///
 /// All callers share one multiplexed connection per server, on which a command does not wait for the replies to others.
 /// Rate limiters have a second connection and reads of many entries a third, so that large replies do not delay checks.
-/// In a cluster, there are as many connections to each node.
+/// In a cluster, each node has up to three connections. Each [near cache](super::CacheBuilder::near) has connections of
+/// its own.
 ///
 /// A connection is made on first use, with `TCP_NODELAY`, in RESP3. If the server refuses RESP3, RESP2 is used. The URL
 /// parameter `?protocol=2` requests RESP2 from the start.
@@ -58,10 +59,11 @@ use super::{
 /// # Failures
 ///
 /// A connection that ends is replaced. A connection may also become silent, for example if a network drops all packets
-/// or a load balancer has forgotten the connection. If nothing was received for 0.4 s, or until the first call on it
-/// has timed out, it is probed with a `PING`; if nothing is received for another 0.4 s, it is replaced. If a server
-/// reports that it is a replica, the client connects to the same address again, because the address may now belong to
-/// the master. With sentinels, it asks them for the address of the master.
+/// or a load balancer has forgotten the connection. A connection on which nothing was received since a call was sent is
+/// probed with a `PING` when that call has waited for 0.4 s, or when it is dropped or times out earlier. If nothing is received for another 0.4 s, it is replaced. Idle connections are not probed by a `PING`, except those
+/// of a near cache. If a server reports that it is a replica, the client connects to the same address again, because
+/// the address may now belong to the master. If the URL names sentinels, the client asks these for the address of the
+/// master.
 ///
 /// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
 /// server reports that it cannot execute the command now. A command whose reply is lost is only retried if it only
@@ -99,9 +101,9 @@ struct Inner {
 impl Client {
     /// Changes the credentials of new connections, for passwords and tokens that rotate.
     ///
-    /// With a `username` of `None`, the user of the URL stays. On the next use, a new connection is made; the existing
-    /// connection is used until the new one is ready. So no call fails because of the change, as long as the server
-    /// accepts both credentials.
+    /// With a `username` of `None`, the user of the URL is kept. The next call starts a new connection; the existing
+    /// one is used until the new one is ready. So no call fails because of the change, as long as the server accepts
+    /// both credentials.
     pub fn set_credentials(&self, username: Option<&str>, password: &str) {
         self.inner.connector.set_credentials(username, password);
     }

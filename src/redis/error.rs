@@ -8,7 +8,9 @@ use crate::rate_limit::Limited;
 
 /// Error of a call to a server.
 ///
-/// After [`Unanswered`](Error::Unanswered) it is unknown whether a change happened; after all other errors it did not.
+/// After [`Unanswered`](Error::Unanswered) it is unknown whether a change happened. After [`Decode`](Error::Decode) it
+/// did happen: only the returned value could not be decoded. After all other errors it did not, except that a call for
+/// many keys may have changed some of them.
 ///
 /// # Server replies
 ///
@@ -105,7 +107,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the same call may succeed if it is repeated later.
+    /// Returns whether the same call may succeed later without an operator. A server without memory (`OOM`) and a
+    /// changed password, for example, usually need one.
     ///
     /// After [`Unanswered`](Error::Unanswered), a repeated call may be executed twice.
     pub fn is_temporary(&self) -> bool {

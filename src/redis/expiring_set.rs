@@ -34,13 +34,13 @@ use super::{
 /// same name on the same server are one set, and must use the same `ttl` and format. A member is expired when the
 /// server's clock reaches `score + ttl`; no method returns or counts an expired member.
 ///
-/// * Members are compared by their encoded bytes, so a value must always be encoded alike (a `HashMap` is not).
-///   Pushing an existing member moves it to its new score.
+/// * Members are compared by their encoded bytes, so equal values must have equal encodings (those of a `HashMap` may
+///   differ). Pushing an existing member moves it to its new score.
 /// * Scores are times in whole milliseconds, rounded down. Members with equal scores are all kept, in the order of
-///   pushing. Above 1,024 members with the same score, the last ones may be ordered by their bytes instead, as are
-///   members with equal scores after the year 2109.
-/// * A member with a score in the future expires correspondingly later. A score that is already `ttl` old is expired
-///   immediately: the member is not added, and is removed if it is in the set.
+///   pushing. If more than 1,024 members have the same score, the last ones may be ordered by their bytes instead.
+///   Members with equal scores after the year 2109 are always ordered by their bytes.
+/// * A member with a score in the future expires correspondingly later. A push with a score that is `ttl` old or older
+///   does not add the member; if the member is in the set, such a push removes it.
 ///
 /// There are no events and no sweeper. An idle set is deleted as a whole when its last member expires (`PEXPIREAT`).
 ///
@@ -122,10 +122,10 @@ struct SetState {
 }
 
 impl<T> ExpiringSet<T> {
-    /// Removes the members with these scores and returns their number.
+    /// Removes the members with scores in this range, and returns their number.
     ///
     /// Each script and round trip removes a thousand members, so that the server is not blocked for long. Other clients
-    /// may see some of them removed, and members that they push in the meantime may remain.
+    /// may see only some of them removed, and members that other clients push in the meantime may remain.
     ///
     /// # Errors
     ///
@@ -172,13 +172,13 @@ impl<T> ExpiringSet<T>
 where
     T: Serialize + DeserializeOwned,
 {
-    /// Adds or moves `member`, with the server's current time as its score.
+    /// Adds `member` with the server's current time as its score, or moves it to that score.
     #[doc(alias = "ZADD")]
     pub async fn push(&self, member: T) -> Result<(), Error> {
         self.push_all([member], None, false).await
     }
 
-    /// Adds or moves `member`, with `score`.
+    /// Adds `member` with this score, or moves it to that score.
     ///
     /// The score is the caller's time. To mix this method with [`push`](Self::push), keep the clocks synchronized with
     /// the server's.
@@ -186,15 +186,17 @@ where
         self.push_all([member], Some(score), false).await
     }
 
-    /// Adds or moves `member`, with `score`, and removes all other members that have exactly that score.
+    /// Adds `member` with this score, or moves it to that score, and removes all other members that have exactly the
+    /// same score.
     pub async fn push_unique_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
         self.push_all([member], Some(score), true).await
     }
 
-    /// Adds or moves all of `members` in their order, atomically, with the server's current time as their score.
+    /// Adds all of `members`, in their order, with the server's current time as their score, or moves them to that
+    /// score, as one atomic change.
     ///
-    /// At most 2,048 members share a millisecond; further ones get the next millisecond, and so on. The server takes
-    /// about as long to add them. A command can carry about a million members.
+    /// At most 2,048 members get the same millisecond as their score; further ones get the next millisecond, and so on.
+    /// The server needs about as long to add them. A command can contain about a million members.
     pub fn extend(
         &self,
         members: impl IntoIterator<Item = T>,
@@ -204,13 +206,13 @@ where
         async move { self.push_all(members, None, false).await }
     }
 
-    /// Returns the members, lowest score first.
+    /// Returns all members, lowest score first.
     #[doc(alias = "ZRANGE")]
     pub async fn elements(&self) -> Result<Vec<T>, Error> {
         self.range(..).await
     }
 
-    /// Returns the members with these scores, lowest first. A range whose start is after its end is empty.
+    /// Returns the members with scores in this range, lowest first. A range whose start is after its end is empty.
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<SystemTime>) -> Result<Vec<T>, Error> {
         self.read_range(self.state.unit.range(&scores), -1).await
@@ -256,7 +258,7 @@ where
         call.send_once(&self.state.client).await
     }
 
-    /// Returns the score of `member`.
+    /// Returns the score of `member`, or `None` if it is not in the set.
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Result<Option<SystemTime>, Error>
     where

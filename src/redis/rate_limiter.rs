@@ -51,22 +51,24 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// A denied check returns the error [`Error::Limited`]. A denial is an `Err` of the same `Result` as other errors, so
 /// that `limiter.check(&user).await?` also stops denied calls. If the server fails,
-/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes, is denied or returns the error. With
+/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes (`Allow`), is decided by an embedded limiter
+/// (`Local`), or returns the error (`Deny`). With
 /// feature `axum` errors are responses: 429 with all fields of [`Limited`](crate::Limited) for a denial, 503 for a
 /// temporary error, otherwise 500.
 ///
 /// # Cost
 ///
-/// Each call takes one round trip, except for three cases that take none: a denied key that is checked again too early
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), a cost of 0, and a cost above a quota.
+/// A check takes one round trip. It takes none if the key was denied and is checked again too early
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is 0 or above a quota, and while the circuit breaker is
+/// open. A call that waits takes one round trip for each of its checks.
 ///
 /// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
-/// their windows, or slightly later (up to an eighth of the remaining time). Memory and work per rate-limit key:
+/// their windows, or slightly later: by up to an eighth of the TTL that this takes. Memory and work per rate-limit key:
 ///
 /// | | bytes per key | work per check |
 /// | --- | --- | --- |
 /// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to twice as many calls are stored until old ones are removed | O(1), amortized |
-/// | `Buckets(n)` | 26, plus for each limit 6 and 12 per bucket with calls, at most `n + 1` | O(n) bytes copied |
+/// | `Buckets(n)` | 26, plus 6 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
 /// | `Gcra` | 26, plus 16 per limit | O(1) |
 ///
 /// A `Log` stores each call once, regardless of the number of limits. A key longer than 256 bytes is shortened to its
@@ -74,7 +76,7 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// # Time
 ///
-/// All times are those of the server, in microseconds, to which windows and steps are rounded up. The clocks of the
+/// All times are those of the server, in microseconds, to which windows, buckets and the intervals of `Gcra` are rounded up. The clocks of the
 /// processes do not matter. If the server's clock goes back, for example after a failover to a server whose clock is
 /// behind, the stored times of a key are moved back accordingly. The change therefore delays a call by at most one
 /// window and admits no call too early. Permits that were issued before the change can no longer be refunded.
@@ -89,8 +91,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// # Server failures
 ///
-/// A call waits at most [`timeout`](RateLimiterBuilder::timeout) (50 ms). Three consecutive failures open a circuit
-/// breaker: for half a second no call is sent, then one call tests the server. In the meantime
+/// A call waits at most [`timeout`](RateLimiterBuilder::timeout) (50 ms). After three consecutive failures, a circuit
+/// breaker opens: no call is sent for half a second, then one call tests the server. While calls fail or are not sent,
 /// [`on_error`](RateLimiterBuilder::on_error) decides checks; [`peek`](RateLimiter::peek),
 /// [`reset`](RateLimiter::reset) and [`refund`](Permit::refund) return the error. A check whose reply is lost is never
 /// sent again: it is charged once or not at all. Failures are logged at most once per second. Three errors are not
@@ -102,7 +104,7 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// With `maxmemory-policy noeviction`, a server whose memory is full refuses checks, which
 /// [`on_error`](RateLimiterBuilder::on_error) then decides. With any other policy, including `volatile-*`, the server
 /// evicts keys. An evicted key has its whole quota again, its earlier permits refund nothing, and no error is reported.
-/// To rule that out, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
+/// To prevent evictions, run limiters on a separate server or one with enough memory. At its start, a limiter logs a
 /// warning if the settings of the server permit evictions, unless the Redis user is not permitted to run `INFO`.
 ///
 /// # Limits per call
@@ -160,7 +162,7 @@ impl<K> RateLimiter<K> {
         self.check_n(key, 1).await
     }
 
-    /// Charges `cost` units to `key`: see [`check`](RateLimiter::check).
+    /// Charges `cost` units to `key`, or returns the time to wait. Otherwise the same as [`check`](RateLimiter::check).
     ///
     /// A cost of 0 always passes, without a round trip.
     ///
@@ -216,7 +218,7 @@ impl<K> RateLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of the server, regardless of [`OnError`].
+    /// Errors of the connection and of the server, regardless of [`OnError`].
     pub async fn peek<Q>(&self, key: &Q) -> Result<State, Error>
     where
         K: Borrow<Q>,
@@ -260,8 +262,8 @@ impl<K> RateLimiter<K> {
     /// Waits until one unit can be charged to `key`, and charges it.
     ///
     /// Waiters for the same key in this process are admitted one after the other, in FIFO order. A concurrent
-    /// [`check`](RateLimiter::check), or another process, may be admitted first. The call sends one check each time its
-    /// waiting time has passed. A refund or a reset does not wake waiters.
+    /// [`check`](RateLimiter::check), or another process, may be admitted first. If the call is denied, it checks again
+    /// when the time that the server reported has passed. A refund or a reset does not wake waiters.
     ///
     /// # Errors
     ///
@@ -269,10 +271,11 @@ impl<K> RateLimiter<K> {
     ///
     /// # Cancel safety
     ///
-    /// A dropped call gives up its place in the queue; during a round trip, it may still be charged. A call that is
-    /// neither dropped nor polled (a `select!` branch that lost and is awaited again later) delays the waiters behind
-    /// it for one second after it could pass, or for several seconds if it became the head of the queue because others
-    /// were dropped. After that they pass it, until it is polled again.
+    /// A dropped call gives up its place in the queue; during a round trip, it may still be charged. A future that has
+    /// begun to wait and is kept but not polled (a branch of `select!` that lost and is awaited again later) delays the
+    /// waiters behind it: for up to one second from the time at which it could have passed, or up to about six seconds
+    /// if it became the first because the calls ahead of it were dropped. After that, the waiters behind it are
+    /// admitted first, until it is polled again.
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
@@ -325,11 +328,12 @@ impl<K> RateLimiter<K> {
     /// Changes the limits of this name for all processes.
     ///
     /// They take effect in this process immediately and in other running processes within a second. Processes that
-    /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on the
-    /// server. If that key is removed in any other way, the limits of the builder apply again. Existing charges stay, with two exceptions: calls that had already left a shorter
-    /// window are not counted in a longer one, and [`Window::Gcra`](crate::Window::Gcra) stores charges as a time and
-    /// not as a number of calls. Callers that are already waiting in this process are checked against the new limits.
-    /// One round trip.
+    /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
+    /// the server. If that key is removed in any other way, the limits of the builder apply again.
+    ///
+    /// Existing charges stay, with two exceptions: calls that had already left a shorter window are not counted in a
+    /// longer one, and [`Window::Gcra`](crate::Window::Gcra) stores charges as a time and not as a number of calls.
+    /// Callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics
     ///
@@ -337,8 +341,8 @@ impl<K> RateLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of the server. After [`Error::Unanswered`], the server may still have changed the limits; after any other
-    /// error they are unchanged.
+    /// Errors of the connection and of the server. After [`Error::Unanswered`], the server may still have changed the
+    /// limits; after any other error they are unchanged.
     #[doc(alias = "SET")]
     pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
         let limits: Vec<Limit> = limits.into_iter().collect();
@@ -354,8 +358,8 @@ impl<K> RateLimiter<K> {
     ///
     /// # Errors
     ///
-    /// Those of the server. The limits are then unchanged, or change shortly after, if the server did execute the
-    /// command.
+    /// Errors of the connection and of the server. The limits are then unchanged, or change shortly afterwards if the
+    /// server has executed the command nevertheless.
     ///
     /// # Cancel safety
     ///

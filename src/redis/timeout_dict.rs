@@ -45,13 +45,13 @@ const MAX_CLEARED: usize = 512;
 /// An entry may have a deadline. It is due when the server's clock reaches the deadline, and stays readable until a
 /// caller takes it. [`take_expired`](Self::take_expired) and [`next_expired`](Self::next_expired) return each entry to
 /// at most one caller in all processes. If an entry must not be lost when that caller crashes, use
-/// [`claim_expired`](Self::claim_expired) or [`next_claim`](Self::next_claim). They lease it to the caller until it is
-/// acknowledged ([`Claim::ack`]).
+/// [`claim_expired`](Self::claim_expired) or [`next_claim`](Self::next_claim). They lease it to the caller for a given
+/// time. It is removed when it is acknowledged ([`Claim::ack`]), and delivered again if it is not.
 ///
-/// A leased entry that fails is delivered again, each time after a longer delay. With
-/// [`max_attempts`](TimeoutDictBuilder::max_attempts), an entry that has failed that often becomes a *dead letter*. It
-/// stays readable, but no method that takes or claims due entries returns it. [`take_dead`](Self::take_dead) removes
-/// it; [`revive`](Self::revive) and [`set`](Self::set) make it due again.
+/// If a claim is dropped without an ack, the attempt has failed, and the entry is delivered again after a delay that
+/// grows with each failure. [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an
+/// entry that reaches it becomes a *dead letter*. It stays readable. No method that takes or claims entries returns it,
+/// except [`take_dead`](Self::take_dead), until it is [revived](Self::revive) or [set](Self::set).
 ///
 /// An entry with a TTL of zero is due immediately. An entry whose TTL ends after the year 2255 has no deadline.
 ///
@@ -69,9 +69,9 @@ const MAX_CLEARED: usize = 512;
 ///
 /// # Order
 ///
-/// A call returns the oldest deadlines of all shards first, if no other call takes entries concurrently. Otherwise,
-/// each call gets the oldest entries of each shard, and the entries of two calls may interleave. Deadlines within one
-/// microsecond are equal. An entry whose lease expired is ordered by the end of the lease.
+/// A call returns the entries with the oldest deadlines, oldest first. If several calls take entries concurrently, each
+/// gets the oldest entries of every shard, but there may be older ones among the entries of another call. Deadlines
+/// within one microsecond are equal. An entry whose lease expired is ordered by the end of the lease.
 ///
 /// # On the server
 ///
@@ -94,20 +94,20 @@ const MAX_CLEARED: usize = 512;
 /// # Errors
 ///
 /// All methods except the constructors may return errors of the connection and of the server. If the record or the
-/// index has another type, the error is [`Error::WrongType`] and nothing was changed. If a call asks all shards and
-/// some of them fail, it returns the entries of the others and logs the failure. It returns the error only if it got no
-/// entries.
+/// index of an entry has another type on the server, the error is [`Error::WrongType`] and nothing was changed. If a
+/// call asks all shards and some of them fail, the call returns the entries of the other shards and logs the failure.
+/// It returns the error only if it got no entries.
 ///
 /// **After [`Error::Unanswered`], the outcome is unknown.** An entry may or may not have been set or removed. Entries
-/// that should have been taken or claimed become due again when their lease expires; the lease of a take is short. If a
-/// process crashes, it loses the entries that a take had just returned to it. Use claims for entries that must not be
-/// lost.
+/// that should have been taken or claimed become due again when their lease expires; the lease of a take is twice the
+/// client's timeout, at most 10 s. If a process crashes, it loses the entries that a take had just returned to it. Use
+/// claims for entries that must not be lost.
 ///
 /// **An entry that cannot be decoded is never lost.** If its key or value does not have the types of this handle, a
 /// call leaves it in place and returns the others. If there are no others, the call returns the error for the first
-/// such entry, else it logs the error. To keep such entries from blocking all others, they are hidden for a while: by a
-/// claim until the lease expires, which counts as a failure, and by a take for a minute. Programs with the right types
-/// can take them then.
+/// such entry, else it logs the error. So that such entries do not block all others, they are hidden for a time: by a
+/// claim until the lease expires, which counts as a failure, and by a take for a minute. After that, programs with the
+/// right types can take them.
 ///
 /// # Examples
 ///
@@ -134,7 +134,7 @@ pub struct TimeoutDict<K, V> {
 }
 
 impl<K, V> TimeoutDict<K, V> {
-    /// Returns the number of entries, due or not, claimed or not.
+    /// Returns the number of entries, including due and claimed ones and dead letters.
     ///
     /// All shards are asked concurrently, one round trip each. Concurrent changes may or may not be counted.
     #[doc(alias = "ZCARD")]
@@ -183,10 +183,11 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// Writes `value` at `key`, due in `ttl`, and returns the value that it replaced, due or not.
+    /// Writes `value` at `key`, due in `ttl`, and returns the value that it replaced, even if that was due, claimed or
+    /// a dead letter.
     ///
-    /// A claim on the replaced entry becomes void. A replaced value that cannot be decoded is replaced, too; then
-    /// `None` is returned.
+    /// A claim on the replaced entry becomes void, and failed attempts are counted from zero again. If the replaced
+    /// value cannot be decoded, `None` is returned.
     ///
     /// # Cancel safety
     ///
@@ -205,8 +206,9 @@ where
         }
     }
 
-    /// Makes the entry of `key` due in `ttl` from now, even if it is due already. Returns false if there is no entry. A
-    /// claim on it becomes void.
+    /// Makes the entry of `key` due in `ttl` from now, even if it is due already. Returns false if there is no entry,
+    /// or if it is a dead letter. A claim on the entry becomes void and counts as a failed attempt; if that was the
+    /// last allowed attempt, the entry becomes a dead letter and the call returns false.
     #[doc(alias = "ZADD")]
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
     where
@@ -216,8 +218,8 @@ where
         Ok(self.set_deadline(&self.state.layout.encode_key(key)?, ttl).await? > 0)
     }
 
-    /// Removes the deadline of the entry of `key`; returns true if it had one. The entry stays, and a claim on it
-    /// becomes void.
+    /// Removes the deadline of the entry of `key`; returns true if it had one. The entry stays. A claim on it becomes
+    /// void and counts as a failed attempt, as in [`set_timeout`](Self::set_timeout).
     pub async fn remove_timeout<Q>(&self, key: &Q) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -227,7 +229,7 @@ where
         Ok(self.set_deadline(&self.state.layout.encode_key(key)?, Duration::MAX).await? > 1)
     }
 
-    /// Returns the value of `key`, due or not, claimed or not.
+    /// Returns the value of `key`, even if it is due, claimed or a dead letter.
     #[doc(alias = "HGETALL")]
     pub async fn get<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
@@ -248,7 +250,7 @@ where
         }
     }
 
-    /// Returns whether `key` has an entry, due or not.
+    /// Returns whether `key` has an entry, even if that is due, claimed or a dead letter.
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> Result<bool, Error>
     where
@@ -258,7 +260,8 @@ where
         Ok(self.ttl(key).await? != Ttl::Missing)
     }
 
-    /// Returns the time until the entry of `key` is due; [`Ttl::Remaining`] of zero if it is.
+    /// Returns the time until the entry of `key` is due: [`Ttl::Remaining`] of zero if it is due or leased, and
+    /// [`Ttl::Persistent`] if it has no deadline or is a dead letter.
     #[doc(alias = "ZSCORE")]
     pub async fn ttl<Q>(&self, key: &Q) -> Result<Ttl, Error>
     where
@@ -277,7 +280,8 @@ where
         }
     }
 
-    /// Removes the entry of `key`, due or not, and returns its value. A claim on it becomes void.
+    /// Removes the entry of `key` and returns its value, even if it is due, claimed or a dead letter. A claim on it
+    /// becomes void.
     ///
     /// # Errors
     ///

@@ -17,9 +17,10 @@ use crate::{
 
 /// A set whose members are ordered by score, like a sorted set of Redis.
 ///
-/// A `SortedSet` is a handle to one shared set; cloning it is cheap. The score has any type with a total
-/// order. Each member is in the set once; inserting it again moves it. Members with equal scores are all
-/// kept, in the order in which they were inserted. The rank of a member is the number of members before it.
+/// A `SortedSet` is a handle to one shared set; cloning it is cheap. A score may be of any type that is
+/// [`Ord`]. Each member is in the set once; inserting it again moves it to its new score, behind the other
+/// members that have that score. Members with equal scores are all kept, in the order in which they were
+/// inserted. The rank of a member is the number of members before it.
 ///
 /// It is an [`ExpiringSet`](crate::ExpiringSet) without time: nothing expires, and no runtime is needed. Each
 /// call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
@@ -48,8 +49,8 @@ use crate::{
 /// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. These costs are
 /// amortized: when a set has doubled in size or shrunk to a third, a call moves all members to a new table
 /// while it holds the lock, which takes up to 100 ns per member. One in 61 awaited calls consumes a unit of
-/// Tokio's cooperative budget. This is the only point at which a call may wait, and it precedes all effects
-/// of the call, so all calls are cancel safe.
+/// Tokio's cooperative budget. This is the only point at which a call yields, and it precedes all effects of
+/// the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
@@ -93,7 +94,8 @@ where
         Self(Arc::new(SharedState { scores, hasher }))
     }
 
-    /// Adds `member` with this score, or moves it to that score. Returns its previous score (Redis: `ZADD`).
+    /// Adds `member` with this score, or moves it to that score. Returns its previous score, or `None` if it
+    /// was not in the set (Redis: `ZADD`).
     #[doc(alias = "ZADD")]
     pub async fn insert(&self, score: S, member: T) -> Option<S> {
         coop::proceed().await;
@@ -104,7 +106,8 @@ where
         self.change(|scores| scores.insert(score, hash, &mut member))
     }
 
-    /// Adds all members in their order, as one atomic change.
+    /// Adds all of `members` with their scores, in their order, or moves them to these scores, as one atomic
+    /// change.
     pub fn extend(&self, members: impl IntoIterator<Item = (S, T)>) -> impl Future<Output = ()> {
         let hashed =
             |(score, member)| (hash_of(&self.0.hasher, &member), Some(score), Some(member));
@@ -154,26 +157,27 @@ where
         self.rank(member).await.is_some()
     }
 
-    /// Returns the member with the lowest score.
+    /// Returns the member with the lowest score, and that score; `None` if the set is empty.
     pub async fn first(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| scores.first().map(cloned))
     }
 
-    /// Returns the member with the highest score.
+    /// Returns the member with the highest score, and that score; `None` if the set is empty.
     pub async fn last(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| scores.at(scores.len().checked_sub(1)?).map(cloned))
     }
 
-    /// Returns the members with scores in this range, lowest first (Redis: `ZRANGEBYSCORE`).
+    /// Returns the members with scores in this range, and their scores, lowest first (Redis:
+    /// `ZRANGEBYSCORE`).
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<S>) -> Vec<(S, T)> {
         coop::proceed().await;
         self.clone_members(|all| all.ranks(&scores))
     }
 
-    /// Returns the members with these ranks, lowest score first (Redis: `ZRANGE`).
+    /// Returns the members with these ranks, and their scores, lowest first (Redis: `ZRANGE`).
     #[doc(alias = "ZRANGE")]
     pub async fn ranks(&self, ranks: impl RangeBounds<usize>) -> Vec<(S, T)> {
         coop::proceed().await;
@@ -216,14 +220,14 @@ where
         self.drain(|all| clamped(&ranks, all.len()))
     }
 
-    /// Removes and returns the member with the lowest score (Redis: `ZPOPMIN`).
+    /// Removes and returns the member with the lowest score, and that score (Redis: `ZPOPMIN`).
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop_first(&self) -> Option<(S, T)> {
         coop::proceed().await;
         self.change(|scores| (scores.len() > 0).then(|| scores.remove_at(0)))
     }
 
-    /// Removes and returns the member with the highest score (Redis: `ZPOPMAX`).
+    /// Removes and returns the member with the highest score, and that score (Redis: `ZPOPMAX`).
     #[doc(alias = "ZPOPMAX")]
     pub async fn pop_last(&self) -> Option<(S, T)> {
         coop::proceed().await;

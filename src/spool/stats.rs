@@ -15,7 +15,7 @@ pub struct SpoolStats {
     /// Written events that may not survive a crash of the machine, because the disk failed to sync them although the
     /// queue [is synced](crate::dirq::QueueSimpleBuilder::sync).
     pub unsynced: u64,
-    /// Events that were taken off a stream and are not known to be in the queue.
+    /// Events that were received from a stream and are not known to be in the queue.
     pub in_hand: usize,
     /// Events that were ignored because serde could not convert them to JSON.
     pub unwritable: u64,

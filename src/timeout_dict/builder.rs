@@ -60,8 +60,9 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
     /// first failure, doubled after each further one, up to `max`. Defaults to 1 s and 1 min.
     ///
     /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed
-    /// together are not delivered again together. With zero, an entry is due again immediately, behind all
-    /// other due entries: a failing job is then retried without a pause as long as nothing else is due.
+    /// together are not delivered again together. If `first` is zero, an entry is due again immediately,
+    /// behind all other due entries: a failing job is then retried without a pause as long as no other entry
+    /// is due.
     ///
     /// # Panics
     ///
@@ -94,7 +95,7 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
         self
     }
 
-    /// Sets the name that [metrics](crate::guide::metrics) show. Defaults to `timeout dict`.
+    /// Sets the name in [metrics](crate::guide::metrics). Defaults to `timeout dict`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self

@@ -12,14 +12,14 @@ use crate::engine::{
 /// [`TimeoutDict::claim_expired`](crate::TimeoutDict::claim_expired) and
 /// [`next_claim`](crate::TimeoutDict::next_claim).
 ///
-/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). A claim that
-/// is dropped without that, because of an error, a panic or the end of its task, is a failed attempt. The
+/// The entry stays in the dictionary, readable, until the claim is [acknowledged](Claim::ack). If a claim is
+/// dropped before that, because of an error, a panic or the end of its task, the attempt has failed. The
 /// entry is then due again after a [backoff](crate::TimeoutDictBuilder::backoff), which doubles with each
-/// failure, or after the delay given to [`retry_in`](Claim::retry_in). [`fail`](Claim::fail) records why
-/// the attempt failed; [`release`](Claim::release) gives the entry back without a failed attempt. If a
-/// claim is leaked or its holder hangs, the entry is due again when the lease ends, immediately and with
-/// its original deadline. After [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts,
-/// the entry is dead.
+/// failure, or after the delay given to [`retry_in`](Claim::retry_in). [`fail`](Claim::fail) records why the
+/// attempt failed; [`release`](Claim::release) gives the entry back without a failed attempt. If the lease
+/// ends first, because the claim was leaked or its holder hangs, the attempt has failed too; the entry is
+/// then due again without a backoff, with its original deadline. After
+/// [`max_attempts`](crate::TimeoutDictBuilder::max_attempts) failed attempts, the entry is dead.
 ///
 /// A claim becomes void when its entry is delivered to another caller after the end of the lease, when the
 /// entry is set, removed or cleared, and when its deadline is set or removed. Operations on a void claim
@@ -96,12 +96,14 @@ impl<K, V> Claim<K, V> {
     ///
     /// Differs from a drop of the claim only in the reason, which
     /// [`dead_letters`](crate::TimeoutDict::dead_letters) returns if the entry becomes dead. It replaces the
-    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. After
-    /// the end of the lease, the entry is due already, or dead, and the reason is recorded nevertheless.
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. If the
+    /// lease has already ended, the entry is due (or dead) without a backoff, and the reason is recorded
+    /// nevertheless.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call drops the claim, which gives the entry back for its backoff, without a reason.
+    /// If the call is cancelled, the claim is dropped: the entry is due again after its backoff, and no
+    /// reason is recorded.
     ///
     /// # Examples
     ///
@@ -129,15 +131,15 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Gives the entry back as if it had not been delivered: it is due immediately, with its original
-    /// deadline, and this is no failed attempt. Returns `false` if the claim is void.
+    /// deadline, and this does not count as a failed attempt. Returns `false` if the claim is void.
     ///
     /// A worker that shuts down releases the claims that it has not begun, so that a restart does not use up
     /// [attempts](crate::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not
-    /// void is released in the same way, even if the entry is dead by then.
+    /// void can still be released, even if the entry is dead by then.
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call drops the claim, which is a failed attempt.
+    /// If the call is cancelled, the claim is dropped, which counts as a failed attempt.
     ///
     /// # Examples
     ///

@@ -47,8 +47,8 @@ where
     /// An attempt that ends without [`Claim::fail`] has no reason and keeps that of an earlier attempt.
     /// [`set`](Self::set), [`revive`](Self::revive) and all calls that remove the entry clear the reason.
     ///
-    /// The dictionary is locked until all of them are cloned; choose `max` by how long other callers may be
-    /// blocked.
+    /// The dictionary is locked until all of them are cloned, so a large `max` blocks other callers for
+    /// longer.
     ///
     /// # Cancel safety
     ///

@@ -88,9 +88,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. A
-    /// future that has begun to wait and is neither polled nor dropped delays the entries that are due first:
-    /// the waiter behind it is served if such an entry has been due for about 0.1 s.
+    /// This method is cancel safe: a cancelled call has taken nothing, and the waiters behind it move up. If
+    /// a future has begun to wait and is neither polled nor dropped, the next due entry goes to the waiter
+    /// behind it, about 0.1 s late.
     ///
     /// ```
     /// use std::time::Duration;
@@ -122,9 +122,9 @@ where
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up. A
-    /// future that has begun to wait and is neither polled nor dropped delays the entries that are due first:
-    /// the waiter behind it is served if such an entry has been due for about 0.1 s.
+    /// This method is cancel safe: a cancelled call has claimed nothing, and the waiters behind it move up.
+    /// If a future has begun to wait and is neither polled nor dropped, the next due entry goes to the waiter
+    /// behind it, about 0.1 s late.
     ///
     /// ```
     /// use std::time::Duration;

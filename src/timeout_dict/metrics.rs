@@ -13,7 +13,7 @@ static SERIES: [Series; 6] = [
     counter("fleeting_dict_acked_total", "Claims acknowledged."),
     counter(
         "fleeting_dict_failed_total",
-        "Failed attempts: claims dropped or given back, and leases that ended.",
+        "Failed attempts: claims dropped, failed or postponed, and leases that ended.",
     ),
 ];
 

@@ -16,11 +16,11 @@ impl<K, V, S> Builder<K, V, S> {
     /// do not extend the idle deadline: [`Cache::contains_key`], [`Cache::ttl`], [`Cache::iter`], and
     /// [`Cache::update`], which changes a value in place.
     ///
-    /// A hit additionally writes eight bytes of memory, and each entry takes eight more bytes. If `idle` is 5 s or
-    /// more, only the first of several hits within a few milliseconds writes them. The new idle deadline may then be up
-    /// to 50 ms too late, because hits avoid the precise clock.
+    /// Each entry takes eight more bytes, and a hit writes eight bytes. With an `idle` of 5 s or more, hits use a
+    /// coarse clock: of several hits within a few milliseconds only the first one writes, and the idle deadline may be
+    /// up to 50 ms later than `idle` after the hit.
     ///
-    /// Defaults to no such limit.
+    /// By default, entries have no idle deadline.
     ///
     /// # Panics
     ///
@@ -68,10 +68,11 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets for how long the error of a [loader](Cache::get_or_try_set_with) is kept for its key.
     ///
     /// While an error is kept, calls with the same error type return it without running their loaders. A write to the
-    /// key or its removal discards the error. The number of errors is bounded by [`max_entries`](Builder::max_entries)
-    /// if that is set, and by 10,000 with [`max_weight`](Builder::max_weight).
+    /// key or its removal discards the error. At most [`max_entries`](Builder::max_entries) errors are kept, or 10,000
+    /// with [`max_weight`](Builder::max_weight). In a cache without a bound, the number of errors is not bounded
+    /// either.
     ///
-    /// Defaults to none: the next call loads again.
+    /// By default, errors are not kept: the next call loads again.
     ///
     /// # Panics
     ///
@@ -86,15 +87,15 @@ impl<K, V, S> Builder<K, V, S> {
     /// (RFC 5861).
     ///
     /// One refresh per key runs at a time, on the runtime of the cache (on that of the caller if the cache was built on
-    /// a `current_thread` runtime, which may not be driven any more). A refresh that fails, or takes more than a
-    /// minute, is logged, counted in [`Stats`](crate::Stats) and reported to
-    /// [`on_refresh_error`](Builder::on_refresh_error). The next one is started by a call at least a second
-    /// later; with each further failure this delay doubles, up to a minute. No other method returns an expired value.
+    /// a `current_thread` runtime, because such a runtime runs tasks only inside `block_on`). A refresh that fails, or
+    /// takes more than a minute, is logged, counted in [`Stats`](crate::Stats) and reported to
+    /// [`on_refresh_error`](Builder::on_refresh_error). The next one is started by a call at least a second later; with
+    /// each further failure this delay doubles, up to a minute. No other method returns an expired value.
     ///
-    /// The entry stays in memory until this stale window ends. A full cache removes it earlier, because expired entries
-    /// are removed before live ones. It is removed with cause [`Cause::Expired`](crate::Cause::Expired), and
-    /// [`Event::deadline`](crate::Event::deadline) is the time at which the value expired. A write to the key or its
-    /// removal ends the window.
+    /// The entry stays in memory until this stale window ends, or that of [`stale_if_error`](Builder::stale_if_error)
+    /// if it is longer. A full cache removes it earlier, because expired entries are removed before live ones. It is
+    /// removed with cause [`Cause::Expired`](crate::Cause::Expired), and [`Event::deadline`](crate::Event::deadline) is
+    /// the time at which the value expired. A write to the key or its removal ends the window.
     ///
     /// Defaults to zero.
     ///
@@ -126,8 +127,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets for how long the loader methods may still return an expired value if the loader fails (RFC 5861).
     ///
     /// Unlike with [`stale_while_revalidate`](Builder::stale_while_revalidate), a call waits for the load, and gets the
-    /// expired value only if the load fails. If both are set, both windows start when the value expires. Defaults to
-    /// zero.
+    /// expired value only if the load fails. If both are set, both windows start when the value expires, and the entry
+    /// stays in memory until the longer one ends. Defaults to zero.
     pub fn stale_if_error(mut self, window: Duration) -> Self {
         self.settings.stale_if_error = window;
         self

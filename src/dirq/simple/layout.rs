@@ -4,7 +4,7 @@
 //!    renamed atomically, without replacing another file.
 //! 2. It is locked while `dir/NAME.lck` exists, a second hard link to it. The owner of the lock reads through that
 //!    link.
-//! 3. It is removed data first: with its lock removed first, a partially removed element could be locked again.
+//! 3. Its data is removed before its lock: in the other order, a partially removed element could be locked again.
 
 use std::ffi::CStr;
 

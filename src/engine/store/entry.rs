@@ -47,8 +47,9 @@ pub struct Event<K, V> {
     pub value: V,
     /// Why the entry was removed.
     pub cause: Cause,
-    /// The entry's deadline; `None` if it was persistent. For an entry expired by
-    /// [`expire_now`](crate::Cache::expire_now), the time of that call.
+    /// The deadline of the entry (with [`time_to_idle`](crate::Builder::time_to_idle), the earlier of its two
+    /// deadlines); `None` if it had none. For an entry expired by [`expire_now`](crate::Cache::expire_now), the time of
+    /// that call.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_instant"))]
     pub deadline: Option<Instant>,
     /// When the entry was removed.

@@ -22,7 +22,8 @@ pub struct SweepReport {
     pub elapsed: Duration,
     /// True if another pass was due, but the [`budget`](crate::Sweep::budget) was exhausted.
     pub out_of_budget: bool,
-    /// True if a full lossless subscriber delayed the sweep: expired entries stay in memory until it reads.
+    /// True if the sweep was delayed because a lossless stream was full. Expired entries stay in memory until events of
+    /// that stream are read.
     pub held_back: bool,
 }
 

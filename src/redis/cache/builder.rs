@@ -84,7 +84,8 @@ impl<K, V> Cache<K, V> {
 }
 
 impl<K, V> CacheBuilder<K, V> {
-    /// Sets the TTL that [`Cache::set`] gives to a value. Defaults to none: values are persistent.
+    /// Sets the default TTL. It applies to [`Cache::set`], and to other methods that write a value if their `ttl` is
+    /// `None` or if they have no such argument. Defaults to none: values are persistent.
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.time_to_live = Some(ttl);
         self
@@ -98,11 +99,16 @@ impl<K, V> CacheBuilder<K, V> {
     }
 
     /// Publishes expirations to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
-    /// [`on_expired`](Cache::on_expired). Defaults to no events, and to plain commands.
+    /// [`on_expired`](Cache::on_expired). By default, a cache has no events and uses plain commands.
     ///
-    /// An expiration is kept for its subscribers for `retention`. If there is no subscriber for longer than that,
-    /// events are lost. Until then, expired values that were not published yet take memory on the server. They are
-    /// deleted at most an eighth of `retention` after the end of the retention. Only the names of the groups remain.
+    /// An event is kept on the server for at most `retention`. Within that time, it is kept until all
+    /// [groups](Cache::events_lossless) have acknowledged it, and for at least a minute for the subscribers of
+    /// [`events`](Cache::events), whose positions the server does not store. If no subscriber reads for longer than
+    /// that, events are lost.
+    ///
+    /// An expired value whose event was not published takes memory on the server until its retention has passed; its
+    /// entry in the index of its shard may stay for another eighth of `retention` after that of the latest deadline.
+    /// After that, only the names of the groups remain.
     ///
     /// Redis' own keyspace notifications are not used: they arrive minutes late or never, and without the value.
     /// Instead, the deadlines of each shard are in a sorted set next to its values. A value with a deadline is stored
@@ -130,9 +136,9 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
-    /// Sets the time after which others take over from a crashed process: its events of a
-    /// [group](Cache::events_lossless), and its [loads](Cache::get_or_set_with). All processes that share the name must
-    /// use the same. Defaults to 10 s.
+    /// Sets the lease: the time after which other processes take over the events of a [group](Cache::events_lossless)
+    /// and the [loads](Cache::get_or_set_with) of a crashed process. All processes that share the name must use the
+    /// same. Defaults to 10 s.
     ///
     /// A running process renews its leases in time, so that longer work keeps its lease.
     ///
@@ -145,8 +151,8 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
-    /// Sets the pause between two polls of a subscriber. It bounds the lag of a subscriber that keeps up, together with
-    /// two round trips to the server. Defaults to 100 ms.
+    /// Sets the pause between two polls of a subscriber. The lag of a subscriber that keeps up is at most this pause
+    /// and two round trips to the server. Defaults to 100 ms.
     ///
     /// A poll is one `MGET` of 32 small keys (in a cluster, 16 of two keys), and one script for each of the 16 shards
     /// that has something to read. An idle subscriber sends less than two scripts per second.
@@ -231,8 +237,8 @@ impl<K, V> CacheBuilder<K, V> {
 }
 
 impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> {
-    /// Caches up to `max_entries` values in this process, while the server guarantees to report changes. Defaults to
-    /// none.
+    /// Caches up to `max_entries` values in this process, while the server guarantees to report changes. By default, no
+    /// values are cached.
     ///
     /// If a key is cached, `get`, `get_many`, `contains_key` and the loader methods are answered without a round trip.
     /// The values are stored in an embedded [`Cache`](crate::Cache). A missing value (`None`) is cached too. Callers
@@ -260,7 +266,7 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     /// `CLIENT TRACKING ON BCAST PREFIX fleeting:cache1:{name:`. The server sends replies and invalidations in one
     /// order, so that a client that has a reply has received all earlier invalidations. The cached value of a key is
     /// also discarded if the process writes to the key, or receives newer information about it in another way. All
-    /// cached values are discarded if a connection ends, is silent or is replaced, if a slot moves, or after
+    /// cached values are discarded if a connection ends, becomes silent or is replaced, if a slot moves, or after
     /// `FLUSHALL`. Replies on the next connection are cached again.
     ///
     /// # Cost

@@ -27,14 +27,14 @@ use super::{
 };
 use crate::engine::event::{Event, Lagged};
 
-/// A stream of expirations that is broadcast to all subscribers. Returned by [`Cache::events`].
+/// A stream of expirations that is broadcast to all subscribers. Created by [`Cache::events`].
 ///
-/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. The same applies if the
-/// server could not be reached until it had trimmed events from its stream. An event that cannot be decoded counts as
-/// missed.
+/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. It also misses the events
+/// that the server [deleted](super::CacheBuilder::events) while this process could not reach it, usually those that
+/// were older than a minute. An event that cannot be decoded counts as missed.
 ///
-/// The stream ends when the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), after the
-/// events that it still holds. It does not keep the cache alive.
+/// When the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), the stream returns the
+/// events that this process has already read, and then ends. It does not keep the cache alive.
 #[must_use = "events are only delivered while the subscription exists"]
 pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>);
 
@@ -47,11 +47,11 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 /// [lease](super::CacheBuilder::lease) has expired. The same applies to the last event if the subscription is dropped
 /// before it was acknowledged.
 ///
-/// Up to 1,024 events, or about 16 MiB, are read ahead. If the subscription is dropped, unread events are given back
-/// immediately.
+/// Up to 1,024 events, or about 16 MiB, are read ahead into this process. If the subscription is dropped, unread events
+/// are given back immediately.
 ///
-/// The stream ends when the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), after the
-/// events that it still holds. It does not keep the cache alive.
+/// When the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), the stream returns the
+/// events that this process has already read, and then ends. It does not keep the cache alive.
 #[must_use = "events are only delivered while the subscription exists"]
 pub struct LosslessEvents<K, V> {
     commands: Arc<Commands>,
@@ -91,8 +91,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and as for all
-    /// methods.
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
+    /// methods](Cache#errors).
     pub async fn events(&self) -> Result<Events<K, V>, Error> {
         self.require_events()?;
         let receiver = broadcast::subscribe(&self.state).await?;
@@ -102,9 +102,9 @@ where
     /// Subscribes to expirations as one subscriber of `group`: each event is delivered to one subscriber of the group,
     /// at least once.
     ///
-    /// A new group starts at the present, and remains on the server forever. Events that occur while it has no
-    /// subscriber wait for the next one, within the [retention](super::CacheBuilder::events). This also holds if no
-    /// event has occurred for longer than the retention.
+    /// A new group receives the events from its creation on. The server remembers the group forever, even after a
+    /// period without events that is longer than the [retention](super::CacheBuilder::events). Events that occur while
+    /// the group has no subscriber are delivered to its next subscriber, if that subscribes within the retention.
     ///
     /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
     /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
@@ -129,8 +129,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and as for all
-    /// methods.
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
+    /// methods](Cache#errors).
     pub async fn events_lossless(&self, group: &str) -> Result<LosslessEvents<K, V>, Error> {
         self.require_events()?;
         let subscription = consumer_group::join(&self.state, group).await?;
@@ -141,14 +141,15 @@ where
     /// Spawns a task that subscribes to `group` and awaits `callback` for each event, one after the other.
     ///
     /// As with [`events_lossless`](Cache::events_lossless), each event is delivered to one subscriber of the group, at
-    /// least once. It is acknowledged after the callback. Errors of the subscription are logged. A panic in the
-    /// callback is logged and has no other effect. The closure is cloned for each call, as axum does with handlers:
-    /// share mutable state in an `Arc`. The task ends with the cache, or if it is stopped with [`JoinHandle::abort`].
+    /// least once. It is acknowledged when the callback has returned or panicked. Errors of the subscription are
+    /// logged. A panic in the callback is logged and has no other effect. The closure is cloned for each call, as axum
+    /// does with handlers: share mutable state in an `Arc`. The task ends with the cache, or if it is stopped with
+    /// [`JoinHandle::abort`].
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and as for all
-    /// methods.
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
+    /// methods](Cache#errors).
     pub async fn on_expired<F, Fut>(
         &self,
         group: &str,
@@ -183,7 +184,8 @@ where
         }))
     }
 
-    /// Ends all subscriptions of this cache in this process, after the events that they still hold.
+    /// Ends all subscriptions of this cache in this process, after they have returned the events that this process has
+    /// already read.
     ///
     /// Reads and writes continue to work. The method waits for neither the subscribers nor the server.
     pub async fn shutdown(&self) {
@@ -212,11 +214,13 @@ impl<K, V> LosslessEvents<K, V> {
     /// # Errors
     ///
     /// [`Error::Decode`] for an event that cannot be decoded; it is not delivered again. If the server becomes
-    /// unreachable, its error is returned once. Errors do not end the stream: the next call waits for the next event.
+    /// unreachable, the error of the connection is returned once per outage. Errors do not end the stream: the next
+    /// call waits for the next event.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before it completes, no event is lost, but the previous one is acknowledged.
+    /// If the future is dropped before it completes, no event is lost. The previous event may be acknowledged
+    /// nevertheless.
     pub async fn recv(&mut self) -> Option<Result<Event<K, V>, Error>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
@@ -226,7 +230,7 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// # Errors
     ///
-    /// As for all methods. The event may then be delivered again, and the call can be repeated.
+    /// The errors [of all methods](Cache#errors). The event may then be delivered again, and the call can be repeated.
     pub async fn ack(&mut self) -> Result<(), Error> {
         if let Some(id) = &self.last {
             let call = self.commands.ack(id.shard, &self.group, &id.entry);

@@ -38,7 +38,7 @@ where
     /// starts when the load ends.
     ///
     /// One loader runs per key across all processes that share the cache, no matter how many callers wait. The loading
-    /// process holds a lease on the key and renews it. If the call is dropped or panics, it releases the lease. If the
+    /// process holds a lease on the key and renews it. If the call is dropped or panics, the lease is released. If the
     /// process crashes, the runtime of the call shuts down, or the server cannot be reached, the lease expires after
     /// [`lease`](super::CacheBuilder::lease). Then one of the waiters starts its own loader.
     ///
@@ -67,13 +67,14 @@ where
     ///
     /// # Errors
     ///
-    /// As for all methods; if such an error occurs before the load, no loader runs, and all waiters in this process get
-    /// the same error. If the server becomes unreachable while the loader runs, the caller gets the loaded value. It is
-    /// not cached, and is logged and counted as a [failed load](super::CacheStats::failed_loads). The waiters ask the
-    /// server again and get the error.
+    /// The errors [of all methods](Cache#errors). If such an error occurs before the load, no loader runs, and all
+    /// waiters in this process get the same error. If the server becomes unreachable while the loader runs, the caller
+    /// gets the loaded value. The value is not cached; the error is logged, and the load counts as
+    /// [failed](super::CacheStats::failed_loads). The waiters ask the server again and get the error.
     ///
     /// A server whose memory is full (`OOM`) grants no lease. Then one loader runs per key and process, for all callers
-    /// that waited when it began. They get its value, which is not cached; this is logged and counted in the same way.
+    /// that waited when it began. They get its value. The value is not cached, and the error is logged and counted in
+    /// the same way.
     ///
     /// # Cancel safety
     ///

@@ -93,8 +93,8 @@ where
     ///
     /// # Errors
     ///
-    /// As for all methods. After an error of the server, some of the values may have been written. If a key or a value
-    /// cannot be encoded, nothing is written.
+    /// The errors [of all methods](Cache#errors). After an error of the server, some of the values may have been
+    /// written. If a key or a value cannot be encoded, nothing is written.
     ///
     /// # Cancel safety
     ///

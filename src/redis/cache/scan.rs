@@ -68,8 +68,8 @@ where
     ///
     /// The server examines **all its keys**, a thousand per round trip, and returns the values of each shard in replies
     /// of about a mebibyte. In a cluster, the servers are scanned one after the other. The keys returned so far are
-    /// kept in this process, so that none is returned twice. So use it for maintenance, not in request handlers. Keys
-    /// at which another program stored something other than a string are skipped.
+    /// kept in this process, so that none is returned twice. Because of these costs, use this method for maintenance,
+    /// not in request handlers. Keys at which another program stored something other than a string are skipped.
     ///
     /// ```no_run
     /// use fleeting::redis::Cache;

@@ -11,7 +11,7 @@ use std::sync::{
 #[non_exhaustive]
 pub struct CacheStats {
     /// Reads that found a live value: by `get`, `get_ex`, the loader methods, and for each key of `get_many`. A
-    /// `contains_key` counts if it is answered [near](super::CacheBuilder::near).
+    /// `contains_key` counts if the [near cache](super::CacheBuilder::near) answers it.
     pub hits: u64,
     /// Reads by these methods that found no live value.
     pub misses: u64,
@@ -24,12 +24,12 @@ pub struct CacheStats {
     pub events: u64,
     /// Expirations that [`Events`](super::Events) missed: the server no longer had them, or they could not be decoded.
     pub missed: u64,
-    /// Hits and misses that were answered [near](super::CacheBuilder::near), without the server.
+    /// Hits and misses that the [near cache](super::CacheBuilder::near) answered, without the server.
     pub near_hits: u64,
     /// Changed keys that servers have reported, including changes by this process.
     pub invalidations: u64,
-    /// Answers that could not be cached near, because the key changed during the read or the server did not guarantee
-    /// to report changes.
+    /// Answers that the near cache could not keep, because the key changed during the read or the server did not
+    /// guarantee to report changes.
     pub bypassed: u64,
 }
 

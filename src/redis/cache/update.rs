@@ -24,8 +24,8 @@ where
     ///
     /// # Errors
     ///
-    /// As for all methods, and [`Error::Contended`] if other clients changed the value first until the client's timeout
-    /// had passed.
+    /// The errors [of all methods](Cache#errors), and [`Error::Contended`] if other clients changed the value before
+    /// each attempt to write it, until the client's timeout had passed.
     pub async fn update<Q, R>(
         &self,
         key: &Q,

@@ -53,7 +53,7 @@ impl Client {
         Self::builder(urls).lazy()
     }
 
-    /// Creates a builder for a client with other than the default settings.
+    /// Creates a builder for a client with custom settings.
     pub fn builder(urls: impl Urls) -> ClientBuilder {
         let (urls, cluster) = urls.into_urls();
         ClientBuilder {
@@ -87,7 +87,8 @@ impl ClientBuilder {
     /// Sets the timeout of one attempt to connect, including name resolution, TLS handshake, login, and the queries to
     /// sentinels.
     ///
-    /// It also bounds the time until a server that is available again is found. Defaults to one second.
+    /// An attempt to connect to a server that does not answer prevents further attempts for at most this time, so this
+    /// also bounds the delay until a server that is available again is used. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -113,8 +114,8 @@ impl ClientBuilder {
     ///
     /// The chain begins with the certificate of the client; certificates of intermediate authorities follow. The
     /// certificate is presented on each connection: to servers, to nodes of a cluster, and to sentinels. Connections
-    /// without TLS ignore it. A certificate or key that is not valid PEM is an error of
-    /// [`connect`](ClientBuilder::connect) and [`lazy`](ClientBuilder::lazy). Defaults to no certificate.
+    /// without TLS ignore it. If a certificate or key is not valid PEM, [`connect`](ClientBuilder::connect) and
+    /// [`lazy`](ClientBuilder::lazy) return [`Error::Connect`]. Defaults to no certificate.
     ///
     /// # Examples
     ///

@@ -38,7 +38,7 @@ impl<K> RateLimiter<K> {
     ///
     /// All processes that use the same name share its charges, and should use the same limits and the same window.
     /// Limits set by [`set_limits`](RateLimiter::set_limits) replace those of the builder, including in processes that
-    /// start later, until [`clear_limits`](RateLimiter::clear_limits). A process logs when that happens.
+    /// start later, until [`clear_limits`](RateLimiter::clear_limits). A process logs a message when it applies them.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
             // A connection of its own: a check must not wait behind large replies.
@@ -94,8 +94,8 @@ impl<K> RateLimiterBuilder<K> {
     /// costs no round trip. 0 disables the cache. Defaults to 10,000.
     ///
     /// A denial is repeated only for the same cost and limits, and only until the call would pass. A
-    /// [`reset`](RateLimiter::reset) or [`refund`](super::Permit::refund) in this process ends it immediately; one in
-    /// another process has no effect on a cached denial.
+    /// [`reset`](RateLimiter::reset) or [`refund`](super::Permit::refund) in this process removes the cached denial
+    /// immediately; one in another process does not.
     pub fn deny_cache(mut self, keys: usize) -> Self {
         self.deny_cache = keys;
         self
@@ -104,8 +104,8 @@ impl<K> RateLimiterBuilder<K> {
     /// Sets the maximum number of callers per key that wait in this process, by
     /// [`until_ready_within`](RateLimiter::until_ready_within) or in a layer.
     ///
-    /// Further callers are denied after one round trip. Callers that wait without a time limit are never denied, but
-    /// count. Defaults to no bound.
+    /// Further callers are denied after one round trip. Callers that wait without a time limit are never denied for
+    /// this reason, but they count. Defaults to no bound.
     ///
     /// # Panics
     ///

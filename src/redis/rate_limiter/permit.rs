@@ -36,9 +36,11 @@ pub(super) enum Charged {
 }
 
 impl Permit {
-    /// Returns the number of units that would still pass now: the minimum over all limits.
+    /// Returns how many more units would have passed at the time of the check: the smallest number that any of the
+    /// limits had left.
     ///
-    /// `u32::MAX` if calls are not counted, as by [`OnError::Allow`](super::OnError::Allow) while the server fails.
+    /// `u32::MAX` if nothing was charged: the cost was 0, there were no limits, or
+    /// [`OnError::Allow`](super::OnError::Allow) admitted the call while the server failed.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }
@@ -51,8 +53,8 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Those of the server. After [`Error::Unanswered`] it is unknown whether the refund happened. It is not retried,
-    /// since a second refund could take back the units of another call.
+    /// Errors of the connection and of the server. After [`Error::Unanswered`] it is unknown whether the refund
+    /// happened. It is not retried, since a second refund could take back the units of another call.
     ///
     /// # Cancel safety
     ///
@@ -81,8 +83,8 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Those of the server. After [`Error::Unanswered`] it is unknown whether the permit was settled. It is not
-    /// retried, since the difference could be charged twice.
+    /// Errors of the connection and of the server. After [`Error::Unanswered`] it is unknown whether the permit was
+    /// settled. It is not retried, since the difference could be charged twice.
     ///
     /// # Cancel safety
     ///

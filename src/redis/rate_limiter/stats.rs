@@ -16,15 +16,16 @@ pub struct LimiterStats {
     pub waited: u64,
     /// Denied checks, and waits that ended without admission. Not counted are costs above a quota and cancelled waits.
     pub denied: u64,
-    /// Denied checks that were answered from a cached denial, without a round trip.
+    /// Denied checks that were answered by the [`deny_cache`](super::RateLimiterBuilder::deny_cache), without a round
+    /// trip; included in `denied`.
     pub denied_locally: u64,
     /// Checks that were admitted only because the layer is in shadow mode (`RateLimitLayer::shadow`).
     pub shadowed: u64,
     /// Permits that were refunded.
     pub refunded: u64,
-    /// Calls that failed or got no reply.
+    /// Calls to the server that failed or got no reply in time.
     pub errors: u64,
-    /// Checks decided by [`OnError`](super::OnError).
+    /// Checks that [`OnError`](super::OnError) decided, because the server failed.
     pub by_policy: u64,
     /// State of the circuit breaker.
     pub breaker: Breaker,

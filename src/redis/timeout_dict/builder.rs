@@ -89,9 +89,10 @@ impl<K, V> TimeoutDictBuilder<K, V> {
         self
     }
 
-    /// Sets how long [`next_expired`](TimeoutDict::next_expired) and [`next_claim`](TimeoutDict::next_claim) sleep at
-    /// most before they ask the server again. This bounds the delay of an entry that another process sets during the
-    /// sleep, with an earlier deadline than all others. Defaults to one second.
+    /// Sets the maximum time for which [`next_expired`](TimeoutDict::next_expired) and
+    /// [`next_claim`](TimeoutDict::next_claim) sleep before they ask the server again. This bounds the delay of an
+    /// entry that another process sets during the sleep with an earlier deadline than all others. Defaults to one
+    /// second.
     ///
     /// # Panics
     ///
@@ -105,8 +106,8 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     /// Sets the delay after which an entry is due again when a claim on it was dropped: `first` after the first
     /// failure, twice as long after each further failure, up to `max`. Defaults to one second and one minute.
     ///
-    /// The delay is multiplied by a random factor from 0.5 to 1.5, so that entries that failed together are not due
-    /// together again.
+    /// The actual delay is chosen at random between 0.5 and 1.5 times this value, so that entries that failed together
+    /// are not delivered again together.
     ///
     /// # Panics
     ///
@@ -120,10 +121,10 @@ impl<K, V> TimeoutDictBuilder<K, V> {
         self
     }
 
-    /// Sets how often an entry may fail before it becomes a dead letter. A dead letter is still readable, but is not
-    /// delivered again until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead) removes
-    /// it. The setting of the claiming handle applies, so all users of the name should use the same. Defaults to no
-    /// bound.
+    /// Sets the number of failed attempts after which an entry becomes a dead letter. A dead letter stays readable, but
+    /// is not delivered until it is [revived](TimeoutDict::revive) or set; [`take_dead`](TimeoutDict::take_dead)
+    /// removes it. The setting of the claiming handle applies, so all users of the name should use the same. Defaults
+    /// to no bound.
     ///
     /// # Panics
     ///

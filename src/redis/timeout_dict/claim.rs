@@ -19,16 +19,16 @@ use crate::redis::Error;
 /// [`next_claim`](super::TimeoutDict::next_claim).
 ///
 /// The entry stays in the dictionary, readable, until the claim is [acked](Claim::ack). An attempt has failed if the
-/// claim is dropped without an ack, for example because of an error or a panic, or if [`retry_in`](Claim::retry_in) is
-/// called. After a drop, the entry is due again after a [backoff](super::TimeoutDictBuilder::backoff), which doubles
-/// with each failure; after `retry_in`, it is due after the given delay. A task on the runtime of the claim reports the
-/// failure to the server, because `Drop` cannot wait. If that fails, if the claim is leaked, or if its process crashes,
-/// the entry is due again as soon as the lease expires. After [`max_attempts`](super::TimeoutDictBuilder::max_attempts)
-/// failures, it is a dead letter.
+/// claim is dropped without an ack, for example because of an error or a panic, if [`retry_in`](Claim::retry_in) is
+/// called, or if the lease expires. After a drop, the entry is due again after a
+/// [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure; after `retry_in`, it is due after
+/// the given delay. A task on the runtime of the claim reports the drop to the server, because `Drop` cannot wait. If
+/// that fails, if the claim is leaked, or if its process crashes, the entry is due again without a backoff when the
+/// lease expires. After [`max_attempts`](super::TimeoutDictBuilder::max_attempts) failures, it is a dead letter.
 ///
-/// A claim is void once its entry was leased to another caller after the end of the lease, or was set, removed,
-/// cleared, or given another deadline or none. Methods of a void claim change nothing. The end of the lease alone does
-/// not make a claim void: until another caller gets the entry, it can be acked and extended.
+/// A claim becomes void when its entry is leased to another caller after the end of the lease, when the entry is set,
+/// removed or cleared, and when its deadline is set or removed. Methods of a void claim change nothing. The end of the
+/// lease alone does not make a claim void: until another caller gets the entry, it can be acked and extended.
 pub struct Claim<K, V> {
     key: K,
     value: V,
@@ -58,7 +58,8 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Returns how often the entry was delivered since it was set or revived, including this claim: 1 at the first
-    /// delivery. Always 1 in a dictionary shared with the [original](super::TimeoutDict::compat), which counts nothing.
+    /// delivery. Always 1 in a dictionary shared with the [original](super::TimeoutDict::compat), in which failures are
+    /// not counted.
     pub fn attempts(&self) -> u32 {
         self.delivery.attempts
     }
@@ -94,10 +95,10 @@ impl<K, V> Claim<K, V> {
         }
     }
 
-    /// Returns the entry, due again in `delay`; returns false if the claim is void.
+    /// Returns the entry to the dictionary, due in `delay`; returns false if the claim is void.
     ///
-    /// It counts as a failure: after the last allowed attempt, the entry becomes a dead letter, regardless of `delay`.
-    /// A delay that ends after the year 2255 never ends.
+    /// This counts as a failed attempt: after the last allowed attempt, the entry becomes a dead letter, regardless of
+    /// `delay`. If the delay ends after the year 2255, the entry is never due again.
     ///
     /// One round trip, one script.
     ///

@@ -16,16 +16,16 @@ where
     /// Removes and returns at most `max` dead letters, oldest first. Each is delivered at most once, as by
     /// [`take_expired`](Self::take_expired).
     ///
-    /// An entry becomes a dead letter when it has failed [`max_attempts`](super::TimeoutDictBuilder::max_attempts)
-    /// times; every end of a claim except [`Claim::ack`] is a failure. If the lease of the last attempt has expired,
-    /// the entry is a dead letter, but the holder of that claim may still ack it, which removes the entry. A dictionary
-    /// shared with the [original](Self::compat) has no dead letters.
+    /// An entry becomes a dead letter when [`max_attempts`](super::TimeoutDictBuilder::max_attempts) claims on it have
+    /// ended without [`Claim::ack`]. If the lease of the last attempt has expired, the entry is a dead letter, but the
+    /// holder of that claim may still ack it, which removes the entry. A dictionary shared with the
+    /// [original](Self::compat) has no dead letters.
     ///
     /// [`Claim::ack`]: super::Claim::ack
     ///
     /// # Cancel safety
     ///
-    /// As [`take_expired`](Self::take_expired).
+    /// The same as for [`take_expired`](Self::take_expired).
     pub async fn take_dead(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         match self.state.layout.has_dead() {
             true => self.take(CollectMode::TakeDead, max).await,
@@ -33,8 +33,8 @@ where
         }
     }
 
-    /// Makes the dead letter of `key` an entry that is due in `ttl` and has no failures. Returns false if `key` has no
-    /// entry or the entry is not a dead letter.
+    /// Revives a dead letter: the entry of `key` becomes due in `ttl`, and its number of failed attempts is reset to
+    /// zero. Returns false if there is no entry, or if it is not a dead letter.
     pub async fn revive<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
     where
         K: Borrow<Q>,
@@ -47,7 +47,7 @@ where
 }
 
 impl<K, V> TimeoutDict<K, V> {
-    /// Returns the number of dead letters. As [`len`](Self::len), it takes 16 scripts in one round trip.
+    /// Returns the number of dead letters. It takes 16 scripts in one round trip.
     pub async fn dead_len(&self) -> Result<usize, Error> {
         if !self.state.layout.has_dead() {
             return Ok(0);

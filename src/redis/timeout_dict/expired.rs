@@ -38,11 +38,11 @@ where
         self.take(CollectMode::Take, max).await
     }
 
-    /// Leases at most `max` due entries for `lease`, the [oldest first](#order). Entries are delivered at least once:
+    /// Claims at most `max` due entries for `lease`, the [oldest first](#order). Entries are delivered at least once:
     /// an entry that is not acked within the lease is delivered again.
     ///
-    /// Each entry is returned as a [`Claim`], to be ended by [`Claim::ack`] when the work is done. If a claim is
-    /// dropped, for example because of an error or a panic, its entry is due again after a
+    /// Each entry is returned as a [`Claim`]; call [`Claim::ack`] when the work is done. If a claim is dropped, for
+    /// example because of an error or a panic, its entry is due again after a
     /// [backoff](super::TimeoutDictBuilder::backoff). If the process crashes, the entry is due again as soon as the
     /// lease expires. A lease is at most 35 years long; a lease of zero expires immediately.
     ///

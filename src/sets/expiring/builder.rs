@@ -35,8 +35,9 @@ impl<B> ExpiringSetBuilder<B> {
         Self { options, shards: default_shards(), builds: PhantomData }
     }
 
-    /// Sets the minimum time between two sweeps. This is also the longest time that an expired member stays
-    /// in memory if no call removes it. Defaults to 100 ms.
+    /// Sets the minimum time between two sweeps. Unless a [lossless](crate::ExpiringSet::events_lossless)
+    /// stream is full, this is also the maximum time for which an expired member stays in memory if no call
+    /// removes it, not counting the sweep itself. Defaults to 100 ms.
     ///
     /// # Panics
     ///
@@ -65,7 +66,7 @@ impl<B> ExpiringSetBuilder<B> {
         self
     }
 
-    /// Sets the name that tracing and [metrics](crate::guide::metrics) show. Defaults to `expiring set` or
+    /// Sets the name in logs, traces and [metrics](crate::guide::metrics). Defaults to `expiring set` or
     /// `expiring sets`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();

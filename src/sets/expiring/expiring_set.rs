@@ -35,9 +35,9 @@ use crate::{
 /// * Members with equal scores are all kept, in the order in which they were pushed.
 /// * A score in the future extends the member's lifetime. If `score + ttl` overflows, the member never
 ///   expires.
-/// * A push with a score that is `ttl` old or older does not add the member, and sends no event. If the
-///   member is in the set, such a push removes it, with an [`Expired`](Cause::Expired) event that has the new
-///   deadline.
+/// * A push with a score that is `ttl` old or older does not add the member. If the member is in the set,
+///   such a push removes it, and publishes an [`Expired`](Cause::Expired) event with the new deadline;
+///   otherwise it publishes no event.
 ///
 /// Each call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
 /// `String`).
@@ -70,8 +70,8 @@ use crate::{
 /// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are
 /// returned. These costs are amortized: when a set has doubled in size or shrunk to a third, a call moves all
 /// members to a new table while it holds the lock, which takes up to 100 ns per member. One in 61 awaited
-/// calls consumes a unit of Tokio's cooperative budget. This is the only point at which a call may wait, and
-/// it precedes all effects of the call, so all calls are cancel safe.
+/// calls consumes a unit of Tokio's cooperative budget. This is the only point at which a call yields, and it
+/// precedes all effects of the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
@@ -156,8 +156,8 @@ where
         self.put(member, Some(score), false);
     }
 
-    /// Adds `member` with this score and removes all other members that have exactly the same score, with
-    /// cause [`Replaced`](Cause::Replaced).
+    /// Adds `member` with this score, or moves it to that score, and removes all other members that have
+    /// exactly the same score, with cause [`Replaced`](Cause::Replaced).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -177,7 +177,8 @@ where
         self.put(member, Some(score), true);
     }
 
-    /// Adds all of `members` in their order, with the current time as their score, as one atomic change.
+    /// Adds all of `members`, in their order, with the current time as their score, or moves them to that
+    /// score, as one atomic change.
     pub fn extend(&self, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
         // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
         // future should be.
@@ -299,10 +300,10 @@ where
         self.remove_range(..).await;
     }
 
-    /// Subscribes to the removals from now on; the key of each event is the member. The set never waits for a
-    /// slow subscriber: if a subscriber falls behind by more than
-    /// [`event_capacity`](ExpiringSetBuilder::event_capacity), it misses the oldest events and receives their
-    /// number.
+    /// Subscribes to the removals from now on; the key of each event is the member. By default, only
+    /// expirations are [published](ExpiringSetBuilder::publish). The set never waits for a slow subscriber:
+    /// if a subscriber falls behind by more than [`event_capacity`](ExpiringSetBuilder::event_capacity), it
+    /// misses the oldest events and receives their number.
     ///
     /// Each removal of a published cause produces exactly one event, and the events of one member are in
     /// order.
@@ -325,8 +326,9 @@ where
     }
 
     /// Subscribes to the removals from now on. The stream loses no event while it exists. When `capacity`
-    /// events are unread, the sweeper waits. Calls to the set never wait; the events that they cause are
-    /// queued beyond the capacity ([`overflow`](Self::overflow)).
+    /// events are unread, the sweeper waits until some are read; expired members stay in memory for that
+    /// time. Calls to the set never wait; the events that they cause are queued beyond the capacity
+    /// ([`overflow`](Self::overflow)).
     ///
     /// # Panics
     ///

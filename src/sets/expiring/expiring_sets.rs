@@ -41,7 +41,7 @@ use crate::{
 ///
 /// The sets are divided into shards, each with its own lock. A call costs as much as on a single set of that
 /// size, plus the lookup of its key. The sweeper keeps the sets in the order of their next expiry. It
-/// examines only the sets with expired members, at O(log n) each, regardless of the number of sets.
+/// examines only the sets with expired members, at O(log n) each for n sets in a shard.
 ///
 /// # Under the lock
 ///
@@ -75,7 +75,8 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     T: Hash + Eq + Clone + Send + Sync + 'static,
 {
-    /// Creates an empty collection of sets whose members expire when their scores are `ttl` old.
+    /// Creates an empty collection of sets whose members expire when their scores are `ttl` old. See
+    /// [`ExpiringSet::new`](crate::ExpiringSet::new) for a `ttl` of zero and one that overflows.
     ///
     /// # Panics
     ///
@@ -101,14 +102,15 @@ where
         self.put(key, [member], Some(score), false);
     }
 
-    /// Adds `member` to the set of `key` with this score and removes all its other members that have exactly
-    /// the same score.
+    /// Adds `member` to the set of `key` with this score, or moves it to that score, and removes all other
+    /// members of the set that have exactly the same score, with cause [`Replaced`](Cause::Replaced).
     pub async fn push_unique_at(&self, key: K, member: T, score: Instant) {
         coop::proceed().await;
         self.put(key, [member], Some(score), true);
     }
 
-    /// Adds all of `members` to the set of `key` in their order, with the current time as their score.
+    /// Adds all of `members` to the set of `key`, in their order, with the current time as their score, or
+    /// moves them to that score, as one atomic change.
     pub fn extend(&self, key: K, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
         // The iterator is consumed before the future is created, as the iterator need not be `Send` and the
         // future should be.
@@ -139,7 +141,7 @@ where
         elements
     }
 
-    /// Returns the member with the lowest score in the set of `key`.
+    /// Returns the member with the lowest score in the set of `key`, which is its next to expire.
     pub async fn peek<Q>(&self, key: &Q) -> Option<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -148,7 +150,8 @@ where
         self.change(key, |members, _, _| members.first().cloned()).flatten()
     }
 
-    /// Removes and returns the member with the lowest score in the set of `key`.
+    /// Removes and returns the member with the lowest score in the set of `key`, with cause
+    /// [`Removed`](Cause::Removed).
     pub async fn pop<Q>(&self, key: &Q) -> Option<T>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -157,7 +160,8 @@ where
         self.change(key, |members, key, change| members.pop(key, change)).flatten()
     }
 
-    /// Removes `member` from the set of `key`. Returns `false` if it is not in the set.
+    /// Removes `member` from the set of `key`, with cause [`Removed`](Cause::Removed). Returns `false` if it
+    /// is not in the set.
     pub async fn remove<Q, M>(&self, key: &Q, member: &M) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -169,7 +173,8 @@ where
             .unwrap_or(false)
     }
 
-    /// Removes the members with scores in this range from the set of `key`, and returns their number.
+    /// Removes the members with scores in this range from the set of `key`, with cause
+    /// [`Removed`](Cause::Removed), and returns their number.
     pub async fn remove_range<Q>(&self, key: &Q, scores: impl RangeBounds<Instant>) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -184,7 +189,7 @@ where
         self.change(key, remove).unwrap_or(0)
     }
 
-    /// Returns the score of `member` in the set of `key`.
+    /// Returns the score of `member` in the set of `key`, or `None` if it is not in the set.
     pub async fn score<Q, M>(&self, key: &Q, member: &M) -> Option<Instant>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -222,7 +227,7 @@ where
         self.len(key).await == 0
     }
 
-    /// Removes all members from the set of `key`.
+    /// Removes all members from the set of `key`, with cause [`Removed`](Cause::Removed).
     pub async fn clear<Q>(&self, key: &Q)
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -230,7 +235,8 @@ where
         self.remove_range(key, ..).await;
     }
 
-    /// Returns the keys of all sets, in no particular order. Only one shard is locked at a time.
+    /// Returns the keys of all sets that have live members, in no particular order. One shard is locked at a
+    /// time, so concurrent changes may or may not be included.
     pub async fn keys(&self) -> Vec<K> {
         let mut keys = Vec::new();
         for shard in 0..self.0.shard_count() {
@@ -243,7 +249,8 @@ where
         keys
     }
 
-    /// Returns the number of sets. Only one shard is locked at a time.
+    /// Returns the number of sets that have live members. One shard is locked at a time, so concurrent
+    /// changes may or may not be counted.
     pub async fn sets(&self) -> usize {
         let mut count = 0;
         for shard in 0..self.0.shard_count() {
@@ -316,7 +323,7 @@ where
 
 impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>> {
     /// Sets the number of shards, each with its own lock; rounded up to a power of two. Defaults to four per
-    /// core, but at least 64.
+    /// core, rounded up likewise, but at least 64.
     ///
     /// # Panics
     ///
