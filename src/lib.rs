@@ -87,7 +87,7 @@
 //!   [debounce](guide::recipes#debounce), [a job scheduler with retries](guide::recipes#a-job-scheduler-with-retries)
 //! - [rate limits per user](guide::rate_limits#per-user) and [address](guide::rate_limits#behind-authentication),
 //!   [rate limits for gRPC](guide::rate_limits#grpc-with-tonic)
-//! - [feature flags of your application](guide::recipes#feature-flags),
+//! - [feature flags of your application](guide::recipes#flags-of-a-service),
 //!   [a static cache, also in tests](guide::handles#a-static-cache),
 //!   [calls from synchronous code](guide::recipes#from-code-that-is-not-async),
 //!   [values that are too large to clone](guide::recipes#values-too-large-to-clone)
