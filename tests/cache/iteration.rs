@@ -9,19 +9,19 @@ const SECOND: Duration = Duration::from_secs(1);
 const ENTRIES: u32 = 1_000;
 
 #[tokio::test(start_paused = true)]
-async fn entry_whose_ttl_is_removed_meanwhile_is_returned_exactly_once() {
+async fn entry_whose_ttl_is_removed_during_the_iteration_is_returned_exactly_once() {
     let cache = Cache::builder().shards(2).time_to_live(10 * SECOND).build();
     check(cache, async |cache, key| assert!(cache.persist(&key).await)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn entry_whose_deadline_is_extended_meanwhile_is_returned_exactly_once() {
+async fn entry_whose_deadline_is_extended_during_the_iteration_is_returned_exactly_once() {
     let cache = Cache::builder().shards(2).time_to_live(10 * SECOND).build();
     check(cache, async |cache, key| assert!(cache.expire(&key, 60 * SECOND).await)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn entry_that_is_replaced_meanwhile_is_returned_exactly_once() {
+async fn entry_that_is_replaced_during_the_iteration_is_returned_exactly_once() {
     let cache = Cache::builder().shards(2).time_to_live(10 * SECOND).build();
     check(cache, async |cache, key| {
         assert!(cache.set_ex(key, key, 60 * SECOND).await.is_some());
@@ -30,7 +30,7 @@ async fn entry_that_is_replaced_meanwhile_is_returned_exactly_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn entry_whose_idle_time_restarts_meanwhile_is_returned_exactly_once() {
+async fn entry_whose_idle_time_restarts_during_the_iteration_is_returned_exactly_once() {
     let cache = Cache::builder().shards(2).time_to_idle(10 * SECOND).build();
     check(cache, async |cache, key| assert_eq!(cache.get(&key).await, Some(key))).await;
 }
