@@ -17,6 +17,7 @@ mod contract;
 mod event_retention;
 mod fairness;
 mod freshness;
+mod idle_caches;
 mod iteration;
 mod kept_errors;
 mod loader_futures;

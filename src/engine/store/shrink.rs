@@ -83,6 +83,11 @@ where
         true
     }
 
+    /// Returns whether the table of a shard is too small to be shrunk, however few entries it has.
+    pub(crate) fn is_small(&self, index: usize) -> bool {
+        self.shards.read(index).capacity() <= 2 * self.reserved.max(MIN_ENTRIES)
+    }
+
     /// Moves the entries of the next windows out of the old table. Returns their number, and the old table once it is
     /// empty. The caller frees it after the unlock.
     pub(super) fn move_windows(

@@ -1,6 +1,9 @@
 //! Lock-free lower bound on the next expiry, so that the sweeper may skip a shard or sleep.
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    time::Duration,
+};
 
 use super::Store;
 use crate::engine::{
@@ -21,6 +24,13 @@ where
     pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
         self.meta[shard].earliest_expiry.load(Relaxed)
             > Deadline::from(self.stale_cutoff(now)).order()
+    }
+
+    /// Returns the time until the next entry is past its stale window; `None` if no entry expires. May be too short.
+    pub(crate) fn until_due(&self, now: Tick) -> Option<Duration> {
+        let earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed)).min()?;
+        let due = Tick::from_nanoseconds(earliest).later(self.stale_window);
+        (earliest != Deadline::PERSISTENT.order()).then(|| due.since(now))
     }
 
     /// Arms the wake deadline: a write of an entry that is due before `at` wakes the sweeper. Returns false, without

@@ -10,7 +10,7 @@ use std::{
 };
 
 use rand::seq::SliceRandom;
-use tokio::time::Interval;
+use tokio::time::{Instant, Interval, timeout_at};
 use tracing::Span;
 
 use super::{config::Sweep, report::SweepReport};
@@ -43,11 +43,15 @@ const TAG_PURGE_STEPS: usize = 16;
 /// be most of the cost of a tick without due entries.
 const SHRINK_CHECKS_PER_TICK: usize = 8;
 
-/// Number of consecutive ticks without work before the sweeper rests, and the number of ticks that it rests for. After
-/// 300 ticks, the memory of removed entries has usually been returned. Resting reduces the cost of idle caches
-/// (measured: `docs/sweep.md`).
+/// Number of consecutive ticks without work before the sweeper rests. After 300 ticks, the memory of removed entries
+/// has usually been returned. If no table is large enough to be shrunk, it rests without them.
 const TICKS_BEFORE_REST: u32 = 300;
-const REST_TICKS: u32 = 10;
+
+/// Number of ticks of the first rest, and of the longest one: each rest that no write ends is twice as long as the one
+/// before. A rest ends at the tick at which the next entry is due. It ends without due entries, too, since tables may
+/// have grown and become sparse in the meantime.
+const FIRST_REST_TICKS: u32 = 10;
+const MAX_REST_TICKS: u32 = 160;
 
 /// Number of consecutive sweeps over budget before a warning is logged.
 const SWEEPS_BEFORE_WARNING: u32 = 3;
@@ -93,14 +97,11 @@ pub(super) async fn run<K, V, S>(
     let mut next_to_shrink = 0;
     let mut idle_ticks = 0;
     let mut departures = 0;
+    // Number of consecutive shards whose tables are too small to be shrunk.
+    let mut small_shards = 0;
+    let mut rest_ticks = FIRST_REST_TICKS;
     loop {
-        if idle_ticks >= TICKS_BEFORE_REST {
-            // If an entry is due within the rest, `rest` returns at once: one tick follows, and then the next attempt.
-            if !rest(&shared, &publisher, interval.period()).await {
-                idle_ticks = 0;
-            }
-        }
-        interval.tick().await;
+        let tick = interval.tick().await;
         let Some(cache) = shared.upgrade() else { return };
         if cache.is_paused() {
             continue;
@@ -127,6 +128,7 @@ pub(super) async fn run<K, V, S>(
         for _ in 0..SHRINK_CHECKS_PER_TICK.min(count) {
             let shard = next_to_shrink;
             next_to_shrink = (shard + 1) % count;
+            small_shards = if cache.store.is_small(shard) { small_shards + 1 } else { 0 };
             if shrink(&cache, shard) {
                 break;
             }
@@ -134,7 +136,11 @@ pub(super) async fn run<K, V, S>(
         let report = sweep.finish(&cache);
         let before = replace(&mut departures, cache.store.counts().departures());
         let is_idle = report.looked_at < YIELD_AFTER && departures == before;
-        idle_ticks = if is_idle { idle_ticks.saturating_add(1) } else { 0 };
+        idle_ticks = match () {
+            () if report.looked_at < YIELD_AFTER && small_shards >= count => TICKS_BEFORE_REST,
+            () if is_idle => idle_ticks.saturating_add(1),
+            () => 0,
+        };
         over_budget = if report.out_of_budget { over_budget + 1 } else { 0 };
         if over_budget == SWEEPS_BEFORE_WARNING {
             tracing::warn!(
@@ -144,32 +150,56 @@ pub(super) async fn run<K, V, S>(
                 "sweeps exceed their budget, expired entries are removed late"
             );
         }
+        let wake_at = match idle_ticks >= TICKS_BEFORE_REST {
+            true => end_of_rest(&cache, tick, interval.period(), rest_ticks),
+            false => None,
+        };
+        drop(cache);
+        if let Some(wake_at) = wake_at {
+            let has_elapsed = timeout_at(wake_at, publisher.wake_requested()).await.is_err();
+            // After a write, the next tick of the same rhythm.
+            let next = if has_elapsed { 0 } else { 1 };
+            let ticks = ticks_since(tick, Instant::now().min(wake_at), interval.period()) + next;
+            interval.reset_at(tick + interval.period() * ticks);
+            rest_ticks = match has_elapsed && is_idle {
+                true => MAX_REST_TICKS.min(2 * rest_ticks),
+                false => FIRST_REST_TICKS,
+            };
+            if let Some(cache) = shared.upgrade() {
+                cache.store.disarm_wake_deadline();
+            }
+        }
     }
 }
 
-/// Rests for [`REST_TICKS`] ticks, or until an entry is written that expires earlier. Returns immediately if such an
-/// entry exists already. Returns whether no write ended the rest.
-async fn rest<K, V, S>(
-    shared: &Weak<SharedState<K, V, S>>,
-    publisher: &Publisher<K, V>,
+/// Returns the tick at which a rest ends that begins now: after `max_ticks`, or when the next entry is due. A write of
+/// an entry that is due earlier ends it, too. Returns `None` if there is not more than one tick to rest for.
+fn end_of_rest<K, V, S>(
+    cache: &SharedState<K, V, S>,
+    last_tick: Instant,
     every: Duration,
-) -> bool
+    max_ticks: u32,
+) -> Option<Instant>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    let rest = every.saturating_mul(REST_TICKS);
-    {
-        let Some(cache) = shared.upgrade() else { return true };
-        if !cache.store.arm_wake_deadline(cache.clock.now().later(rest.as_nanos() as u64)) {
-            return true;
-        }
-    }
-    let has_elapsed = tokio::time::timeout(rest, publisher.wake_requested()).await.is_err();
-    if let Some(cache) = shared.upgrade() {
-        cache.store.disarm_wake_deadline();
-    }
-    has_elapsed
+    let now = cache.clock.now();
+    let longest = every.saturating_mul(max_ticks);
+    let rest = cache.store.until_due(now).map_or(longest, |until_due| longest.min(until_due));
+    let at = last_tick.checked_add(last_tick.elapsed().checked_add(rest)?)?;
+    // Rounded up to a tick.
+    let ticks = ticks_since(last_tick, at - Duration::from_nanos(1), every) + 1;
+    let wake_at = last_tick.checked_add(every.checked_mul(ticks)?)?;
+    let is_worthwhile = wake_at.saturating_duration_since(Instant::now()) > every;
+    let until = now.later(u64::try_from(rest.as_nanos()).ok()?);
+    (is_worthwhile && cache.store.arm_wake_deadline(until)).then_some(wake_at)
+}
+
+/// Returns the number of whole ticks from `tick` to `at`.
+fn ticks_since(tick: Instant, at: Instant, every: Duration) -> u32 {
+    let ticks = at.saturating_duration_since(tick).as_nanos() / every.as_nanos();
+    u32::try_from(ticks).unwrap_or(u32::MAX - 1)
 }
 
 impl<K, V> SweepRun<K, V>
