@@ -209,7 +209,7 @@ where
     fn look_up(&mut self, slot: usize) {
         let (cache, key) = (self.cache, &self.keys[slot]);
         let store = &cache.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         let lookup = store.lookup_or_join(location, key, || key.clone(), &cache.shared.clock);
         cache.shared.publisher.flush();
         match lookup {

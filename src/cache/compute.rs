@@ -144,7 +144,7 @@ where
     {
         coop::proceed().await;
         let store = &self.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         let turn = store.take_turn(location, key, || key.to_key());
         let guard = TurnGuard { store, location, turn };
         // A nested call for the same key runs within the turn of the outer one, for which it would wait forever.

@@ -320,7 +320,7 @@ where
         Fut: Future<Output = Result<V, E>>,
     {
         let store = &self.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         loop {
             if let Some(error) =
                 self.freshness_policy.failures.as_ref().and_then(|failures| failures.error(key))

@@ -50,7 +50,7 @@ where
         {
             return;
         }
-        let location = self.shared.store.place(key);
+        let location = self.shared.store.locate(key);
         let Some(flight) = self.shared.store.lead(location, key, || key.to_key(), seen_deadline)
         else {
             return;

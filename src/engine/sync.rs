@@ -58,10 +58,6 @@ mod primitives {
             &self.shards
         }
 
-        pub(crate) fn hasher(&self) -> &S {
-            &self.hasher
-        }
-
         pub(crate) fn determine_shard(&self, hash: usize) -> usize {
             hash % self.shards.len()
         }

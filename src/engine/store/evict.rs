@@ -11,12 +11,10 @@ use std::hash::{BuildHasher, Hash};
 
 use super::{
     Location, Store,
-    bound::{self, Bound, Weigher},
-    entry::{Cause, Entry},
-    eviction_state::EvictionState,
+    bound::{Bound, Weigher},
+    drop_queue::DropQueue,
     policy::Policy,
-    shard::{DropQueue, Shard},
-    window::{self, WINDOW},
+    shard::Shard,
 };
 use crate::engine::{
     clock::Now,
@@ -26,10 +24,6 @@ use crate::engine::{
         fence,
     },
 };
-
-/// Maximum number of live entries that are evicted under one lock. A small shard evicts fewer: an eighth of its
-/// entries.
-const MAX_EVICTIONS_PER_LOCK: usize = 32;
 
 /// Maximum number of locks under which one call searches for values with removed tags: about 16,000 buckets.
 const MAX_PURGE_STEPS: usize = 64;
@@ -57,18 +51,15 @@ where
         let first = Policy::new(seed());
         for index in 0..self.shard_count() {
             let policy = first.for_another_shard(seed());
-            let mut locked = self.shards.write(index);
-            let (table, state) = locked.parts();
-            let eviction = EvictionState::new(policy, weigher.is_some(), table.buckets());
-            state.side_tables.eviction = Some(Box::new(eviction));
+            self.lock_shard(index).track_evictions(policy, weigher.is_some());
         }
-        self.bound = Some(Box::new(Bound::new(limit, weigher, true)));
+        self.context.bound = Some(Box::new(Bound::new(limit, weigher, true)));
         self
     }
 
     /// Returns the total weight of all entries; without a weigher, their number.
     pub(crate) fn weight(&self) -> u64 {
-        match &self.bound {
+        match &self.context.bound {
             Some(bound) => bound.used(),
             None => self.len() as u64,
         }
@@ -77,41 +68,35 @@ where
     /// Returns the weight of a new entry, if this store evicts.
     #[inline]
     pub(crate) fn weigh(&self, key: &K, value: &V) -> Option<u32> {
-        self.evicting_bound().map(|bound| bound.weigh(key, value))
+        self.context.evicting_bound().map(|bound| bound.weigh(key, value))
     }
 
     /// Returns whether entries are weighed by a weigher; `None` if this store does not evict.
     pub(crate) fn has_weigher(&self) -> Option<bool> {
-        self.evicting_bound().map(Bound::has_weigher)
+        self.context.evicting_bound().map(Bound::has_weigher)
     }
 
     /// Changes the limit. The caller must then call [`evict_some`](Self::evict_some) until it returns 0.
     pub(crate) fn set_limit(&self, limit: u64) {
-        if let Some(bound) = &self.bound {
+        if let Some(bound) = &self.context.bound {
             bound.set_limit(limit);
         }
     }
 
     /// Evicts some of the excess from the next shard. Returns the remaining excess.
     pub(crate) fn evict_some(&self, now: &impl Now) -> u64 {
-        let Some(bound) = &self.bound else { return 0 };
+        let Some(bound) = &self.context.bound else { return 0 };
         self.expire_to_fit(bound, 0, now);
         let excess = bound.excess();
         if excess > 0 {
             let index = bound.next_shard(self.shard_count());
             let mut drop_queue = DropQueue::new();
             let mut locked = self.lock_shard(index);
-            self.evict(&mut locked, excess, None, now, &mut drop_queue);
+            locked.evict(excess, None, now, &mut drop_queue);
             drop(locked);
             drop_queue.drop_all();
         }
         bound.excess()
-    }
-
-    /// Returns the bound if this store evicts entries to stay within it.
-    #[inline]
-    pub(super) fn evicting_bound(&self) -> Option<&Bound<K, V>> {
-        self.bound.as_deref().filter(|bound| bound.evicts)
     }
 
     /// Removes expired entries of any shard, window by window, and then values with removed tags, as long as `weight` more
@@ -129,9 +114,9 @@ where
             fence(SeqCst);
             let mut earliest = u64::MAX;
             for shard in 0..self.shard_count() {
-                let found = match self.is_due(shard, now) {
+                let found = match self.context.is_due(shard, now) {
                     true => self.expire_window(shard, now),
-                    false => Some(self.meta[shard].earliest_expiry.load(Relaxed)),
+                    false => Some(self.context.meta[shard].earliest_expiry.load(Relaxed)),
                 };
                 // The shards after this one were not examined, so nothing is known of their earliest expiry.
                 earliest = earliest.min(found.unwrap_or(0));
@@ -161,118 +146,15 @@ where
     }
 
     /// Removes the expired entries of the next window that has any. If the shard has none, returns a time before which
-    /// none of its entries expires: taken from the deadlines examined, since the index may say that a window is due too
-    /// early.
+    /// none of its entries expires.
     fn expire_window(&self, shard: usize, now: &impl Now) -> Option<u64> {
         let mut expired = Vec::new();
-        let mut locked = self.lock_shard(shard);
-        if locked.state().old.is_some() {
-            let (_, emptied) = self.move_windows(&mut locked, shard);
-            drop(locked);
-            drop(emptied);
-            return None;
-        }
+        let mut locked = self.lock_shard(shard).unless_moving().ok()?;
         let now = now.tick();
-        let (table, state) = locked.parts();
-        let (buckets, mut next) = (table.buckets(), 0);
-        state.index.rebase(self.stale_cutoff(now));
-        let mut nothing_before = state.index.next_moment(now);
-        while expired.is_empty() && next < buckets {
-            let (table, state) = locked.parts();
-            let Some(start) = state.index.next_due(next, buckets, now) else { break };
-            next = buckets.min(start + WINDOW);
-            let found = window::select_expired(table, start..next, usize::MAX, now);
-            state.index.set_window(start, found.earliest);
-            nothing_before = nothing_before.min(found.earliest.order());
-            for bucket in found.buckets() {
-                locked.remove_into(bucket, Cause::Expired, now, &mut expired);
-            }
-        }
-        let found = !expired.is_empty();
-        let earliest = locked.parts().1.index.recompute_earliest();
-        self.meta[shard].earliest_expiry.store(earliest.order(), Relaxed);
-        locked.record(&mut expired);
+        let nothing_before = locked.expire_window(self.stale_cutoff(now), now, &mut expired);
         drop(locked);
         panics::drop_all(expired);
-        (!found).then_some(nothing_before)
-    }
-
-    /// Returns whether an entry of this shard may have expired.
-    #[inline]
-    fn is_due(&self, shard: usize, now: &impl Now) -> bool {
-        bound::is_due(self.meta[shard].earliest_expiry.load(Relaxed), now)
-    }
-
-    /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
-    /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it.
-    pub(super) fn evict(
-        &self,
-        locked: &mut Shard<'_, K, V, S>,
-        weight_to_free: u64,
-        mut exempt: Option<usize>,
-        now: &impl Now,
-        drop_queue: &mut DropQueue<K, V>,
-    ) -> u64 {
-        locked.release();
-        let (shard, mut count) = (locked.index(), 0);
-        let max_evictions = MAX_EVICTIONS_PER_LOCK.min(1 + locked.len() / 8);
-        while locked.freed() < weight_to_free && count < max_evictions {
-            let (may_have_expired, may_have_tag_removals) =
-                (self.is_due(shard, now), self.has_tag_removals());
-            let (table, state) = locked.parts();
-            let Some((eviction, tags)) = state.side_tables.eviction_and_tags() else { break };
-            // Expired, or removed by a tag: no look-up returns it.
-            let is_unreadable = |bucket| {
-                window::entry_at(table, bucket).is_some_and(|(_, entry)| {
-                    let deadline = entry.deadline();
-                    may_have_expired && now.is_expired(deadline)
-                        || may_have_tag_removals
-                            && tags.is_some_and(|tags| tags.is_removed(bucket, deadline))
-                })
-            };
-            let may_have_unreadable = may_have_expired || may_have_tag_removals;
-            let victim = eviction.choose_victim(exempt, may_have_unreadable, is_unreadable);
-            let Some(bucket) = victim else {
-                if state.old.is_none() {
-                    break;
-                }
-                // All candidates are still in the old table.
-                self.move_candidates(locked, &mut exempt);
-                continue;
-            };
-            let is_expired = may_have_expired
-                && window::entry_at(table, bucket)
-                    .is_some_and(|(_, entry)| now.is_expired(entry.deadline()));
-            let cause = if is_expired { Cause::Expired } else { Cause::Evicted };
-            // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
-            let cause = locked.remove(bucket, cause, now, drop_queue);
-            count += usize::from(cause == Cause::Evicted);
-        }
-        locked.freed()
-    }
-
-    /// Moves some entries out of the old table. If the table grows for them, the exempt entry is then in another bucket.
-    #[cold]
-    fn move_candidates(&self, locked: &mut Shard<'_, K, V, S>, exempt: &mut Option<usize>) {
-        let hash = exempt
-            .and_then(|bucket| window::entry_at(locked, bucket))
-            .map(|(key, _)| self.hash_or_zero(key));
-        let (shard, generation) = (locked.index(), locked.state().generation);
-        let (_, emptied) = self.move_windows(locked, shard);
-        debug_assert!(
-            emptied.is_none_or(|table| table.is_empty()),
-            "a table that was moved is empty"
-        );
-        if let Some(hash) = hash.filter(|_| locked.state().generation != generation) {
-            *exempt = self.bucket_of_hash(locked, hash);
-        }
-    }
-
-    /// Returns the bucket of the key with this hash. By the hash alone, as no key is at hand; two keys with the same
-    /// hash of 64 bits are rare, and then the wrong one is exempt.
-    fn bucket_of_hash(&self, locked: &mut Shard<'_, K, V, S>, hash: u64) -> Option<usize> {
-        let matches = |key: &K, _: &Entry<V>| self.hash_or_zero(key) == hash;
-        window::find_where(locked.parts().0, hash, matches).map(|(bucket, _)| bucket)
+        nothing_before
     }
 
     /// Evicts `to_evict` of weight for the entry that was just written, and unlocks its shard. Evicts entries of the
@@ -285,9 +167,9 @@ where
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) {
-        let Some(bound) = self.evicting_bound() else { return };
+        let Some(bound) = self.context.evicting_bound() else { return };
         if to_evict > 0 && !bound.may_have_expired(now) {
-            let freed = self.evict(&mut locked, to_evict, Some(exempt.bucket), now, drop_queue);
+            let freed = locked.evict(to_evict, Some(exempt.bucket), now, drop_queue);
             to_evict = to_evict.saturating_sub(freed);
         }
         drop(locked);
@@ -324,13 +206,13 @@ where
                     false => self.shards.try_write(index),
                 };
                 let Some(locked) = locked else { continue };
-                let mut locked = Shard::new(self, locked);
+                let mut locked = Shard::new(&self.context, locked);
                 let exempt = match index == exempt.shard() {
-                    true => self.bucket_of_hash(&mut locked, exempt.hash()),
+                    true => locked.bucket_of_hash(exempt.hash()),
                     false => None,
                 };
                 let mut drop_queue = DropQueue::new();
-                let freed = self.evict(&mut locked, to_evict, exempt, now, &mut drop_queue);
+                let freed = locked.evict(to_evict, exempt, now, &mut drop_queue);
                 drop(locked);
                 drop_queue.drop_all();
                 to_evict = to_evict.saturating_sub(freed);
@@ -368,17 +250,17 @@ mod tests {
         let put = |key: &u64, weight| {
             store.set(*key, weight, &Tick::EPOCH, |_| Deadline::PERSISTENT);
         };
-        let mut keys = (0..).filter(|key| store.place(key).shard() == 0);
+        let mut keys = (0..).filter(|key| store.locate(key).shard() == 0);
         let light: Vec<u64> = keys.by_ref().take(1_000).collect();
         light.iter().for_each(|key| put(key, 1));
         for key in &light[60..] {
             store.remove(key, &Tick::EPOCH, Cause::Removed);
         }
         assert!(store.shrink(0));
-        let capacity = store.shards.read(0).capacity();
+        let capacity = store.table_size(0).1;
         let weightless: Vec<u64> = keys.take(capacity).collect();
         weightless.iter().for_each(|key| put(key, 0));
-        assert!(store.shards.read(0).state().old.is_some());
+        assert!(store.shards.read(0).is_shrinking());
         put(&weightless[0], 1_000);
         assert_eq!(store.get(&weightless[0], &Tick::EPOCH), Some(1_000));
         assert_eq!(store.weight(), 1_000);

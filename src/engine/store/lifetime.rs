@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{ShardState, Store, tags::TagSet};
+use super::Store;
 use crate::engine::clock::{Deadline, Now, Tick, nanoseconds};
 
 /// Idle time below which reads use the precise clock for the new idle deadline, since an error of 50 ms would matter.
@@ -20,9 +20,7 @@ where
     pub(crate) fn with_time_to_idle(mut self, time_to_idle: Duration) -> Self {
         self.time_to_idle = Some(time_to_idle);
         for index in 0..self.shard_count() {
-            let mut locked = self.shards.write(index);
-            let (table, state) = locked.parts();
-            state.side_tables.track_hard_deadlines(table.buckets());
+            self.lock_shard(index).track_hard_deadlines();
         }
         self
     }
@@ -72,36 +70,6 @@ where
             _ if now.is_expired(deadline) => None,
             Some(time_to_idle) => Some(now.tick().after(time_to_idle)),
             None => Some(deadline),
-        }
-    }
-
-    /// Writes the side tables for a value that was written to `bucket`.
-    #[inline]
-    pub(super) fn write_side_tables(
-        &self,
-        state: &mut ShardState<K, V>,
-        bucket: usize,
-        hard_deadline: Deadline,
-        tags: Option<TagSet>,
-    ) {
-        if tags.is_some() || state.side_tables.is_active() {
-            self.write_active_side_tables(state, bucket, hard_deadline, tags);
-        }
-    }
-
-    /// Does the work of [`write_side_tables`](Self::write_side_tables) if the shard has side tables or gets some.
-    fn write_active_side_tables(
-        &self,
-        state: &mut ShardState<K, V>,
-        bucket: usize,
-        hard_deadline: Deadline,
-        tags: Option<TagSet>,
-    ) {
-        let is_tagged = tags.is_some();
-        state.side_tables.write(bucket, hard_deadline, tags);
-        if is_tagged && state.side_tables.is_removed(bucket, Deadline::PERSISTENT) {
-            // The tag was removed after the caller had looked it up and before the value was written.
-            self.note_tag_removal();
         }
     }
 }

@@ -40,7 +40,7 @@ where
     /// Returns an upper bound on how long any resident entry has been expired.
     #[cfg(feature = "metrics")]
     pub(crate) fn staleness(&self, now: Tick) -> Duration {
-        let earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
+        let earliest = self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
         // Zero means that the shard is being shrunk and its earliest expiry is unknown.
         let earliest = earliest.filter(|earliest| *earliest > 0).min();
         earliest.map_or(Duration::ZERO, |earliest| now.since(Tick::from_nanoseconds(earliest)))

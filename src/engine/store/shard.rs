@@ -9,24 +9,28 @@ use std::{
     hash::{BuildHasher, Hash},
     mem,
     ops::{Deref, DerefMut},
+    sync::Arc,
 };
 
 use equivalent::Equivalent;
+use tokio::sync::Notify;
 
 use super::{
-    Location, ShardState, Store,
+    context::ShardContext,
     counters::bump,
+    departure_signal::DepartureSignal,
+    drop_queue::DropQueue,
     entry::{Cause, Departure, Entry},
+    state::ShardState,
+    tags::TagSet,
+    waiters::{DepartureWaiters, Waiters},
     window::{self, ShardWriteGuard},
 };
-use crate::engine::{
-    clock::{Deadline, Now, Tick},
-    panics,
-};
+use crate::engine::clock::{Deadline, Now, Tick};
 
-/// A shard that is locked for writing, and the store that it belongs to.
+/// A shard that is locked for writing.
 pub(super) struct Shard<'a, K, V, S> {
-    store: &'a Store<K, V, S>,
+    context: &'a ShardContext<K, V, S>,
     guard: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
     /// Weight of removed entries that was not yet subtracted from the bound.
     freed: u64,
@@ -39,68 +43,203 @@ pub(super) struct Found {
     pub(super) is_expired: bool,
 }
 
-/// Removed entries that are dropped after the lock is released. Holds one entry without an allocation, which is the
-/// usual case.
-pub(super) struct DropQueue<K, V> {
-    first: Option<(K, V)>,
-    more: Vec<(K, V)>,
-    /// The caller's key, if the map already had an equal one.
-    key: Option<K>,
-}
-
-impl<K, V, S> Store<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    /// Locks a shard for writing.
-    #[inline]
-    pub(super) fn lock_shard(&self, index: usize) -> Shard<'_, K, V, S> {
-        Shard::new(self, self.shards.write(index))
-    }
-
-    /// Locks the shard of a key for an operation on its entry. If the entry exists, it is then in the current table and
-    /// has no removed tag.
-    #[inline]
-    pub(super) fn lock_key<Q>(
-        &self,
-        location: Location,
-        key: &Q,
-        now: &impl Now,
-    ) -> Shard<'_, K, V, S>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        self.purge_if_tag_removed(location, key, now);
-        Shard::new(self, self.write(location, |k, _| key.equivalent(k)))
-    }
-
-    /// Removes the expired entry in `bucket` and unlocks the shard.
-    #[cold]
-    pub(super) fn expire_found(
-        &self,
-        mut locked: Shard<'_, K, V, S>,
-        bucket: usize,
-        now: &impl Now,
-    ) {
-        let mut drop_queue = DropQueue::new();
-        locked.remove(bucket, Cause::Expired, now, &mut drop_queue);
-        drop(locked);
-        drop_queue.drop_all();
-    }
-}
-
 impl<'a, K, V, S> Shard<'a, K, V, S>
 where
     K: Hash + Eq,
-    S: BuildHasher + Clone,
+    S: BuildHasher,
 {
     #[inline]
     pub(super) fn new(
-        store: &'a Store<K, V, S>,
+        context: &'a ShardContext<K, V, S>,
         guard: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
     ) -> Self {
-        Self { store, guard, freed: 0 }
+        Self { context, guard, freed: 0 }
+    }
+
+    /// Returns the entry of a key and its bucket. Searches only the current table: see
+    /// [`ensure_moved`](Self::ensure_moved).
+    #[inline]
+    pub(super) fn find(
+        &mut self,
+        hash: u64,
+        eq: impl FnMut(&K) -> bool,
+    ) -> Option<(usize, &mut Entry<V>)> {
+        window::find(self.guard.parts().0, hash, eq)
+    }
+
+    /// Returns the entry of this hash for which `matches` returns true, as [`find`](Self::find) does.
+    pub(super) fn find_where(
+        &mut self,
+        hash: u64,
+        matches: impl FnMut(&K, &Entry<V>) -> bool,
+    ) -> Option<(usize, &mut Entry<V>)> {
+        window::find_where(self.guard.parts().0, hash, matches)
+    }
+
+    /// As [`find`](Self::find), without exclusive access.
+    #[inline]
+    pub(super) fn find_shared(
+        &self,
+        hash: u64,
+        eq: impl FnMut(&K) -> bool,
+    ) -> Option<(usize, &Entry<V>)> {
+        window::find_shared(&self.guard, hash, eq)
+    }
+
+    /// Returns the key and the entry in `bucket`, if it holds one.
+    #[inline]
+    pub(super) fn entry_at(&self, bucket: usize) -> Option<(&K, &Entry<V>)> {
+        window::entry_at(&self.guard, bucket)
+    }
+
+    /// Returns the hard deadline of `entry` in `bucket`: its own, unless entries have idle deadlines.
+    #[inline]
+    pub(super) fn hard_deadline(&self, bucket: usize, entry: &Entry<V>) -> Deadline {
+        let hard_deadline = self.guard.state().side_tables.hard_deadline(bucket);
+        hard_deadline.unwrap_or_else(|| entry.deadline())
+    }
+
+    /// Stores hard deadlines from now on, because entries get idle deadlines too.
+    pub(super) fn track_hard_deadlines(&mut self) {
+        let (table, state) = self.guard.parts();
+        state.side_tables.track_hard_deadlines(table.buckets());
+    }
+
+    /// Returns the weight of the entry in `bucket`.
+    #[inline]
+    pub(super) fn weight(&self, bucket: usize) -> u32 {
+        self.guard.state().side_tables.weight(bucket)
+    }
+
+    /// Returns whether a tag of the entry in `bucket` was removed before its deadline.
+    pub(super) fn is_tag_removed(&self, bucket: usize, entry: &Entry<V>) -> bool {
+        self.guard.state().side_tables.is_removed(bucket, entry.deadline())
+    }
+
+    /// Sets the deadlines of the entry in `bucket`: the one that applies now, and the hard one.
+    pub(super) fn set_deadlines(&mut self, bucket: usize, deadline: Deadline, hard: Deadline) {
+        self.entry_at_mut(bucket).set_deadline(deadline);
+        self.guard.parts().1.side_tables.set_hard_deadline(bucket, hard);
+        self.note_deadline(bucket, deadline);
+    }
+
+    /// Increments the write version of a key's flight. Every write calls this.
+    #[inline]
+    pub(super) fn bump_write_version<Q>(&self, hash: u64, key: &Q)
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.guard.state().bump_write_version(hash, key);
+    }
+
+    /// Returns the insert waiters for this hash, to be notified after the unlock.
+    #[inline]
+    pub(super) fn insert_waiters(&self, hash: u64) -> Option<Arc<Notify>> {
+        self.guard.state().insert_waiters(hash)
+    }
+
+    /// Records a hit of the entry in `bucket`.
+    #[inline]
+    pub(super) fn touch(&self, bucket: usize) {
+        self.guard.state().side_tables.touch(bucket);
+    }
+
+    /// Returns the waiters, to add one.
+    pub(super) fn waiters_mut(&mut self) -> &mut Waiters<K, V> {
+        self.guard.parts().1.waiters_mut()
+    }
+
+    /// Joins the tasks that wait for the departure of the entry in `bucket`, which is that of `key`.
+    pub(super) fn await_departure<Q>(
+        &mut self,
+        hash: u64,
+        key: &Q,
+        bucket: usize,
+    ) -> Arc<DepartureWaiters<K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+        K: Clone,
+    {
+        let (table, state) = self.guard.parts();
+        let owned = || {
+            let found = window::entry_at(table, bucket);
+            found.expect("the bucket that was just found is full").0.clone()
+        };
+        let waiters = &mut state.waiters_mut().departure_waiters;
+        waiters.join(hash, key, owned, |_| false, DepartureSignal::new).shared
+    }
+
+    /// Removes a waiter by `leave`, and the shard's waiters with the last one. The caller drops the result after the
+    /// unlock.
+    pub(super) fn leave_waiters(
+        &mut self,
+        leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>,
+    ) -> (Option<K>, Option<Box<Waiters<K, V>>>) {
+        let waiters = &mut self.guard.parts().1.waiters;
+        let key = waiters.as_mut().and_then(|waiters| leave(waiters));
+        (key, waiters.take_if(|waiters| waiters.is_empty()))
+    }
+
+    /// Returns the entry in `bucket`, which must be full.
+    #[inline]
+    pub(super) fn entry_at_mut(&mut self, bucket: usize) -> &mut Entry<V> {
+        window::entry_at_mut(self.guard.parts().0, bucket)
+    }
+
+    /// Records that the entry in `bucket` expires at `deadline`, in all lower bounds that this may lower.
+    #[inline]
+    pub(super) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) {
+        let shard = self.guard.index();
+        if let Some(earliest) = self.guard.parts().1.index.note_deadline(bucket, deadline) {
+            self.context.note_earliest_expiry(shard, earliest);
+        }
+        // After the shard's own earliest expiry: see `Store::expire_to_fit`.
+        if let Some(bound) = self.context.evicting_bound() {
+            bound.note_deadline(deadline);
+        }
+    }
+
+    /// Writes the side tables for a value that was written to `bucket`.
+    #[inline]
+    pub(super) fn write_side_tables(
+        &mut self,
+        bucket: usize,
+        hard_deadline: Deadline,
+        tags: Option<TagSet>,
+    ) {
+        let side_tables = &mut self.guard.parts().1.side_tables;
+        if tags.is_none() && !side_tables.is_active() {
+            return;
+        }
+        let is_tagged = tags.is_some();
+        side_tables.write(bucket, hard_deadline, tags);
+        if is_tagged && side_tables.is_removed(bucket, Deadline::PERSISTENT) {
+            // The tag was removed after the caller had looked it up and before the value was written.
+            self.context.tag_removals.note();
+        }
+    }
+
+    /// Passes the entry of a new key to the eviction policy.
+    #[inline]
+    pub(super) fn note_inserted(&mut self, bucket: usize, hash: u64, weight: u32) {
+        let (table, state) = self.guard.parts();
+        let len = table.len();
+        if let Some(eviction) = &mut state.side_tables.eviction {
+            eviction.inserted(bucket, hash, weight, len);
+        }
+    }
+
+    /// Records an overwritten entry's access and new weight. Returns how much the weight grew beyond the bound, which
+    /// the caller must evict.
+    #[inline]
+    pub(super) fn update_weight(&mut self, bucket: usize, weight: u32) -> u64 {
+        let Some(bound) = self.context.evicting_bound() else { return 0 };
+        let Some(eviction) = &mut self.guard.parts().1.side_tables.eviction else { return 0 };
+        eviction.touch(bucket);
+        if !bound.has_weigher() {
+            return 0;
+        }
+        bound.adjust(u64::from(weight), eviction.set_weight(bucket, weight))
     }
 
     /// Removes the entry in `bucket` and records its departure. Returns the cause, which is [`Cause::Removed`] in place
@@ -153,9 +292,9 @@ where
         let found = window::entry_at(table, bucket);
         let (key, entry) = found.expect("the bucket that was just found is full");
         // Cloned before the entry is removed: if the clone panics, nothing has changed.
-        let has_subscriber = self.store.journal.has_subscriber(cause)
+        let has_subscriber = self.context.journal.has_subscriber(cause)
             || state.waiters.is_some()
-                && state.has_departure_waiters(self.store.hash_or_zero(key), key);
+                && state.has_departure_waiters(self.context.hash_or_zero(key), key);
         let copy = has_subscriber.then(|| entry.value.clone());
         let (key, entry) = self.take(bucket, cause);
         let Some(value) = copy else {
@@ -217,7 +356,7 @@ where
     where
         V: Clone,
     {
-        let is_needed = self.store.journal.has_subscriber(Cause::Replaced)
+        let is_needed = self.context.journal.has_subscriber(Cause::Replaced)
             || self.state().has_departure_waiters(hash, key);
         if !is_needed {
             return None;
@@ -236,10 +375,10 @@ where
     ) {
         self.count(cause);
         // Without subscribers the departure is not built, since that would read the clock.
-        if self.store.journal.has_subscriber(cause) || self.state().waiters.is_some() {
+        if self.context.journal.has_subscriber(cause) || self.state().waiters.is_some() {
             let mut departure = entry.depart(key, cause, now.tick());
             self.attach_waiters(&mut departure);
-            drop_queue.push_departure(self.store.journal.record(self.index(), departure));
+            drop_queue.push_departure(self.context.journal.record(self.index(), departure));
         } else {
             drop_queue.push(key, entry.value);
         }
@@ -248,14 +387,20 @@ where
     /// Counts the departure of an entry.
     #[inline]
     fn count(&self, cause: Cause) {
-        let departures = &self.store.meta[self.index()].departures;
+        self.count_many(cause, 1);
+    }
+
+    /// Counts the departures of entries. Under the lock: the counters are incremented by a load and a store.
+    #[inline]
+    pub(super) fn count_many(&self, cause: Cause, departed: u64) {
+        let departures = &self.context.meta[self.index()].departures;
         let count = match cause {
             Cause::Expired => &departures.expired,
             Cause::Evicted => &departures.evicted,
             Cause::Removed => &departures.removed,
             Cause::Replaced => &departures.replaced,
         };
-        bump(count, 1);
+        bump(count, departed);
     }
 
     /// Records collected departures. Those without subscribers and waiters stay in the vector, to be dropped after the
@@ -263,7 +408,7 @@ where
     ///
     /// Under the lock: otherwise a new value of one of these keys could be written, and its departure recorded, first.
     pub(super) fn record(&self, departures: &mut Vec<Departure<K, V>>) {
-        let (journal, index) = (&self.store.journal, self.index());
+        let (journal, index) = (&self.context.journal, self.index());
         let Some(cause) = departures.first().map(|first| first.cause) else { return };
         match departures.iter().all(|departure| departure.cause == cause) {
             true => journal.record_all(index, cause, departures),
@@ -292,7 +437,7 @@ where
     /// [`Cause::Removed`], no matter which path finds it, and even if its deadline has passed since.
     #[inline]
     fn cause_of(&self, bucket: usize, cause: Cause) -> Cause {
-        let is_removed = self.store.has_tag_removals()
+        let is_removed = self.context.tag_removals.is_pending()
             && window::entry_at(&self.guard, bucket).is_some_and(|(_, entry)| {
                 self.state().side_tables.is_removed(bucket, entry.deadline())
             });
@@ -306,7 +451,7 @@ where
         let (key, entry) = window::take_at(table, bucket);
         self.freed += match cause {
             Cause::Evicted => {
-                let hash = self.store.hash_or_zero(&key);
+                let hash = self.context.hash_or_zero(&key);
                 state.side_tables.evicted(bucket, hash, table.len())
             }
             _ => state.side_tables.departed(bucket),
@@ -318,18 +463,24 @@ where
     #[inline]
     fn attach_waiters(&mut self, departure: &mut Departure<K, V>) {
         if let Some(waiters) = &mut self.guard.parts().1.waiters {
-            let hash = |key: &K| self.store.hash_or_zero(key);
+            let hash = |key: &K| self.context.hash_or_zero(key);
             departure.waiters = waiters.take_departure_waiters(&departure.key, hash);
         }
     }
 }
 
-impl<K, V, S> Shard<'_, K, V, S> {
+impl<'a, K, V, S> Shard<'a, K, V, S> {
+    /// Returns what all shards share.
+    #[inline]
+    pub(super) fn context(&self) -> &'a ShardContext<K, V, S> {
+        self.context
+    }
+
     /// Subtracts the weight of the removed entries from the bound.
     #[inline]
     pub(super) fn release(&mut self) {
         if self.freed > 0
-            && let Some(bound) = &self.store.bound
+            && let Some(bound) = &self.context.bound
         {
             bound.release(mem::take(&mut self.freed));
         }
@@ -357,46 +508,5 @@ impl<K, V, S> DerefMut for Shard<'_, K, V, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.guard
-    }
-}
-
-impl<K, V> DropQueue<K, V> {
-    pub(super) fn new() -> Self {
-        Self { first: None, more: Vec::new(), key: None }
-    }
-
-    /// Reserves capacity for `count` entries; called before the lock, so that nothing is allocated under it.
-    pub(super) fn reserve(&mut self, count: usize) {
-        self.more.reserve(count.saturating_sub(1));
-    }
-
-    pub(super) fn push_key(&mut self, key: K) {
-        self.key = Some(key);
-    }
-
-    /// Drops the entries one by one. A panic of a `Drop` is caught: it must not affect the caller, who only wrote
-    /// another key.
-    pub(super) fn drop_all(mut self) {
-        self.drop_entries();
-        drop(self.key);
-    }
-
-    /// Drops the entries but keeps the capacity.
-    pub(super) fn drop_entries(&mut self) {
-        panics::drop_all(self.first.take());
-        panics::drop_all(self.more.drain(..));
-    }
-
-    fn push(&mut self, key: K, value: V) {
-        match self.first {
-            None => self.first = Some((key, value)),
-            Some(_) => self.more.push((key, value)),
-        }
-    }
-
-    fn push_departure(&mut self, departure: Option<Departure<K, V>>) {
-        if let Some(Departure { key, value, .. }) = departure {
-            self.push(key, value);
-        }
     }
 }

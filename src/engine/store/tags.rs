@@ -8,17 +8,20 @@ use std::{
     borrow::Borrow,
     collections::{HashMap, HashSet},
     hash::{Hash, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use foldhash::fast::FixedState;
 
 use crate::engine::{
     clock::{Deadline, Tick},
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{
+            AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
 };
 
 /// Number of names up to which unused ones are not searched for.
@@ -29,13 +32,17 @@ pub(crate) type TagSet = Arc<[Arc<Tag>]>;
 /// A tag, shared by the values that have it.
 pub(crate) struct Tag {
     name: Box<str>,
-    /// Tick at which the tag was removed; zero until then. Relaxed: `Store::tag_removals` orders it for other threads.
+    /// Tick at which the tag was removed; zero until then. Relaxed: [`TagRemovals`] orders it for other threads.
     removed_at: AtomicU64,
 }
 
 /// The tags of the values of one shard, by bucket.
 #[derive(Default)]
 pub(super) struct TagSets(HashMap<usize, TagSet, FixedState>);
+
+/// Generation of tag removals. Odd if resident entries may have a removed tag; a purge that has seen them all clears
+/// the lowest bit. No odd value is used twice, so a purge does not clear a removal that happened after it began.
+pub(super) struct TagRemovals(AtomicUsize);
 
 /// The tags that are not removed, by name. Lock order: never held while a shard is locked.
 pub(super) struct TagNames(Mutex<Names>);
@@ -50,6 +57,41 @@ struct Names {
 
 /// A tag, hashed and compared by its name.
 struct Named(Arc<Tag>);
+
+impl TagRemovals {
+    pub(super) fn new() -> Self {
+        Self(AtomicUsize::new(0))
+    }
+
+    /// Returns whether resident entries may have a removed tag. Relaxed: a look-up that happens after a tag was removed
+    /// sees the increment, and the tags' own times decide.
+    #[inline]
+    pub(super) fn is_pending(&self) -> bool {
+        self.0.load(Relaxed) % 2 == 1
+    }
+
+    /// Records that resident entries may have a removed tag.
+    pub(super) fn note(&self) {
+        // The next odd number, not just odd: a purge that is under way may have passed entries with this tag, so its
+        // compare-exchange must fail. SeqCst: a purge that reads this number must see the tag's removal time, stored
+        // before.
+        let next = |removals: usize| Some(removals.wrapping_add(2) | 1);
+        let _ = self.0.fetch_update(SeqCst, Relaxed, next);
+    }
+
+    /// Returns the generation for a purge that begins now; `None` if there is nothing to purge. SeqCst: pairs with
+    /// [`note`](Self::note).
+    pub(super) fn begin_purge(&self) -> Option<usize> {
+        let removals = self.0.load(SeqCst);
+        (removals % 2 == 1).then_some(removals)
+    }
+
+    /// Notes that a purge has seen all shards. Has no effect if more tags were removed since it
+    /// [began](Self::begin_purge); the next purge then visits all shards again.
+    pub(super) fn end_purge(&self, removals: usize) {
+        let _ = self.0.compare_exchange(removals, removals & !1, SeqCst, Relaxed);
+    }
+}
 
 impl TagNames {
     pub(super) fn new() -> Self {

@@ -22,13 +22,14 @@ where
     /// Returns whether no entry of the shard is past its stale window at `now`, judged without the lock.
     #[inline]
     pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
-        self.meta[shard].earliest_expiry.load(Relaxed)
+        self.context.meta[shard].earliest_expiry.load(Relaxed)
             > Deadline::from(self.stale_cutoff(now)).order()
     }
 
     /// Returns the time until the next entry is past its stale window; `None` if no entry expires. May be too short.
     pub(crate) fn until_due(&self, now: Tick) -> Option<Duration> {
-        let earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed)).min()?;
+        let earliest =
+            self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed)).min()?;
         let due = Tick::from_nanoseconds(earliest).later(self.stale_window);
         (earliest != Deadline::PERSISTENT.order()).then(|| due.since(now))
     }
@@ -37,11 +38,11 @@ where
     /// arming it, if an entry is already due before `at`.
     pub(crate) fn arm_wake_deadline(&self, at: Tick) -> bool {
         let wake_deadline = Deadline::from(self.stale_cutoff(at)).order();
-        self.wake_deadline.store(wake_deadline, Relaxed);
+        self.context.wake_deadline.store(wake_deadline, Relaxed);
         // Pairs with the fence in `note_earliest_expiry`, see there. A tag removal needs no fence: `remove_tag` requests the
         // wake-up in any case.
         fence(SeqCst);
-        let mut earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
+        let mut earliest = self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
         let may_sleep =
             earliest.all(|earliest| earliest >= wake_deadline) && !self.has_tag_removals();
         if !may_sleep {
@@ -52,20 +53,7 @@ where
 
     /// Disarms the wake deadline, because the sweeper is awake.
     pub(crate) fn disarm_wake_deadline(&self) {
-        self.wake_deadline.store(0, Relaxed);
-        self.journal.take_wake_request();
-    }
-
-    /// Stores the earliest expiry of a locked shard, and wakes the sweeper if it sleeps for longer.
-    #[cold]
-    pub(super) fn note_earliest_expiry(&self, shard: usize, earliest: Deadline) {
-        self.meta[shard].earliest_expiry.store(earliest.order(), Relaxed);
-        // Store buffering, with the fence in `arm_wake_deadline`: the writer stores the expiry and then reads the wake
-        // deadline; the sweeper stores the wake deadline and then reads the expiry. With both fences, at least one of
-        // the two sees the other's store, so no expiry is overslept.
-        fence(SeqCst);
-        if earliest.order() < self.wake_deadline.load(Relaxed) {
-            self.journal.request_wake();
-        }
+        self.context.wake_deadline.store(0, Relaxed);
+        self.context.journal.take_wake_request();
     }
 }

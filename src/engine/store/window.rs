@@ -72,10 +72,6 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         self.gates.len()
     }
 
-    pub(super) fn hasher(&self) -> &S {
-        self.map.hasher()
-    }
-
     pub(super) fn index_of(&self, hash: u64) -> usize {
         self.map.determine_shard(hash as usize)
     }

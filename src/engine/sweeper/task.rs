@@ -219,7 +219,7 @@ where
         );
         let report = SweepReport::default();
         let (pending, unrecorded) = (VecDeque::new(), Vec::new());
-        let tag_purge = cache.store.tag_pass();
+        let tag_purge = cache.store.begin_tag_purge();
         let mut sweep = Self {
             sweep: cache.sweep(),
             report,
