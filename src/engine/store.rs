@@ -23,44 +23,20 @@
 //!    a shard.
 
 mod batch;
-mod bound;
 mod change;
 mod clear;
-mod context;
 #[cfg(feature = "serde")]
 mod copy;
-mod counters;
-mod departure_signal;
-mod drop_queue;
-mod entry;
 mod evict;
-mod eviction_state;
-mod flight;
-mod gate;
-mod index;
-mod journal;
 mod lifetime;
-mod policy;
 mod raw_entry;
 mod read;
-mod rehash;
 mod scan;
-mod shard;
-mod shard_clear;
-mod shard_evict;
-mod shard_sweep;
 mod shrink;
-mod side_tables;
-mod state;
 mod sweep;
-mod table_cursor;
 mod tag_removal;
-mod tags;
-mod wait_map;
-mod waiters;
 mod waiting;
 mod wake_deadline;
-mod window;
 mod write;
 
 use std::{
@@ -74,39 +50,39 @@ use equivalent::Equivalent;
 
 #[cfg(feature = "serde")]
 pub(crate) use self::copy::EntryCopy;
-pub use self::entry::{Cause, Event};
-#[cfg(feature = "serde")]
-pub(crate) use self::tags::Tag;
-#[cfg(feature = "redis")]
-pub(crate) use self::wait_map::{Joined, WaitMap};
 pub(crate) use self::{
     batch::PART,
-    bound::Weigher,
-    counters::bump,
-    entry::{Departure, Entry},
-    flight::{Failure, Flight, LoadResult, WaitOutcome},
-    journal::{Journal, Taken},
     raw_entry::VacantEntry,
-    shard_sweep::ShardPass,
     sweep::LockWait,
-    table_cursor::TableCursor,
     tag_removal::TagPurge,
-    waiters::{DepartureWaiters, LoadLookup, Turn},
     write::{Decision, Written},
 };
-use self::{
-    context::ShardContext,
-    counters::{Counts, ReadCounters},
-    drop_queue::DropQueue,
-    shard::Shard,
-    state::ShardState,
-    tags::TagNames,
-    window::Shards,
-};
+#[cfg(feature = "serde")]
+pub(crate) use crate::engine::shard::tags::Tag;
+#[cfg(feature = "redis")]
+pub(crate) use crate::engine::waiters::wait_map::{Joined, WaitMap};
 use crate::engine::{
     clock::Now,
+    counters::{Counts, ReadCounters},
     panics,
+    shard::{
+        Shard, context::ShardContext, drop_queue::DropQueue, state::ShardState, table::Shards,
+        tags::TagNames,
+    },
     sync::{DashMap, Mutex},
+};
+pub(crate) use crate::engine::{
+    counters::bump,
+    event::{
+        departure::{Cause, Departure},
+        journal::Journal,
+    },
+    eviction::bound::Weigher,
+    shard::{entry::Entry, sweep::ShardPass, table_cursor::TableCursor},
+    waiters::{
+        DepartureWaiters, LoadLookup, Turn,
+        flight::{Failure, Flight, LoadResult, WaitOutcome},
+    },
 };
 
 /// The entries of a cache, in shards that are locked one by one.
@@ -175,14 +151,11 @@ where
             return;
         }
         for index in 0..self.shard_count() {
-            let mut locked = self.shards.write(index);
-            let (table, state) = locked.parts();
-            let old = state.old.iter_mut().flat_map(|old| old.table.drain());
-            for (key, entry) in table.drain().chain(old) {
+            self.shards.write(index).drain(|key, entry| {
                 // Separately: the second of two panics in one drop would abort the process, too.
                 panics::drop_all([key]);
                 panics::drop_all([entry]);
-            }
+            });
         }
     }
 

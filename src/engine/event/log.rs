@@ -13,15 +13,13 @@ use smallvec::SmallVec;
 use super::{
     Lagged,
     channel::{Channel, Found, Wakers},
+    departure::{Cause, Event},
+    journal::{Journal, Taken},
     queued_event::QueuedEvent,
 };
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::Histogram;
-use crate::engine::{
-    clock::Clock,
-    panics,
-    store::{Cause, DepartureWaiters, Event, Journal, Taken},
-};
+use crate::engine::{clock::Clock, panics, waiters::DepartureWaiters};
 
 /// The event log: published events that some subscriber has not read.
 pub(super) struct Log<K, V> {

@@ -9,16 +9,12 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    Location, Store,
-    drop_queue::DropQueue,
-    entry::{Cause, Entry},
-    window,
-    write::notify_insert_waiters,
-};
+use super::{Location, Store, write::notify_insert_waiters};
 use crate::engine::{
     clock::{Deadline, Now},
+    event::departure::Cause,
     panics,
+    shard::{drop_queue::DropQueue, entry::Entry, table},
 };
 
 /// Maximum number of keys per call of an operation. Large enough that several keys fall into the same shard. Small
@@ -327,7 +323,7 @@ where
         if buckets * size_of::<(K, Entry<V>)>() < CACHED_BYTES {
             return;
         }
-        for prefetch in [window::prefetch_group, window::prefetch_entry] {
+        for prefetch in [table::prefetch_group, table::prefetch_entry] {
             for group in places.order.chunk_by(|a, b| shard_of(*a) == shard_of(*b)) {
                 let shard = self.shards.read(shard_of(group[0]));
                 group.iter().for_each(|word| prefetch(&shard, places.hashes[position_of(*word)]));

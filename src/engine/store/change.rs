@@ -8,8 +8,12 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{Location, Store, drop_queue::DropQueue, entry::Cause, evict::Exempt, shard::Shard};
-use crate::engine::clock::{Deadline, Now};
+use super::{Location, Store, evict::Exempt};
+use crate::engine::{
+    clock::{Deadline, Now},
+    event::departure::Cause,
+    shard::{Shard, drop_queue::DropQueue},
+};
 
 impl<K, V, S> Store<K, V, S>
 where

@@ -2,16 +2,16 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{
-    Store,
-    shard_clear::{count_entries, records_clear},
-    state::ScannedEntry,
-    table_cursor::{BUCKETS_PER_LOCK, TableCursor},
-    window::Table,
-};
+use super::Store;
 use crate::engine::{
     clock::{Now, Tick},
     panics,
+    shard::{
+        clear::{count_entries, records_clear},
+        state::ScannedEntry,
+        table::Table,
+        table_cursor::{BUCKETS_PER_LOCK, TableCursor},
+    },
 };
 
 impl<K, V, S> Store<K, V, S>

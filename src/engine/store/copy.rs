@@ -5,12 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    Store,
-    table_cursor::{BUCKETS_PER_LOCK, TableCursor},
-    tags::TagSet,
+use super::Store;
+use crate::engine::{
+    clock::{Deadline, Now},
+    shard::{
+        table_cursor::{BUCKETS_PER_LOCK, TableCursor},
+        tags::TagSet,
+    },
 };
-use crate::engine::clock::{Deadline, Now};
 
 /// A copy of a live entry.
 pub(crate) struct EntryCopy<K, V> {

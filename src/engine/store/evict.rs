@@ -9,16 +9,15 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{
-    Location, Store,
-    bound::{Bound, Weigher},
-    drop_queue::DropQueue,
-    policy::Policy,
-    shard::Shard,
-};
+use super::{Location, Store};
 use crate::engine::{
     clock::Now,
+    eviction::{
+        bound::{Bound, Weigher},
+        policy::Policy,
+    },
     panics,
+    shard::{Shard, drop_queue::DropQueue},
     sync::atomic::{
         Ordering::{Relaxed, SeqCst},
         fence,

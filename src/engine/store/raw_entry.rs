@@ -5,7 +5,11 @@ use std::hash::{BuildHasher, Hash};
 
 use equivalent::Equivalent;
 
-use super::{Location, Store, bound::Bound, entry::Entry, shard::Shard};
+use super::{Location, Store};
+use crate::engine::{
+    eviction::bound::Bound,
+    shard::{Shard, entry::Entry},
+};
 
 /// A key without an entry, and the write lock of its shard.
 pub(crate) struct VacantEntry<'a, K, V, S> {

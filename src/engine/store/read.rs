@@ -4,8 +4,11 @@ use std::hash::{BuildHasher, Hash};
 
 use equivalent::Equivalent;
 
-use super::{Location, Store, entry::Entry};
-use crate::engine::clock::{Deadline, Now};
+use super::{Location, Store};
+use crate::engine::{
+    clock::{Deadline, Now},
+    shard::entry::Entry,
+};
 
 impl<K, V, S> Store<K, V, S>
 where

@@ -4,10 +4,13 @@ use std::hash::{BuildHasher, Hash};
 #[cfg(feature = "metrics")]
 use std::time::Duration;
 
-use super::{Store, window};
-use crate::engine::clock::{Deadline, Now};
+use super::Store;
 #[cfg(feature = "metrics")]
 use crate::engine::{clock::Tick, sync::atomic::Ordering::Relaxed};
+use crate::engine::{
+    clock::{Deadline, Now},
+    shard::table,
+};
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -27,7 +30,7 @@ where
         let now = now.tick();
         live.reserve(shard.resident());
         for table in shard.tables() {
-            window::for_each(table, |key, entry| {
+            table::for_each(table, |key, entry| {
                 if !entry.deadline().is_expired(now) {
                     live.push((key.clone(), entry.value.clone(), entry.deadline()));
                 }
@@ -54,7 +57,7 @@ where
             let shard = self.shards.read(index);
             let now = now.tick();
             for table in shard.tables() {
-                window::for_each(table, |_, entry| {
+                table::for_each(table, |_, entry| {
                     live += usize::from(!entry.deadline().is_expired(now));
                 });
             }

@@ -2,12 +2,14 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{
-    Store,
-    shard::Shard,
-    window::{self, Table},
+use super::Store;
+use crate::engine::{
+    shard::{
+        Shard,
+        table::{self, Table},
+    },
+    sync::atomic::Ordering::Relaxed,
 };
-use crate::engine::sync::atomic::Ordering::Relaxed;
 
 /// Number of entries up to which a table is not worth shrinking. Small under shuttle, which explores interleavings.
 const MIN_ENTRIES: usize = if cfg!(all(test, shuttle)) { 8 } else { 64 };
@@ -41,7 +43,7 @@ where
         let Some(target) = target.filter(|_| is_ready) else { return false };
         // Allocated, touched and later freed outside of the lock: under it, readers would wait for the system's memory.
         let mut other = Table::with_capacity(target);
-        window::touch_pages(&mut other);
+        table::touch_pages(&mut other);
         // Only an attempt: returning memory is not urgent, and the sweeper must not wait behind readers.
         let Some(locked) = self.shards.try_write(index) else { return false };
         let mut locked = Shard::new(&self.context, locked);

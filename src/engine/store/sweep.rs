@@ -5,13 +5,15 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Store,
-    entry::Departure,
-    shard::Shard,
-    shard_sweep::{ShardPass, SweepTimes, WindowReport},
+use super::Store;
+use crate::engine::{
+    clock::Now,
+    event::departure::Departure,
+    shard::{
+        Shard,
+        sweep::{ShardPass, SweepTimes, WindowReport},
+    },
 };
-use crate::engine::clock::Now;
 
 /// What to do if a shard is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

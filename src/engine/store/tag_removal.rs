@@ -7,11 +7,12 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{
-    Location, Store, drop_queue::DropQueue, entry::Cause, state::ScannedEntry,
-    table_cursor::TableCursor, tags::TagSet,
+use super::{Location, Store};
+use crate::engine::{
+    clock::{Now, Tick},
+    event::departure::Cause,
+    shard::{drop_queue::DropQueue, state::ScannedEntry, table_cursor::TableCursor, tags::TagSet},
 };
-use crate::engine::clock::{Now, Tick};
 
 /// Progress of a purge of entries whose tags were removed.
 pub(crate) struct TagPurge {

@@ -8,13 +8,11 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    Location, Store,
-    flight::Flight,
-    wait_map::Joined,
-    waiters::{DepartureWaiters, LoadLookup, Turn, Waiters},
+use super::{Location, Store};
+use crate::engine::{
+    clock::{Deadline, Now},
+    waiters::{DepartureWaiters, LoadLookup, Turn, Waiters, flight::Flight, wait_map::Joined},
 };
-use crate::engine::clock::{Deadline, Now};
 
 impl<K, V, S> Store<K, V, S>
 where

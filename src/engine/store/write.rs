@@ -8,15 +8,12 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    Location, Store,
-    drop_queue::DropQueue,
-    entry::{Cause, Entry},
-    evict::Exempt,
-    shard::{Found, Shard},
-    tags::TagSet,
+use super::{Location, Store, evict::Exempt};
+use crate::engine::{
+    clock::{Deadline, Now},
+    event::departure::Cause,
+    shard::{Found, Shard, drop_queue::DropQueue, entry::Entry, tags::TagSet},
 };
-use crate::engine::clock::{Deadline, Now};
 
 /// What to do with a key, decided under the lock of its shard.
 pub(crate) enum Decision<V> {

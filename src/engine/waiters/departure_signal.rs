@@ -11,7 +11,7 @@ pub(crate) struct DepartureSignal<T> {
 }
 
 impl<T: Clone> DepartureSignal<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { event: OnceLock::new(), notify: Notify::new() }
     }
 

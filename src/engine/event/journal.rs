@@ -2,10 +2,12 @@
 
 use std::{array, mem, vec::Drain};
 
-use super::entry::{Cause, Departure};
-use crate::engine::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*},
+use crate::engine::{
+    event::departure::{Cause, Departure},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*},
+    },
 };
 
 /// Number of parts of a journal, which are used while threads contend for it.

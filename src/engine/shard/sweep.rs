@@ -3,12 +3,12 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::{
-    entry::{Cause, Departure},
-    shard::Shard,
-    window::{self, WINDOW},
+    Shard,
+    table::{self, WINDOW},
 };
 use crate::engine::{
     clock::{Deadline, Tick},
+    event::departure::{Cause, Departure},
     sync::atomic::Ordering::Relaxed,
 };
 
@@ -25,9 +25,9 @@ pub(crate) struct ShardPass {
 
 /// The time of a sweep, read under the lock, and its stale cutoff.
 #[derive(Clone, Copy)]
-pub(super) struct SweepTimes {
-    pub(super) now: Tick,
-    pub(super) stale_cutoff: Tick,
+pub(crate) struct SweepTimes {
+    pub(crate) now: Tick,
+    pub(crate) stale_cutoff: Tick,
 }
 
 /// The result of one step of a sweep.
@@ -48,7 +48,7 @@ where
 {
     /// Examines the next due windows of a pass and removes up to `max_expired` expired entries. Their departures are
     /// recorded in the journal, or left in `expired` if they have no subscribers.
-    pub(super) fn sweep(
+    pub(crate) fn sweep(
         &mut self,
         shard_pass: &mut ShardPass,
         share: impl Fn(usize) -> usize,
@@ -91,7 +91,7 @@ where
             windows += 1;
             let max_expired = max_expired - (expired.len() - before);
             let end = buckets.min(start + WINDOW);
-            let found = window::select_expired(table, start..end, max_expired, stale_cutoff);
+            let found = table::select_expired(table, start..end, max_expired, stale_cutoff);
             for bucket in found.buckets() {
                 self.remove_into(bucket, Cause::Expired, now, expired);
             }
@@ -123,7 +123,7 @@ where
     /// Removes the expired entries of the next window that has any, as [`sweep`](Self::sweep) does. If the shard has
     /// none, returns a time before which none of its entries expires: taken from the deadlines examined, since the
     /// index may say that a window is due too early.
-    pub(super) fn expire_window(
+    pub(crate) fn expire_window(
         &mut self,
         stale_cutoff: Tick,
         now: Tick,
@@ -137,7 +137,7 @@ where
             let (table, state) = self.parts();
             let Some(start) = state.index.next_due(next, buckets, now) else { break };
             next = buckets.min(start + WINDOW);
-            let found = window::select_expired(table, start..next, usize::MAX, now);
+            let found = table::select_expired(table, start..next, usize::MAX, now);
             state.index.set_window(start, found.earliest);
             nothing_before = nothing_before.min(found.earliest.order());
             for bucket in found.buckets() {
@@ -154,7 +154,7 @@ where
 
 impl ShardPass {
     /// Returns a pass over a share of a shard.
-    pub(super) fn of(shard: usize) -> Self {
+    pub(crate) fn of(shard: usize) -> Self {
         Self { shard, remaining: None }
     }
 

@@ -1,20 +1,15 @@
-//! Entries, their departures, and the public event types.
+//! Departures of entries, and the public event types.
 
-use std::{fmt, mem, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::departure_signal::DepartureSignal;
-use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
-
-/// A value and its deadline, which takes one word. Atomic, so that a read may extend an idle deadline under the read
-/// lock.
-pub(crate) struct Entry<V> {
-    pub(crate) value: V,
-    deadline: AtomicDeadline,
-}
+use crate::engine::{
+    clock::{Deadline, Tick},
+    waiters::departure_signal::DepartureSignal,
+};
 
 /// Why an entry was removed from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,45 +62,6 @@ pub(crate) struct Departure<K, V> {
     /// because almost no departure has waiters, and the event log holds many departures.
     #[allow(clippy::type_complexity)]
     pub(crate) waiters: Option<Box<(Arc<DepartureSignal<Arc<Event<K, V>>>>, K)>>,
-}
-
-impl<V> Entry<V> {
-    pub(crate) fn new(value: V, deadline: Deadline) -> Self {
-        Self { value, deadline: AtomicDeadline::new(deadline) }
-    }
-
-    #[inline(always)]
-    pub(crate) fn deadline(&self) -> Deadline {
-        self.deadline.get()
-    }
-
-    #[inline]
-    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
-        self.deadline.set(deadline);
-    }
-
-    /// Moves the deadline to `to` if that is later. Needs only the read lock: concurrent calls leave the latest of
-    /// their deadlines.
-    #[inline]
-    pub(crate) fn put_off(&self, to: Deadline) {
-        self.deadline.put_off(to);
-    }
-
-    /// Replaces the value and the deadline, and returns the previous ones. Written field by field: if an entry is
-    /// assembled in parts and then read as a whole, the read waits for all stores of the parts.
-    #[inline]
-    pub(crate) fn replace(&mut self, value: V, deadline: Deadline) -> Self {
-        let value = mem::replace(&mut self.value, value);
-        let before = Self::new(value, self.deadline());
-        self.deadline.set(deadline);
-        before
-    }
-
-    /// Converts the entry to its departure. Waiters are attached by [`Store::attach_waiters`](super::Store).
-    pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {
-        let deadline = self.deadline();
-        Departure { key, value: self.value, cause, deadline, at, waiters: None }
-    }
 }
 
 impl<K, V> Event<K, V> {

@@ -14,11 +14,11 @@ use std::{
 };
 
 use super::{
+    Shard,
     entry::Entry,
-    shard::Shard,
     side_tables::SideTables,
     state::{OldTable, ShardState},
-    window::{self, Table, WINDOW},
+    table::{self, Table, WINDOW},
 };
 use crate::engine::sync::atomic::Ordering::Relaxed;
 
@@ -32,7 +32,7 @@ where
     S: BuildHasher,
 {
     /// Inserts an entry whose key is in neither table of the shard. Returns its bucket.
-    pub(super) fn insert(&mut self, hash: u64, key: K, entry: Entry<V>) -> usize {
+    pub(crate) fn insert(&mut self, hash: u64, key: K, entry: Entry<V>) -> usize {
         let context = self.context();
         let (table, state) = self.parts();
         if table.capacity() == table.len() {
@@ -45,7 +45,7 @@ where
             state.entries_moved(table);
         }
         let deadline = entry.deadline();
-        let bucket = window::insert(table, hash, key, entry, |key| context.hash_or_zero(key));
+        let bucket = table::insert(table, hash, key, entry, |key| context.hash_or_zero(key));
         self.note_deadline(bucket, deadline);
         bucket
     }
@@ -53,7 +53,7 @@ where
     /// Replaces the table by `other`, which is empty and has capacity for all entries, and begins to move them. Leaves
     /// a table that is to be freed after the unlock in `other`. Returns false, without any change, if the shard is
     /// being shrunk already, or has grown.
-    pub(super) fn begin_shrink(&mut self, other: &mut Table<K, V>) -> bool {
+    pub(crate) fn begin_shrink(&mut self, other: &mut Table<K, V>) -> bool {
         let shard = self.index();
         let (table, state) = self.parts();
         if state.old.is_some() || table.len() > other.capacity() {
@@ -73,7 +73,7 @@ where
 
     /// Moves the entry for which `matches` returns true to the current table, if it is still in the old one.
     #[inline]
-    pub(super) fn ensure_moved(&mut self, hash: u64, matches: impl FnMut(&K, &Entry<V>) -> bool) {
+    pub(crate) fn ensure_moved(&mut self, hash: u64, matches: impl FnMut(&K, &Entry<V>) -> bool) {
         if self.state().old.is_some() {
             self.move_key(hash, matches);
         }
@@ -83,23 +83,23 @@ where
     #[cold]
     fn move_key(&mut self, hash: u64, matches: impl FnMut(&K, &Entry<V>) -> bool) {
         let Some(old) = &mut self.parts().1.old else { return };
-        let found = window::find_where(&mut old.table, hash, matches);
+        let found = table::find_where(&mut old.table, hash, matches);
         if let Some(bucket) = found.map(|(bucket, _)| bucket) {
-            let (key, entry) = window::take_at(&mut old.table, bucket);
+            let (key, entry) = table::take_at(&mut old.table, bucket);
             self.move_entry(hash, bucket, key, entry);
         }
     }
 
     /// Moves the entries of the next windows out of the old table. Returns their number, and the old table once it is
     /// empty. The caller frees it after the unlock.
-    pub(super) fn move_windows(&mut self) -> (usize, Option<Table<K, V>>) {
+    pub(crate) fn move_windows(&mut self) -> (usize, Option<Table<K, V>>) {
         let (mut moving, mut moved) = (Vec::new(), 0);
         for _ in 0..WINDOWS_PER_LOCK {
             let Some(OldTable { table, next, .. }) = &mut self.parts().1.old else { break };
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
             let taken = |bucket, key, entry| moving.push((bucket, key, entry));
-            window::drain_window(table, window, taken);
+            table::drain_window(table, window, taken);
             let is_last = *next == table.buckets();
             moved += moving.len();
             for (from, key, entry) in moving.drain(..) {
@@ -116,7 +116,7 @@ where
     /// Continues to move entries if the shard is being shrunk: every scan does so before it examines anything. Unlocks
     /// the shard and returns the number of moved entries; returns the shard if it has one table.
     #[inline]
-    pub(super) fn unless_moving(mut self) -> Result<Self, usize> {
+    pub(crate) fn unless_moving(mut self) -> Result<Self, usize> {
         if self.state().old.is_none() {
             return Ok(self);
         }
@@ -141,7 +141,7 @@ where
 /// to which buckets it moves entries. If enough buckets are free, the new table has the same size: the table was full
 /// of tombstones, which removals leave behind. At least an eighth of the buckets is free then, so a rehash is paid for
 /// by that many inserts.
-pub(super) fn grow<K, V>(
+pub(crate) fn grow<K, V>(
     table: &mut Table<K, V>,
     side_tables: &mut SideTables,
     hash: impl Fn(&K) -> u64,
@@ -153,10 +153,10 @@ pub(super) fn grow<K, V>(
     for start in (0..table.buckets()).step_by(WINDOW) {
         let end = table.buckets().min(start + WINDOW);
         let taken = |from, key, entry| {
-            let to = window::insert(&mut larger, hash(&key), key, entry, &hash);
+            let to = table::insert(&mut larger, hash(&key), key, entry, &hash);
             side_tables.relocate(&mut old_side_tables, from, to);
         };
-        window::drain_window(table, start..end, taken);
+        table::drain_window(table, start..end, taken);
     }
     mem::swap(table, &mut larger);
 }

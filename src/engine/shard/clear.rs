@@ -6,14 +6,18 @@ use std::{
 };
 
 use super::{
-    entry::{Cause, Departure},
-    journal::Journal,
-    shard::Shard,
+    Shard,
     state::{ScannedEntry, ShardState},
+    table::{self, Table},
     table_cursor::{BUCKETS_PER_LOCK, TableCursor},
-    window::{self, Table},
 };
-use crate::engine::clock::Tick;
+use crate::engine::{
+    clock::Tick,
+    event::{
+        departure::{Cause, Departure},
+        journal::Journal,
+    },
+};
 
 impl<K, V, S> Shard<'_, K, V, S>
 where
@@ -26,7 +30,7 @@ where
     /// The last step replaces the table by `replacement` and leaves the old one there, with all entries that were not
     /// removed one by one: the caller [counts](Self::count_cleared) them. Without a replacement, that step is left to
     /// the next call.
-    pub(super) fn clear_next(
+    pub(crate) fn clear_next(
         &mut self,
         cursor: &mut TableCursor,
         now: Tick,
@@ -65,7 +69,7 @@ where
     }
 
     /// Counts the departures of entries that [`clear_next`](Self::clear_next) removed with their table.
-    pub(super) fn count_cleared(&mut self, expired: u64, removed: u64) {
+    pub(crate) fn count_cleared(&mut self, expired: u64, removed: u64) {
         self.count_many(Cause::Expired, expired);
         self.count_many(Cause::Removed, removed);
     }
@@ -73,7 +77,7 @@ where
     /// Removes up to `max_removed` entries of the next buckets for which `should_remove` returns true, live or not, as
     /// `Removed`. The cursor stops before the first one that exceeds `max_removed`. Returns the number of removed
     /// entries, and whether the shard has more buckets.
-    pub(super) fn remove_next(
+    pub(crate) fn remove_next(
         &mut self,
         cursor: &mut TableCursor,
         now: Tick,
@@ -110,16 +114,16 @@ where
 }
 
 /// Returns whether a subscriber or waiter needs the departures of cleared entries.
-pub(super) fn records_clear<K, V>(journal: &Journal<K, V>, state: &ShardState<K, V>) -> bool {
+pub(crate) fn records_clear<K, V>(journal: &Journal<K, V>, state: &ShardState<K, V>) -> bool {
     journal.has_subscriber(Cause::Expired)
         || journal.has_subscriber(Cause::Removed)
         || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters())
 }
 
 /// Returns the numbers of expired and live entries of a table.
-pub(super) fn count_entries<K, V>(table: &Table<K, V>, now: Tick) -> (u64, u64) {
+pub(crate) fn count_entries<K, V>(table: &Table<K, V>, now: Tick) -> (u64, u64) {
     let (mut expired, mut live) = (0, 0);
-    window::for_each(table, |_, entry| {
+    table::for_each(table, |_, entry| {
         *(if entry.deadline().is_expired(now) { &mut expired } else { &mut live }) += 1;
     });
     (expired, live)

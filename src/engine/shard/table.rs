@@ -26,13 +26,13 @@ use crate::engine::{
     sync::{DashMap, RwLockReadGuard, RwLockWriteGuard},
 };
 
-pub(super) type Table<K, V> = RawTable<(K, SharedValue<Entry<V>>)>;
+pub(crate) type Table<K, V> = RawTable<(K, SharedValue<Entry<V>>)>;
 
 /// Number of adjacent buckets that the expiry index describes by one moment.
 pub(crate) const WINDOW: usize = 32;
 
 /// The shards of a map: for each its table, its gate, and a `B` that its lock guards as well.
-pub(super) struct Shards<K, V, B, S> {
+pub(crate) struct Shards<K, V, B, S> {
     map: DashMap<K, Entry<V>, S>,
     gates: Box<[Gate]>,
     state: Box<[Guarded<B>]>,
@@ -45,13 +45,13 @@ struct Guarded<B>(UnsafeCell<B>);
 unsafe impl<B: Send + Sync> Sync for Guarded<B> {}
 
 /// A shard that is locked for reading.
-pub(super) struct ShardReadGuard<'a, K, V, B> {
+pub(crate) struct ShardReadGuard<'a, K, V, B> {
     table: RwLockReadGuard<'a, Table<K, V>>,
     state: &'a Guarded<B>,
 }
 
 /// A shard that is locked for writing.
-pub(super) struct ShardWriteGuard<'a, K, V, B> {
+pub(crate) struct ShardWriteGuard<'a, K, V, B> {
     index: usize,
     table: RwLockWriteGuard<'a, Table<K, V>>,
     /// The state of the same shard: only [`Shards::locked`] combines the two.
@@ -60,7 +60,7 @@ pub(super) struct ShardWriteGuard<'a, K, V, B> {
 
 impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
     /// Takes a map of which there is no other handle. `state` is called with each of its tables.
-    pub(super) fn new(map: DashMap<K, Entry<V>, S>, state: impl Fn(&Table<K, V>) -> B) -> Self {
+    pub(crate) fn new(map: DashMap<K, Entry<V>, S>, state: impl Fn(&Table<K, V>) -> B) -> Self {
         let shards = map.shards();
         let state = |index: usize| Guarded(UnsafeCell::new(state(&shards[index].read())));
         let state = (0..shards.len()).map(state).collect();
@@ -68,24 +68,24 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         Self { map, gates, state }
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.gates.len()
     }
 
-    pub(super) fn index_of(&self, hash: u64) -> usize {
+    pub(crate) fn index_of(&self, hash: u64) -> usize {
         self.map.determine_shard(hash as usize)
     }
 
     /// Locks a shard for reading. Waits for writers that wait already.
     #[inline]
-    pub(super) fn read(&self, index: usize) -> ShardReadGuard<'_, K, V, B> {
+    pub(crate) fn read(&self, index: usize) -> ShardReadGuard<'_, K, V, B> {
         self.gates[index].enter();
         ShardReadGuard { table: self.map.shards()[index].read(), state: &self.state[index] }
     }
 
     /// Locks a shard for writing. Waits for present readers, but not for later ones.
     #[inline]
-    pub(super) fn write(&self, index: usize) -> ShardWriteGuard<'_, K, V, B> {
+    pub(crate) fn write(&self, index: usize) -> ShardWriteGuard<'_, K, V, B> {
         let lock = &self.map.shards()[index];
         let table = match lock.try_write() {
             Some(table) => table,
@@ -98,14 +98,14 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
     }
 
     #[inline]
-    pub(super) fn try_write(&self, index: usize) -> Option<ShardWriteGuard<'_, K, V, B>> {
+    pub(crate) fn try_write(&self, index: usize) -> Option<ShardWriteGuard<'_, K, V, B>> {
         let table = self.map.shards()[index].try_write()?;
         Some(self.locked(index, table))
     }
 
     /// Tries to lock as [`try_write`](Shards::try_write) does, repeatedly while `keep_trying` returns true and with the
     /// gate closed to new readers.
-    pub(super) fn try_write_while(
+    pub(crate) fn try_write_while(
         &self,
         index: usize,
         keep_trying: impl FnMut() -> bool,
@@ -117,7 +117,7 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
 
     /// Sets whether the present holder of the lock holds it for microseconds at a time.
     #[inline]
-    pub(super) fn set_held_long(&self, index: usize, is_held_long: bool) {
+    pub(crate) fn set_held_long(&self, index: usize, is_held_long: bool) {
         self.gates[index].set_held_long(is_held_long);
     }
 
@@ -134,7 +134,7 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
 impl<K, V, B> ShardReadGuard<'_, K, V, B> {
     /// Returns the other data that the lock guards.
     #[inline]
-    pub(super) fn state(&self) -> &B {
+    pub(crate) fn state(&self) -> &B {
         // SAFETY: `self` holds the read lock of this shard, so no `ShardWriteGuard` of it exists while the reference
         // does.
         unsafe { &*self.state.0.get() }
@@ -153,13 +153,13 @@ impl<K, V, B> Deref for ShardReadGuard<'_, K, V, B> {
 impl<K, V, B> ShardWriteGuard<'_, K, V, B> {
     /// Returns the index of the shard.
     #[inline]
-    pub(super) fn index(&self) -> usize {
+    pub(crate) fn index(&self) -> usize {
         self.index
     }
 
     /// Returns the other data that the lock guards.
     #[inline]
-    pub(super) fn state(&self) -> &B {
+    pub(crate) fn state(&self) -> &B {
         // SAFETY: `self` holds the write lock of this shard and is borrowed while the reference exists, so `parts`,
         // which borrows it exclusively, cannot be called in the meantime.
         unsafe { &*self.state.0.get() }
@@ -167,7 +167,7 @@ impl<K, V, B> ShardWriteGuard<'_, K, V, B> {
 
     /// Returns the table and the other data that the lock guards.
     #[inline]
-    pub(super) fn parts(&mut self) -> (&mut Table<K, V>, &mut B) {
+    pub(crate) fn parts(&mut self) -> (&mut Table<K, V>, &mut B) {
         // SAFETY: `self` holds the write lock of this shard, so no other guard of it exists, and `self` is borrowed
         // exclusively while the reference exists.
         (&mut self.table, unsafe { &mut *self.state.0.get() })
@@ -188,7 +188,7 @@ const PAGE: usize = 4_096;
 
 /// Returns the entry of a key and its bucket.
 #[inline]
-pub(super) fn find<K, V>(
+pub(crate) fn find<K, V>(
     table: &mut Table<K, V>,
     hash: u64,
     mut eq: impl FnMut(&K) -> bool,
@@ -198,7 +198,7 @@ pub(super) fn find<K, V>(
 
 /// Returns the entry of this hash for which `matches` returns true, and its bucket.
 #[inline]
-pub(super) fn find_where<K, V>(
+pub(crate) fn find_where<K, V>(
     table: &mut Table<K, V>,
     hash: u64,
     mut matches: impl FnMut(&K, &Entry<V>) -> bool,
@@ -213,7 +213,7 @@ pub(super) fn find_where<K, V>(
 
 /// As [`find`], for a shared table.
 #[inline]
-pub(super) fn find_shared<K, V>(
+pub(crate) fn find_shared<K, V>(
     table: &Table<K, V>,
     hash: u64,
     mut eq: impl FnMut(&K) -> bool,
@@ -227,14 +227,14 @@ pub(super) fn find_shared<K, V>(
 }
 
 /// Prefetches the control bytes at which a search for this hash begins.
-pub(super) fn prefetch_group<K, V>(table: &Table<K, V>, hash: u64) {
+pub(crate) fn prefetch_group<K, V>(table: &Table<K, V>, hash: u64) {
     // The control bytes begin at the end of the entries.
     let group = table.data_end().as_ptr().cast::<u8>();
     prefetch(group.wrapping_add(hash as usize & (table.buckets() - 1)));
 }
 
 /// Prefetches the entries that may have this hash.
-pub(super) fn prefetch_entry<K, V>(table: &Table<K, V>, hash: u64) {
+pub(crate) fn prefetch_entry<K, V>(table: &Table<K, V>, hash: u64) {
     table.get(hash, |entry| {
         prefetch((&raw const *entry).cast());
         false
@@ -256,7 +256,7 @@ fn prefetch(at: *const u8) {
 
 /// Returns whether bucket `index` holds an entry.
 #[inline]
-pub(super) fn is_full<K, V>(table: &Table<K, V>, index: usize) -> bool {
+pub(crate) fn is_full<K, V>(table: &Table<K, V>, index: usize) -> bool {
     assert!(index < table.buckets(), "bucket {index} is not in the table");
     // SAFETY: the index is in bounds, and the table is borrowed.
     unsafe { table.is_bucket_full(index) }
@@ -264,7 +264,7 @@ pub(super) fn is_full<K, V>(table: &Table<K, V>, index: usize) -> bool {
 
 /// Returns the key and the entry in bucket `index`, if it holds one.
 #[inline]
-pub(super) fn entry_at<K, V>(table: &Table<K, V>, index: usize) -> Option<(&K, &Entry<V>)> {
+pub(crate) fn entry_at<K, V>(table: &Table<K, V>, index: usize) -> Option<(&K, &Entry<V>)> {
     if !is_full(table, index) {
         return None;
     }
@@ -275,7 +275,7 @@ pub(super) fn entry_at<K, V>(table: &Table<K, V>, index: usize) -> Option<(&K, &
 
 /// Returns the entry in bucket `index`, which must be full.
 #[inline]
-pub(super) fn entry_at_mut<K, V>(table: &mut Table<K, V>, index: usize) -> &mut Entry<V> {
+pub(crate) fn entry_at_mut<K, V>(table: &mut Table<K, V>, index: usize) -> &mut Entry<V> {
     assert!(is_full(table, index), "bucket {index} holds no entry");
     // SAFETY: the index is in bounds, as `is_full` asserts, the bucket is full, and the table is borrowed exclusively
     // while the entry is.
@@ -284,7 +284,7 @@ pub(super) fn entry_at_mut<K, V>(table: &mut Table<K, V>, index: usize) -> &mut 
 }
 
 /// Removes the entry in bucket `index`, which must be full.
-pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
+pub(crate) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
     assert!(is_full(table, index), "bucket {index} holds no entry");
     // SAFETY: the index is in bounds, as `is_full` asserts. The bucket is full and belongs to this table, which is
     // borrowed exclusively.
@@ -293,7 +293,7 @@ pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<
 }
 
 /// Inserts an entry and returns its bucket. The caller has reserved capacity, so no entry moves.
-pub(super) fn insert<K, V>(
+pub(crate) fn insert<K, V>(
     table: &mut Table<K, V>,
     hash: u64,
     key: K,
@@ -307,7 +307,7 @@ pub(super) fn insert<K, V>(
 
 /// Writes to each page of an empty table, so that the system maps its memory now and not while a lock is held: mapping
 /// is half of the cost of filling the table.
-pub(super) fn touch_pages<K, V>(table: &mut Table<K, V>) {
+pub(crate) fn touch_pages<K, V>(table: &mut Table<K, V>) {
     assert!(table.is_empty(), "only the memory of an empty table may be overwritten");
     let entries = table.buckets() * size_of::<(K, SharedValue<Entry<V>>)>();
     let (start, layout) = table.allocation_info();
@@ -320,14 +320,14 @@ pub(super) fn touch_pages<K, V>(table: &mut Table<K, V>) {
 }
 
 /// Calls `each` with every entry of the table.
-pub(super) fn for_each<K, V>(table: &Table<K, V>, mut each: impl FnMut(&K, &Entry<V>)) {
+pub(crate) fn for_each<K, V>(table: &Table<K, V>, mut each: impl FnMut(&K, &Entry<V>)) {
     for start in (0..table.buckets()).step_by(WINDOW) {
         for_each_in_window(table, start, &mut each);
     }
 }
 
 /// Calls `each` with every entry of the window at bucket `start`.
-pub(super) fn for_each_in_window<K, V>(
+pub(crate) fn for_each_in_window<K, V>(
     table: &Table<K, V>,
     start: usize,
     mut each: impl FnMut(&K, &Entry<V>),
@@ -342,29 +342,29 @@ pub(super) fn for_each_in_window<K, V>(
 }
 
 /// Expired entries of a window, to be removed.
-pub(super) struct Selection {
+pub(crate) struct Selection {
     start: usize,
     offsets: [u8; WINDOW],
     len: usize,
     /// Number of entries that were examined.
-    pub(super) examined: usize,
+    pub(crate) examined: usize,
     /// The bucket at which the search stopped: the end, or the first entry that exceeds the maximum.
-    pub(super) stop: usize,
+    pub(crate) stop: usize,
     /// Earliest deadline of the other examined entries.
-    pub(super) earliest: Deadline,
+    pub(crate) earliest: Deadline,
 }
 
 impl Selection {
     /// Returns the buckets of the selected entries.
     #[inline]
-    pub(super) fn buckets(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = usize> {
         self.offsets[..self.len].iter().map(|offset| self.start + usize::from(*offset))
     }
 }
 
 /// Selects up to `max_selected` expired entries of the window in `range`.
 #[inline]
-pub(super) fn select_expired<K, V>(
+pub(crate) fn select_expired<K, V>(
     table: &Table<K, V>,
     range: Range<usize>,
     max_selected: usize,
@@ -400,7 +400,7 @@ pub(super) fn select_expired<K, V>(
 
 /// Takes all entries of the window in `range` out of the table, to be moved to another one, and passes each to `taken`,
 /// with its bucket.
-pub(super) fn drain_window<K, V>(
+pub(crate) fn drain_window<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
     mut taken: impl FnMut(usize, K, Entry<V>),

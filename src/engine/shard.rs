@@ -5,6 +5,21 @@
 //! its departure, and passes it to the journal, or to the caller to be dropped after the unlock. The weight is
 //! subtracted from the bound at the latest when the shard is unlocked, so no path can forget it.
 
+pub(crate) mod clear;
+pub(crate) mod context;
+pub(crate) mod drop_queue;
+pub(crate) mod entry;
+mod evict;
+mod expiry_index;
+mod gate;
+mod rehash;
+pub(crate) mod side_tables;
+pub(crate) mod state;
+pub(crate) mod sweep;
+pub(crate) mod table;
+pub(crate) mod table_cursor;
+pub(crate) mod tags;
+
 use std::{
     hash::{BuildHasher, Hash},
     mem,
@@ -15,21 +30,19 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    context::ShardContext,
-    counters::bump,
-    departure_signal::DepartureSignal,
-    drop_queue::DropQueue,
-    entry::{Cause, Departure, Entry},
-    state::ShardState,
-    tags::TagSet,
-    waiters::{DepartureWaiters, Waiters},
-    window::{self, ShardWriteGuard},
+use self::{
+    context::ShardContext, drop_queue::DropQueue, entry::Entry, state::ShardState,
+    table::ShardWriteGuard, tags::TagSet,
 };
-use crate::engine::clock::{Deadline, Now, Tick};
+use crate::engine::{
+    clock::{Deadline, Now, Tick},
+    counters::bump,
+    event::departure::{Cause, Departure},
+    waiters::{DepartureWaiters, Waiters, departure_signal::DepartureSignal},
+};
 
 /// A shard that is locked for writing.
-pub(super) struct Shard<'a, K, V, S> {
+pub(crate) struct Shard<'a, K, V, S> {
     context: &'a ShardContext<K, V, S>,
     guard: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
     /// Weight of removed entries that was not yet subtracted from the bound.
@@ -38,9 +51,9 @@ pub(super) struct Shard<'a, K, V, S> {
 
 /// The entry of a key that is to be written.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
-    pub(super) bucket: usize,
-    pub(super) is_expired: bool,
+pub(crate) struct Found {
+    pub(crate) bucket: usize,
+    pub(crate) is_expired: bool,
 }
 
 impl<'a, K, V, S> Shard<'a, K, V, S>
@@ -49,7 +62,7 @@ where
     S: BuildHasher,
 {
     #[inline]
-    pub(super) fn new(
+    pub(crate) fn new(
         context: &'a ShardContext<K, V, S>,
         guard: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
     ) -> Self {
@@ -59,65 +72,65 @@ where
     /// Returns the entry of a key and its bucket. Searches only the current table: see
     /// [`ensure_moved`](Self::ensure_moved).
     #[inline]
-    pub(super) fn find(
+    pub(crate) fn find(
         &mut self,
         hash: u64,
         eq: impl FnMut(&K) -> bool,
     ) -> Option<(usize, &mut Entry<V>)> {
-        window::find(self.guard.parts().0, hash, eq)
+        table::find(self.guard.parts().0, hash, eq)
     }
 
     /// Returns the entry of this hash for which `matches` returns true, as [`find`](Self::find) does.
-    pub(super) fn find_where(
+    pub(crate) fn find_where(
         &mut self,
         hash: u64,
         matches: impl FnMut(&K, &Entry<V>) -> bool,
     ) -> Option<(usize, &mut Entry<V>)> {
-        window::find_where(self.guard.parts().0, hash, matches)
+        table::find_where(self.guard.parts().0, hash, matches)
     }
 
     /// As [`find`](Self::find), without exclusive access.
     #[inline]
-    pub(super) fn find_shared(
+    pub(crate) fn find_shared(
         &self,
         hash: u64,
         eq: impl FnMut(&K) -> bool,
     ) -> Option<(usize, &Entry<V>)> {
-        window::find_shared(&self.guard, hash, eq)
+        table::find_shared(&self.guard, hash, eq)
     }
 
     /// Returns the key and the entry in `bucket`, if it holds one.
     #[inline]
-    pub(super) fn entry_at(&self, bucket: usize) -> Option<(&K, &Entry<V>)> {
-        window::entry_at(&self.guard, bucket)
+    pub(crate) fn entry_at(&self, bucket: usize) -> Option<(&K, &Entry<V>)> {
+        table::entry_at(&self.guard, bucket)
     }
 
     /// Returns the hard deadline of `entry` in `bucket`: its own, unless entries have idle deadlines.
     #[inline]
-    pub(super) fn hard_deadline(&self, bucket: usize, entry: &Entry<V>) -> Deadline {
+    pub(crate) fn hard_deadline(&self, bucket: usize, entry: &Entry<V>) -> Deadline {
         let hard_deadline = self.guard.state().side_tables.hard_deadline(bucket);
         hard_deadline.unwrap_or_else(|| entry.deadline())
     }
 
     /// Stores hard deadlines from now on, because entries get idle deadlines too.
-    pub(super) fn track_hard_deadlines(&mut self) {
+    pub(crate) fn track_hard_deadlines(&mut self) {
         let (table, state) = self.guard.parts();
         state.side_tables.track_hard_deadlines(table.buckets());
     }
 
     /// Returns the weight of the entry in `bucket`.
     #[inline]
-    pub(super) fn weight(&self, bucket: usize) -> u32 {
+    pub(crate) fn weight(&self, bucket: usize) -> u32 {
         self.guard.state().side_tables.weight(bucket)
     }
 
     /// Returns whether a tag of the entry in `bucket` was removed before its deadline.
-    pub(super) fn is_tag_removed(&self, bucket: usize, entry: &Entry<V>) -> bool {
+    pub(crate) fn is_tag_removed(&self, bucket: usize, entry: &Entry<V>) -> bool {
         self.guard.state().side_tables.is_removed(bucket, entry.deadline())
     }
 
     /// Sets the deadlines of the entry in `bucket`: the one that applies now, and the hard one.
-    pub(super) fn set_deadlines(&mut self, bucket: usize, deadline: Deadline, hard: Deadline) {
+    pub(crate) fn set_deadlines(&mut self, bucket: usize, deadline: Deadline, hard: Deadline) {
         self.entry_at_mut(bucket).set_deadline(deadline);
         self.guard.parts().1.side_tables.set_hard_deadline(bucket, hard);
         self.note_deadline(bucket, deadline);
@@ -125,7 +138,7 @@ where
 
     /// Increments the write version of a key's flight. Every write calls this.
     #[inline]
-    pub(super) fn bump_write_version<Q>(&self, hash: u64, key: &Q)
+    pub(crate) fn bump_write_version<Q>(&self, hash: u64, key: &Q)
     where
         Q: Equivalent<K> + ?Sized,
     {
@@ -134,23 +147,23 @@ where
 
     /// Returns the insert waiters for this hash, to be notified after the unlock.
     #[inline]
-    pub(super) fn insert_waiters(&self, hash: u64) -> Option<Arc<Notify>> {
+    pub(crate) fn insert_waiters(&self, hash: u64) -> Option<Arc<Notify>> {
         self.guard.state().insert_waiters(hash)
     }
 
     /// Records a hit of the entry in `bucket`.
     #[inline]
-    pub(super) fn touch(&self, bucket: usize) {
+    pub(crate) fn touch(&self, bucket: usize) {
         self.guard.state().side_tables.touch(bucket);
     }
 
     /// Returns the waiters, to add one.
-    pub(super) fn waiters_mut(&mut self) -> &mut Waiters<K, V> {
+    pub(crate) fn waiters_mut(&mut self) -> &mut Waiters<K, V> {
         self.guard.parts().1.waiters_mut()
     }
 
     /// Joins the tasks that wait for the departure of the entry in `bucket`, which is that of `key`.
-    pub(super) fn await_departure<Q>(
+    pub(crate) fn await_departure<Q>(
         &mut self,
         hash: u64,
         key: &Q,
@@ -162,7 +175,7 @@ where
     {
         let (table, state) = self.guard.parts();
         let owned = || {
-            let found = window::entry_at(table, bucket);
+            let found = table::entry_at(table, bucket);
             found.expect("the bucket that was just found is full").0.clone()
         };
         let waiters = &mut state.waiters_mut().departure_waiters;
@@ -171,7 +184,7 @@ where
 
     /// Removes a waiter by `leave`, and the shard's waiters with the last one. The caller drops the result after the
     /// unlock.
-    pub(super) fn leave_waiters(
+    pub(crate) fn leave_waiters(
         &mut self,
         leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>,
     ) -> (Option<K>, Option<Box<Waiters<K, V>>>) {
@@ -182,13 +195,13 @@ where
 
     /// Returns the entry in `bucket`, which must be full.
     #[inline]
-    pub(super) fn entry_at_mut(&mut self, bucket: usize) -> &mut Entry<V> {
-        window::entry_at_mut(self.guard.parts().0, bucket)
+    pub(crate) fn entry_at_mut(&mut self, bucket: usize) -> &mut Entry<V> {
+        table::entry_at_mut(self.guard.parts().0, bucket)
     }
 
     /// Records that the entry in `bucket` expires at `deadline`, in all lower bounds that this may lower.
     #[inline]
-    pub(super) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) {
+    pub(crate) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) {
         let shard = self.guard.index();
         if let Some(earliest) = self.guard.parts().1.index.note_deadline(bucket, deadline) {
             self.context.note_earliest_expiry(shard, earliest);
@@ -201,7 +214,7 @@ where
 
     /// Writes the side tables for a value that was written to `bucket`.
     #[inline]
-    pub(super) fn write_side_tables(
+    pub(crate) fn write_side_tables(
         &mut self,
         bucket: usize,
         hard_deadline: Deadline,
@@ -221,7 +234,7 @@ where
 
     /// Passes the entry of a new key to the eviction policy.
     #[inline]
-    pub(super) fn note_inserted(&mut self, bucket: usize, hash: u64, weight: u32) {
+    pub(crate) fn note_inserted(&mut self, bucket: usize, hash: u64, weight: u32) {
         let (table, state) = self.guard.parts();
         let len = table.len();
         if let Some(eviction) = &mut state.side_tables.eviction {
@@ -232,7 +245,7 @@ where
     /// Records an overwritten entry's access and new weight. Returns how much the weight grew beyond the bound, which
     /// the caller must evict.
     #[inline]
-    pub(super) fn update_weight(&mut self, bucket: usize, weight: u32) -> u64 {
+    pub(crate) fn update_weight(&mut self, bucket: usize, weight: u32) -> u64 {
         let Some(bound) = self.context.evicting_bound() else { return 0 };
         let Some(eviction) = &mut self.guard.parts().1.side_tables.eviction else { return 0 };
         eviction.touch(bucket);
@@ -245,7 +258,7 @@ where
     /// Removes the entry in `bucket` and records its departure. Returns the cause, which is [`Cause::Removed`] in place
     /// of `cause` if a tag removed the entry earlier.
     #[inline]
-    pub(super) fn remove(
+    pub(crate) fn remove(
         &mut self,
         bucket: usize,
         cause: Cause,
@@ -261,7 +274,7 @@ where
     /// Removes the entry in `bucket` as [`remove`](Self::remove) does, but collects the departure. The caller
     /// [records](Self::record) all of them before the unlock.
     #[inline]
-    pub(super) fn remove_into(
+    pub(crate) fn remove_into(
         &mut self,
         bucket: usize,
         cause: Cause,
@@ -278,7 +291,7 @@ where
 
     /// Removes the live entry in `bucket` and returns its value. A departure with a clone of the value is recorded if
     /// any subscriber or waiter needs it.
-    pub(super) fn remove_value(
+    pub(crate) fn remove_value(
         &mut self,
         bucket: usize,
         cause: Cause,
@@ -289,7 +302,7 @@ where
         V: Clone,
     {
         let (table, state) = self.guard.parts();
-        let found = window::entry_at(table, bucket);
+        let found = table::entry_at(table, bucket);
         let (key, entry) = found.expect("the bucket that was just found is full");
         // Cloned before the entry is removed: if the clone panics, nothing has changed.
         let has_subscriber = self.context.journal.has_subscriber(cause)
@@ -311,7 +324,7 @@ where
 
     /// Counts the replacement of a value, and records it if a clone was made for its subscribers. The map keeps its own
     /// equal key; the caller's key departs with the clone, or is dropped after the unlock.
-    pub(super) fn record_replaced(
+    pub(crate) fn record_replaced(
         &mut self,
         key: K,
         copy: Option<V>,
@@ -331,7 +344,7 @@ where
     }
 
     /// Removes the entry of a key whose new value is not written to the same bucket. Returns the value if it is live.
-    pub(super) fn remove_previous(
+    pub(crate) fn remove_previous(
         &mut self,
         Found { bucket, is_expired }: Found,
         copy: &mut Option<V>,
@@ -352,7 +365,7 @@ where
 
     /// Returns a clone of the live value in `bucket` if a subscriber or a waiter receives it when it is replaced.
     #[inline]
-    pub(super) fn copy_for_subscribers(&self, bucket: usize, hash: u64, key: &K) -> Option<V>
+    pub(crate) fn copy_for_subscribers(&self, bucket: usize, hash: u64, key: &K) -> Option<V>
     where
         V: Clone,
     {
@@ -361,11 +374,11 @@ where
         if !is_needed {
             return None;
         }
-        window::entry_at(&self.guard, bucket).map(|(_, entry)| entry.value.clone())
+        table::entry_at(&self.guard, bucket).map(|(_, entry)| entry.value.clone())
     }
 
     /// Counts and records the departure of an entry that is in the table no more, or never was.
-    pub(super) fn depart(
+    pub(crate) fn depart(
         &mut self,
         key: K,
         entry: Entry<V>,
@@ -392,7 +405,7 @@ where
 
     /// Counts the departures of entries. Under the lock: the counters are incremented by a load and a store.
     #[inline]
-    pub(super) fn count_many(&self, cause: Cause, departed: u64) {
+    pub(crate) fn count_many(&self, cause: Cause, departed: u64) {
         let departures = &self.context.meta[self.index()].departures;
         let count = match cause {
             Cause::Expired => &departures.expired,
@@ -407,7 +420,7 @@ where
     /// unlock.
     ///
     /// Under the lock: otherwise a new value of one of these keys could be written, and its departure recorded, first.
-    pub(super) fn record(&self, departures: &mut Vec<Departure<K, V>>) {
+    pub(crate) fn record(&self, departures: &mut Vec<Departure<K, V>>) {
         let (journal, index) = (&self.context.journal, self.index());
         let Some(cause) = departures.first().map(|first| first.cause) else { return };
         match departures.iter().all(|departure| departure.cause == cause) {
@@ -418,18 +431,18 @@ where
 
     /// Returns the weight of the removed entries that was not yet subtracted from the bound.
     #[inline]
-    pub(super) fn freed(&self) -> u64 {
+    pub(crate) fn freed(&self) -> u64 {
         self.freed
     }
 
     /// Returns the weight of the removed entries; the caller subtracts it from the bound.
     #[inline]
-    pub(super) fn take_freed(&mut self) -> u64 {
+    pub(crate) fn take_freed(&mut self) -> u64 {
         mem::take(&mut self.freed)
     }
 
     /// Adds the weight of entries that were removed with their table.
-    pub(super) fn add_freed(&mut self, weight: u64) {
+    pub(crate) fn add_freed(&mut self, weight: u64) {
         self.freed += weight;
     }
 
@@ -438,7 +451,7 @@ where
     #[inline]
     fn cause_of(&self, bucket: usize, cause: Cause) -> Cause {
         let is_removed = self.context.tag_removals.is_pending()
-            && window::entry_at(&self.guard, bucket).is_some_and(|(_, entry)| {
+            && table::entry_at(&self.guard, bucket).is_some_and(|(_, entry)| {
                 self.state().side_tables.is_removed(bucket, entry.deadline())
             });
         if is_removed { Cause::Removed } else { cause }
@@ -448,7 +461,7 @@ where
     #[inline]
     fn take(&mut self, bucket: usize, cause: Cause) -> (K, Entry<V>) {
         let (table, state) = self.guard.parts();
-        let (key, entry) = window::take_at(table, bucket);
+        let (key, entry) = table::take_at(table, bucket);
         self.freed += match cause {
             Cause::Evicted => {
                 let hash = self.context.hash_or_zero(&key);
@@ -470,15 +483,15 @@ where
 }
 
 impl<'a, K, V, S> Shard<'a, K, V, S> {
-    /// Returns what all shards share.
+    /// Returns the data that all shards share.
     #[inline]
-    pub(super) fn context(&self) -> &'a ShardContext<K, V, S> {
+    pub(crate) fn context(&self) -> &'a ShardContext<K, V, S> {
         self.context
     }
 
     /// Subtracts the weight of the removed entries from the bound.
     #[inline]
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         if self.freed > 0
             && let Some(bound) = &self.context.bound
         {

@@ -2,15 +2,12 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{
-    drop_queue::DropQueue,
-    entry::{Cause, Entry},
-    eviction_state::EvictionState,
-    policy::Policy,
-    shard::Shard,
-    window,
+use super::{Shard, drop_queue::DropQueue, entry::Entry, table};
+use crate::engine::{
+    clock::Now,
+    event::departure::Cause,
+    eviction::{EvictionState, policy::Policy},
 };
-use crate::engine::clock::Now;
 
 /// Maximum number of live entries that are evicted under one lock. A small shard evicts fewer: an eighth of its
 /// entries.
@@ -22,7 +19,7 @@ where
     S: BuildHasher,
 {
     /// Begins to track accesses, and weights if there is a weigher, so that entries can be evicted.
-    pub(super) fn track_evictions(&mut self, policy: Policy, has_weigher: bool) {
+    pub(crate) fn track_evictions(&mut self, policy: Policy, has_weigher: bool) {
         let (table, state) = self.parts();
         let eviction = EvictionState::new(policy, has_weigher, table.buckets());
         state.side_tables.eviction = Some(Box::new(eviction));
@@ -30,7 +27,7 @@ where
 
     /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
     /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it.
-    pub(super) fn evict(
+    pub(crate) fn evict(
         &mut self,
         weight_to_free: u64,
         mut exempt: Option<usize>,
@@ -47,7 +44,7 @@ where
             let Some((eviction, tags)) = state.side_tables.eviction_and_tags() else { break };
             // Expired, or removed by a tag: no look-up returns it.
             let is_unreadable = |bucket| {
-                window::entry_at(table, bucket).is_some_and(|(_, entry)| {
+                table::entry_at(table, bucket).is_some_and(|(_, entry)| {
                     let deadline = entry.deadline();
                     may_have_expired && now.is_expired(deadline)
                         || may_have_tag_removals
@@ -65,7 +62,7 @@ where
                 continue;
             };
             let is_expired = may_have_expired
-                && window::entry_at(table, bucket)
+                && table::entry_at(table, bucket)
                     .is_some_and(|(_, entry)| now.is_expired(entry.deadline()));
             let cause = if is_expired { Cause::Expired } else { Cause::Evicted };
             // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
@@ -94,9 +91,9 @@ where
 
     /// Returns the bucket of the key with this hash. By the hash alone, as no key is at hand; two keys with the same
     /// hash of 64 bits are rare, and then the wrong one is exempt.
-    pub(super) fn bucket_of_hash(&mut self, hash: u64) -> Option<usize> {
+    pub(crate) fn bucket_of_hash(&mut self, hash: u64) -> Option<usize> {
         let context = self.context();
         let matches = |key: &K, _: &Entry<V>| context.hash_or_zero(key) == hash;
-        window::find_where(self.parts().0, hash, matches).map(|(bucket, _)| bucket)
+        table::find_where(self.parts().0, hash, matches).map(|(bucket, _)| bucket)
     }
 }

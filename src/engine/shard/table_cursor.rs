@@ -1,9 +1,9 @@
 //! Cursor of a scan over all entries, some buckets under each lock.
 
-use super::window::WINDOW;
+use super::table::WINDOW;
 
 /// Number of buckets that a scan examines under one lock.
-pub(super) const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
+pub(crate) const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 
 /// Position of a scan over all entries.
 ///
@@ -15,8 +15,8 @@ pub(super) const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 /// restarts only a few times, even if other tasks rehash its table faster than the first parts are scanned.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct TableCursor {
-    pub(super) shard: usize,
-    pub(super) next: usize,
+    pub(crate) shard: usize,
+    pub(crate) next: usize,
     /// Table generation of the shard when its scan began.
     generation: Option<u32>,
     /// Number of times that the scan of the shard was started again.
@@ -33,7 +33,7 @@ impl TableCursor {
     }
 
     /// Continues in the current shard, which is locked and has this table generation.
-    pub(super) fn resume_in(&mut self, generation: u32) {
+    pub(crate) fn resume_in(&mut self, generation: u32) {
         // Entries that changed buckets may be behind the cursor.
         if self.generation != Some(generation) {
             self.restarts += u32::from(self.generation.is_some());
@@ -42,13 +42,13 @@ impl TableCursor {
     }
 
     /// Returns the factor by which the work under one lock exceeds that of a scan without restarts.
-    pub(super) fn work_factor(&self) -> usize {
+    pub(crate) fn work_factor(&self) -> usize {
         FACTOR_PER_RESTART.saturating_pow(self.restarts)
     }
 
     /// Returns the bucket before which a step ends that examines at most `count` of `buckets`, times the
     /// [`work_factor`](Self::work_factor).
-    pub(super) fn end_of_step(&self, count: usize, buckets: usize) -> usize {
+    pub(crate) fn end_of_step(&self, count: usize, buckets: usize) -> usize {
         buckets.min(self.next.saturating_add(count.saturating_mul(self.work_factor())))
     }
 }
