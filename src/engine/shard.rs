@@ -75,9 +75,9 @@ where
     pub(crate) fn find(
         &mut self,
         hash: u64,
-        eq: impl FnMut(&K) -> bool,
+        mut eq: impl FnMut(&K) -> bool,
     ) -> Option<(usize, &mut Entry<V>)> {
-        table::find(self.guard.parts().0, hash, eq)
+        self.guard.parts().0.find_mut(hash, |key, _| eq(key))
     }
 
     /// Returns the entry of this hash for which `matches` returns true, as [`find`](Self::find) does.
@@ -86,7 +86,7 @@ where
         hash: u64,
         matches: impl FnMut(&K, &Entry<V>) -> bool,
     ) -> Option<(usize, &mut Entry<V>)> {
-        table::find_where(self.guard.parts().0, hash, matches)
+        self.guard.parts().0.find_mut(hash, matches)
     }
 
     /// As [`find`](Self::find), without exclusive access.
@@ -96,13 +96,13 @@ where
         hash: u64,
         eq: impl FnMut(&K) -> bool,
     ) -> Option<(usize, &Entry<V>)> {
-        table::find_shared(&self.guard, hash, eq)
+        self.guard.find(hash, eq)
     }
 
     /// Returns the key and the entry in `bucket`, if it holds one.
     #[inline]
     pub(crate) fn entry_at(&self, bucket: usize) -> Option<(&K, &Entry<V>)> {
-        table::entry_at(&self.guard, bucket)
+        self.guard.entry_at(bucket)
     }
 
     /// Returns the hard deadline of `entry` in `bucket`: its own, unless entries have idle deadlines.
@@ -175,7 +175,7 @@ where
     {
         let (table, state) = self.guard.parts();
         let owned = || {
-            let found = table::entry_at(table, bucket);
+            let found = table.entry_at(bucket);
             found.expect("the bucket that was just found is full").0.clone()
         };
         let waiters = &mut state.waiters_mut().departure_waiters;
@@ -196,7 +196,7 @@ where
     /// Returns the entry in `bucket`, which must be full.
     #[inline]
     pub(crate) fn entry_at_mut(&mut self, bucket: usize) -> &mut Entry<V> {
-        table::entry_at_mut(self.guard.parts().0, bucket)
+        self.guard.parts().0.entry_at_mut(bucket)
     }
 
     /// Records that the entry in `bucket` expires at `deadline`, in all lower bounds that this may lower.
@@ -302,7 +302,7 @@ where
         V: Clone,
     {
         let (table, state) = self.guard.parts();
-        let found = table::entry_at(table, bucket);
+        let found = table.entry_at(bucket);
         let (key, entry) = found.expect("the bucket that was just found is full");
         // Cloned before the entry is removed: if the clone panics, nothing has changed.
         let has_subscriber = self.context.journal.has_subscriber(cause)
@@ -374,7 +374,7 @@ where
         if !is_needed {
             return None;
         }
-        table::entry_at(&self.guard, bucket).map(|(_, entry)| entry.value.clone())
+        self.guard.entry_at(bucket).map(|(_, entry)| entry.value.clone())
     }
 
     /// Counts and records the departure of an entry that is in the table no more, or never was.
@@ -451,7 +451,7 @@ where
     #[inline]
     fn cause_of(&self, bucket: usize, cause: Cause) -> Cause {
         let is_removed = self.context.tag_removals.is_pending()
-            && table::entry_at(&self.guard, bucket).is_some_and(|(_, entry)| {
+            && self.guard.entry_at(bucket).is_some_and(|(_, entry)| {
                 self.state().side_tables.is_removed(bucket, entry.deadline())
             });
         if is_removed { Cause::Removed } else { cause }
@@ -461,7 +461,7 @@ where
     #[inline]
     fn take(&mut self, bucket: usize, cause: Cause) -> (K, Entry<V>) {
         let (table, state) = self.guard.parts();
-        let (key, entry) = table::take_at(table, bucket);
+        let (key, entry) = table.take_at(bucket);
         self.freed += match cause {
             Cause::Evicted => {
                 let hash = self.context.hash_or_zero(&key);

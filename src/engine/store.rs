@@ -69,7 +69,7 @@ use crate::engine::{
         Shard, context::ShardContext, drop_queue::DropQueue, state::ShardState, table::Shards,
         tags::TagNames,
     },
-    sync::{DashMap, Mutex},
+    sync::Mutex,
 };
 pub(crate) use crate::engine::{
     counters::bump,
@@ -87,7 +87,7 @@ pub(crate) use crate::engine::{
 
 /// The entries of a cache, in shards that are locked one by one.
 pub(crate) struct Store<K, V, S> {
-    shards: Shards<K, V, ShardState<K, V>, S>,
+    shards: Shards<K, V, ShardState<K, V>>,
     context: ShardContext<K, V, S>,
     reads: ReadCounters,
     /// Capacity per shard below which no table is shrunk: the initial capacity that the user configured.
@@ -129,10 +129,8 @@ where
     S: BuildHasher + Clone,
 {
     pub(crate) fn new(shards: usize, capacity: usize, hasher: S) -> Self {
-        let map =
-            DashMap::with_capacity_and_hasher_and_shard_amount(capacity, hasher.clone(), shards);
         Self {
-            shards: Shards::new(map, ShardState::new),
+            shards: Shards::new(shards, capacity, ShardState::new),
             context: ShardContext::new(shards, hasher),
             reads: ReadCounters::new(),
             reserved: capacity.div_ceil(shards),
@@ -240,7 +238,7 @@ where
 
     /// Returns the number of buckets of a shard, and its capacity.
     #[cfg(test)]
-    fn table_size(&self, shard: usize) -> (usize, usize) {
+    pub(crate) fn table_size(&self, shard: usize) -> (usize, usize) {
         let shard = self.shards.read(shard);
         (shard.buckets(), shard.capacity())
     }

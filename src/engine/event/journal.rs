@@ -364,7 +364,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::{clock::Tick, store::departure_signal::DepartureSignal};
+    use crate::engine::{clock::Tick, waiters::departure_signal::DepartureSignal};
 
     fn departure(key: u8, is_awaited: bool) -> Departure<u8, u8> {
         let (cause, at) = (Cause::Removed, Tick::EPOCH);

@@ -8,7 +8,7 @@ use std::{
 use super::{
     Shard,
     state::{ScannedEntry, ShardState},
-    table::{self, Table},
+    table::Table,
     table_cursor::{BUCKETS_PER_LOCK, TableCursor},
 };
 use crate::engine::{
@@ -123,7 +123,7 @@ pub(crate) fn records_clear<K, V>(journal: &Journal<K, V>, state: &ShardState<K,
 /// Returns the numbers of expired and live entries of a table.
 pub(crate) fn count_entries<K, V>(table: &Table<K, V>, now: Tick) -> (u64, u64) {
     let (mut expired, mut live) = (0, 0);
-    table::for_each(table, |_, entry| {
+    table.for_each(|_, entry| {
         *(if entry.deadline().is_expired(now) { &mut expired } else { &mut live }) += 1;
     });
     (expired, live)

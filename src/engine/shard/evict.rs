@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{Shard, drop_queue::DropQueue, entry::Entry, table};
+use super::{Shard, drop_queue::DropQueue, entry::Entry};
 use crate::engine::{
     clock::Now,
     event::departure::Cause,
@@ -44,7 +44,7 @@ where
             let Some((eviction, tags)) = state.side_tables.eviction_and_tags() else { break };
             // Expired, or removed by a tag: no look-up returns it.
             let is_unreadable = |bucket| {
-                table::entry_at(table, bucket).is_some_and(|(_, entry)| {
+                table.entry_at(bucket).is_some_and(|(_, entry)| {
                     let deadline = entry.deadline();
                     may_have_expired && now.is_expired(deadline)
                         || may_have_tag_removals
@@ -62,7 +62,8 @@ where
                 continue;
             };
             let is_expired = may_have_expired
-                && table::entry_at(table, bucket)
+                && table
+                    .entry_at(bucket)
                     .is_some_and(|(_, entry)| now.is_expired(entry.deadline()));
             let cause = if is_expired { Cause::Expired } else { Cause::Evicted };
             // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
@@ -94,6 +95,6 @@ where
     pub(crate) fn bucket_of_hash(&mut self, hash: u64) -> Option<usize> {
         let context = self.context();
         let matches = |key: &K, _: &Entry<V>| context.hash_or_zero(key) == hash;
-        table::find_where(self.parts().0, hash, matches).map(|(bucket, _)| bucket)
+        self.parts().0.find_mut(hash, matches).map(|(bucket, _)| bucket)
     }
 }

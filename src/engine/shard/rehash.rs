@@ -18,7 +18,7 @@ use super::{
     entry::Entry,
     side_tables::SideTables,
     state::{OldTable, ShardState},
-    table::{self, Table, WINDOW},
+    table::{Table, WINDOW},
 };
 use crate::engine::sync::atomic::Ordering::Relaxed;
 
@@ -36,16 +36,16 @@ where
         let context = self.context();
         let (table, state) = self.parts();
         if table.capacity() == table.len() {
-            // Grown here and not by `RawTable::insert`, so that the shard learns when entries change buckets.
+            // Grown here and not by `Table::insert`, so that the shard learns when entries change buckets.
             let rehash = |key: &K| context.hash_or_zero(key);
             match state.side_tables.is_active() {
-                false => table.reserve(1, |(key, _)| rehash(key)),
+                false => table.reserve(rehash),
                 true => grow(table, &mut state.side_tables, rehash),
             }
             state.entries_moved(table);
         }
         let deadline = entry.deadline();
-        let bucket = table::insert(table, hash, key, entry, |key| context.hash_or_zero(key));
+        let bucket = table.insert(hash, key, entry, |key| context.hash_or_zero(key));
         self.note_deadline(bucket, deadline);
         bucket
     }
@@ -65,7 +65,7 @@ where
         let side_tables = state.side_tables.resize(table.buckets());
         if !other.is_empty() {
             state.index.mark_all_due();
-            state.old = Some(OldTable { table: mem::take(other), side_tables, next: 0 });
+            state.old = Some(OldTable { table: other.take(), side_tables, next: 0 });
             self.context().meta[shard].earliest_expiry.store(0, Relaxed);
         }
         true
@@ -83,9 +83,9 @@ where
     #[cold]
     fn move_key(&mut self, hash: u64, matches: impl FnMut(&K, &Entry<V>) -> bool) {
         let Some(old) = &mut self.parts().1.old else { return };
-        let found = table::find_where(&mut old.table, hash, matches);
+        let found = old.table.find_mut(hash, matches);
         if let Some(bucket) = found.map(|(bucket, _)| bucket) {
-            let (key, entry) = table::take_at(&mut old.table, bucket);
+            let (key, entry) = old.table.take_at(bucket);
             self.move_entry(hash, bucket, key, entry);
         }
     }
@@ -99,7 +99,7 @@ where
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
             let taken = |bucket, key, entry| moving.push((bucket, key, entry));
-            table::drain_window(table, window, taken);
+            table.drain_window(window, taken);
             let is_last = *next == table.buckets();
             moved += moving.len();
             for (from, key, entry) in moving.drain(..) {
@@ -137,7 +137,7 @@ where
     }
 }
 
-/// Rehashes a full table and moves its side tables along. Used instead of `RawTable::reserve`, which does not report
+/// Rehashes a full table and moves its side tables along. Used instead of `Table::reserve`, which does not report
 /// to which buckets it moves entries. If enough buckets are free, the new table has the same size: the table was full
 /// of tombstones, which removals leave behind. At least an eighth of the buckets is free then, so a rehash is paid for
 /// by that many inserts.
@@ -153,10 +153,10 @@ pub(crate) fn grow<K, V>(
     for start in (0..table.buckets()).step_by(WINDOW) {
         let end = table.buckets().min(start + WINDOW);
         let taken = |from, key, entry| {
-            let to = table::insert(&mut larger, hash(&key), key, entry, &hash);
+            let to = larger.insert(hash(&key), key, entry, &hash);
             side_tables.relocate(&mut old_side_tables, from, to);
         };
-        table::drain_window(table, start..end, taken);
+        table.drain_window(start..end, taken);
     }
     mem::swap(table, &mut larger);
 }

@@ -11,7 +11,7 @@ use super::{
     entry::Entry,
     expiry_index::Index,
     side_tables::{OldSideTables, SideTables},
-    table::{self, ShardReadGuard, ShardWriteGuard, Table},
+    table::{ShardReadGuard, ShardWriteGuard, Table},
 };
 use crate::engine::{
     clock::{Deadline, Tick},
@@ -67,7 +67,7 @@ impl<'a, K, V> ScannedEntry<'a, K, V> {
         side_tables: &'a SideTables,
         bucket: usize,
     ) -> Option<Self> {
-        let (key, entry) = table::entry_at(table, bucket)?;
+        let (key, entry) = table.entry_at(bucket)?;
         Some(Self { key, entry, bucket, side_tables })
     }
 
@@ -175,7 +175,7 @@ impl<K, V> ShardWriteGuard<'_, K, V, ShardState<K, V>> {
     pub(crate) fn drain(&mut self, mut each: impl FnMut(K, Entry<V>)) {
         let (table, state) = self.parts();
         let old = state.old.iter_mut().flat_map(|old| old.table.drain());
-        table.drain().chain(old).for_each(|(key, entry)| each(key, entry.into_inner()));
+        table.drain().chain(old).for_each(|(key, entry)| each(key, entry));
     }
 }
 
@@ -227,20 +227,21 @@ impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
         let old = self.state().old.as_ref();
         iter::once(&**self).chain(old.map(|old| &old.table))
     }
+
     /// Returns the entry of `key`, in whichever table it is.
     #[inline]
     pub(crate) fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<V>>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        // Not `table::find_shared`, which also computes the bucket's index.
-        let mut found = self.get(hash, |(k, _)| key.equivalent(k));
+        // Not `Table::find`, which also computes the bucket's index.
+        let mut found = self.get(hash, |k| key.equivalent(k));
         if found.is_none()
             && let Some(old) = &self.state().old
         {
-            found = old.table.get(hash, |(k, _)| key.equivalent(k));
+            found = old.table.get(hash, |k| key.equivalent(k));
         }
-        found.map(|(_, entry)| entry.get())
+        found
     }
 
     /// Returns the entry of `key` as [`find`](Self::find) does, with its bucket.
@@ -249,11 +250,11 @@ impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if let Some((bucket, entry)) = table::find_shared(self, hash, |k| key.equivalent(k)) {
+        if let Some((bucket, entry)) = Table::find(self, hash, |k| key.equivalent(k)) {
             return Some(FoundEntry { bucket, in_old_table: false, entry });
         }
         let old = self.state().old.as_ref()?;
-        let (bucket, entry) = table::find_shared(&old.table, hash, |k| key.equivalent(k))?;
+        let (bucket, entry) = old.table.find(hash, |k| key.equivalent(k))?;
         Some(FoundEntry { bucket, in_old_table: true, entry })
     }
 

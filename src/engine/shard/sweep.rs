@@ -2,10 +2,7 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{
-    Shard,
-    table::{self, WINDOW},
-};
+use super::{Shard, table::WINDOW};
 use crate::engine::{
     clock::{Deadline, Tick},
     event::departure::{Cause, Departure},
@@ -91,7 +88,7 @@ where
             windows += 1;
             let max_expired = max_expired - (expired.len() - before);
             let end = buckets.min(start + WINDOW);
-            let found = table::select_expired(table, start..end, max_expired, stale_cutoff);
+            let found = table.select_expired(start..end, max_expired, stale_cutoff);
             for bucket in found.buckets() {
                 self.remove_into(bucket, Cause::Expired, now, expired);
             }
@@ -137,7 +134,7 @@ where
             let (table, state) = self.parts();
             let Some(start) = state.index.next_due(next, buckets, now) else { break };
             next = buckets.min(start + WINDOW);
-            let found = table::select_expired(table, start..next, usize::MAX, now);
+            let found = table.select_expired(start..next, usize::MAX, now);
             state.index.set_window(start, found.earliest);
             nothing_before = nothing_before.min(found.earliest.order());
             for bucket in found.buckets() {

@@ -14,7 +14,7 @@ use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
     panics,
-    shard::{drop_queue::DropQueue, entry::Entry, table},
+    shard::{drop_queue::DropQueue, entry::Entry, table::Table},
 };
 
 /// Maximum number of keys per call of an operation. Large enough that several keys fall into the same shard. Small
@@ -323,7 +323,7 @@ where
         if buckets * size_of::<(K, Entry<V>)>() < CACHED_BYTES {
             return;
         }
-        for prefetch in [table::prefetch_group, table::prefetch_entry] {
+        for prefetch in [Table::prefetch_group, Table::prefetch_entry] {
             for group in places.order.chunk_by(|a, b| shard_of(*a) == shard_of(*b)) {
                 let shard = self.shards.read(shard_of(group[0]));
                 group.iter().for_each(|word| prefetch(&shard, places.hashes[position_of(*word)]));

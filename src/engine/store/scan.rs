@@ -5,12 +5,9 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 use super::Store;
+use crate::engine::clock::{Deadline, Now};
 #[cfg(feature = "metrics")]
 use crate::engine::{clock::Tick, sync::atomic::Ordering::Relaxed};
-use crate::engine::{
-    clock::{Deadline, Now},
-    shard::table,
-};
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -30,7 +27,7 @@ where
         let now = now.tick();
         live.reserve(shard.resident());
         for table in shard.tables() {
-            table::for_each(table, |key, entry| {
+            table.for_each(|key, entry| {
                 if !entry.deadline().is_expired(now) {
                     live.push((key.clone(), entry.value.clone(), entry.deadline()));
                 }
@@ -57,7 +54,7 @@ where
             let shard = self.shards.read(index);
             let now = now.tick();
             for table in shard.tables() {
-                table::for_each(table, |_, entry| {
+                table.for_each(|_, entry| {
                     live += usize::from(!entry.deadline().is_expired(now));
                 });
             }

@@ -4,10 +4,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::Store;
 use crate::engine::{
-    shard::{
-        Shard,
-        table::{self, Table},
-    },
+    shard::{Shard, table::Table},
     sync::atomic::Ordering::Relaxed,
 };
 
@@ -43,7 +40,7 @@ where
         let Some(target) = target.filter(|_| is_ready) else { return false };
         // Allocated, touched and later freed outside of the lock: under it, readers would wait for the system's memory.
         let mut other = Table::with_capacity(target);
-        table::touch_pages(&mut other);
+        other.touch_pages();
         // Only an attempt: returning memory is not urgent, and the sweeper must not wait behind readers.
         let Some(locked) = self.shards.try_write(index) else { return false };
         let mut locked = Shard::new(&self.context, locked);
