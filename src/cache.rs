@@ -92,12 +92,16 @@ const DEBUG_ENTRIES: usize = 32;
 ///
 /// A call locks one shard for about 100 ns and never waits for a subscriber. One in 61 calls consumes a unit of Tokio's
 /// cooperative budget, so a task whose calls are all hits cannot starve its runtime. That is the only point at which an
-/// ordinary call yields, and it precedes any effect of the call.
+/// ordinary call yields, and it precedes any effect of the call. A write for which more than about a thousand entries
+/// have to be evicted also yields after each thousand, so that it never keeps its worker for more than some
+/// milliseconds. The bound holds when it returns.
 ///
 /// # Cancel safety
 ///
 /// All methods are cancel safe: a call on one key that is dropped has either had its whole effect or none. Methods that
-/// process many entries in several steps document what a cancelled call leaves behind.
+/// process many entries in several steps document what a cancelled call leaves behind. If a write is dropped while it
+/// evicts entries, its value has been written. The cache is then above its bound until the next write or sweep, which
+/// evicts the rest.
 ///
 /// # User code under a lock
 ///
@@ -262,9 +266,15 @@ where
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let call = self.call();
-        let deadline = self.deadline_for(None, &call);
-        self.put(key, value, &call, |_| deadline)
+        let replaced = {
+            let call = self.call();
+            let deadline = self.deadline_for(None, &call);
+            self.put(key, value, &call, |_| deadline)
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(replaced).await;
+        }
+        replaced
     }
 
     /// Sets the value of `key` with the given TTL, and returns the live value it replaced (Redis: `SETEX`).
@@ -295,9 +305,15 @@ where
     ) -> impl Future<Output = Option<V>> + Send {
         async move {
             coop::proceed().await;
-            let call = self.call();
-            let deadline = self.deadline_for(Some(ttl), &call);
-            self.put(key, value, &call, |_| deadline)
+            let replaced = {
+                let call = self.call();
+                let deadline = self.deadline_for(Some(ttl), &call);
+                self.put(key, value, &call, |_| deadline)
+            };
+            if self.has_deferred_evictions() {
+                return self.fitted(replaced).await;
+            }
+            replaced
         }
     }
 
@@ -322,13 +338,19 @@ where
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
-        let call = self.call();
-        let deadline = self.deadline_for(ttl, &call);
-        let failure = self.failure_location(&key);
-        let set = self.shared.store.set_nx(key, value, &call, deadline);
-        // If the key had a value, nothing was written, and the failure of the last load still counts.
-        self.discard_failure(failure.filter(|_| set));
-        self.finish_call(&call);
+        let set = {
+            let call = self.call();
+            let deadline = self.deadline_for(ttl, &call);
+            let failure = self.failure_location(&key);
+            let set = self.shared.store.set_nx(key, value, &call, deadline);
+            // If the key had a value, nothing was written, and the failure of the last load still counts.
+            self.discard_failure(failure.filter(|_| set));
+            self.finish_call(&call);
+            set
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(set).await;
+        }
         set
     }
 
@@ -338,9 +360,15 @@ where
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let call = self.call();
-        let default_deadline = self.deadline_for(None, &call);
-        self.put(key, value, &call, |current| current.unwrap_or(default_deadline))
+        let replaced = {
+            let call = self.call();
+            let default_deadline = self.deadline_for(None, &call);
+            self.put(key, value, &call, |current| current.unwrap_or(default_deadline))
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(replaced).await;
+        }
+        replaced
     }
 
     /// Removes `key` and returns its live value, or `None` if there was none (Redis: `DEL`).
@@ -398,10 +426,16 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        // Tracked for values of any type, because `change` is user code and may be slow.
-        let call = self.shared.clock.call(true);
-        let changed = self.shared.store.change(key, &call, change);
-        self.finish_call(&call);
+        let changed = {
+            // Tracked for values of any type, because `change` is user code and may be slow.
+            let call = self.shared.clock.call(true);
+            let changed = self.shared.store.change(key, &call, change);
+            self.finish_call(&call);
+            changed
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(changed).await;
+        }
         changed
     }
 

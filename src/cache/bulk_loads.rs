@@ -262,6 +262,9 @@ where
                     let (key, ttl) = (self.keys[slot].clone(), ttl.of(value));
                     cache.store_loaded(&guard.flight, started_at_version, key, value.clone(), ttl);
                     guard.finish(started_at_version, Ok(value.clone()));
+                    if cache.has_deferred_evictions() {
+                        cache.fitted(()).await;
+                    }
                 }
                 (None, Some(guard)) => guard.finish(started_at_version, Err(Arc::new(NotReturned))),
                 (_, None) => {}

@@ -427,6 +427,9 @@ where
                     ttl,
                 );
                 load_guard.finish(started_at_version, Ok(value.clone()));
+                if self.has_deferred_evictions() {
+                    self.fitted(()).await;
+                }
                 Ok((value, Freshness::Loaded))
             }
             Err(error) => {

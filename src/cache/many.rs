@@ -110,7 +110,14 @@ where
                     let deadline = || self.deadline_for(ttl, call);
                     self.shared.store.set_many(&mut places, part, call, deadline)
                 };
-                while !self.run_part(&mut run_next, &failures) {
+                loop {
+                    let is_done = self.run_part(&mut run_next, &failures);
+                    if self.has_deferred_evictions() {
+                        self.fitted(()).await;
+                    }
+                    if is_done {
+                        break;
+                    }
                     coop::proceed().await;
                 }
             }

@@ -147,7 +147,12 @@ async fn run_refresh<K, V, S, E, F, Fut>(
         catch_unwind(AssertUnwindSafe(store_loaded))
     });
     match loaded {
-        Ok(Ok(value)) => load_guard.finish(started_at_version, Ok(value)),
+        Ok(Ok(value)) => {
+            load_guard.finish(started_at_version, Ok(value));
+            if cache.has_deferred_evictions() {
+                cache.fitted(()).await;
+            }
+        }
         Ok(Err(error)) => {
             let error = Arc::new(error);
             cache.record_failure(

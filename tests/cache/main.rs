@@ -20,6 +20,7 @@ mod freshness;
 mod idle_caches;
 mod iteration;
 mod kept_errors;
+mod large_evictions;
 mod loader_futures;
 mod loaders;
 mod logging;

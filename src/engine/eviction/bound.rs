@@ -2,6 +2,10 @@
 //!
 //! A writer must evict as much as its own write exceeded the limit by, and no more. The sum over concurrent writers is
 //! then exactly the excess, so together they neither leave the store above its bound nor evict too much.
+//!
+//! A write that exceeds the limit by very many entries evicts only a part of them and defers the rest, because eviction
+//! must not keep its worker for long. The deferred weight is evicted part by part: by the call itself, by every other
+//! write in the meantime, and by the sweeper. So the call may be cancelled at any time.
 
 use std::sync::Arc;
 
@@ -15,6 +19,7 @@ use crate::engine::{
 
 /// Returns the weight of an entry.
 pub(crate) type Weigher<K, V> = Arc<dyn Fn(&K, &V) -> u32 + Send + Sync>;
+
 /// The limit, and the weight in use, of all shards.
 pub(crate) struct Bound<K, V> {
     limit: AtomicU64,
@@ -22,8 +27,13 @@ pub(crate) struct Bound<K, V> {
     /// True if entries are evicted for new ones; false if new keys are refused.
     pub(crate) evicts: bool,
     /// [`Deadline::order`] of a time before which no entry in any shard expires; `u64::MAX` if none expires. See
-    /// [`expire_to_fit`](super::Store::expire_to_fit) for how it is raised.
+    /// `Store::expire_to_fit` for how it is raised.
     pub(crate) earliest_expiry: AtomicU64,
+    /// Weight above the limit whose eviction was deferred. Relaxed, as is `deferred_for`: only a count, since entries are
+    /// evicted under the locks of their shards.
+    deferred: AtomicU64,
+    /// Hash of the key whose write was the last to defer evictions. Its entry is evicted only by later writes.
+    deferred_for: AtomicU64,
     /// The shard at which the next eviction outside of the written shard begins. Rotates, so that all shards are
     /// evicted from equally.
     next_shard: AtomicUsize,
@@ -41,6 +51,8 @@ impl<K, V> Bound<K, V> {
             weigher,
             evicts,
             earliest_expiry: AtomicU64::new(u64::MAX),
+            deferred: AtomicU64::new(0),
+            deferred_for: AtomicU64::new(0),
             next_shard: AtomicUsize::new(0),
             used: Used(AtomicU64::new(0)),
         }
@@ -135,6 +147,34 @@ impl<K, V> Bound<K, V> {
         if weight > 0 {
             self.used.0.fetch_sub(weight, SeqCst);
         }
+    }
+
+    /// Defers the eviction of `weight` after a write to the key with this hash.
+    pub(crate) fn defer(&self, weight: u64, hash: u64) {
+        self.deferred_for.store(hash, Relaxed);
+        self.deferred.fetch_add(weight, Relaxed);
+    }
+
+    /// Returns the weight whose eviction was deferred.
+    #[inline]
+    pub(crate) fn deferred(&self) -> u64 {
+        self.deferred.load(Relaxed)
+    }
+
+    /// Returns the hash of the key whose write was the last to defer evictions.
+    pub(crate) fn deferred_for(&self) -> u64 {
+        self.deferred_for.load(Relaxed)
+    }
+
+    /// Subtracts evicted weight from the deferred weight.
+    pub(crate) fn settle_deferred(&self, evicted: u64) {
+        let remaining = |deferred: u64| Some(deferred.saturating_sub(evicted));
+        let _ = self.deferred.fetch_update(Relaxed, Relaxed, remaining);
+    }
+
+    /// Forgets the deferred weight, because nothing is left to evict, unless more was deferred since it was `seen`.
+    pub(crate) fn end_deferred(&self, seen: u64) {
+        let _ = self.deferred.compare_exchange(seen, 0, Relaxed, Relaxed);
     }
 
     /// Returns the shard at which the next eviction begins.

@@ -184,7 +184,7 @@ where
                     panics::drop_all(self.set(key, value, now, |_| deadline()));
                 }
             }
-            if now.has_ticked() {
+            if now.has_ticked() || self.has_deferred_evictions() {
                 break;
             }
         }

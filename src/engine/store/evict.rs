@@ -24,6 +24,11 @@ use crate::engine::{
     },
 };
 
+/// Maximum number of locks under which one part of an eviction evicts live entries, and maximum number under which it
+/// removes expired ones: at most some thousand entries, which take about a millisecond.
+const MAX_EVICTION_STEPS: usize = 32;
+const MAX_EXPIRY_STEPS: usize = 64;
+
 /// Maximum number of locks under which one call searches for values with removed tags: about 16,000 buckets.
 const MAX_PURGE_STEPS: usize = 64;
 
@@ -85,9 +90,9 @@ where
     /// Evicts some of the excess from the next shard. Returns the remaining excess.
     pub(crate) fn evict_some(&self, now: &impl Now) -> u64 {
         let Some(bound) = &self.context.bound else { return 0 };
-        self.expire_to_fit(bound, 0, now);
+        let has_no_expired = self.expire_to_fit(bound, 0, now);
         let excess = bound.excess();
-        if excess > 0 {
+        if excess > 0 && has_no_expired {
             let index = bound.next_shard(self.shard_count());
             let mut drop_queue = DropQueue::new();
             let mut locked = self.lock_shard(index);
@@ -98,13 +103,42 @@ where
         bound.excess()
     }
 
+    /// Returns whether some writes have deferred evictions. The caller is about to end a write, and must then call
+    /// [`evict_deferred`](Self::evict_deferred) until it returns false.
+    #[inline]
+    pub(crate) fn has_deferred_evictions(&self) -> bool {
+        self.context.evicting_bound().is_some_and(|bound| bound.deferred() > 0)
+    }
+
+    /// Evicts a part of the weight whose eviction was deferred. Returns whether there is more.
+    pub(crate) fn evict_deferred(&self, now: &impl Now) -> bool {
+        let Some(bound) = self.context.evicting_bound() else { return false };
+        let deferred = bound.deferred();
+        if deferred == 0 {
+            return false;
+        }
+        // Other writers and removals may have freed weight in the meantime.
+        let to_evict = deferred.min(bound.excess());
+        let exempt = self.locate_hash(bound.deferred_for());
+        match self.evict_part(bound, to_evict, exempt, now) {
+            0 => bound.end_deferred(deferred),
+            remaining => bound.settle_deferred(to_evict - remaining),
+        }
+        bound.deferred() > 0
+    }
+
     /// Removes expired entries of any shard, window by window, and then values with removed tags, as long as `weight` more
-    /// would exceed the limit.
+    /// would exceed the limit. Returns false if it stopped earlier, because it has kept its worker for long.
     ///
     /// An index moment may be too early. So some windows are examined without finding an expired entry; each such
     /// examination corrects the index.
-    pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
+    pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) -> bool {
+        let mut steps = 0;
         while bound.excess_with(weight) > 0 && bound.may_have_expired(now) {
+            if steps == MAX_EXPIRY_STEPS {
+                return false;
+            }
+            steps += 1;
             bound.earliest_expiry.store(u64::MAX, Relaxed);
             // Store buffering, with `Store::note_deadline`, which stores the earliest expiry of its shard, and only then,
             // after a fence, reads the bound's: after this fence, either the loads of `meta` below return a writer's
@@ -129,6 +163,7 @@ where
         if self.has_tag_removals() {
             self.purge_tags_to_fit(bound, weight, now);
         }
+        true
     }
 
     /// Removes values with removed tags, some windows at a time, as long as `weight` more would exceed the limit. No index
@@ -157,7 +192,8 @@ where
     }
 
     /// Evicts `to_evict` of weight for the entry that was just written, and unlocks its shard. Evicts entries of the
-    /// same shard first; if these are too few, or entries of any shard may have expired, continues after the unlock.
+    /// same shard first; if these are too few, or entries of any shard may have expired, continues after the unlock. Very
+    /// many evictions are deferred: see [`evict_deferred`](Self::evict_deferred).
     pub(super) fn evict_to_fit(
         &self,
         mut locked: Shard<'_, K, V, S>,
@@ -173,31 +209,54 @@ where
         }
         drop(locked);
         if to_evict > 0 {
-            self.expire_to_fit(bound, 0, now);
-            self.evict_from_any_shard(bound, to_evict, exempt.location, now);
+            let remaining = self.evict_part(bound, to_evict, exempt.location, now);
+            if remaining > 0 {
+                bound.defer(remaining, exempt.location.hash());
+                // If the call is cancelled, the sweeper evicts the rest.
+                self.context.journal.request_wake();
+            }
         }
     }
 
-    /// Evicts entries of any shard until `to_evict` is freed or the store is within its bound. Never evicts the entry
-    /// of the key at `exempt`, which was just written.
+    /// Evicts at most `to_evict`, in about a millisecond, until the store is within its bound: expired entries of any
+    /// shard, and live ones if none of them is left. Never evicts the entry of the key at `exempt`. Returns the
+    /// remaining weight to evict; zero if there is no entry to evict.
     #[cold]
-    pub(super) fn evict_from_any_shard(
+    fn evict_part(
+        &self,
+        bound: &Bound<K, V>,
+        to_evict: u64,
+        exempt: Location,
+        now: &impl Now,
+    ) -> u64 {
+        match to_evict > 0 && self.expire_to_fit(bound, 0, now) {
+            true => self.evict_from_any_shard(bound, to_evict, exempt, now),
+            false => to_evict,
+        }
+    }
+
+    /// Evicts live entries of any shard: see [`evict_part`](Self::evict_part).
+    fn evict_from_any_shard(
         &self,
         bound: &Bound<K, V>,
         mut to_evict: u64,
         exempt: Location,
         now: &impl Now,
-    ) {
+    ) -> u64 {
         let shards = self.shard_count();
         let first = bound.next_shard(shards);
         // The first round skips locked shards. If it frees nothing, the next one waits for each lock in turn. If that
         // frees nothing either, the store is empty, or the writers that hold the rest will evict it themselves.
         let mut blocks = false;
+        let mut steps = 0;
         loop {
             let mut found = false;
             for step in 0..shards {
                 if to_evict == 0 || bound.excess() == 0 {
-                    return;
+                    return 0;
+                }
+                if steps == MAX_EVICTION_STEPS {
+                    return to_evict;
                 }
                 let index = (first + step) % shards;
                 let locked = match blocks {
@@ -216,9 +275,10 @@ where
                 drop_queue.drop_all();
                 to_evict = to_evict.saturating_sub(freed);
                 found |= freed > 0;
+                steps += usize::from(freed > 0);
             }
             if blocks && !found {
-                return;
+                return 0;
             }
             blocks = !found;
         }

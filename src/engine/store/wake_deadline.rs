@@ -43,8 +43,9 @@ where
         // wake-up in any case.
         fence(SeqCst);
         let mut earliest = self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
-        let may_sleep =
-            earliest.all(|earliest| earliest >= wake_deadline) && !self.has_tag_removals();
+        let may_sleep = earliest.all(|earliest| earliest >= wake_deadline)
+            && !self.has_tag_removals()
+            && !self.has_deferred_evictions();
         if !may_sleep {
             self.disarm_wake_deadline();
         }

@@ -267,7 +267,7 @@ where
         let (before, moved_before) = (self.report, self.moved);
         let start = cache.clock.now();
         let mut now = start;
-        if let Some(step) = self.remove_tagged(cache) {
+        if let Some(step) = self.evict_deferred(cache).or_else(|| self.remove_tagged(cache)) {
             self.report.elapsed += cache.clock.now().since(start);
             return step;
         }
@@ -294,6 +294,16 @@ where
         };
         self.report.elapsed += cache.clock.now().since(start);
         step
+    }
+
+    /// Evicts a part of the weight that cancelled writes left above the bound; returns `None` if there is no more.
+    fn evict_deferred<S: BuildHasher + Clone>(&self, cache: &SharedState<K, V, S>) -> Option<Step> {
+        if !cache.store.has_deferred_evictions() {
+            return None;
+        }
+        let has_more = cache.store.evict_deferred(&cache.clock);
+        cache.publisher.flush();
+        has_more.then_some(Step::Yield)
     }
 
     /// Purges some of the entries whose tag was removed; returns `None` if there are no more.
