@@ -36,7 +36,6 @@ mod shrink;
 mod sweep;
 mod tag_removal;
 mod waiting;
-mod wake_deadline;
 mod write;
 
 use std::{
@@ -66,7 +65,7 @@ use crate::engine::{
     counters::{Counts, ReadCounters},
     panics,
     shard::{
-        Shard, context::ShardContext, drop_queue::DropQueue, state::ShardState, table::Shards,
+        Shard, context::ShardContext, remove::DropQueue, state::ShardState, table::Shards,
         tags::TagNames,
     },
     sync::Mutex,

@@ -1,6 +1,5 @@
 //! The waiters of a shard, by key: for loads, turns, inserts and departures. A shard without waiters allocates nothing.
 
-pub(crate) mod departure_signal;
 pub(crate) mod flight;
 pub(crate) mod wait_map;
 
@@ -11,8 +10,8 @@ use std::{
 
 use tokio::sync::Notify;
 
-use self::{departure_signal::DepartureSignal, flight::Flight, wait_map::WaitMap};
-use crate::engine::event::departure::Event;
+use self::{flight::Flight, wait_map::WaitMap};
+use crate::engine::event::departure::{DepartureSignal, Event};
 
 pub(crate) struct Waiters<K, V> {
     /// Loads under way.

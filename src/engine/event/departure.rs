@@ -1,15 +1,17 @@
 //! Departures of entries, and the public event types.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
+use crate::engine::clock::{Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
-use crate::engine::{
-    clock::{Deadline, Tick},
-    waiters::departure_signal::DepartureSignal,
-};
 
 /// Why an entry was removed from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +66,12 @@ pub(crate) struct Departure<K, V> {
     pub(crate) waiters: Option<Box<(Arc<DepartureSignal<Arc<Event<K, V>>>>, K)>>,
 }
 
+/// A one-time signal to the tasks that wait for the removal of a value: an event that is set once and cloned to them.
+pub(crate) struct DepartureSignal<T> {
+    event: OnceLock<T>,
+    notify: Notify,
+}
+
 impl<K, V> Event<K, V> {
     /// Returns how long after its deadline the entry was removed; `None` if it had no deadline or was removed before
     /// it.
@@ -106,5 +114,30 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl<T: Clone> DepartureSignal<T> {
+    pub(crate) fn new() -> Self {
+        Self { event: OnceLock::new(), notify: Notify::new() }
+    }
+
+    /// Sets the value and wakes all waiters.
+    pub(crate) fn notify(&self, event: T) {
+        // A second value is ignored. There is none: the signal left the wait map with the departure.
+        let _ = self.event.set(event);
+        self.notify.notify_waiters();
+    }
+
+    /// Waits until the value is set and returns a clone of it. Cancel safe.
+    pub(crate) async fn event(&self) -> T {
+        loop {
+            let mut notified = pin!(self.notify.notified());
+            notified.as_mut().enable();
+            if let Some(event) = self.event.get() {
+                return event.clone();
+            }
+            notified.await;
+        }
     }
 }

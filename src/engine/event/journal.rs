@@ -363,8 +363,9 @@ fn lower(flag: &AtomicBool) {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::departure::DepartureSignal;
     use super::*;
-    use crate::engine::{clock::Tick, waiters::departure_signal::DepartureSignal};
+    use crate::engine::clock::Tick;
 
     fn departure(key: u8, is_awaited: bool) -> Departure<u8, u8> {
         let (cause, at) = (Cause::Removed, Tick::EPOCH);

@@ -332,7 +332,7 @@ impl<K, V> AfterUnlock<K, V> {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
         for (waiters, key, event) in self.notifications {
-            let _ = catch_unwind(AssertUnwindSafe(|| waiters.tell(event)));
+            let _ = catch_unwind(AssertUnwindSafe(|| waiters.notify(event)));
             panics::drop_all([key]);
         }
         panics::drop_all(self.removed_waker);

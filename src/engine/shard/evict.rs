@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hash};
 
-use super::{Shard, drop_queue::DropQueue, entry::Entry};
+use super::{Shard, entry::Entry, remove::DropQueue};
 use crate::engine::{
     clock::Now,
     event::departure::Cause,

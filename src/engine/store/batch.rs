@@ -14,7 +14,7 @@ use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
     panics,
-    shard::{drop_queue::DropQueue, entry::Entry, table::Table},
+    shard::{entry::Entry, remove::DropQueue, table::Table},
 };
 
 /// Maximum number of keys per call of an operation. Large enough that several keys fall into the same shard. Small

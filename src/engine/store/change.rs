@@ -12,7 +12,7 @@ use super::{Location, Store, evict::Exempt};
 use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
-    shard::{Shard, drop_queue::DropQueue},
+    shard::{Shard, remove::DropQueue},
 };
 
 impl<K, V, S> Store<K, V, S>

@@ -17,7 +17,7 @@ use crate::engine::{
         policy::Policy,
     },
     panics,
-    shard::{Shard, drop_queue::DropQueue},
+    shard::{Shard, remove::DropQueue},
     sync::atomic::{
         Ordering::{Relaxed, SeqCst},
         fence,

@@ -11,7 +11,7 @@ use super::{Location, Store};
 use crate::engine::{
     clock::{Now, Tick},
     event::departure::Cause,
-    shard::{drop_queue::DropQueue, state::ScannedEntry, table_cursor::TableCursor, tags::TagSet},
+    shard::{remove::DropQueue, state::ScannedEntry, table_cursor::TableCursor, tags::TagSet},
 };
 
 /// Progress of a purge of entries whose tags were removed.

@@ -12,7 +12,12 @@ use super::{Location, Store, evict::Exempt};
 use crate::engine::{
     clock::{Deadline, Now},
     event::departure::Cause,
-    shard::{Found, Shard, drop_queue::DropQueue, entry::Entry, tags::TagSet},
+    shard::{
+        Shard,
+        entry::Entry,
+        remove::{DropQueue, Found},
+        tags::TagSet,
+    },
 };
 
 /// What to do with a key, decided under the lock of its shard.
