@@ -52,7 +52,7 @@ pub(crate) use self::copy::EntryCopy;
 pub(crate) use self::{
     batch::PART,
     raw_entry::VacantEntry,
-    sweep::LockWait,
+    sweep::{LockWait, StepLimits},
     tag_removal::TagPurge,
     write::{Decision, Written},
 };

@@ -26,6 +26,14 @@ pub(crate) enum LockWait {
     Wait,
 }
 
+/// Limits of one step of a sweep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepLimits {
+    /// Maximum number of entries to remove.
+    pub(crate) max_expired: usize,
+    pub(crate) lock_wait: LockWait,
+}
+
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
@@ -36,22 +44,21 @@ where
         ShardPass::of(shard)
     }
 
-    /// Examines the next due windows of a pass and removes up to `max_expired` expired entries. Their departures are
+    /// Examines the next due windows of a pass and removes up to `limits.max_expired` expired entries. Their departures are
     /// recorded in the journal, or left in `expired` if they have no subscribers.
     ///
-    /// Returns `None` if the shard stays locked for longer than `lock_wait` allows. The pass has ended once
+    /// Returns `None` if the shard stays locked for longer than `limits.lock_wait` allows. The pass has ended once
     /// [`ShardPass::is_done`].
     pub(crate) fn sweep_windows(
         &self,
         shard_pass: &mut ShardPass,
         share: impl Fn(usize) -> usize,
         now: &impl Now,
-        max_expired: usize,
-        lock_wait: LockWait,
+        limits: StepLimits,
         expired: &mut Vec<Departure<K, V>>,
     ) -> Option<WindowReport> {
         let shard = shard_pass.shard;
-        let locked = self.lock(shard, lock_wait)?;
+        let locked = self.lock(shard, limits.lock_wait)?;
         // Tells waiting writers to retry often: the lock is released and taken again every microsecond or so.
         self.shards.set_held_long(shard, true);
         let report = match locked.unless_moving() {
@@ -59,7 +66,7 @@ where
                 // Evaluated under the lock, so that the times of a key's departures never decrease.
                 let now = now.tick();
                 let times = SweepTimes { now, stale_cutoff: self.stale_cutoff(now) };
-                locked.sweep(shard_pass, share, times, max_expired, expired)
+                locked.sweep(shard_pass, share, times, limits.max_expired, expired)
             }
             Err(moved) => WindowReport { moved, ..WindowReport::default() },
         };
