@@ -108,6 +108,30 @@ where
         })
     }
 
+    /// Evicts deferred weight and purges values with removed tags, while no events of `held_back` may be published.
+    /// Returns whether there is more to do.
+    pub(super) fn purge_safely<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+        held_back: Cause,
+    ) -> bool {
+        let purge = || {
+            if self.evict_deferred(cache).is_some() {
+                return true;
+            }
+            if held_back == Cause::Removed {
+                return false;
+            }
+            // Tags may have been removed since the sweep began.
+            self.tag_purge = self.tag_purge.take().or_else(|| cache.store.begin_tag_purge());
+            matches!(self.remove_tagged(cache), Some(Step::Yield))
+        };
+        catch_unwind(AssertUnwindSafe(purge)).unwrap_or_else(|_| {
+            tracing::error!(cache = cache.name(), "sweep panicked, the next sweep continues");
+            false
+        })
+    }
+
     /// Returns the report of a finished sweep.
     pub(crate) fn finish<S: BuildHasher + Clone>(
         self,

@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, Interval, timeout_at};
+use tokio::time::{Instant, Interval, timeout, timeout_at};
 
 use super::sweep_run::{Step, SweepRun, YIELD_AFTER, shrink};
-use crate::engine::{event::Publisher, state::SharedState};
+use crate::engine::{
+    event::{Cause, Publisher},
+    state::SharedState,
+};
 
 /// Number of shards that a tick checks for shrinking; it stops at the first one that shrinks. Checking all shards would
 /// be most of the cost of a tick without due entries.
@@ -58,7 +61,12 @@ pub(super) async fn run<K, V, S>(
             drop(cache);
             match step {
                 Step::Yield => tokio::task::yield_now().await,
-                Step::HeldBack(cause) => publisher.wait_for_room(cause).await,
+                Step::HeldBack(cause) => {
+                    let every = interval.period();
+                    while timeout(every, publisher.wait_for_room(cause)).await.is_err() {
+                        purge(&shared, &mut sweep, cause).await;
+                    }
+                }
                 Step::Done => break,
             }
         }
@@ -77,6 +85,27 @@ pub(super) async fn run<K, V, S>(
                 cache.store.disarm_wake_deadline();
             }
         }
+    }
+}
+
+/// Does the work of a sweep that can be done while a lossless subscriber has no capacity for events of `held_back`. It
+/// may never read them.
+async fn purge<K, V, S>(
+    shared: &Weak<SharedState<K, V, S>>,
+    sweep: &mut SweepRun<K, V>,
+    held_back: Cause,
+) where
+    K: Hash + Eq + Clone,
+    S: BuildHasher + Clone,
+{
+    loop {
+        let Some(cache) = shared.upgrade() else { return };
+        let has_more = !cache.is_paused() && sweep.purge_safely(&cache, held_back);
+        drop(cache);
+        if !has_more {
+            return;
+        }
+        tokio::task::yield_now().await;
     }
 }
 
