@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests that reach the crate's only `unsafe` code (src/engine/store/window.rs), on Linux x86_64, under
+# Runs the tests that reach the crate's only `unsafe` code (src/engine/shard/table.rs), on Linux x86_64, under
 #   1. AddressSanitizer and LeakSanitizer, on nightly: invalid accesses, and memory that is unreachable at exit
 #   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of uninitialized memory
 # Takes no arguments. The tests of 1 are built in target/asan; 2 runs the binaries that ./test.sh has built.

@@ -93,12 +93,15 @@ const DEBUG_ENTRIES: usize = 32;
 /// A call on one key locks its shard for about 100 ns and never waits for a subscriber. One in 61 calls consumes a unit
 /// of Tokio's cooperative budget, and a call that takes milliseconds makes the next one yield. So a task whose calls
 /// are all hits cannot starve its runtime. A call on one key yields only before it has any effect, except in methods
-/// that wait for a load, a value or a turn. Methods that process many entries also yield between their steps.
+/// that wait for a load, a value or a turn. Methods that process many entries also yield between their steps, as does a
+/// write that has to evict more than about a thousand entries. The bound holds when it returns.
 ///
 /// # Cancel safety
 ///
 /// All methods are cancel safe: if a call on one key is dropped before it completes, it has had either its whole effect
-/// or none. Methods that process many entries in several steps document what a cancelled call leaves behind.
+/// or none. Methods that process many entries in several steps document what a cancelled call leaves behind. If a write
+/// is dropped while it evicts many entries, its value has been written. The cache is then above its bound until the
+/// next write or sweep, which evicts the rest.
 ///
 /// # User code under a lock
 ///
@@ -263,9 +266,15 @@ where
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let call = self.call();
-        let deadline = self.deadline_for(None, &call);
-        self.put(key, value, &call, |_| deadline)
+        let replaced = {
+            let call = self.call();
+            let deadline = self.deadline_for(None, &call);
+            self.put(key, value, &call, |_| deadline)
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(replaced).await;
+        }
+        replaced
     }
 
     /// Sets the value of `key` with the given TTL, and returns the live value it replaced (Redis: `SETEX`).
@@ -296,9 +305,15 @@ where
     ) -> impl Future<Output = Option<V>> + Send {
         async move {
             coop::proceed().await;
-            let call = self.call();
-            let deadline = self.deadline_for(Some(ttl), &call);
-            self.put(key, value, &call, |_| deadline)
+            let replaced = {
+                let call = self.call();
+                let deadline = self.deadline_for(Some(ttl), &call);
+                self.put(key, value, &call, |_| deadline)
+            };
+            if self.has_deferred_evictions() {
+                return self.fitted(replaced).await;
+            }
+            replaced
         }
     }
 
@@ -323,13 +338,19 @@ where
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
-        let call = self.call();
-        let deadline = self.deadline_for(ttl, &call);
-        let failure = self.failure_location(&key);
-        let set = self.shared.store.set_nx(key, value, &call, deadline);
-        // If the key had a value, nothing was written, and the failure of the last load still counts.
-        self.discard_failure(failure.filter(|_| set));
-        self.finish_call(&call);
+        let set = {
+            let call = self.call();
+            let deadline = self.deadline_for(ttl, &call);
+            let failure = self.failure_location(&key);
+            let set = self.shared.store.set_nx(key, value, &call, deadline);
+            // If the key had a value, nothing was written, and the failure of the last load still counts.
+            self.discard_failure(failure.filter(|_| set));
+            self.finish_call(&call);
+            set
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(set).await;
+        }
         set
     }
 
@@ -339,9 +360,15 @@ where
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let call = self.call();
-        let default_deadline = self.deadline_for(None, &call);
-        self.put(key, value, &call, |current| current.unwrap_or(default_deadline))
+        let replaced = {
+            let call = self.call();
+            let default_deadline = self.deadline_for(None, &call);
+            self.put(key, value, &call, |current| current.unwrap_or(default_deadline))
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(replaced).await;
+        }
+        replaced
     }
 
     /// Removes `key` and returns its live value, or `None` if there was none (Redis: `DEL`).
@@ -399,10 +426,16 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        // Tracked for values of any type, because `change` is user code and may be slow.
-        let call = self.shared.clock.call(true);
-        let changed = self.shared.store.change(key, &call, change);
-        self.finish_call(&call);
+        let changed = {
+            // Tracked for values of any type, because `change` is user code and may be slow.
+            let call = self.shared.clock.call(true);
+            let changed = self.shared.store.change(key, &call, change);
+            self.finish_call(&call);
+            changed
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(changed).await;
+        }
         changed
     }
 

@@ -3,7 +3,9 @@
 
 pub(crate) mod clock;
 pub(crate) mod coop;
+pub(crate) mod counters;
 pub(crate) mod event;
+pub(crate) mod eviction;
 pub(crate) mod hasher;
 #[cfg(all(test, shuttle))]
 mod interleavings;
@@ -12,6 +14,7 @@ pub(crate) mod metrics;
 pub(crate) mod panics;
 #[cfg(feature = "serde")]
 pub(crate) mod seconds;
+pub(crate) mod shard;
 pub(crate) mod shards;
 pub(crate) mod state;
 pub(crate) mod store;
@@ -21,3 +24,4 @@ pub(crate) mod tasks;
 pub(crate) mod threads;
 pub(crate) mod to_key;
 pub(crate) mod ttl;
+pub(crate) mod waiters;

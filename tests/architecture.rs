@@ -1,5 +1,5 @@
-//! Checks that the modules of src/ import only from lower layers, and that no files import each other in a
-//! cycle: docs/architecture.md.
+//! Checks that the modules of src/ import only from lower layers, that no files import each other in a cycle, and that
+//! one file hides the tables of DashMap: docs/architecture.md.
 //!
 //! An import is a `use` of an item that another file defines, or a path to it in the code. A re-export (`pub
 //! use self::child::Item`) is not an import. Test code may import any module.
@@ -43,6 +43,25 @@ fn no_files_import_each_other_in_a_cycle() {
     let graph = ModuleGraph::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let cycles = graph.cycles();
     assert!(cycles.is_empty(), "cycles: {cycles:#?}");
+}
+
+#[test]
+fn only_the_table_names_dashmap_or_unsafe() {
+    let graph = ModuleGraph::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let table = "crate::engine::shard::table";
+    for word in ["dashmap", "DashMap", "RawTable", "hashbrown::raw", "unsafe"] {
+        let naming: Vec<_> = graph
+            .modules
+            .iter()
+            .filter(|(module, code)| !module.starts_with(table) && code.contains(word))
+            .map(|(module, _)| module)
+            .collect();
+        assert!(naming.is_empty(), "{word} is named outside of {table}: {naming:?}");
+        assert!(graph.modules[table].contains(word), "{table} does not name {word}");
+    }
+    // The test double of DashMap is part of the table, but needs no `unsafe`.
+    let double = &graph.modules["crate::engine::shard::table::shuttle_map"];
+    assert!(!double.contains("unsafe"), "the test double contains `unsafe`");
 }
 
 #[test]

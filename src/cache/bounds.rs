@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, Hash},
 };
 
-use tokio::task::consume_budget;
+use tokio::task::{consume_budget, yield_now};
 
 use super::Cache;
 use crate::engine::store::Weigher;
@@ -95,6 +95,30 @@ where
             self.shared.name()
         );
         self.set_limit(weight).await;
+    }
+
+    /// Returns whether a write left evictions to be done in parts. If so, every method that writes returns by
+    /// [`fitted`](Cache::fitted).
+    #[inline]
+    pub(super) fn has_deferred_evictions(&self) -> bool {
+        self.shared.store.has_deferred_evictions()
+    }
+
+    /// Evicts the deferred weight, and yields the worker between two parts. Then returns the result of a write.
+    ///
+    /// Cancel safe: the remaining weight is evicted by the next write or by the sweeper.
+    #[cold]
+    pub(super) async fn fitted<R>(&self, result: R) -> R {
+        loop {
+            // First, because the write has evicted a part.
+            yield_now().await;
+            let has_more = self.shared.store.evict_deferred(&self.shared.clock);
+            self.shared.publisher.flush();
+            if !has_more {
+                break;
+            }
+        }
+        result
     }
 
     async fn set_limit(&self, limit: u64) {

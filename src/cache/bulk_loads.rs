@@ -209,7 +209,7 @@ where
     fn look_up(&mut self, slot: usize) {
         let (cache, key) = (self.cache, &self.keys[slot]);
         let store = &cache.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         let lookup = store.lookup_or_join(location, key, || key.clone(), &cache.shared.clock);
         cache.shared.publisher.flush();
         match lookup {
@@ -262,6 +262,9 @@ where
                     let (key, ttl) = (self.keys[slot].clone(), ttl.of(value));
                     cache.store_loaded(&guard.flight, started_at_version, key, value.clone(), ttl);
                     guard.finish(started_at_version, Ok(value.clone()));
+                    if cache.has_deferred_evictions() {
+                        cache.fitted(()).await;
+                    }
                 }
                 (None, Some(guard)) => guard.finish(started_at_version, Err(Arc::new(NotReturned))),
                 (_, None) => {}

@@ -77,6 +77,18 @@ where
         Q: ToKey<K> + ?Sized,
     {
         coop::proceed().await;
+        let value = self.compute_now(key, change);
+        if self.has_deferred_evictions() {
+            return self.fitted(value).await;
+        }
+        value
+    }
+
+    /// Does the work of [`compute`](Cache::compute), except for deferred evictions.
+    fn compute_now<Q>(&self, key: &Q, change: impl FnOnce(Option<&V>) -> Op<V>) -> Option<V>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
         let call = self.call();
         let default_deadline = self.deadline_for(None, &call);
         let (mut result, mut is_unchanged, mut new_value) = (None, false, None);
@@ -120,7 +132,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the call is cancelled, it has changed nothing and loses its place in the queue.
+    /// Cancel safe: if the call is cancelled, it has changed nothing and loses its place in the queue. The exception is a
+    /// call that is cancelled while it evicts very many entries: see [`Cache`](Cache#cancel-safety).
     ///
     /// # Examples
     ///
@@ -144,11 +157,11 @@ where
     {
         coop::proceed().await;
         let store = &self.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         let turn = store.take_turn(location, key, || key.to_key());
         let guard = TurnGuard { store, location, turn };
         // A nested call for the same key runs within the turn of the outer one, for which it would wait forever.
-        let _turn = match ReentrancyScope::is(&guard.turn) {
+        let turn_lock = match ReentrancyScope::is(&guard.turn) {
             true => None,
             false => Some(guard.turn.lock().await),
         };
@@ -159,8 +172,23 @@ where
         if let Op::Keep = op {
             return self.peek(key);
         }
-        // Not `compute`: `clone` and the weigher run here, before the lock. Only the user code that has to run under
-        // the lock does.
+        let value = self.apply(key, op);
+        // Here, because evictions may follow, for which other calls must not wait.
+        drop(turn_lock);
+        drop(guard);
+        if self.has_deferred_evictions() {
+            return self.fitted(value).await;
+        }
+        value
+    }
+
+    /// Applies a change. Unlike [`compute`](Cache::compute), `clone` and the weigher run before the lock. Only the user
+    /// code that has to run under the lock does.
+    fn apply<Q>(&self, key: &Q, op: Op<V>) -> Option<V>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        let store = &self.shared.store;
         let call = self.call();
         let default_deadline = self.deadline_for(None, &call);
         let mut result = None;

@@ -161,7 +161,11 @@ where
     pub(crate) async fn set_until(&self, key: K, value: V, deadline: Instant) -> Option<V> {
         coop::proceed().await;
         let deadline = self.shared.clock.deadline_of(deadline);
-        self.put(key, value, &self.call(), |_| deadline)
+        let replaced = self.put(key, value, &self.call(), |_| deadline);
+        if self.has_deferred_evictions() {
+            return self.fitted(replaced).await;
+        }
+        replaced
     }
 
     /// Adds `more` to the remaining TTL of `key`; returns false if the key is missing or persistent.

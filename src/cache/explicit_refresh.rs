@@ -76,7 +76,7 @@ where
     {
         coop::proceed().await;
         let store = &self.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         let now = AllExpired(&self.shared.clock);
         let (load_guard, started_at_version) = loop {
             let lookup = store.lookup_or_join(location, key, || key.to_key(), &now);

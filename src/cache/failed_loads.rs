@@ -114,7 +114,7 @@ where
     where
         Q: Hash + ?Sized,
     {
-        self.shared.store.place(key)
+        self.shared.store.locate(key)
     }
 
     /// Discards the failure at `location`. The caller has written the key and no longer owns it, so this finds failures

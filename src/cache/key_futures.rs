@@ -76,7 +76,7 @@ where
     {
         coop::proceed().await;
         let (store, clock) = (&self.shared.store, &self.shared.clock);
-        let location = store.place(key);
+        let location = store.locate(key);
         let waiters = store.await_departure(location, key, clock);
         // Before an early return: the lookup may have removed an expired value, whose event is due.
         self.shared.publisher.flush();
@@ -114,7 +114,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let store = &self.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         loop {
             if let Some(value) = self.get(key).await {
                 return value;

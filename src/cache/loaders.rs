@@ -321,7 +321,7 @@ where
         Fut: Future<Output = Result<V, E>>,
     {
         let store = &self.shared.store;
-        let location = store.place(key);
+        let location = store.locate(key);
         loop {
             if let Some(error) =
                 self.freshness_policy.failures.as_ref().and_then(|failures| failures.error(key))
@@ -428,6 +428,9 @@ where
                     ttl,
                 );
                 load_guard.finish(started_at_version, Ok(value.clone()));
+                if self.has_deferred_evictions() {
+                    self.fitted(()).await;
+                }
                 Ok((value, Freshness::Loaded))
             }
             Err(error) => {

@@ -61,7 +61,7 @@ where
                 // A part counts as so many calls in the cooperative budget.
                 coop::proceed_as(keys.len()).await;
                 let store = &self.shared.store;
-                let mut places = store.places(keys.iter().copied());
+                let mut places = store.locate_all(keys.iter().copied());
                 loop {
                     let call = self.call();
                     let is_done = store.get_many(&mut places, keys, values, &call);
@@ -106,12 +106,19 @@ where
                 coop::proceed_as(part.len()).await;
                 let keys = || part.iter().flatten().map(|(key, _)| key);
                 let failures = self.failure_locations(keys());
-                let mut places = self.shared.store.places_to_put(keys());
+                let mut places = self.shared.store.locate_all_to_put(keys());
                 let mut run_next = |call: &CallTime<'_>| {
                     let deadline = || self.deadline_for(ttl, call);
                     self.shared.store.set_many(&mut places, part, call, deadline)
                 };
-                while !self.run_part(&mut run_next, &failures) {
+                loop {
+                    let is_done = self.run_part(&mut run_next, &failures);
+                    if self.has_deferred_evictions() {
+                        self.fitted(()).await;
+                    }
+                    if is_done {
+                        break;
+                    }
                     coop::proceed().await;
                 }
             }
@@ -145,7 +152,7 @@ where
             for keys in keys.chunks(PART) {
                 coop::proceed_as(keys.len()).await;
                 let failures = self.failure_locations(keys.iter().copied());
-                let mut places = self.shared.store.places(keys.iter().copied());
+                let mut places = self.shared.store.locate_all(keys.iter().copied());
                 let mut run_next = |call: &CallTime<'_>| {
                     self.shared.store.remove_many(&mut places, keys, call, &mut removed)
                 };

@@ -50,7 +50,7 @@ where
         {
             return;
         }
-        let location = self.shared.store.place(key);
+        let location = self.shared.store.locate(key);
         let Some(flight) = self.shared.store.lead(location, key, || key.to_key(), seen_deadline)
         else {
             return;
@@ -147,7 +147,12 @@ async fn run_refresh<K, V, S, E, F, Fut>(
         catch_unwind(AssertUnwindSafe(store_loaded))
     });
     match loaded {
-        Ok(Ok(value)) => load_guard.finish(started_at_version, Ok(value)),
+        Ok(Ok(value)) => {
+            load_guard.finish(started_at_version, Ok(value));
+            if cache.has_deferred_evictions() {
+                cache.fitted(()).await;
+            }
+        }
         Ok(Err(error)) => {
             let error = Arc::new(error);
             cache.record_failure(

@@ -159,6 +159,9 @@ where
         });
         while guard.put_next() {
             coop::proceed().await;
+            if self.has_deferred_evictions() {
+                self.fitted(()).await;
+            }
         }
         drop(guard);
         Ok(count)

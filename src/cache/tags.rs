@@ -53,9 +53,15 @@ where
         let tags = tags.into_iter().map(|tag| tag.into().into_boxed_str()).collect();
         async move {
             coop::proceed().await;
-            let call = self.call();
-            let deadline = self.deadline_for(Some(ttl), &call);
-            self.put_tagged(key, value, tags, &call, deadline)
+            let replaced = {
+                let call = self.call();
+                let deadline = self.deadline_for(Some(ttl), &call);
+                self.put_tagged(key, value, tags, &call, deadline)
+            };
+            if self.has_deferred_evictions() {
+                return self.fitted(replaced).await;
+            }
+            replaced
         }
     }
 

@@ -14,6 +14,8 @@
 
 mod channel;
 mod chunked_deque;
+pub(crate) mod departure;
+pub(crate) mod journal;
 mod log;
 mod publisher;
 mod queued_event;
@@ -23,8 +25,10 @@ mod subscription;
 use std::fmt;
 
 pub(crate) use self::publisher::Publisher;
-pub use self::streams::{Events, LosslessEvents};
-pub use crate::engine::store::{Cause, Event};
+pub use self::{
+    departure::{Cause, Event},
+    streams::{Events, LosslessEvents},
+};
 
 /// Number of events that a subscriber missed because it read too slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

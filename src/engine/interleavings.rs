@@ -12,7 +12,7 @@ use shuttle::{rand::Rng, thread};
 use self::parts::{ALL, Parts, drain, explore, iterations, spawn};
 use crate::engine::{
     event::{Cause, LosslessEvents},
-    store::{LockWait, Store},
+    store::{LockWait, StepLimits, Store},
 };
 
 /// A `get_ex` and a sweep that may see the old deadline: exactly one of them takes effect.
@@ -218,8 +218,7 @@ fn full_lossless_subscriber_stops_the_sweeper() {
                         &mut shard_pass,
                         all,
                         &parts.at(10),
-                        room,
-                        LockWait::Wait,
+                        StepLimits { max_expired: room, lock_wait: LockWait::Wait },
                         &mut unrecorded,
                     );
                     parts.publisher.flush();

@@ -20,7 +20,7 @@ use crate::engine::{
     clock::Clock,
     event::Publisher,
     panics,
-    store::{LockWait, Store},
+    store::{LockWait, StepLimits, Store},
     sweeper::{Sweep, SweepReport},
 };
 
@@ -81,15 +81,8 @@ where
         let mut shard_pass = Store::<K, V, S>::begin_shard_pass(shard);
         while !shard_pass.is_done() {
             let all = |buckets| buckets;
-            let (clock, wait) = (&self.clock, LockWait::Wait);
-            self.store.sweep_windows(
-                &mut shard_pass,
-                all,
-                clock,
-                usize::MAX,
-                wait,
-                &mut unrecorded,
-            );
+            let limits = StepLimits { max_expired: usize::MAX, lock_wait: LockWait::Wait };
+            self.store.sweep_windows(&mut shard_pass, all, &self.clock, limits, &mut unrecorded);
             self.publisher.flush();
             // After each step and not once at the end: a large shard must not hold all of its expired values in memory.
             panics::drop_all(unrecorded.drain(..));

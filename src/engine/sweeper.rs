@@ -12,10 +12,11 @@
 mod config;
 mod report;
 mod start;
+mod sweep_run;
 mod task;
 
 pub use self::{config::Sweep, report::SweepReport};
 pub(crate) use self::{
     start::{set_sweep, start},
-    task::{Step, SweepRun, shrink},
+    sweep_run::{Step, SweepRun, shrink},
 };

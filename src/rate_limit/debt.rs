@@ -63,7 +63,7 @@ where
         };
         // By hash and state number: another key of the same hash has another number, and so has the key after a reset.
         let is_it = |_: &K, state: &KeyState<A>| state.id == id.get();
-        let place = self.shared.store.place_of(permit.hash);
+        let place = self.shared.store.locate_hash(permit.hash);
         let give_back = |entry: &mut Entry<KeyState<A>>| entry.value.refund(charges, &now);
         self.shared.store.change_where(place, is_it, give_back).is_some()
     }
@@ -75,8 +75,8 @@ where
         }
         let (store, hash) = (&self.shared.store, permit.hash);
         let now = self.shared.clock.lazy_now();
-        let place = store.place_of(hash);
-        let is_it = |key: &K, _: &KeyState<A>| store.place(key).hash() == hash;
+        let place = store.locate_hash(hash);
+        let is_it = |key: &K, _: &KeyState<A>| store.locate(key).hash() == hash;
         let charge = |entry: &mut Entry<KeyState<A>>| {
             entry.value.charge_anyway(params, &now, cost);
             move_deadline(entry, params);

@@ -7,7 +7,7 @@ use crate::engine::{
     clock::{LazyNow, Now},
     panics::drop_all,
     state::SharedState,
-    store::{Location, LockWait, Store},
+    store::{Location, LockWait, StepLimits, Store},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -57,9 +57,9 @@ impl IdleEvictor {
             let mut shard_pass = Store::<K, KeyState<A>, S>::begin_shard_pass(shard);
             while !shard_pass.is_done() && examined < MAX_EXAMINED {
                 let all = |buckets| buckets;
-                let (clock, wait) = (&shared.clock, LockWait::Wait);
-                let window =
-                    store.sweep_windows(&mut shard_pass, all, clock, usize::MAX, wait, &mut idle);
+                let clock = &shared.clock;
+                let limits = StepLimits { max_expired: usize::MAX, lock_wait: LockWait::Wait };
+                let window = store.sweep_windows(&mut shard_pass, all, clock, limits, &mut idle);
                 // At least 1, so that windows that the expiry index skips also bring the search to an end.
                 examined += window.map_or(0, |window| window.looked_at.max(1));
                 if !idle.is_empty() {

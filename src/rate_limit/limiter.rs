@@ -117,7 +117,7 @@ where
             return Poll::Ready(self.decide(key, None, cost));
         };
         // Hashed once: the location also selects the counters.
-        let place = self.shared.store.place(key);
+        let place = self.shared.store.locate(key);
         if cost == 0 || cost > limit_set.least_quota {
             return Poll::Ready(self.decide_by_cost(place, &limit_set.limits, cost));
         }
@@ -147,7 +147,7 @@ where
         // The state's number is not used again, so a permit that is refunded later changes nothing.
         let had_entry = store.remove(key, clock, Cause::Removed).is_some();
         // The call comes first: `||` would skip it after an entry, and both records have to be removed.
-        self.untracked.take(store.place(key).hash(), &clock.lazy_now()).is_some() || had_entry
+        self.untracked.take(store.locate(key).hash(), &clock.lazy_now()).is_some() || had_entry
     }
 
     /// Reports a denial to the dashboard and, at most once per second, to the log. Called without a lock: a tracing
@@ -178,7 +178,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        let place = self.shared.store.place(key);
+        let place = self.shared.store.locate(key);
         let decided = self.with_limits(limits, |limits, params| {
             if cost == 0 || cost > least_quota(limits) {
                 return self.decide_by_cost(place, limits, cost);
@@ -275,7 +275,7 @@ where
     #[inline(never)]
     fn charge_new<'a, Q>(
         &'a self,
-        mut vacant: VacantEntry<'a, K, KeyState<A>>,
+        mut vacant: VacantEntry<'a, K, KeyState<A>, S>,
         key: &Q,
         check: &Check<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),

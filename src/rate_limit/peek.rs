@@ -104,7 +104,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let store = &self.shared.store;
-        let place = store.place(key);
+        let place = store.locate(key);
         store.inspect(place, key, |entry| match entry {
             Some(entry) => inspect(&entry.value),
             None => self.untracked.inspect(place.hash(), store.is_full(), (params, now), inspect),

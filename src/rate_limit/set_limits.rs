@@ -41,7 +41,7 @@ where
         // Key by key and not under one lock: a conversion takes some tenths of a microsecond, and checks would wait for
         // all of a shard.
         for (key, _, _) in store.snapshot(shard, clock) {
-            let place: Location = store.place(&key);
+            let place: Location = store.locate(&key);
             let adapt = |entry: &mut Entry<KeyState<A>>| {
                 let now = clock.lazy_now();
                 entry.value.adapt(old, &limit_set.params, &now);

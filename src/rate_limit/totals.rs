@@ -93,7 +93,7 @@ where
         // Not found if `set_limits` has replaced the limit since the denial.
         self.denied_waiters.count_denial(place.unwrap_or(0));
         let now = self.shared.clock.lazy_now().at_least();
-        self.report_denial(self.shared.store.place(key), key, now, limited.limit());
+        self.report_denial(self.shared.store.locate(key), key, now, limited.limit());
         limited
     }
 

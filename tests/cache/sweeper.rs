@@ -586,7 +586,7 @@ async fn resting_sweeper_is_woken_by_a_write() {
         sleep(100 * SECOND).await;
         seconds += 100;
         let sweeps = cache.stats().sweeps - before;
-        assert!((300..500).contains(&sweeps), "{sweeps} sweeps in 100 s without work");
+        assert!(sweeps <= 40, "{sweeps} sweeps in 100 s without work");
         if seconds >= 1_000 {
             return;
         }

@@ -15,7 +15,7 @@ use super::{
 use crate::engine::{
     clock::wall_clock,
     state::SharedState,
-    store::{Copied, TableCursor},
+    store::{EntryCopy, TableCursor},
 };
 
 /// Size of encoded entries, in bytes, from which a block is written: large enough that the frame, the write and the
@@ -43,8 +43,8 @@ where
         let mut has_more = true;
         while has_more {
             consume_budget().await;
-            has_more = shared.store.copy_some(&mut cursor, &shared.clock, &mut copies);
-            for Copied { key, value, deadline, hard_deadline, tags } in copies.drain(..) {
+            has_more = shared.store.copy_part(&mut cursor, &shared.clock, &mut copies);
+            for EntryCopy { key, value, deadline, hard_deadline, tags } in copies.drain(..) {
                 let tags = tags.as_deref().unwrap_or_default();
                 block.push(RemainingTtl::of(deadline, hard_deadline, now), tags, &key, &value)?;
                 if block.len() >= BLOCK_SIZE {

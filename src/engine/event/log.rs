@@ -13,15 +13,13 @@ use smallvec::SmallVec;
 use super::{
     Lagged,
     channel::{Channel, Found, Wakers},
+    departure::{Cause, Event},
+    journal::{Journal, Taken},
     queued_event::QueuedEvent,
 };
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::Histogram;
-use crate::engine::{
-    clock::Clock,
-    panics,
-    store::{Cause, DepartureWaiters, Event, Journal, Taken},
-};
+use crate::engine::{clock::Clock, panics, waiters::DepartureWaiters};
 
 /// The event log: published events that some subscriber has not read.
 pub(super) struct Log<K, V> {
@@ -334,7 +332,7 @@ impl<K, V> AfterUnlock<K, V> {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
         for (waiters, key, event) in self.notifications {
-            let _ = catch_unwind(AssertUnwindSafe(|| waiters.tell(event)));
+            let _ = catch_unwind(AssertUnwindSafe(|| waiters.notify(event)));
             panics::drop_all([key]);
         }
         panics::drop_all(self.removed_waker);

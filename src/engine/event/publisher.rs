@@ -6,13 +6,13 @@ use tokio::sync::Notify;
 
 use super::{
     Cause, Event, Lagged,
+    journal::Journal,
     log::{AfterUnlock, Log, ReaderId},
 };
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::Histogram;
 use crate::engine::{
     clock::Clock,
-    store::Journal,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},

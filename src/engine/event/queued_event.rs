@@ -3,8 +3,8 @@
 
 use std::{mem, sync::Arc};
 
-use super::{Cause, Event};
-use crate::engine::{clock::Clock, store::Departure};
+use super::departure::{Cause, Departure, Event};
+use crate::engine::clock::Clock;
 
 /// An unread event.
 pub(super) enum QueuedEvent<K, V> {

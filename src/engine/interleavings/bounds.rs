@@ -81,7 +81,7 @@ fn deadline_of_a_concurrent_write_is_never_lost() {
         let parts = bounded(2, None);
         let mut events = parts.subscribe();
         let keys = |shard| {
-            (0..).filter(|key| parts.store.place::<u8>(key).shard() == shard).take(4).collect()
+            (0..).filter(|key| parts.store.locate::<u8>(key).shard() == shard).take(4).collect()
         };
         // The shard of the new entry is the first to be asked for its earliest expiry, and no other write looks into it.
         let (expiring, live): (Vec<u8>, Vec<u8>) = (keys(0), keys(1));

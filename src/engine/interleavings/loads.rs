@@ -21,7 +21,7 @@ use crate::engine::{
 /// Loads key 1 through single flight; may be cancelled wherever it waits or loads. Returns its result.
 fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
     let is_cancelled = || shuttle::rand::thread_rng().gen_bool(0.3);
-    let place = parts.store.place(&1);
+    let place = parts.store.locate(&1);
     loop {
         let (flight, started_at_version) =
             match parts.store.lookup_or_join(place, &1, || 1, &parts.start) {
@@ -150,7 +150,7 @@ fn write_takes_precedence_over_concurrent_refreshes() {
         let refreshes = [0; 2].map(|_| {
             let (origin, running, loads) = (origin.clone(), running.clone(), loads.clone());
             spawn(&parts, move |parts| {
-                let place = parts.store.place(&1);
+                let place = parts.store.locate(&1);
                 let Some(flight) = parts.store.lead(place, &1, || 1, seen) else { return };
                 assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
                 loads.fetch_add(1, SeqCst);
@@ -233,7 +233,7 @@ fn time_to_idle_hit_never_revives_a_value_seen_expired() {
 fn insert_and_departure_waiters_are_woken_and_unregistered() {
     explore(|| {
         let parts = Parts::new();
-        let place = parts.store.place(&1);
+        let place = parts.store.locate(&1);
         let done = Arc::new(AtomicBool::new(false));
         let is_done = done.clone();
         let waiter = spawn(&parts, move |parts| {

@@ -10,7 +10,7 @@ use crate::engine::event::Cause;
 impl Parts {
     fn set_many(&self, keys: &[u8], first: u32, now: u64, deadline: u64) {
         let mut entries: Vec<_> = keys.iter().copied().zip(first..).map(Some).collect();
-        let mut places = self.store.places_to_put(keys.iter());
+        let mut places = self.store.locate_all_to_put(keys.iter());
         let until = || self.until(deadline);
         assert!(self.store.set_many(&mut places, &mut entries, &self.at(now), until));
         self.publisher.flush();
@@ -18,7 +18,7 @@ impl Parts {
 
     fn remove_many(&self, keys: &[u8], now: u64) -> usize {
         let keys: Vec<&u8> = keys.iter().collect();
-        let (mut places, mut removed) = (self.store.places(keys.iter().copied()), 0);
+        let (mut places, mut removed) = (self.store.locate_all(keys.iter().copied()), 0);
         assert!(self.store.remove_many(&mut places, &keys, &self.at(now), &mut removed));
         self.publisher.flush();
         removed
@@ -95,7 +95,7 @@ fn set_many_wakes_a_waiter_for_one_of_its_keys() {
     explore(|| {
         let parts = Parts::new();
         let waits = spawn(&parts, |parts| {
-            let place = parts.store.place(&2);
+            let place = parts.store.locate(&2);
             loop {
                 if let Some(value) = parts.store.get(&2, &parts.start) {
                     return value;

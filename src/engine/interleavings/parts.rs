@@ -11,7 +11,7 @@ use shuttle::thread;
 use crate::engine::{
     clock::{Clock, Deadline, Tick},
     event::{Cause, Event, LosslessEvents, Publisher},
-    store::{LockWait, Store},
+    store::{LockWait, StepLimits, Store},
 };
 
 pub(super) const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
@@ -92,8 +92,7 @@ impl Parts {
                     &mut shard_pass,
                     all,
                     &now,
-                    room,
-                    lock_wait,
+                    StepLimits { max_expired: room, lock_wait },
                     &mut unrecorded,
                 );
                 tries += 1;

@@ -9,16 +9,12 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    Location, Store,
-    entry::{Cause, Entry},
-    shard::DropQueue,
-    window,
-    write::notify_insert_waiters,
-};
+use super::{Location, Store, write::notify_insert_waiters};
 use crate::engine::{
     clock::{Deadline, Now},
+    event::departure::Cause,
     panics,
+    shard::{entry::Entry, remove::DropQueue, table::Table},
 };
 
 /// Maximum number of keys per call of an operation. Large enough that several keys fall into the same shard. Small
@@ -117,27 +113,27 @@ where
 {
     /// Returns the locations of `keys`, grouped by shard and in their order within a shard, and prefetches their
     /// memory.
-    pub(crate) fn places<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Places
+    pub(crate) fn locate_all<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Places
     where
         Q: Hash + ?Sized + 'a,
     {
-        let mut places = Places::new(keys.map(|key| self.place(key)));
+        let mut places = Places::new(keys.map(|key| self.locate(key)));
         places.sort(self.shard_count());
         self.prefetch(&places);
         places
     }
 
-    /// Returns the locations of keys to be written, as [`places`](Self::places) does. In a store that evicts, the keys
+    /// Returns the locations of keys to be written, as [`locate_all`](Self::locate_all) does. In a store that evicts, the keys
     /// stay in their order. If they were grouped by shard, keys of the last shards would evict each other while those
     /// of the first stay.
-    pub(crate) fn places_to_put<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Places
+    pub(crate) fn locate_all_to_put<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Places
     where
         K: 'a,
     {
-        if self.evicting_bound().is_none() {
-            return self.places(keys);
+        if self.context.evicting_bound().is_none() {
+            return self.locate_all(keys);
         }
-        let places = Places::new(keys.map(|key| self.place(key)));
+        let places = Places::new(keys.map(|key| self.locate(key)));
         self.prefetch(&places);
         places
     }
@@ -180,7 +176,7 @@ where
     {
         let mut drop_queue = DropQueue::new();
         while let Some(group) = places.next_group() {
-            if self.evicting_bound().is_none() && !self.has_tag_removals() {
+            if self.context.evicting_bound().is_none() && !self.has_tag_removals() {
                 self.set_group(group, entries, now, &deadline, &mut drop_queue);
             } else {
                 for position in group.positions() {
@@ -188,7 +184,7 @@ where
                     panics::drop_all(self.set(key, value, now, |_| deadline()));
                 }
             }
-            if now.has_ticked() {
+            if now.has_ticked() || self.has_deferred_evictions() {
                 break;
             }
         }
@@ -261,25 +257,24 @@ where
         let mut locked = self.lock_shard(group.shard());
         for (location, position) in group.places() {
             let Some((key, _)) = &entries[position] else { continue };
-            self.ensure_moved(&mut locked, location, |k, _| k == key);
-            let (table, state) = locked.parts();
-            let found = window::find(table, location.hash, |k| k == key);
-            state.bump_write_version(location.hash, key);
+            locked.ensure_moved(location.hash, |k, _| k == key);
+            let found = locked.find_shared(location.hash, |k| k == key);
+            let found = found.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline())));
+            locked.bump_write_version(location.hash, key);
             // All user code has run: a panic can no longer lose this entry.
             let Some((key, value)) = entries[position].take() else { continue };
-            insert_waiters.0.extend(state.insert_waiters(location.hash));
+            insert_waiters.0.extend(locked.insert_waiters(location.hash));
             let hard_deadline = deadline();
             let entry_deadline = self.deadline_after_write(hard_deadline, now);
-            let Some((bucket, entry)) = found else {
-                let bucket =
-                    self.insert(&mut locked, location, key, Entry::new(value, entry_deadline));
-                self.write_side_tables(locked.parts().1, bucket, hard_deadline, None);
+            let Some((bucket, is_expired)) = found else {
+                let entry = Entry::new(value, entry_deadline);
+                let bucket = locked.insert(location.hash, key, entry);
+                locked.write_side_tables(bucket, hard_deadline, None);
                 continue;
             };
-            let is_expired = now.is_expired(entry.deadline());
-            let old = entry.replace(value, entry_deadline);
-            self.note_deadline(state, location.index, bucket, entry_deadline);
-            self.write_side_tables(state, bucket, hard_deadline, None);
+            let old = locked.entry_at_mut(bucket).replace(value, entry_deadline);
+            locked.note_deadline(bucket, entry_deadline);
+            locked.write_side_tables(bucket, hard_deadline, None);
             // The map keeps its own equal key; the caller's key departs with the old value.
             let cause = if is_expired { Cause::Expired } else { Cause::Replaced };
             locked.depart(key, old, cause, now, drop_queue);
@@ -307,10 +302,9 @@ where
         let mut locked = self.lock_shard(group.shard());
         for (location, position) in group.places() {
             let key = keys[position];
-            self.ensure_moved(&mut locked, location, |k, _| key.equivalent(k));
-            let (table, state) = locked.parts();
-            state.bump_write_version(location.hash, key);
-            let found = window::find(table, location.hash, |k| key.equivalent(k));
+            locked.ensure_moved(location.hash, |k, _| key.equivalent(k));
+            locked.bump_write_version(location.hash, key);
+            let found = locked.find_shared(location.hash, |k| key.equivalent(k));
             let Some((bucket, entry)) = found else { continue };
             let is_expired = now.is_expired(entry.deadline());
             let cause = if is_expired { Cause::Expired } else { Cause::Removed };
@@ -329,7 +323,7 @@ where
         if buckets * size_of::<(K, Entry<V>)>() < CACHED_BYTES {
             return;
         }
-        for prefetch in [window::prefetch_group, window::prefetch_entry] {
+        for prefetch in [Table::prefetch_group, Table::prefetch_entry] {
             for group in places.order.chunk_by(|a, b| shard_of(*a) == shard_of(*b)) {
                 let shard = self.shards.read(shard_of(group[0]));
                 group.iter().for_each(|word| prefetch(&shard, places.hashes[position_of(*word)]));

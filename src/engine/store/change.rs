@@ -8,14 +8,12 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{
-    Location, Store,
-    entry::Cause,
-    evict::Exempt,
-    shard::{DropQueue, Shard},
-    window,
+use super::{Location, Store, evict::Exempt};
+use crate::engine::{
+    clock::{Deadline, Now},
+    event::departure::Cause,
+    shard::{Shard, remove::DropQueue},
 };
-use crate::engine::clock::{Deadline, Now};
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -56,11 +54,10 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let location = self.place(key);
+        let location = self.locate(key);
         let (mut locked, bucket) = self.lock_live(location, key, now)?;
-        let (table, state) = locked.parts();
-        state.bump_write_version(location.hash, key);
-        let entry = window::entry_at_mut(table, bucket);
+        locked.bump_write_version(location.hash, key);
+        let entry = locked.entry_at_mut(bucket);
         let changed = catch_unwind(AssertUnwindSafe(|| change(&mut entry.value)));
         let weighed = self.weigh_changed(locked, Exempt { location, bucket }, now);
         match changed.and_then(|changed| weighed.map(|()| changed)) {
@@ -82,20 +79,14 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let location = self.place(key);
+        let location = self.locate(key);
         let (mut locked, bucket) = self.lock_live(location, key, now)?;
-        let (table, state) = locked.parts();
-        let entry = window::entry_at_mut(table, bucket);
-        let hard_deadline =
-            state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline());
-        let (changed, deadline) = change(&entry.value, hard_deadline);
-        state.side_tables.touch(bucket);
+        let (_, entry) = locked.entry_at(bucket).expect("the found bucket is full");
+        let (changed, deadline) = change(&entry.value, locked.hard_deadline(bucket, entry));
+        locked.touch(bucket);
         // Without a new deadline the old one stays: in contrast to a read, an update does not extend an idle deadline.
         if let Some(deadline) = deadline {
-            let entry_deadline = self.deadline_after_write(deadline, now);
-            entry.set_deadline(entry_deadline);
-            state.side_tables.set_hard_deadline(bucket, deadline);
-            self.note_deadline(state, location.index, bucket, entry_deadline);
+            locked.set_deadlines(bucket, self.deadline_after_write(deadline, now), deadline);
         }
         Some(changed)
     }
@@ -112,9 +103,8 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.lock_key(location, key, now);
-        let (table, _) = locked.parts();
-        let (bucket, entry) = window::find(table, location.hash, |k| key.equivalent(k))?;
+        let locked = self.lock_key(location, key, now);
+        let (bucket, entry) = locked.find_shared(location.hash, |k| key.equivalent(k))?;
         let deadline = entry.deadline();
         if !now.is_expired(deadline) {
             return Some((locked, bucket));
@@ -133,14 +123,13 @@ where
         exempt @ Exempt { bucket, .. }: Exempt,
         now: &impl Now,
     ) -> thread::Result<()> {
-        let Some(bound) = self.evicting_bound() else { return Ok(()) };
-        let (table, state) = locked.parts();
-        let (key, entry) = window::entry_at(table, bucket).expect("the found bucket is full");
+        let Some(bound) = self.context.evicting_bound() else { return Ok(()) };
+        let (key, entry) = locked.entry_at(bucket).expect("the found bucket is full");
         let weight = catch_unwind(AssertUnwindSafe(|| bound.weigh(key, &entry.value)));
         let mut drop_queue = DropQueue::new();
         match weight {
             Ok(weight) if u64::from(weight) <= bound.limit() => {
-                let to_evict = self.update_weight(state, bucket, weight);
+                let to_evict = locked.update_weight(bucket, weight);
                 self.evict_to_fit(locked, exempt, to_evict, now, &mut drop_queue);
             }
             _ => {

@@ -1,23 +1,18 @@
-//! Removal of all entries, a part of a shard under each lock.
+//! Removal of all entries, or of those that a predicate chooses, a part of a shard under each lock.
 
-use std::{
-    hash::{BuildHasher, Hash},
-    mem,
+use std::hash::{BuildHasher, Hash};
+
+use super::Store;
+use crate::engine::{
+    clock::{Now, Tick},
+    panics,
+    shard::{
+        clear::{count_entries, records_clear},
+        state::ScannedEntry,
+        table::Table,
+        table_cursor::{BUCKETS_PER_LOCK, TableCursor},
+    },
 };
-
-use hashbrown::raw::RawTable;
-
-use super::{
-    ShardState, Store,
-    counters::bump,
-    entry::Cause,
-    table_cursor::TableCursor,
-    window::{self, WINDOW},
-};
-use crate::engine::{clock::Now, panics};
-
-/// Number of buckets that are cleared under one lock.
-const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -29,80 +24,67 @@ where
     pub(crate) fn clear_windows(&self, cursor: &mut TableCursor, now: &impl Now) -> bool {
         // Allocated before the lock: under it, readers would wait for the allocator. Only for the step that replaces the
         // table, since the capacity may be that of millions of entries.
-        let has_replacement = self.may_replace_table(cursor);
-        let mut old_table = match has_replacement {
-            true => RawTable::with_capacity(self.reserved),
-            false => RawTable::new(),
-        };
+        let mut replacement =
+            self.may_replace_table(cursor).then(|| Table::with_capacity(self.reserved));
         let mut departures = Vec::with_capacity(BUCKETS_PER_LOCK);
-        let mut locked = self.lock_shard(cursor.shard);
-        if locked.state().old.is_some() {
-            let (_, emptied) = self.move_windows(&mut locked, cursor.shard);
-            drop(locked);
-            drop(emptied);
-            return true;
-        }
+        let Ok(mut locked) = self.lock_shard(cursor.shard).unless_moving() else { return true };
         let now = now.tick();
-        let (table, state) = locked.parts();
-        // Clearing counts as a write to every key: loads that began before are not stored.
-        state.bump_all_write_versions();
-        let is_recorded = self.records_clear(state);
-        if is_recorded {
-            cursor.resume_in(state.generation);
-            let end = cursor.end_of_step(BUCKETS_PER_LOCK, table.buckets());
-            for bucket in cursor.next..end {
-                let Some((_, entry)) = window::entry_at(&locked, bucket) else { continue };
-                let is_expired = entry.deadline().is_expired(now);
-                let cause = if is_expired { Cause::Expired } else { Cause::Removed };
-                locked.remove_into(bucket, cause, now, &mut departures);
-            }
-            cursor.next = end;
-        }
-        let (table, state) = locked.parts();
-        let mut is_last = !is_recorded || cursor.next == table.buckets();
-        if is_last && (!is_recorded || table.is_empty()) && !has_replacement {
-            // The last subscriber left, or the table was replaced by a smaller one, after the check: once more.
-            is_last = false;
-        } else if !is_recorded || is_last && table.is_empty() {
-            mem::swap(table, &mut old_table);
-            let freed = state.side_tables.cleared(old_table.len());
-            state.side_tables.resize(table.buckets());
-            state.index.clear();
-            state.entries_moved(table);
-            locked.add_freed(freed);
-        }
-        locked.record(&mut departures);
+        let is_empty = locked.clear_next(cursor, now, &mut replacement, &mut departures);
         drop(locked);
-        // Departures without subscribers are counted after the unlock, since that visits every entry.
-        let (mut expired, mut removed) = (0, 0);
-        window::for_each(&old_table, |_, entry| {
-            *(if entry.deadline().is_expired(now) { &mut expired } else { &mut removed }) += 1;
-        });
-        if expired + removed > 0 {
-            // Locked again: the counters are incremented by a load and a store, so all increments need the lock.
-            let counting = self.shards.write(cursor.shard);
-            let counters = &self.meta[cursor.shard].departures;
-            bump(&counters.expired, expired);
-            bump(&counters.removed, removed);
-            drop(counting);
+        if let Some(cleared) = &mut replacement {
+            // Counted after the unlock, since that visits every entry. Locked again: the counters are incremented by a
+            // load and a store, so all increments need the lock.
+            let (expired, removed) = count_entries(cleared, now);
+            if expired + removed > 0 {
+                self.lock_shard(cursor.shard).count_cleared(expired, removed);
+            }
         }
         // Dropped one by one: if one drop panics, dropping the table as a whole would leak the rest.
         panics::drop_all(departures);
-        panics::drop_all(old_table.drain());
-        !is_last
+        panics::drop_all(replacement.iter_mut().flat_map(Table::drain));
+        !is_empty
     }
 
     /// Returns whether the next step may have to replace the table.
     fn may_replace_table(&self, cursor: &TableCursor) -> bool {
         let shard = self.shards.read(cursor.shard);
-        !self.records_clear(shard.state())
+        !records_clear(&self.context.journal, shard.state())
             || cursor.end_of_step(BUCKETS_PER_LOCK, shard.buckets()) == shard.buckets()
     }
 
-    /// Returns whether a subscriber or waiter needs the departures of cleared entries.
-    fn records_clear(&self, state: &ShardState<K, V>) -> bool {
-        self.journal.has_subscriber(Cause::Expired)
-            || self.journal.has_subscriber(Cause::Removed)
-            || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters())
+    /// Removes the live entries of the next windows for which `should_remove` returns true, under the shard's lock.
+    /// Returns their number, and whether there are more windows.
+    pub(crate) fn remove_if(
+        &self,
+        cursor: &mut TableCursor,
+        should_remove: &mut impl FnMut(&K, &V) -> bool,
+        now: &impl Now,
+    ) -> (usize, bool) {
+        self.remove_next(cursor, now, usize::MAX, |scanned, now| {
+            scanned.is_live(now) && should_remove(scanned.key, &scanned.entry.value)
+        })
+    }
+
+    /// Removes up to `max_removed` entries of the next windows for which `should_remove` returns true, live or not, as
+    /// `Removed`. Returns their number, and whether there are more windows.
+    pub(super) fn remove_next(
+        &self,
+        cursor: &mut TableCursor,
+        now: &impl Now,
+        max_removed: usize,
+        should_remove: impl FnMut(&ScannedEntry<'_, K, V>, Tick) -> bool,
+    ) -> (usize, bool) {
+        let mut departures = Vec::new();
+        let Ok(mut locked) = self.lock_shard(cursor.shard).unless_moving() else {
+            return (0, true);
+        };
+        let (removed, has_more) =
+            locked.remove_next(cursor, now.tick(), max_removed, should_remove, &mut departures);
+        drop(locked);
+        panics::drop_all(departures);
+        if !has_more {
+            *cursor = TableCursor::of(cursor.shard + 1);
+        }
+        (removed, cursor.shard < self.shard_count())
     }
 }

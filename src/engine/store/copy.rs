@@ -5,11 +5,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Store, table_cursor::TableCursor, tags::TagSet, window};
-use crate::engine::clock::{Deadline, Now};
+use super::Store;
+use crate::engine::{
+    clock::{Deadline, Now},
+    shard::{
+        table_cursor::{BUCKETS_PER_LOCK, TableCursor},
+        tags::TagSet,
+    },
+};
 
 /// A copy of a live entry.
-pub(crate) struct Copied<K, V> {
+pub(crate) struct EntryCopy<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
     pub(crate) deadline: Deadline,
@@ -17,9 +23,6 @@ pub(crate) struct Copied<K, V> {
     pub(crate) hard_deadline: Deadline,
     pub(crate) tags: Option<TagSet>,
 }
-
-/// Maximum number of buckets that are copied under one lock.
-const BUCKETS_PER_LOCK: usize = 256;
 
 /// Time after which the lock is released early if the entries are slow to clone.
 const MAX_LOCK_TIME: Duration = Duration::from_micros(50);
@@ -36,26 +39,25 @@ where
 {
     /// Appends clones of the live entries in the next buckets of a shard to `copies`. Returns whether the shard may
     /// have more.
-    pub(crate) fn copy_some(
+    pub(crate) fn copy_part(
         &self,
         cursor: &mut TableCursor,
         now: &impl Now,
-        copies: &mut Vec<Copied<K, V>>,
+        copies: &mut Vec<EntryCopy<K, V>>,
     ) -> bool
     where
         K: Clone,
         V: Clone,
     {
         let shard = self.shards.read(cursor.shard);
-        if shard.state().old.is_some() {
+        if shard.is_shrinking() {
             // Moved on first: an entry that moves between the tables during the copy could be missed in both.
             drop(shard);
             self.continue_rehash(cursor.shard);
             return true;
         }
         let now = now.tick();
-        cursor.resume_in(shard.state().generation);
-        let side_tables = &shard.state().side_tables;
+        cursor.resume_in(shard.generation());
         let started = Instant::now();
         let mut clones_per_reading = MIN_CLONES_PER_READING;
         let mut until_reading = clones_per_reading;
@@ -64,17 +66,14 @@ where
         while cursor.next < end {
             let bucket = cursor.next;
             cursor.next += 1;
-            let Some((key, entry)) = window::entry_at(&shard, bucket) else { continue };
-            let deadline = entry.deadline();
-            if !deadline.is_expired(now) && !side_tables.is_removed(bucket, deadline) {
-                let hard_deadline = side_tables.hard_deadline(bucket).unwrap_or(deadline);
-                let (key, value) = (key.clone(), entry.value.clone());
-                copies.push(Copied {
-                    key,
-                    value,
-                    deadline,
-                    hard_deadline,
-                    tags: side_tables.tags(bucket),
+            let Some(scanned) = shard.scanned(bucket) else { continue };
+            if scanned.is_live(now) {
+                copies.push(EntryCopy {
+                    key: scanned.key.clone(),
+                    value: scanned.entry.value.clone(),
+                    deadline: scanned.entry.deadline(),
+                    hard_deadline: scanned.hard_deadline(),
+                    tags: scanned.tags(),
                 });
                 until_reading -= 1;
                 if until_reading == 0 {
@@ -94,9 +93,6 @@ where
 
     /// Moves some of the entries that are still in the old table of a shard.
     fn continue_rehash(&self, shard: usize) {
-        let mut locked = self.shards.write(shard);
-        let (_, emptied) = self.move_windows(&mut locked, shard);
-        drop(locked);
-        drop(emptied);
+        drop(self.lock_shard(shard).unless_moving());
     }
 }

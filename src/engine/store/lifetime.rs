@@ -1,12 +1,19 @@
-//! Lifetimes of entries: hard, idle and stale deadlines.
+//! Lifetimes of entries: hard, idle and stale deadlines; and lock-free lower bounds on the next expiry, so that the
+//! sweeper may skip a shard or sleep.
 
 use std::{
     hash::{BuildHasher, Hash},
     time::Duration,
 };
 
-use super::{ShardState, Store, tags::TagSet};
-use crate::engine::clock::{Deadline, Now, Tick, nanoseconds};
+use super::Store;
+use crate::engine::{
+    clock::{Deadline, Now, Tick, nanoseconds},
+    sync::atomic::{
+        Ordering::{Relaxed, SeqCst},
+        fence,
+    },
+};
 
 /// Idle time below which reads use the precise clock for the new idle deadline, since an error of 50 ms would matter.
 const SHORT_IDLE: Duration = Duration::from_secs(5);
@@ -20,9 +27,7 @@ where
     pub(crate) fn with_time_to_idle(mut self, time_to_idle: Duration) -> Self {
         self.time_to_idle = Some(time_to_idle);
         for index in 0..self.shard_count() {
-            let mut locked = self.shards.write(index);
-            let (table, state) = locked.parts();
-            state.side_tables.track_hard_deadlines(table.buckets());
+            self.lock_shard(index).track_hard_deadlines();
         }
         self
     }
@@ -75,33 +80,42 @@ where
         }
     }
 
-    /// Writes the side tables for a value that was written to `bucket`.
+    /// Returns whether no entry of the shard is past its stale window at `now`, judged without the lock.
     #[inline]
-    pub(super) fn write_side_tables(
-        &self,
-        state: &mut ShardState<K, V>,
-        bucket: usize,
-        hard_deadline: Deadline,
-        tags: Option<TagSet>,
-    ) {
-        if tags.is_some() || state.side_tables.is_active() {
-            self.write_active_side_tables(state, bucket, hard_deadline, tags);
-        }
+    pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
+        self.context.meta[shard].earliest_expiry.load(Relaxed)
+            > Deadline::from(self.stale_cutoff(now)).order()
     }
 
-    /// Does the work of [`write_side_tables`](Self::write_side_tables) if the shard has side tables or gets some.
-    fn write_active_side_tables(
-        &self,
-        state: &mut ShardState<K, V>,
-        bucket: usize,
-        hard_deadline: Deadline,
-        tags: Option<TagSet>,
-    ) {
-        let is_tagged = tags.is_some();
-        state.side_tables.write(bucket, hard_deadline, tags);
-        if is_tagged && state.side_tables.is_removed(bucket, Deadline::PERSISTENT) {
-            // The tag was removed after the caller had looked it up and before the value was written.
-            self.note_tag_removal();
+    /// Returns the time until the next entry is past its stale window; `None` if no entry expires. May be too short.
+    pub(crate) fn until_due(&self, now: Tick) -> Option<Duration> {
+        let earliest =
+            self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed)).min()?;
+        let due = Tick::from_nanoseconds(earliest).later(self.stale_window);
+        (earliest != Deadline::PERSISTENT.order()).then(|| due.since(now))
+    }
+
+    /// Arms the wake deadline: a write of an entry that is due before `at` wakes the sweeper. Returns false, without
+    /// arming it, if an entry is already due before `at`.
+    pub(crate) fn arm_wake_deadline(&self, at: Tick) -> bool {
+        let wake_deadline = Deadline::from(self.stale_cutoff(at)).order();
+        self.context.wake_deadline.store(wake_deadline, Relaxed);
+        // Pairs with the fence in `note_earliest_expiry`, see there. A tag removal needs no fence: `remove_tag` requests the
+        // wake-up in any case.
+        fence(SeqCst);
+        let mut earliest = self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
+        let may_sleep = earliest.all(|earliest| earliest >= wake_deadline)
+            && !self.has_tag_removals()
+            && !self.has_deferred_evictions();
+        if !may_sleep {
+            self.disarm_wake_deadline();
         }
+        may_sleep
+    }
+
+    /// Disarms the wake deadline, because the sweeper is awake.
+    pub(crate) fn disarm_wake_deadline(&self) {
+        self.context.wake_deadline.store(0, Relaxed);
+        self.context.journal.take_wake_request();
     }
 }

@@ -5,16 +5,15 @@ use std::hash::{BuildHasher, Hash};
 
 use equivalent::Equivalent;
 
-use super::{
-    Location, ShardState, Store,
-    bound::Bound,
-    entry::Entry,
-    window::{self, ShardWriteGuard},
+use super::{Location, Store};
+use crate::engine::{
+    eviction::bound::Bound,
+    shard::{Shard, entry::Entry},
 };
 
 /// A key without an entry, and the write lock of its shard.
-pub(crate) struct VacantEntry<'a, K, V> {
-    locked: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
+pub(crate) struct VacantEntry<'a, K, V, S> {
+    locked: Shard<'a, K, V, S>,
     location: Location,
 }
 
@@ -26,7 +25,7 @@ where
     /// Limits the number of entries that [`put_fresh`](Store::put_fresh) inserts. Nothing is evicted: at the bound, new
     /// keys are refused.
     pub(crate) fn bounded(mut self, max_keys: usize) -> Self {
-        self.bound = Some(Box::new(Bound::new(max_keys as u64, None, false)));
+        self.context.bound = Some(Box::new(Bound::new(max_keys as u64, None, false)));
         self
     }
 
@@ -38,12 +37,12 @@ where
         location: Location,
         key: &Q,
         change: impl FnOnce(&mut Entry<V>) -> R,
-    ) -> Result<R, VacantEntry<'_, K, V>>
+    ) -> Result<R, VacantEntry<'_, K, V, S>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
-        match window::find(locked.parts().0, location.hash, |k| key.equivalent(k)) {
+        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
+        match locked.find(location.hash, |k| key.equivalent(k)) {
             // The expiry index needs no update: a bound on a deadline that moves later is still a lower bound.
             Some((_, entry)) => Ok(change(entry)),
             None => Err(VacantEntry { locked, location }),
@@ -54,7 +53,7 @@ where
     /// other caller has inserted the key.
     pub(crate) fn put_fresh<R>(
         &self,
-        VacantEntry { mut locked, location }: VacantEntry<'_, K, V>,
+        VacantEntry { mut locked, location }: VacantEntry<'_, K, V, S>,
         key: impl FnOnce() -> K,
         fresh: impl FnOnce() -> (Entry<V>, R),
     ) -> Option<R> {
@@ -68,7 +67,7 @@ where
             return None;
         }
         let (entry, made) = fresh();
-        self.insert(&mut locked, location, key, entry);
+        locked.insert(location.hash, key, entry);
         Some(made)
     }
 
@@ -94,18 +93,18 @@ where
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Option<R> {
         let matches = |key: &K, entry: &Entry<V>| matches(key, &entry.value);
-        let mut locked = self.write(location, matches);
-        let (_, entry) = window::find_where(locked.parts().0, location.hash, matches)?;
+        let mut locked = self.lock_entry(location, matches);
+        let (_, entry) = locked.find_where(location.hash, matches)?;
         Some(change(entry))
     }
 
     /// Returns whether a new key would be refused.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.bound.as_ref().is_some_and(|bound| bound.used() >= bound.limit())
+        self.context.bound.as_ref().is_some_and(|bound| bound.used() >= bound.limit())
     }
 
     fn try_reserve(&self) -> bool {
-        self.bound.as_ref().is_none_or(|bound| bound.try_reserve_one())
+        self.context.bound.as_ref().is_none_or(|bound| bound.try_reserve_one())
     }
 }

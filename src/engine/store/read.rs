@@ -1,27 +1,14 @@
 //! Look-ups of single keys, which remove an expired entry if they find one.
 
-use std::{
-    hash::{BuildHasher, Hash},
-    iter,
-};
+use std::hash::{BuildHasher, Hash};
 
 use equivalent::Equivalent;
 
-use super::{
-    Location, ShardState, Store,
-    entry::Entry,
-    shard::Shard,
-    window::{self, ShardReadGuard, Table},
+use super::{Location, Store};
+use crate::engine::{
+    clock::{Deadline, Now},
+    shard::entry::Entry,
 };
-use crate::engine::clock::{Deadline, Now};
-
-/// An entry that was found under the read lock.
-struct Found<'a, V> {
-    bucket: usize,
-    /// True if the bucket is one of the old table, from which entries are being moved.
-    in_old_table: bool,
-    entry: &'a Entry<V>,
-}
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -82,7 +69,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let Location { hash, index } = self.place(key);
+        let Location { hash, index } = self.locate(key);
         let shard = self.shards.read(index);
         let found = shard.find_at(hash, key)?;
         let deadline = found.entry.deadline();
@@ -104,7 +91,7 @@ where
     /// Returns whether reads change an entry's access word or its idle deadline.
     #[inline(always)]
     pub(super) fn tracks_access(&self) -> bool {
-        self.evicting_bound().is_some() || self.time_to_idle.is_some()
+        self.context.evicting_bound().is_some() || self.time_to_idle.is_some()
     }
 
     /// Does the work of [`get`](Self::get) if reads are tracked: updates the access word and extends the idle deadline.
@@ -114,13 +101,12 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let location @ Location { hash, index } = self.place(key);
+        let location @ Location { hash, index } = self.locate(key);
         self.purge_if_tag_removed(location, key, now);
         let mut shard = self.shards.read(index);
         let (found, read_deadline) = loop {
             let Some(found) = shard.find_at(hash, key) else {
-                let eviction = shard.state().side_tables.eviction.as_ref();
-                if eviction.is_some_and(|eviction| eviction.was_evicted_recently(hash)) {
+                if shard.was_evicted_recently(hash) {
                     self.reads.count_evicted();
                 }
                 self.reads.count(false);
@@ -138,9 +124,7 @@ where
             shard = self.shards.read(index);
         };
         // Before the clone: cloning an `Arc` is an atomic read-modify-write, which waits for all earlier loads.
-        if !found.in_old_table {
-            shard.state().side_tables.touch(found.bucket);
-        }
+        shard.touch(&found);
         // The hard deadline is on another cache line. A coarse clock gives the same idle deadline until its next tick,
         // so only the first hit of a tick loads that line.
         if read_deadline.is_later_than(found.entry.deadline())
@@ -168,7 +152,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let location @ Location { hash, index } = self.place(key);
+        let location @ Location { hash, index } = self.locate(key);
         self.purge_if_tag_removed(location, key, now);
         loop {
             let shard = self.shards.read(index);
@@ -205,10 +189,9 @@ where
         if self.time_to_idle.is_none() && !self.is_past_stale_window(deadline, now) {
             return true;
         }
-        let mut locked = Shard::new(self, self.write(location, |k, _| key.equivalent(k)));
-        let (table, _) = locked.parts();
+        let locked = self.lock_entry(location, |k, _| key.equivalent(k));
         // Searched again: between the two locks, another caller may have written a live value or removed the entry.
-        let found = window::find(table, location.hash, |k| key.equivalent(k));
+        let found = locked.find_shared(location.hash, |k| key.equivalent(k));
         let Some((bucket, deadline)) = found.map(|(bucket, entry)| (bucket, entry.deadline()))
         else {
             return true;
@@ -218,65 +201,5 @@ where
             return true;
         }
         now.is_expired(deadline)
-    }
-}
-
-impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
-    /// Returns the number of entries in both tables.
-    pub(super) fn resident(&self) -> usize {
-        self.tables().map(Table::len).sum()
-    }
-
-    /// Returns the tables that hold entries: one, or two while entries are being moved.
-    pub(super) fn tables(&self) -> impl Iterator<Item = &Table<K, V>> {
-        let old = self.state().old.as_ref();
-        iter::once(&**self).chain(old.map(|old| &old.table))
-    }
-    /// Returns the entry of `key`, in whichever table it is.
-    #[inline]
-    pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<V>>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        // Not `window::find_shared`, which also computes the bucket's index.
-        let mut found = self.get(hash, |(k, _)| key.equivalent(k));
-        if found.is_none()
-            && let Some(old) = &self.state().old
-        {
-            found = old.table.get(hash, |(k, _)| key.equivalent(k));
-        }
-        found.map(|(_, entry)| entry.get())
-    }
-
-    /// Returns the entry of `key` as [`find`](Self::find) does, with its bucket.
-    #[inline]
-    fn find_at<Q>(&self, hash: u64, key: &Q) -> Option<Found<'_, V>>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        if let Some((bucket, entry)) = window::find_shared(self, hash, |k| key.equivalent(k)) {
-            return Some(Found { bucket, in_old_table: false, entry });
-        }
-        let old = self.state().old.as_ref()?;
-        let (bucket, entry) = window::find_shared(&old.table, hash, |k| key.equivalent(k))?;
-        Some(Found { bucket, in_old_table: true, entry })
-    }
-
-    /// Returns the hard deadline of an entry; `None` if the store has no idle deadlines, and the entry's own is the
-    /// hard one.
-    #[inline]
-    fn hard_deadline(&self, found: &Found<'_, V>) -> Option<Deadline> {
-        match (&self.state().old, found.in_old_table) {
-            (Some(old), true) => old.side_tables.hard_deadline(found.bucket),
-            _ => self.state().side_tables.hard_deadline(found.bucket),
-        }
-    }
-
-    /// Returns whether one of the entry's tags was removed before `deadline`.
-    fn is_removed(&self, found: &Found<'_, V>, deadline: Deadline) -> bool {
-        match (&self.state().old, found.in_old_table) {
-            (Some(old), true) => old.side_tables.is_removed(found.bucket, deadline),
-            _ => self.state().side_tables.is_removed(found.bucket, deadline),
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 #[cfg(feature = "metrics")]
 use std::time::Duration;
 
-use super::{Store, window};
+use super::Store;
 use crate::engine::clock::{Deadline, Now};
 #[cfg(feature = "metrics")]
 use crate::engine::{clock::Tick, sync::atomic::Ordering::Relaxed};
@@ -27,7 +27,7 @@ where
         let now = now.tick();
         live.reserve(shard.resident());
         for table in shard.tables() {
-            window::for_each(table, |key, entry| {
+            table.for_each(|key, entry| {
                 if !entry.deadline().is_expired(now) {
                     live.push((key.clone(), entry.value.clone(), entry.deadline()));
                 }
@@ -40,7 +40,7 @@ where
     /// Returns an upper bound on how long any resident entry has been expired.
     #[cfg(feature = "metrics")]
     pub(crate) fn staleness(&self, now: Tick) -> Duration {
-        let earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
+        let earliest = self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
         // Zero means that the shard is being shrunk and its earliest expiry is unknown.
         let earliest = earliest.filter(|earliest| *earliest > 0).min();
         earliest.map_or(Duration::ZERO, |earliest| now.since(Tick::from_nanoseconds(earliest)))
@@ -54,7 +54,7 @@ where
             let shard = self.shards.read(index);
             let now = now.tick();
             for table in shard.tables() {
-                window::for_each(table, |_, entry| {
+                table.for_each(|_, entry| {
                     live += usize::from(!entry.deadline().is_expired(now));
                 });
             }

@@ -7,23 +7,16 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{
-    Location, Store,
-    entry::{Cause, Entry},
-    shard::{DropQueue, Shard},
-    side_tables::SideTables,
-    table_cursor::TableCursor,
-    tags::TagSet,
-    window,
-};
+use super::{Location, Store};
 use crate::engine::{
     clock::{Now, Tick},
-    sync::atomic::Ordering::{Relaxed, SeqCst},
+    event::departure::Cause,
+    shard::{remove::DropQueue, state::ScannedEntry, table_cursor::TableCursor, tags::TagSet},
 };
 
 /// Progress of a purge of entries whose tags were removed.
 pub(crate) struct TagPurge {
-    /// `Store::tag_removals` when the purge began.
+    /// Generation of tag removals when the purge began.
     removals: usize,
     cursor: TableCursor,
 }
@@ -41,25 +34,15 @@ where
     /// Makes all entries with this tag unreadable, and wakes the sweeper to remove them.
     pub(crate) fn remove_tag(&self, name: &str, now: &impl Now) {
         if self.tags.remove(name, || now.tick()) {
-            self.note_tag_removal();
-            self.journal.request_wake();
+            self.context.tag_removals.note();
+            self.context.journal.request_wake();
         }
     }
 
-    /// Returns whether resident entries may have a removed tag. Relaxed: a look-up that happens after `remove_tag` has
-    /// returned sees its increment, and the tags' own times decide.
+    /// Returns whether resident entries may have a removed tag.
     #[inline]
     pub(crate) fn has_tag_removals(&self) -> bool {
-        self.tag_removals.load(Relaxed) % 2 == 1
-    }
-
-    /// Records that resident entries may have a removed tag.
-    pub(super) fn note_tag_removal(&self) {
-        // The next odd number, not just odd: a purge that is under way may have passed entries with this tag, so its
-        // compare-exchange must fail. SeqCst: a purge that reads this number must see the tag's removal time, stored
-        // before.
-        let next = |removals: usize| Some(removals.wrapping_add(2) | 1);
-        let _ = self.tag_removals.fetch_update(SeqCst, Relaxed, next);
+        self.context.tag_removals.is_pending()
     }
 
     /// Removes the entry of a key if one of its tags was removed. Called by every operation before it looks at the
@@ -87,23 +70,21 @@ where
         if !self.is_tag_removed(location, key) {
             return;
         }
-        let mut locked = Shard::new(self, self.write(location, |k, _| key.equivalent(k)));
-        let (table, state) = locked.parts();
-        let found = window::find(table, hash, |k| key.equivalent(k));
-        let removed =
-            found.filter(|(bucket, entry)| state.side_tables.is_removed(*bucket, entry.deadline()));
+        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
+        let found = locked.find_shared(hash, |k| key.equivalent(k));
+        let removed = found.filter(|(bucket, entry)| locked.is_tag_removed(*bucket, entry));
         let Some((bucket, _)) = removed else { return };
-        state.bump_write_version(hash, key);
+        locked.bump_write_version(hash, key);
         let mut drop_queue = DropQueue::new();
         locked.remove(bucket, Cause::Removed, now, &mut drop_queue);
         drop(locked);
         drop_queue.drop_all();
     }
 
-    /// Returns a purge of all shards if any entry may have a removed tag. SeqCst: pairs with `note_tag_removal`.
-    pub(crate) fn tag_pass(&self) -> Option<TagPurge> {
-        let removals = self.tag_removals.load(SeqCst);
-        (removals % 2 == 1).then(|| TagPurge { removals, cursor: TableCursor::default() })
+    /// Returns a purge of all shards if any entry may have a removed tag.
+    pub(crate) fn begin_tag_purge(&self) -> Option<TagPurge> {
+        let removals = self.context.tag_removals.begin_purge()?;
+        Some(TagPurge { removals, cursor: TableCursor::default() })
     }
 
     /// Removes up to `max_removed` of the entries with removed tags in the next windows. Returns their number, and
@@ -116,7 +97,7 @@ where
     ) -> (usize, bool) {
         let (removed, has_more) = self.remove_next(&mut purge.cursor, now, max_removed, is_removed);
         if !has_more {
-            self.end_tag_purge(purge);
+            self.context.tag_removals.end_purge(purge.removals);
         }
         (removed, has_more)
     }
@@ -125,17 +106,17 @@ where
     /// false if there are no more entries to purge.
     pub(super) fn continue_tag_purge(&self, mut to_free: u64, now: &impl Now) -> bool {
         // Taken out while it is in use: removing entries runs user code, which may panic.
-        let Some(mut purge) = self.swap_tag_purge(None).or_else(|| self.tag_pass()) else {
+        let Some(mut purge) = self.swap_tag_purge(None).or_else(|| self.begin_tag_purge()) else {
             return false;
         };
         let (position, mut is_held_back) = (purge.cursor, false);
-        let is_chosen = |side_tables: &SideTables, bucket: usize, _: &K, entry: &Entry<V>, _| {
-            let is_removed = side_tables.is_removed(bucket, entry.deadline());
+        let is_chosen = |scanned: &ScannedEntry<'_, K, V>, _| {
+            let is_removed = scanned.is_tag_removed();
             is_held_back |= is_removed && to_free == 0;
             if !is_removed || to_free == 0 {
                 return false;
             }
-            to_free = to_free.saturating_sub(u64::from(side_tables.weight(bucket)));
+            to_free = to_free.saturating_sub(u64::from(scanned.weight()));
             true
         };
         let (_, mut has_more) = self.remove_next(&mut purge.cursor, now, usize::MAX, is_chosen);
@@ -144,7 +125,7 @@ where
         }
         match has_more {
             true => _ = self.swap_tag_purge(Some(purge)),
-            false => self.end_tag_purge(&purge),
+            false => self.context.tag_removals.end_purge(purge.removals),
         }
         true
     }
@@ -153,12 +134,6 @@ where
     fn swap_tag_purge(&self, purge: Option<TagPurge>) -> Option<TagPurge> {
         let mut current = self.tag_purge.lock().expect("no user code runs under this lock");
         mem::replace(&mut *current, purge)
-    }
-
-    /// Notes that a purge has seen all shards. Has no effect if more tags were removed in the meantime; the next purge
-    /// then visits all shards again.
-    fn end_tag_purge(&self, TagPurge { removals, .. }: &TagPurge) {
-        let _ = self.tag_removals.compare_exchange(*removals, *removals & !1, SeqCst, Relaxed);
     }
 
     /// Removes the entries with removed tags from one shard.
@@ -170,12 +145,6 @@ where
     }
 }
 
-fn is_removed<K, V>(
-    side_tables: &SideTables,
-    bucket: usize,
-    _: &K,
-    entry: &Entry<V>,
-    _: Tick,
-) -> bool {
-    side_tables.is_removed(bucket, entry.deadline())
+fn is_removed<K, V>(scanned: &ScannedEntry<'_, K, V>, _: Tick) -> bool {
+    scanned.is_tag_removed()
 }

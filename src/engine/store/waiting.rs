@@ -8,15 +8,11 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    Location, ShardState, Store,
-    departure_signal::DepartureSignal,
-    flight::Flight,
-    wait_map::Joined,
-    waiters::{DepartureWaiters, LoadLookup, Turn, Waiters},
-    window,
+use super::{Location, Store};
+use crate::engine::{
+    clock::{Deadline, Now},
+    waiters::{DepartureWaiters, LoadLookup, Turn, Waiters, flight::Flight, wait_map::Joined},
 };
-use crate::engine::clock::{Deadline, Now};
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -36,12 +32,12 @@ where
         V: Clone,
     {
         self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
-        let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
+        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
+        let found = locked.find_shared(hash, |k| key.equivalent(k));
         if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_expired(entry.deadline())) {
             return LoadLookup::Live(entry.value.clone());
         }
-        let waiters = locked.parts().1.waiters_mut();
+        let waiters = locked.waiters_mut();
         let Joined { shared, is_first } =
             waiters.loads.join(hash, key, owned, Flight::is_finished, Flight::new);
         if is_first {
@@ -63,12 +59,12 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
-        let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
+        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
+        let found = locked.find_shared(hash, |k| key.equivalent(k));
         if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
             return None;
         }
-        let waiters = locked.parts().1.waiters_mut();
+        let waiters = locked.waiters_mut();
         if waiters.loads.find(hash, key).is_some_and(|load| !load.is_finished()) {
             return None;
         }
@@ -78,7 +74,7 @@ where
     /// Ends a flight whose background refresh makes no progress, and returns whether one leads it. The next caller
     /// starts a new flight, and the refresh cannot store its value any more.
     pub(crate) fn end_stalled_refresh(&self, location: Location, flight: &Flight<V>) -> bool {
-        let locked = self.shards.write(location.shard());
+        let locked = self.lock_shard(location.shard());
         let has_ended = flight.end_refresh();
         drop(locked);
         if has_ended {
@@ -101,8 +97,8 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.shards.write(location.shard());
-        let waiters = locked.parts().1.waiters_mut();
+        let mut locked = self.lock_shard(location.shard());
+        let waiters = locked.waiters_mut();
         waiters.turns.join(location.hash(), key, owned, |_| false, Turn::default).shared
     }
 
@@ -112,8 +108,8 @@ where
 
     /// Joins the tasks that wait for a value of a key. A member must [leave](Self::leave_insert_waiters).
     pub(crate) fn await_value(&self, location: Location) -> Arc<Notify> {
-        let mut locked = self.shards.write(location.shard());
-        let waiters = locked.parts().1.waiters_mut();
+        let mut locked = self.lock_shard(location.shard());
+        let waiters = locked.waiters_mut();
         waiters.insert_waiters.join(location.hash(), &(), || (), |_| false, Notify::new).shared
     }
 
@@ -137,23 +133,12 @@ where
         K: Clone,
     {
         self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.write(location, |k, _| key.equivalent(k));
-        let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
+        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
+        let (bucket, entry) = locked.find_shared(hash, |k| key.equivalent(k))?;
         if now.is_expired(entry.deadline()) {
             return None;
         }
-        let (table, state) = locked.parts();
-        let owned = || {
-            let found = window::entry_at(table, bucket);
-            found.expect("the bucket that was just found is full").0.clone()
-        };
-        Some(
-            state
-                .waiters_mut()
-                .departure_waiters
-                .join(hash, key, owned, |_| false, DepartureSignal::new)
-                .shared,
-        )
+        Some(locked.await_departure(hash, key, bucket))
     }
 
     pub(crate) fn leave_departure_waiters(
@@ -165,72 +150,16 @@ where
     }
 
     fn leave(&self, location: Location, leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>) {
-        let mut locked = self.shards.write(location.shard());
-        let state = locked.parts().1;
-        let Some(waiters) = &mut state.waiters else { return };
-        let key = leave(waiters);
-        let emptied = state.waiters.take_if(|waiters| waiters.is_empty());
+        let mut locked = self.lock_shard(location.shard());
+        let left = locked.leave_waiters(leave);
         drop(locked);
-        drop((key, emptied));
+        // After the unlock: the key's `Drop` is user code.
+        drop(left);
     }
 
     /// Returns whether any task waits for any key.
     #[cfg(all(test, shuttle))]
     pub(crate) fn has_waiters(&self) -> bool {
-        (0..self.shard_count()).any(|index| self.shards.read(index).state().waiters.is_some())
-    }
-}
-
-impl<K, V> ShardState<K, V> {
-    /// Increments the write version of a key's flight, so that a load that began earlier is not stored.
-    #[inline]
-    pub(super) fn bump_write_version<Q>(&self, hash: u64, key: &Q)
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        if let Some(waiters) = &self.waiters
-            && let Some(load) = waiters.loads.find(hash, key)
-        {
-            load.bump_write_version();
-        }
-    }
-
-    /// As [`bump_write_version`](Self::bump_write_version), but computes the hash only if the shard has waiters.
-    #[inline]
-    pub(super) fn bump_write_version_of(&self, hash: impl FnOnce() -> u64, key: &K)
-    where
-        K: Eq,
-    {
-        if self.waiters.is_some() {
-            self.bump_write_version(hash(), key);
-        }
-    }
-
-    /// Increments the write version of every flight of the shard.
-    pub(super) fn bump_all_write_versions(&self) {
-        if let Some(waiters) = &self.waiters {
-            waiters.loads.each(Flight::bump_write_version);
-        }
-    }
-
-    /// Returns the insert waiters for this hash, to be notified after the unlock.
-    #[inline]
-    pub(super) fn insert_waiters(&self, hash: u64) -> Option<Arc<Notify>> {
-        self.waiters.as_ref()?.insert_waiters.find(hash, &()).cloned()
-    }
-
-    /// Returns whether any task waits for the removal of this key's value.
-    #[inline]
-    pub(super) fn has_departure_waiters(&self, hash: u64, key: &K) -> bool
-    where
-        K: Eq,
-    {
-        let found =
-            self.waiters.as_ref().and_then(|waiters| waiters.departure_waiters.find(hash, key));
-        found.is_some()
-    }
-
-    fn waiters_mut(&mut self) -> &mut Waiters<K, V> {
-        self.waiters.get_or_insert_with(|| Box::new(Waiters::new()))
+        (0..self.shard_count()).any(|index| self.shards.read(index).has_waiters())
     }
 }

@@ -8,15 +8,17 @@ use std::{
 use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    Location, ShardState, Store,
-    entry::{Cause, Entry},
-    evict::Exempt,
-    shard::{DropQueue, Found, Shard},
-    tags::TagSet,
-    window,
+use super::{Location, Store, evict::Exempt};
+use crate::engine::{
+    clock::{Deadline, Now},
+    event::departure::Cause,
+    shard::{
+        Shard,
+        entry::Entry,
+        remove::{DropQueue, Found},
+        tags::TagSet,
+    },
 };
-use crate::engine::clock::{Deadline, Now};
 
 /// What to do with a key, decided under the lock of its shard.
 pub(crate) enum Decision<V> {
@@ -146,23 +148,19 @@ where
     where
         V: Clone,
     {
-        let location @ Location { hash, .. } = self.place(&key);
-        if let Some(bound) = self.evicting_bound() {
+        let location @ Location { hash, .. } = self.locate(&key);
+        if let Some(bound) = self.context.evicting_bound() {
             self.expire_to_fit(bound, u64::from(weight.unwrap_or(1)), now);
         }
-        let mut locked = self.lock_key(location, &key, now);
-        let (table, state) = locked.parts();
+        let locked = self.lock_key(location, &key, now);
         // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
-        let entry = window::find(table, hash, |k| *k == key);
+        let entry = locked.find_shared(hash, |k| *k == key);
         let entry = entry.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline()), entry));
-        let found = entry
-            .as_ref()
-            .map(|(bucket, is_expired, _)| Found { bucket: *bucket, is_expired: *is_expired });
-        let live = entry.as_ref().filter(|(_, is_expired, _)| !is_expired);
-        let decision = decide(live.map(|(bucket, _, entry)| {
-            let hard_deadline = state.side_tables.hard_deadline(*bucket);
-            (&entry.value, hard_deadline.unwrap_or_else(|| entry.deadline()))
-        }));
+        let found = entry.map(|(bucket, is_expired, _)| Found { bucket, is_expired });
+        let live = entry.filter(|(_, is_expired, _)| !is_expired);
+        let decision = decide(
+            live.map(|(bucket, _, entry)| (&entry.value, locked.hard_deadline(bucket, entry))),
+        );
         match decision {
             Decision::Put(value, hard_deadline) => {
                 let deadline = self.deadline_after_write(hard_deadline, now);
@@ -179,7 +177,7 @@ where
                 self.put_found(new, locked, found, weight.is_none(), now)
             }
             Decision::Remove => {
-                state.bump_write_version(hash, &key);
+                locked.bump_write_version(hash, &key);
                 if let Some(Found { bucket, .. }) = found {
                     let removed = self.remove_found(locked, bucket, now, Cause::Removed);
                     return Written::Removed(removed);
@@ -219,9 +217,8 @@ where
         if let Some(Found { bucket, is_expired: false }) = found {
             new.copy = locked.copy_for_subscribers(bucket, hash, &new.key);
         }
-        let (_, state) = locked.parts();
-        state.bump_write_version(hash, &new.key);
-        let insert_waiters = state.insert_waiters(hash);
+        locked.bump_write_version(hash, &new.key);
+        let insert_waiters = locked.insert_waiters(hash);
         let (location, mut drop_queue) = (new.location, DropQueue::new());
         let stored = match found {
             Some(found) if self.fits_in_place(&locked, found, &new, now) => {
@@ -259,8 +256,8 @@ where
         new: &NewEntry<K, V>,
         now: &impl Now,
     ) -> bool {
-        let Some(bound) = self.evicting_bound() else { return true };
-        let more = new.weight.saturating_sub(locked.state().side_tables.weight(found.bucket));
+        let Some(bound) = self.context.evicting_bound() else { return true };
+        let more = new.weight.saturating_sub(locked.weight(found.bucket));
         !found.is_expired
             && u64::from(new.weight) <= bound.limit()
             && (bound.excess_of(u64::from(more)) == 0 || !now.is_expired(new.deadline))
@@ -277,12 +274,10 @@ where
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> Stored<V> {
-        let (table, state) = locked.parts();
-        let entry = window::entry_at_mut(table, bucket);
-        let old = entry.replace(new.value, new.deadline);
-        self.note_deadline(state, new.location.index, bucket, new.deadline);
-        self.write_side_tables(state, bucket, new.hard_deadline, new.tags);
-        let to_evict = self.update_weight(state, bucket, new.weight);
+        let old = locked.entry_at_mut(bucket).replace(new.value, new.deadline);
+        locked.note_deadline(bucket, new.deadline);
+        locked.write_side_tables(bucket, new.hard_deadline, new.tags);
+        let to_evict = locked.update_weight(bucket, new.weight);
         if is_expired {
             locked.depart(new.key, old, Cause::Expired, now, drop_queue);
             return Stored { replaced: None, bucket: Some(bucket), to_evict };
@@ -303,9 +298,9 @@ where
     ) -> Stored<V> {
         let NewEntry { location, key, deadline, hard_deadline, tags, .. } = new;
         let entry = Entry::new(new.value, deadline);
-        let Some(bound) = self.evicting_bound() else {
-            let bucket = self.insert(locked, location, key, entry);
-            self.write_side_tables(locked.parts().1, bucket, hard_deadline, tags);
+        let Some(bound) = self.context.evicting_bound() else {
+            let bucket = locked.insert(location.hash, key, entry);
+            locked.write_side_tables(bucket, hard_deadline, tags);
             return Stored { replaced: None, bucket: Some(bucket), to_evict: 0 };
         };
         let weight = u64::from(new.weight);
@@ -322,35 +317,13 @@ where
         }
         // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
         if excess > 0 && !bound.may_have_expired(now) {
-            self.evict(locked, excess, None, now, drop_queue);
+            locked.evict(excess, None, now, drop_queue);
         }
-        let bucket = self.insert(locked, location, key, entry);
-        let (table, state) = locked.parts();
-        let len = table.len();
-        if let Some(eviction) = &mut state.side_tables.eviction {
-            eviction.inserted(bucket, location.hash, new.weight, len);
-        }
-        self.write_side_tables(state, bucket, hard_deadline, tags);
+        let bucket = locked.insert(location.hash, key, entry);
+        locked.note_inserted(bucket, location.hash, new.weight);
+        locked.write_side_tables(bucket, hard_deadline, tags);
         let to_evict = bound.adjust(weight, locked.take_freed());
         Stored { replaced: None, bucket: Some(bucket), to_evict }
-    }
-
-    /// Records an overwritten entry's access and new weight. Returns how much the weight grew beyond the bound, which
-    /// the caller must evict.
-    #[inline]
-    pub(super) fn update_weight(
-        &self,
-        state: &mut ShardState<K, V>,
-        bucket: usize,
-        weight: u32,
-    ) -> u64 {
-        let Some(bound) = self.evicting_bound() else { return 0 };
-        let Some(eviction) = &mut state.side_tables.eviction else { return 0 };
-        eviction.touch(bucket);
-        if !bound.has_weigher() {
-            return 0;
-        }
-        bound.adjust(u64::from(weight), eviction.set_weight(bucket, weight))
     }
 
     /// Removes and returns the live value. Expires the entry if its deadline has passed.
@@ -359,11 +332,10 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let location @ Location { hash, .. } = self.place(key);
-        let mut locked = self.lock_key(location, key, now);
-        let (table, state) = locked.parts();
-        state.bump_write_version(hash, key);
-        let (bucket, _) = window::find(table, hash, |k| key.equivalent(k))?;
+        let location @ Location { hash, .. } = self.locate(key);
+        let locked = self.lock_key(location, key, now);
+        locked.bump_write_version(hash, key);
+        let (bucket, _) = locked.find_shared(hash, |k| key.equivalent(k))?;
         self.remove_found(locked, bucket, now, cause)
     }
 
@@ -379,8 +351,7 @@ where
     where
         V: Clone,
     {
-        let (_, entry) =
-            window::entry_at(&locked, bucket).expect("the bucket that was just found is full");
+        let (_, entry) = locked.entry_at(bucket).expect("the bucket that was just found is full");
         if now.is_expired(entry.deadline()) {
             self.expire_found(locked, bucket, now);
             return None;

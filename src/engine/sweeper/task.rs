@@ -1,83 +1,36 @@
-//! The sweeper task, which sweeps at each tick, and one sweep, step by step.
+//! The sweeper task, which sweeps at each tick, and rests if there is nothing to do.
 
 use std::{
-    collections::VecDeque,
     hash::{BuildHasher, Hash},
     mem::replace,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use rand::seq::SliceRandom;
-use tokio::time::Interval;
-use tracing::Span;
+use tokio::time::{Instant, Interval, timeout, timeout_at};
 
-use super::{config::Sweep, report::SweepReport};
+use super::sweep_run::{Step, SweepRun, YIELD_AFTER, shrink};
 use crate::engine::{
     event::{Cause, Publisher},
-    panics,
     state::SharedState,
-    store::{Departure, LockWait, ShardPass, Store, TagPurge},
 };
-
-/// Number of times that a locked shard is retried before the sweeper closes the shard's gate to new readers.
-const TRIES_BEFORE_GATE: u32 = 3;
-
-/// First and longest time to spin for such a shard. The sweeper never blocks, because its worker has other tasks to
-/// run.
-const FIRST_SPIN: Duration = Duration::from_micros(50);
-const MAX_SPIN: Duration = Duration::from_micros(3_200);
-
-/// Work between two yields to the runtime, in examined entries: about 100 µs. A yield may wake a second worker, which
-/// costs 10 µs.
-const YIELD_AFTER: u64 = 8_192;
-
-/// Cost of an entry that expires (it is moved, published and dropped) or moves to another table, in examined entries.
-const MOVE_COST: u64 = 16;
-
-/// Number of steps of the tag purge between two yields.
-const TAG_PURGE_STEPS: usize = 16;
 
 /// Number of shards that a tick checks for shrinking; it stops at the first one that shrinks. Checking all shards would
 /// be most of the cost of a tick without due entries.
 const SHRINK_CHECKS_PER_TICK: usize = 8;
 
-/// Number of consecutive ticks without work before the sweeper rests, and the number of ticks that it rests for. After
-/// 300 ticks, the memory of removed entries has usually been returned. Resting reduces the cost of idle caches
-/// (measured: `docs/sweep.md`).
+/// Number of consecutive ticks without work before the sweeper rests. After 300 ticks, the memory of removed entries
+/// has usually been returned. If no table is large enough to be shrunk, it rests without them.
 const TICKS_BEFORE_REST: u32 = 300;
-const REST_TICKS: u32 = 10;
+
+/// Number of ticks of the first rest, and of the longest one: each rest that no write ends is twice as long as the one
+/// before. A rest ends at the tick at which the next entry is due. It ends without due entries, too, since tables may
+/// have grown and become sparse in the meantime.
+const FIRST_REST_TICKS: u32 = 10;
+const MAX_REST_TICKS: u32 = 160;
 
 /// Number of consecutive sweeps over budget before a warning is logged.
 const SWEEPS_BEFORE_WARNING: u32 = 3;
-
-/// A sweep in progress. It holds nothing of the cache between two steps.
-pub(crate) struct SweepRun<K, V> {
-    /// Settings at the start of the sweep; changes apply to the next one.
-    sweep: Sweep,
-    report: SweepReport,
-    /// Number of entries moved to another table. They count as work, but not as examined.
-    moved: u64,
-    /// Purge of entries whose tag was removed; it runs before the first pass.
-    tag_purge: Option<TagPurge>,
-    /// Shards that the current pass has not finished, with the number of times that each was found locked.
-    pending: VecDeque<(ShardPass, u32)>,
-    /// Examined and expired entries of the report when the current pass began.
-    pass_start: (u64, u64),
-    /// Expired entries that no subscriber receives, to be dropped after unlock; kept for its allocation.
-    unrecorded: Vec<Departure<K, V>>,
-    span: Span,
-}
-
-/// Next action of the driver of a sweep.
-pub(crate) enum Step {
-    /// Yield to the runtime, then continue.
-    Yield,
-    /// Wait for a lossless subscriber without free capacity for events of this cause.
-    HeldBack(Cause),
-    Done,
-}
 
 /// Sweeps at each tick, until the cache is dropped.
 pub(super) async fn run<K, V, S>(
@@ -89,18 +42,9 @@ pub(super) async fn run<K, V, S>(
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    let mut over_budget = 0;
-    let mut next_to_shrink = 0;
-    let mut idle_ticks = 0;
-    let mut departures = 0;
+    let mut history = History::new();
     loop {
-        if idle_ticks >= TICKS_BEFORE_REST {
-            // If an entry is due within the rest, `rest` returns at once: one tick follows, and then the next attempt.
-            if !rest(&shared, &publisher, interval.period()).await {
-                idle_ticks = 0;
-            }
-        }
-        interval.tick().await;
+        let tick = interval.tick().await;
         let Some(cache) = shared.upgrade() else { return };
         if cache.is_paused() {
             continue;
@@ -117,272 +61,171 @@ pub(super) async fn run<K, V, S>(
             drop(cache);
             match step {
                 Step::Yield => tokio::task::yield_now().await,
-                Step::HeldBack(cause) => publisher.wait_for_room(cause).await,
+                Step::HeldBack(cause) => {
+                    let every = interval.period();
+                    while timeout(every, publisher.wait_for_room(cause)).await.is_err() {
+                        purge(&shared, &mut sweep, cause).await;
+                    }
+                }
                 Step::Done => break,
             }
         }
-        // After the sweep, when the number of remaining entries is known.
         let Some(cache) = shared.upgrade() else { return };
+        history.end_sweep(&cache, sweep);
+        let wake_at = history.end_of_rest(&cache, tick, interval.period());
+        drop(cache);
+        if let Some(wake_at) = wake_at {
+            let has_elapsed = timeout_at(wake_at, publisher.wake_requested()).await.is_err();
+            // After a write, the next tick of the same rhythm.
+            let next = if has_elapsed { 0 } else { 1 };
+            let ticks = ticks_since(tick, Instant::now().min(wake_at), interval.period()) + next;
+            interval.reset_at(tick + interval.period() * ticks);
+            history.end_rest(has_elapsed);
+            if let Some(cache) = shared.upgrade() {
+                cache.store.disarm_wake_deadline();
+            }
+        }
+    }
+}
+
+/// Does the work of a sweep that can be done while a lossless subscriber has no capacity for events of `held_back`. It
+/// may never read them.
+async fn purge<K, V, S>(
+    shared: &Weak<SharedState<K, V, S>>,
+    sweep: &mut SweepRun<K, V>,
+    held_back: Cause,
+) where
+    K: Hash + Eq + Clone,
+    S: BuildHasher + Clone,
+{
+    loop {
+        let Some(cache) = shared.upgrade() else { return };
+        let has_more = !cache.is_paused() && sweep.purge_safely(&cache, held_back);
+        drop(cache);
+        if !has_more {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Earlier sweeps of a task, which decide when it rests and what it shrinks next.
+struct History {
+    /// Number of consecutive sweeps over budget.
+    over_budget: u32,
+    next_to_shrink: usize,
+    /// Number of consecutive shards whose tables are too small to be shrunk.
+    small_shards: usize,
+    /// Number of consecutive ticks without work.
+    idle_ticks: u32,
+    /// True if the last sweep found nothing to do.
+    is_idle: bool,
+    /// Number of departures before the last sweep.
+    departures: u64,
+    rest_ticks: u32,
+}
+
+impl History {
+    fn new() -> Self {
+        Self {
+            over_budget: 0,
+            next_to_shrink: 0,
+            small_shards: 0,
+            idle_ticks: 0,
+            is_idle: false,
+            departures: 0,
+            rest_ticks: FIRST_REST_TICKS,
+        }
+    }
+
+    /// Shrinks a sparse shard, records the sweep, and warns if sweeps exceed their budget again and again.
+    fn end_sweep<K, V, S>(&mut self, cache: &SharedState<K, V, S>, sweep: SweepRun<K, V>)
+    where
+        K: Hash + Eq + Clone,
+        S: BuildHasher + Clone,
+    {
+        // After the sweep, when the number of remaining entries is known.
         let count = cache.store.shard_count();
         for _ in 0..SHRINK_CHECKS_PER_TICK.min(count) {
-            let shard = next_to_shrink;
-            next_to_shrink = (shard + 1) % count;
-            if shrink(&cache, shard) {
+            let shard = self.next_to_shrink;
+            self.next_to_shrink = (shard + 1) % count;
+            self.small_shards = if cache.store.is_small(shard) { self.small_shards + 1 } else { 0 };
+            if shrink(cache, shard) {
                 break;
             }
         }
-        let report = sweep.finish(&cache);
-        let before = replace(&mut departures, cache.store.counts().departures());
-        let is_idle = report.looked_at < YIELD_AFTER && departures == before;
-        idle_ticks = if is_idle { idle_ticks.saturating_add(1) } else { 0 };
-        over_budget = if report.out_of_budget { over_budget + 1 } else { 0 };
-        if over_budget == SWEEPS_BEFORE_WARNING {
+        let report = sweep.finish(cache);
+        let before = replace(&mut self.departures, cache.store.counts().departures());
+        let examined_little = report.looked_at < YIELD_AFTER;
+        self.is_idle = examined_little && self.departures == before;
+        self.idle_ticks = match () {
+            () if examined_little && self.small_shards >= count => TICKS_BEFORE_REST,
+            () if self.is_idle => self.idle_ticks.saturating_add(1),
+            () => 0,
+        };
+        self.over_budget = if report.out_of_budget { self.over_budget + 1 } else { 0 };
+        if self.over_budget == SWEEPS_BEFORE_WARNING {
             tracing::warn!(
                 cache = cache.name(),
-                sweeps = over_budget,
+                sweeps = self.over_budget,
                 budget = cache.sweep().budget,
                 "sweeps exceed their budget, expired entries are removed late"
             );
         }
     }
-}
 
-/// Rests for [`REST_TICKS`] ticks, or until an entry is written that expires earlier. Returns immediately if such an
-/// entry exists already. Returns whether no write ended the rest.
-async fn rest<K, V, S>(
-    shared: &Weak<SharedState<K, V, S>>,
-    publisher: &Publisher<K, V>,
-    every: Duration,
-) -> bool
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    let rest = every.saturating_mul(REST_TICKS);
+    /// Returns when a rest ends that begins now; `None` if there were too few idle ticks.
+    fn end_of_rest<K, V, S>(
+        &self,
+        cache: &SharedState<K, V, S>,
+        last_tick: Instant,
+        every: Duration,
+    ) -> Option<Instant>
+    where
+        K: Hash + Eq,
+        S: BuildHasher + Clone,
     {
-        let Some(cache) = shared.upgrade() else { return true };
-        if !cache.store.arm_wake_deadline(cache.clock.now().later(rest.as_nanos() as u64)) {
-            return true;
+        match self.idle_ticks >= TICKS_BEFORE_REST {
+            true => end_of_rest(cache, last_tick, every, self.rest_ticks),
+            false => None,
         }
     }
-    let has_elapsed = tokio::time::timeout(rest, publisher.wake_requested()).await.is_err();
-    if let Some(cache) = shared.upgrade() {
-        cache.store.disarm_wake_deadline();
-    }
-    has_elapsed
-}
 
-impl<K, V> SweepRun<K, V>
-where
-    K: Hash + Eq + Clone,
-{
-    pub(crate) fn new<S: BuildHasher + Clone>(cache: &SharedState<K, V, S>) -> Self {
-        let span = tracing::debug_span!(
-            "sweep",
-            cache = cache.name(),
-            passes = tracing::field::Empty,
-            looked_at = tracing::field::Empty,
-            expired = tracing::field::Empty,
-            elapsed_us = tracing::field::Empty,
-            out_of_budget = tracing::field::Empty,
-            held_back = tracing::field::Empty,
-        );
-        let report = SweepReport::default();
-        let (pending, unrecorded) = (VecDeque::new(), Vec::new());
-        let tag_purge = cache.store.tag_pass();
-        let mut sweep = Self {
-            sweep: cache.sweep(),
-            report,
-            moved: 0,
-            tag_purge,
-            pending,
-            pass_start: (0, 0),
-            unrecorded,
-            span,
+    /// Chooses the length of the next rest. The rest that ends now has elapsed, or a write ended it.
+    fn end_rest(&mut self, has_elapsed: bool) {
+        self.rest_ticks = match has_elapsed && self.is_idle {
+            true => MAX_REST_TICKS.min(2 * self.rest_ticks),
+            false => FIRST_REST_TICKS,
         };
-        sweep.begin_pass(cache);
-        sweep
-    }
-
-    /// Sweeps until it is time to yield. A panic in user code is logged, and ends the sweep.
-    pub(crate) fn step_safely<S: BuildHasher + Clone>(
-        &mut self,
-        cache: &SharedState<K, V, S>,
-    ) -> Step {
-        let step =
-            catch_unwind(AssertUnwindSafe(|| self.span.clone().in_scope(|| self.step(cache))));
-        step.unwrap_or_else(|_| {
-            tracing::error!(cache = cache.name(), "sweep panicked, the next sweep continues");
-            Step::Done
-        })
-    }
-
-    /// Returns the report of a finished sweep.
-    pub(crate) fn finish<S: BuildHasher + Clone>(
-        self,
-        cache: &SharedState<K, V, S>,
-    ) -> SweepReport {
-        let report = self.report;
-        self.span.record("passes", report.passes);
-        self.span.record("looked_at", report.looked_at);
-        self.span.record("expired", report.expired);
-        self.span.record("elapsed_us", report.elapsed.as_micros() as u64);
-        self.span.record("out_of_budget", report.out_of_budget);
-        self.span.record("held_back", report.held_back);
-        cache.record_sweep(&report);
-        report
-    }
-
-    fn step<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> Step {
-        let (before, moved_before) = (self.report, self.moved);
-        let start = cache.clock.now();
-        let mut now = start;
-        if let Some(step) = self.remove_tagged(cache) {
-            self.report.elapsed += cache.clock.now().since(start);
-            return step;
-        }
-        let step = loop {
-            let Some((shard_pass, tries)) = self.pending.pop_front() else {
-                match self.end_pass(cache, self.report.elapsed + now.since(start)) {
-                    Some(step) => break step,
-                    None => continue,
-                }
-            };
-            let step = self.sweep_shard(cache, shard_pass, tries);
-            now = cache.clock.now();
-            if let Some(step) = step {
-                break step;
-            }
-            if self.report.passes > 1 && self.is_spent(self.report.elapsed + now.since(start)) {
-                break Step::Done;
-            }
-            let looked_at = self.report.looked_at - before.looked_at;
-            let expired = self.report.expired - before.expired;
-            if looked_at + MOVE_COST * (expired + self.moved - moved_before) >= YIELD_AFTER {
-                break Step::Yield;
-            }
-        };
-        self.report.elapsed += cache.clock.now().since(start);
-        step
-    }
-
-    /// Purges some of the entries whose tag was removed; returns `None` if there are no more.
-    fn remove_tagged<S: BuildHasher + Clone>(
-        &mut self,
-        cache: &SharedState<K, V, S>,
-    ) -> Option<Step> {
-        let purge = self.tag_purge.as_mut()?;
-        for _ in 0..TAG_PURGE_STEPS {
-            let room = cache.publisher.room(Cause::Removed);
-            let (removed, has_more) = cache.store.remove_tagged(purge, &cache.clock, room);
-            cache.publisher.flush();
-            if !has_more {
-                self.tag_purge = None;
-                return None;
-            }
-            if removed == room {
-                self.report.held_back = true;
-                return Some(Step::HeldBack(Cause::Removed));
-            }
-        }
-        Some(Step::Yield)
-    }
-
-    /// Examines the next windows of a shard.
-    fn sweep_shard<S: BuildHasher + Clone>(
-        &mut self,
-        cache: &SharedState<K, V, S>,
-        mut shard_pass: ShardPass,
-        tries: u32,
-    ) -> Option<Step> {
-        let room = cache.publisher.room(Cause::Expired);
-        let lock_wait = match tries.checked_sub(TRIES_BEFORE_GATE) {
-            None => LockWait::None,
-            Some(spins) => LockWait::Spin(MAX_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
-        };
-        let share = |buckets| self.sweep.share_of(buckets);
-        let (store, clock) = (&cache.store, &cache.clock);
-        let swept = store.sweep_windows(
-            &mut shard_pass,
-            share,
-            clock,
-            room,
-            lock_wait,
-            &mut self.unrecorded,
-        );
-        let Some(swept) = swept else {
-            // The other shards first: by then, the lock is probably free.
-            self.pending.push_back((shard_pass, tries + 1));
-            return (lock_wait != LockWait::None).then_some(Step::Yield);
-        };
-        // Without the lock of the shard, and before the next window: waiters of an event must not wait for the whole
-        // sweep.
-        cache.publisher.flush();
-        let panicked = panics::drop_all(self.unrecorded.drain(..));
-        if panicked > 0 {
-            tracing::error!(cache = cache.name(), panicked, "drop of expired values panicked");
-        }
-        self.report.looked_at += swept.looked_at as u64;
-        self.report.expired += swept.expired as u64;
-        self.moved += swept.moved as u64;
-        if !shard_pass.is_done() {
-            self.pending.push_front((shard_pass, 0));
-        }
-        self.report.held_back |= swept.held_back;
-        swept.held_back.then_some(Step::HeldBack(Cause::Expired))
-    }
-
-    /// Begins the next pass if the ratio is reached and the budget lasts; otherwise ends the sweep.
-    fn end_pass<S: BuildHasher + Clone>(
-        &mut self,
-        cache: &SharedState<K, V, S>,
-        spent: Duration,
-    ) -> Option<Step> {
-        let looked_at = self.report.looked_at - self.pass_start.0;
-        let expired = self.report.expired - self.pass_start.1;
-        if expired == 0 || (expired as f64) < self.sweep.repeat_at * looked_at as f64 {
-            return Some(Step::Done);
-        }
-        if self.is_spent(spent) {
-            return Some(Step::Done);
-        }
-        self.begin_pass(cache);
-        None
-    }
-
-    fn is_spent(&mut self, spent: Duration) -> bool {
-        let is_spent = self.sweep.allowance().is_some_and(|allowance| spent >= allowance);
-        self.report.out_of_budget |= is_spent;
-        is_spent
-    }
-
-    fn begin_pass<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) {
-        let now = cache.clock.now();
-        let is_due = |shard: &usize| !cache.store.has_nothing_due(*shard, now);
-        let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
-        // In random order, so that no shard is always last if the budget stops the sweeps.
-        order.shuffle(&mut *cache.random());
-        self.pending
-            .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
-        self.pass_start = (self.report.looked_at, self.report.expired);
-        self.report.passes += 1;
     }
 }
 
-/// Starts to return the memory of a sparse shard; returns whether the shard is sparse.
-pub(crate) fn shrink<K, V, S>(cache: &SharedState<K, V, S>, shard: usize) -> bool
+/// Returns the tick at which a rest ends that begins now: after `max_ticks`, or when the next entry is due. A write of
+/// an entry that is due earlier ends it, too. Returns `None` if there is not more than one tick to rest for.
+fn end_of_rest<K, V, S>(
+    cache: &SharedState<K, V, S>,
+    last_tick: Instant,
+    every: Duration,
+    max_ticks: u32,
+) -> Option<Instant>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    let shrunk = cache.store.shrink(shard);
-    let unhashed = cache.store.take_unhashed();
-    if unhashed > 0 {
-        tracing::error!(
-            cache = cache.name(),
-            unhashed,
-            "hash of keys panicked while a table was resized"
-        );
-    }
-    shrunk
+    let now = cache.clock.now();
+    let longest = every.saturating_mul(max_ticks);
+    let rest = cache.store.until_due(now).map_or(longest, |until_due| longest.min(until_due));
+    let at = last_tick.checked_add(last_tick.elapsed().checked_add(rest)?)?;
+    // Rounded up to a tick.
+    let ticks = ticks_since(last_tick, at - Duration::from_nanos(1), every) + 1;
+    let wake_at = last_tick.checked_add(every.checked_mul(ticks)?)?;
+    let is_worthwhile = wake_at.saturating_duration_since(Instant::now()) > every;
+    let until = now.later(u64::try_from(rest.as_nanos()).ok()?);
+    (is_worthwhile && cache.store.arm_wake_deadline(until)).then_some(wake_at)
+}
+
+/// Returns the number of whole ticks from `tick` to `at`.
+fn ticks_since(tick: Instant, at: Instant, every: Duration) -> u32 {
+    let ticks = at.saturating_duration_since(tick).as_nanos() / every.as_nanos();
+    u32::try_from(ticks).unwrap_or(u32::MAX - 1)
 }

@@ -82,7 +82,7 @@ impl DenyCache {
     }
 
     pub(super) fn look_up(&self, subject: &[u8]) -> Lookup {
-        let location = self.cache.store.place(subject);
+        let location = self.cache.store.locate(subject);
         // `Relaxed`, twice: with an outdated number, the call counts as made before the change, and its denial is not
         // cached or not found later.
         let generation = self.generation.load(Relaxed);
@@ -150,7 +150,7 @@ impl DenyCache {
 
     /// Removes the denials of a subject whose state has changed.
     pub(super) fn forget(&self, subject: &[u8]) {
-        let location = self.cache.store.place(subject);
+        let location = self.cache.store.locate(subject);
         // Before the lock, see `insert`. `Relaxed` suffices: the shard lock orders it.
         self.version_at(location).fetch_add(1, Relaxed);
         self.cache.store.remove(subject, &self.cache.clock, Cause::Removed);

@@ -41,7 +41,7 @@ const MAX_POLLS: u32 = 500;
 /// The state of one gate. On cache lines of its own: while the gate is not closed, all readers share them unmodified.
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     /// Relaxed, since it is a hint and not a lock: a reader that still sees the gate open is one more reader to wait
     /// for.
     closed: AtomicBool,
@@ -54,7 +54,7 @@ pub(super) struct Gate {
 impl Gate {
     /// Waits if a writer has closed the gate.
     #[inline(always)]
-    pub(super) fn enter(&self) {
+    pub(crate) fn enter(&self) {
         if self.closed.load(Relaxed) {
             self.wait();
         }
@@ -62,14 +62,14 @@ impl Gate {
 
     /// Sets whether the lock is held for microseconds at a time.
     #[inline]
-    pub(super) fn set_held_long(&self, is_held_long: bool) {
+    pub(crate) fn set_held_long(&self, is_held_long: bool) {
         self.is_held_long.store(is_held_long, Relaxed);
     }
 
     /// Locks a shard for a writer whose first attempt failed. Lock order: the mutex of the gate before the lock of the
     /// shard.
     #[cold]
-    pub(super) fn write<T>(
+    pub(crate) fn write<T>(
         &self,
         try_lock: impl Fn() -> Option<T>,
         is_read: impl FnOnce() -> bool,
@@ -112,7 +112,7 @@ impl Gate {
     /// Closes the gate and tries to lock, once and then as long as `keep_trying` returns true. Returns `None` at once
     /// if another writer has closed the gate.
     #[cold]
-    pub(super) fn try_write_while<T>(
+    pub(crate) fn try_write_while<T>(
         &self,
         try_lock: impl Fn() -> Option<T>,
         mut keep_trying: impl FnMut() -> bool,

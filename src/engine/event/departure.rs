@@ -1,20 +1,17 @@
-//! Entries, their departures, and the public event types.
+//! Departures of entries, and the public event types.
 
-use std::{fmt, mem, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
-use super::departure_signal::DepartureSignal;
-use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
+use crate::engine::clock::{Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
-
-/// A value and its deadline, which takes one word. Atomic, so that a read may extend an idle deadline under the read
-/// lock.
-pub(crate) struct Entry<V> {
-    pub(crate) value: V,
-    deadline: AtomicDeadline,
-}
 
 /// Why an entry was removed from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,43 +67,10 @@ pub(crate) struct Departure<K, V> {
     pub(crate) waiters: Option<Box<(Arc<DepartureSignal<Arc<Event<K, V>>>>, K)>>,
 }
 
-impl<V> Entry<V> {
-    pub(crate) fn new(value: V, deadline: Deadline) -> Self {
-        Self { value, deadline: AtomicDeadline::new(deadline) }
-    }
-
-    #[inline(always)]
-    pub(crate) fn deadline(&self) -> Deadline {
-        self.deadline.get()
-    }
-
-    #[inline]
-    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
-        self.deadline.set(deadline);
-    }
-
-    /// Moves the deadline to `to` if that is later. Needs only the read lock: concurrent calls leave the latest of
-    /// their deadlines.
-    #[inline]
-    pub(crate) fn put_off(&self, to: Deadline) {
-        self.deadline.put_off(to);
-    }
-
-    /// Replaces the value and the deadline, and returns the previous ones. Written field by field: if an entry is
-    /// assembled in parts and then read as a whole, the read waits for all stores of the parts.
-    #[inline]
-    pub(crate) fn replace(&mut self, value: V, deadline: Deadline) -> Self {
-        let value = mem::replace(&mut self.value, value);
-        let before = Self::new(value, self.deadline());
-        self.deadline.set(deadline);
-        before
-    }
-
-    /// Converts the entry to its departure. Waiters are attached by [`Store::attach_waiters`](super::Store).
-    pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {
-        let deadline = self.deadline();
-        Departure { key, value: self.value, cause, deadline, at, waiters: None }
-    }
+/// A one-time signal to the tasks that wait for the removal of a value: an event that is set once and cloned to them.
+pub(crate) struct DepartureSignal<T> {
+    event: OnceLock<T>,
+    notify: Notify,
 }
 
 impl<K, V> Event<K, V> {
@@ -151,5 +115,30 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl<T: Clone> DepartureSignal<T> {
+    pub(crate) fn new() -> Self {
+        Self { event: OnceLock::new(), notify: Notify::new() }
+    }
+
+    /// Sets the value and wakes all waiters.
+    pub(crate) fn notify(&self, event: T) {
+        // A second value is ignored. There is none: the signal left the wait map with the departure.
+        let _ = self.event.set(event);
+        self.notify.notify_waiters();
+    }
+
+    /// Waits until the value is set and returns a clone of it. Cancel safe.
+    pub(crate) async fn event(&self) -> T {
+        loop {
+            let mut notified = pin!(self.notify.notified());
+            notified.as_mut().enable();
+            if let Some(event) = self.event.get() {
+                return event.clone();
+            }
+            notified.await;
+        }
     }
 }

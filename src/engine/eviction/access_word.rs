@@ -4,64 +4,64 @@
 //! Ages and gaps are logarithmic, with two steps per doubling.
 
 /// The clock advances by one when this fraction of the shard's entries has been inserted.
-pub(super) const CLOCK_PARTS: usize = 16;
+pub(crate) const CLOCK_PARTS: usize = 16;
 
-pub(super) const AGES: usize = 15;
+pub(crate) const AGES: usize = 15;
 
 /// Width of each age in units of the clock. The last age is unbounded but is taken to be short. So after a long scan,
 /// entries that were popular before it are still worth more than scanned ones.
-pub(super) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64];
+pub(crate) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64];
 
 /// Number of classes of past accesses: none; one gap; the mean of several gaps.
-pub(super) const CLASSES: usize = 1 + 2 * GAP_LEVELS as usize;
+pub(crate) const CLASSES: usize = 1 + 2 * GAP_LEVELS as usize;
 
 /// Number of gap sizes that are distinguished within a class: two ages each.
 const GAP_LEVELS: u8 = 7;
 
 /// Greatest time since the last access that is stored, so that an old entry does not look young when the clock wraps.
-pub(super) const MAX_ELAPSED: u8 = 224;
+pub(crate) const MAX_ELAPSED: u8 = 224;
 
 /// The access word of an entry. The class is stored plus one, so that the word of a full bucket is not zero.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AccessWord(pub(super) u16);
+pub(crate) struct AccessWord(pub(crate) u16);
 
 impl AccessWord {
     /// Returns the word of a key without a history.
-    pub(super) fn fresh(clock: u8) -> Self {
+    pub(crate) fn fresh(clock: u8) -> Self {
         Self::new(clock, 0)
     }
 
-    pub(super) fn new(last_access: u8, class: u8) -> Self {
+    pub(crate) fn new(last_access: u8, class: u8) -> Self {
         Self(u16::from(last_access) << 8 | u16::from(class + 1) << 4)
     }
 
     /// Returns the class of past accesses.
     #[inline]
-    pub(super) fn class(self) -> u8 {
+    pub(crate) fn class(self) -> u8 {
         ((self.0 >> 4 & 15) as u8).saturating_sub(1)
     }
 
     /// Returns the time of the last access, as the clock's value then.
     #[inline]
-    pub(super) fn last_access(self) -> u8 {
+    pub(crate) fn last_access(self) -> u8 {
         (self.0 >> 8) as u8
     }
 
     /// Returns the time since the last access, in units of the clock.
     #[inline]
-    pub(super) fn elapsed(self, clock: u8) -> u8 {
+    pub(crate) fn elapsed(self, clock: u8) -> u8 {
         clock.wrapping_sub(self.last_access())
     }
 
     /// Returns the age: the time since the last access on a logarithmic scale.
     #[inline]
-    pub(super) fn age(self, clock: u8) -> u8 {
+    pub(crate) fn age(self, clock: u8) -> u8 {
         AGE_OF[usize::from(self.elapsed(clock))]
     }
 
     /// Returns the age at which the entry was hit; `None` if it was not hit since that was last learnt from.
     #[inline]
-    pub(super) fn gap(self) -> Option<u8> {
+    pub(crate) fn gap(self) -> Option<u8> {
         (self.0 as u8 & 15).checked_sub(1)
     }
 
@@ -69,7 +69,7 @@ impl AccessWord {
     /// add nothing. If an earlier hit was not learnt from, the class includes it and only its observation is lost:
     /// before the first eviction nothing is learnt, and entries with many hits must differ from those with one.
     #[inline]
-    pub(super) fn touched(self, clock: u8) -> Self {
+    pub(crate) fn touched(self, clock: u8) -> Self {
         // The usual case: there was a hit in the same unit of time.
         if self.last_access() == clock && self.0 & 15 != 0 {
             return self;
@@ -79,7 +79,7 @@ impl AccessWord {
     }
 
     /// Returns the word with the class after its hit. A mean between two levels is rounded up if `up` is 1.
-    pub(super) fn settled(self, up: u8) -> Self {
+    pub(crate) fn settled(self, up: u8) -> Self {
         let Some(gap) = self.gap() else { return self };
         let level = (gap / 2).min(GAP_LEVELS - 1);
         let class = match self.class() {
@@ -90,7 +90,7 @@ impl AccessWord {
     }
 
     /// Returns the word with its last access at most [`MAX_ELAPSED`] ago.
-    pub(super) fn clamped(self, clock: u8) -> Self {
+    pub(crate) fn clamped(self, clock: u8) -> Self {
         if self.elapsed(clock) <= MAX_ELAPSED {
             return self;
         }

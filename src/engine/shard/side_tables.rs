@@ -1,17 +1,17 @@
 //! Side tables of a shard: optional per-bucket data such as hard deadlines, tags, weights and access words. A cache
 //! that needs none of them stores none.
 
-use super::{
-    eviction_state::{EvictionState, OldEvictionState},
-    tags::{TagSet, TagSets},
+use super::tags::{TagSet, TagSets};
+use crate::engine::{
+    clock::Deadline,
+    eviction::{EvictionState, OldEvictionState},
 };
 /// The side tables of the current table.
-use crate::engine::clock::Deadline;
 
 #[derive(Default)]
-pub(super) struct SideTables {
+pub(crate) struct SideTables {
     /// Present if the store evicts.
-    pub(super) eviction: Option<Box<EvictionState>>,
+    pub(crate) eviction: Option<Box<EvictionState>>,
     extra: Option<Box<Extra>>,
 }
 
@@ -31,26 +31,26 @@ struct HardDeadlines {
 }
 
 /// The side tables of the old table, while its entries are being moved.
-pub(super) struct OldSideTables {
+pub(crate) struct OldSideTables {
     eviction: Option<OldEvictionState>,
     extra: Option<Box<Extra>>,
 }
 
 impl SideTables {
     /// Stores hard deadlines from now on, because entries get idle deadlines too.
-    pub(super) fn track_hard_deadlines(&mut self, buckets: usize) {
+    pub(crate) fn track_hard_deadlines(&mut self, buckets: usize) {
         self.extra.get_or_insert_default().hard_deadlines = Some(HardDeadlines::new(buckets));
     }
 
     /// Returns whether entries may change buckets only together with a call of [`relocate`](Self::relocate).
     #[inline]
-    pub(super) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.eviction.is_some() || self.extra.is_some()
     }
 
     /// Forgets the entry of `bucket`, which departed without being evicted. Returns its weight.
     #[inline]
-    pub(super) fn departed(&mut self, bucket: usize) -> u64 {
+    pub(crate) fn departed(&mut self, bucket: usize) -> u64 {
         if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
         }
@@ -58,7 +58,7 @@ impl SideTables {
     }
 
     /// Forgets the entry of `bucket`, which was evicted. Returns its weight.
-    pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
+    pub(crate) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
         if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
         }
@@ -66,13 +66,13 @@ impl SideTables {
     }
 
     /// Returns the weight of the entry in `bucket`.
-    pub(super) fn weight(&self, bucket: usize) -> u32 {
+    pub(crate) fn weight(&self, bucket: usize) -> u32 {
         self.eviction.as_ref().map_or(1, |eviction| eviction.weight_of(bucket))
     }
 
     /// Records a hit for the eviction policy. Needs only the read lock.
     #[inline]
-    pub(super) fn touch(&self, bucket: usize) {
+    pub(crate) fn touch(&self, bucket: usize) {
         if let Some(eviction) = &self.eviction {
             eviction.touch(bucket);
         }
@@ -80,13 +80,13 @@ impl SideTables {
 
     /// Returns the hard deadline of the entry in `bucket`; `None` if the deadline in the entry is the hard one.
     #[inline]
-    pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
+    pub(crate) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
         Some(self.extra.as_ref()?.hard_deadlines.as_ref()?.get(bucket))
     }
 
     /// Sets the hard deadline and the tags of a value that was written to `bucket`.
     #[inline]
-    pub(super) fn write(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
+    pub(crate) fn write(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
         if let Some(tags) = tags {
             self.extra.get_or_insert_default().tags.put(bucket, tags);
         } else if let Some(extra) = &mut self.extra {
@@ -97,7 +97,7 @@ impl SideTables {
 
     /// Sets the hard deadline of the entry in `bucket`, if hard deadlines are stored.
     #[inline]
-    pub(super) fn set_hard_deadline(&mut self, bucket: usize, hard_deadline: Deadline) {
+    pub(crate) fn set_hard_deadline(&mut self, bucket: usize, hard_deadline: Deadline) {
         if let Some(hard_deadlines) =
             self.extra.as_mut().and_then(|extra| extra.hard_deadlines.as_mut())
         {
@@ -106,29 +106,29 @@ impl SideTables {
     }
 
     /// Returns whether one of the tags of the entry in `bucket` was removed before `deadline`.
-    pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
+    pub(crate) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
     /// Returns the tags of the entry in `bucket`.
     #[cfg(feature = "serde")]
-    pub(super) fn tags(&self, bucket: usize) -> Option<TagSet> {
+    pub(crate) fn tags(&self, bucket: usize) -> Option<TagSet> {
         self.extra.as_ref()?.tags.get(bucket).cloned()
     }
 
     /// Returns the eviction state and, for the look-up of removed tags, the tags.
-    pub(super) fn eviction_and_tags(&mut self) -> Option<(&mut EvictionState, Option<&TagSets>)> {
+    pub(crate) fn eviction_and_tags(&mut self) -> Option<(&mut EvictionState, Option<&TagSets>)> {
         let Self { eviction, extra } = self;
         Some((eviction.as_mut()?, extra.as_ref().map(|extra| &extra.tags)))
     }
 
     /// Forgets all `len` entries. Returns their weight.
-    pub(super) fn cleared(&mut self, len: usize) -> u64 {
+    pub(crate) fn cleared(&mut self, len: usize) -> u64 {
         self.eviction.as_mut().map_or(len as u64, |eviction| eviction.cleared(len))
     }
 
     /// Adapts to a new table of `buckets` buckets. Returns the side tables of the old one.
-    pub(super) fn resize(&mut self, buckets: usize) -> OldSideTables {
+    pub(crate) fn resize(&mut self, buckets: usize) -> OldSideTables {
         let eviction = self.eviction.as_mut().map(|eviction| eviction.resize(buckets));
         let extra = self.extra.take();
         if let Some(before) = &extra {
@@ -140,7 +140,7 @@ impl SideTables {
     }
 
     /// Moves the data of an entry from a bucket of the old table to one of the current table.
-    pub(super) fn relocate(&mut self, old: &mut OldSideTables, from: usize, to: usize) {
+    pub(crate) fn relocate(&mut self, old: &mut OldSideTables, from: usize, to: usize) {
         if let (Some(eviction), Some(old)) = (&mut self.eviction, &old.eviction) {
             eviction.relocate(old, from, to);
         }
@@ -158,12 +158,12 @@ impl SideTables {
 
 impl OldSideTables {
     /// As [`SideTables::hard_deadline`].
-    pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
+    pub(crate) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
         Some(self.extra.as_ref()?.hard_deadlines.as_ref()?.get(bucket))
     }
 
     /// As [`SideTables::is_removed`].
-    pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
+    pub(crate) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 }

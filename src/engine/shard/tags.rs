@@ -8,17 +8,20 @@ use std::{
     borrow::Borrow,
     collections::{HashMap, HashSet},
     hash::{Hash, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use foldhash::fast::FixedState;
 
 use crate::engine::{
     clock::{Deadline, Tick},
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{
+            AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
 };
 
 /// Number of names up to which unused ones are not searched for.
@@ -29,16 +32,20 @@ pub(crate) type TagSet = Arc<[Arc<Tag>]>;
 /// A tag, shared by the values that have it.
 pub(crate) struct Tag {
     name: Box<str>,
-    /// Tick at which the tag was removed; zero until then. Relaxed: `Store::tag_removals` orders it for other threads.
+    /// Tick at which the tag was removed; zero until then. Relaxed: [`TagRemovals`] orders it for other threads.
     removed_at: AtomicU64,
 }
 
 /// The tags of the values of one shard, by bucket.
 #[derive(Default)]
-pub(super) struct TagSets(HashMap<usize, TagSet, FixedState>);
+pub(crate) struct TagSets(HashMap<usize, TagSet, FixedState>);
+
+/// Generation of tag removals. Odd if resident entries may have a removed tag; a purge that has seen them all clears
+/// the lowest bit. No odd value is used twice, so a purge does not clear a removal that happened after it began.
+pub(crate) struct TagRemovals(AtomicUsize);
 
 /// The tags that are not removed, by name. Lock order: never held while a shard is locked.
-pub(super) struct TagNames(Mutex<Names>);
+pub(crate) struct TagNames(Mutex<Names>);
 
 struct Names {
     tags: HashSet<Named>,
@@ -51,13 +58,48 @@ struct Names {
 /// A tag, hashed and compared by its name.
 struct Named(Arc<Tag>);
 
+impl TagRemovals {
+    pub(crate) fn new() -> Self {
+        Self(AtomicUsize::new(0))
+    }
+
+    /// Returns whether resident entries may have a removed tag. Relaxed: a look-up that happens after a tag was removed
+    /// sees the increment, and the tags' own times decide.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.0.load(Relaxed) % 2 == 1
+    }
+
+    /// Records that resident entries may have a removed tag.
+    pub(crate) fn note(&self) {
+        // The next odd number, not just odd: a purge that is under way may have passed entries with this tag, so its
+        // compare-exchange must fail. SeqCst: a purge that reads this number must see the tag's removal time, stored
+        // before.
+        let next = |removals: usize| Some(removals.wrapping_add(2) | 1);
+        let _ = self.0.fetch_update(SeqCst, Relaxed, next);
+    }
+
+    /// Returns the generation for a purge that begins now; `None` if there is nothing to purge. SeqCst: pairs with
+    /// [`note`](Self::note).
+    pub(crate) fn begin_purge(&self) -> Option<usize> {
+        let removals = self.0.load(SeqCst);
+        (removals % 2 == 1).then_some(removals)
+    }
+
+    /// Notes that a purge has seen all shards. Has no effect if more tags were removed since it
+    /// [began](Self::begin_purge); the next purge then visits all shards again.
+    pub(crate) fn end_purge(&self, removals: usize) {
+        let _ = self.0.compare_exchange(removals, removals & !1, SeqCst, Relaxed);
+    }
+}
+
 impl TagNames {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Mutex::new(Names { tags: HashSet::new(), prune_at: MIN_PRUNE_LEN, peak: 0 }))
     }
 
     /// Returns the tags of these names, creating those that do not exist; `None` without names.
-    pub(super) fn tags(&self, requested: Vec<Box<str>>) -> Option<TagSet> {
+    pub(crate) fn tags(&self, requested: Vec<Box<str>>) -> Option<TagSet> {
         if requested.is_empty() {
             return None;
         }
@@ -78,7 +120,7 @@ impl TagNames {
     }
 
     /// Frees unused names if most of the entries that there were have departed. `entries` counts the present ones.
-    pub(super) fn shrink_if_sparse(&self, entries: impl FnOnce() -> usize) {
+    pub(crate) fn shrink_if_sparse(&self, entries: impl FnOnce() -> usize) {
         // So few names are not worth freeing.
         let are_few = |names: &Names| names.tags.capacity() <= 4 * MIN_PRUNE_LEN;
         if are_few(&self.lock()) {
@@ -97,7 +139,7 @@ impl TagNames {
     }
 
     /// Removes the tag of this name. Returns whether any value may have it.
-    pub(super) fn remove(&self, name: &str, at: impl FnOnce() -> Tick) -> bool {
+    pub(crate) fn remove(&self, name: &str, at: impl FnOnce() -> Tick) -> bool {
         let mut names = self.lock();
         let Some(Named(tag)) = names.tags.take(name) else { return false };
         tag.removed_at.store(at().nanoseconds(), Relaxed);
@@ -146,16 +188,16 @@ impl Tag {
 
 impl TagSets {
     #[cfg(feature = "serde")]
-    pub(super) fn get(&self, bucket: usize) -> Option<&TagSet> {
+    pub(crate) fn get(&self, bucket: usize) -> Option<&TagSet> {
         self.0.get(&bucket)
     }
 
-    pub(super) fn put(&mut self, bucket: usize, tags: TagSet) {
+    pub(crate) fn put(&mut self, bucket: usize, tags: TagSet) {
         self.0.insert(bucket, tags);
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, bucket: usize) -> Option<TagSet> {
+    pub(crate) fn remove(&mut self, bucket: usize) -> Option<TagSet> {
         if self.0.is_empty() {
             return None;
         }
@@ -168,7 +210,7 @@ impl TagSets {
 
     /// Returns whether one of the tags of the value in `bucket` was removed before `deadline`. An expired value stays
     /// expired: a tag that is removed later does not change the cause.
-    pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
+    pub(crate) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         let Some(tags) = self.0.get(&bucket) else { return false };
         tags.iter().any(|tag| {
             let removed_at = tag.removed_at.load(Relaxed);

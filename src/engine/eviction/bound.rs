@@ -2,6 +2,10 @@
 //!
 //! A writer must evict as much as its own write exceeded the limit by, and no more. The sum over concurrent writers is
 //! then exactly the excess, so together they neither leave the store above its bound nor evict too much.
+//!
+//! A write that exceeds the limit by very many entries evicts only a part of them and defers the rest, because eviction
+//! must not keep its worker for long. The deferred weight is evicted part by part: by the call itself, by every other
+//! write in the meantime, and by the sweeper. So the call may be cancelled at any time.
 
 use std::sync::Arc;
 
@@ -15,15 +19,21 @@ use crate::engine::{
 
 /// Returns the weight of an entry.
 pub(crate) type Weigher<K, V> = Arc<dyn Fn(&K, &V) -> u32 + Send + Sync>;
+
 /// The limit, and the weight in use, of all shards.
-pub(super) struct Bound<K, V> {
+pub(crate) struct Bound<K, V> {
     limit: AtomicU64,
     weigher: Option<Weigher<K, V>>,
     /// True if entries are evicted for new ones; false if new keys are refused.
-    pub(super) evicts: bool,
+    pub(crate) evicts: bool,
     /// [`Deadline::order`] of a time before which no entry in any shard expires; `u64::MAX` if none expires. See
-    /// [`expire_to_fit`](super::Store::expire_to_fit) for how it is raised.
-    pub(super) earliest_expiry: AtomicU64,
+    /// `Store::expire_to_fit` for how it is raised.
+    pub(crate) earliest_expiry: AtomicU64,
+    /// Weight above the limit whose eviction was deferred. Relaxed, as is `deferred_for`: only a count, since entries are
+    /// evicted under the locks of their shards.
+    deferred: AtomicU64,
+    /// Hash of the key whose write was the last to defer evictions. Its entry is evicted only by later writes.
+    deferred_for: AtomicU64,
     /// The shard at which the next eviction outside of the written shard begins. Rotates, so that all shards are
     /// evicted from equally.
     next_shard: AtomicUsize,
@@ -35,12 +45,14 @@ pub(super) struct Bound<K, V> {
 struct Used(AtomicU64);
 
 impl<K, V> Bound<K, V> {
-    pub(super) fn new(limit: u64, weigher: Option<Weigher<K, V>>, evicts: bool) -> Self {
+    pub(crate) fn new(limit: u64, weigher: Option<Weigher<K, V>>, evicts: bool) -> Self {
         Self {
             limit: AtomicU64::new(limit),
             weigher,
             evicts,
             earliest_expiry: AtomicU64::new(u64::MAX),
+            deferred: AtomicU64::new(0),
+            deferred_for: AtomicU64::new(0),
             next_shard: AtomicUsize::new(0),
             used: Used(AtomicU64::new(0)),
         }
@@ -48,20 +60,20 @@ impl<K, V> Bound<K, V> {
 
     /// Returns the weight of an entry: 1 without a weigher. Calls user code.
     #[inline]
-    pub(super) fn weigh(&self, key: &K, value: &V) -> u32 {
+    pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
         self.weigher.as_ref().map_or(1, |weigher| weigher(key, value))
     }
 
-    pub(super) fn has_weigher(&self) -> bool {
+    pub(crate) fn has_weigher(&self) -> bool {
         self.weigher.is_some()
     }
 
     #[inline]
-    pub(super) fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }
 
-    pub(super) fn set_limit(&self, limit: u64) {
+    pub(crate) fn set_limit(&self, limit: u64) {
         // SeqCst, as are the addition and the load in `adjust`, and the loads in `excess`: a writer adds weight and then
         // reads the limit, and this caller lowers the limit and then reads the weight. One of the two must see the
         // other's change and evict.
@@ -70,31 +82,31 @@ impl<K, V> Bound<K, V> {
 
     /// Returns the weight in use.
     #[inline]
-    pub(super) fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used.0.load(Relaxed)
     }
 
     /// Returns by how much the limit would be exceeded with `weight` more.
     #[inline]
-    pub(super) fn excess_with(&self, weight: u64) -> u64 {
+    pub(crate) fn excess_with(&self, weight: u64) -> u64 {
         self.used().saturating_add(weight).saturating_sub(self.limit())
     }
 
     /// Returns by how much `weight` more would exceed the limit, at most `weight`.
     #[inline]
-    pub(super) fn excess_of(&self, weight: u64) -> u64 {
+    pub(crate) fn excess_of(&self, weight: u64) -> u64 {
         self.excess_with(weight).min(weight)
     }
 
     /// Returns whether any entry of any shard may have expired.
     #[inline]
-    pub(super) fn may_have_expired(&self, now: &impl Now) -> bool {
+    pub(crate) fn may_have_expired(&self, now: &impl Now) -> bool {
         is_due(self.earliest_expiry.load(Relaxed), now)
     }
 
     /// Records that an entry expires at `deadline`.
     #[inline]
-    pub(super) fn note_deadline(&self, deadline: Deadline) {
+    pub(crate) fn note_deadline(&self, deadline: Deadline) {
         // A load first: most deadlines are later, and all writers share the line. SeqCst: see `Store::expire_to_fit`.
         if deadline.order() < self.earliest_expiry.load(Relaxed) {
             self.earliest_expiry.fetch_min(deadline.order(), SeqCst);
@@ -102,7 +114,7 @@ impl<K, V> Bound<K, V> {
     }
 
     /// Returns by how much the weight in use exceeds the limit.
-    pub(super) fn excess(&self) -> u64 {
+    pub(crate) fn excess(&self) -> u64 {
         // SeqCst: see `set_limit`.
         self.used.0.load(SeqCst).saturating_sub(self.limit.load(SeqCst))
     }
@@ -110,7 +122,7 @@ impl<K, V> Bound<K, V> {
     /// Replaces the weight `removed` by `added`. Returns how much of the increase is above the limit, which the caller
     /// must evict.
     #[inline]
-    pub(super) fn adjust(&self, added: u64, removed: u64) -> u64 {
+    pub(crate) fn adjust(&self, added: u64, removed: u64) -> u64 {
         if added <= removed {
             self.release(removed - added);
             return 0;
@@ -122,7 +134,7 @@ impl<K, V> Bound<K, V> {
     }
 
     /// Adds one entry unless the limit has been reached. Returns whether it was added.
-    pub(super) fn try_reserve_one(&self) -> bool {
+    pub(crate) fn try_reserve_one(&self) -> bool {
         // Relaxed: this bound is never changed, and no other memory depends on the count.
         let below = |used| (used < self.limit()).then_some(used + 1);
         self.used.0.fetch_update(Relaxed, Relaxed, below).is_ok()
@@ -130,15 +142,43 @@ impl<K, V> Bound<K, V> {
 
     /// Subtracts the weight of removed entries.
     #[inline]
-    pub(super) fn release(&self, weight: u64) {
+    pub(crate) fn release(&self, weight: u64) {
         // SeqCst as in `adjust`, for one order of all changes.
         if weight > 0 {
             self.used.0.fetch_sub(weight, SeqCst);
         }
     }
 
+    /// Defers the eviction of `weight` after a write to the key with this hash.
+    pub(crate) fn defer(&self, weight: u64, hash: u64) {
+        self.deferred_for.store(hash, Relaxed);
+        self.deferred.fetch_add(weight, Relaxed);
+    }
+
+    /// Returns the weight whose eviction was deferred.
+    #[inline]
+    pub(crate) fn deferred(&self) -> u64 {
+        self.deferred.load(Relaxed)
+    }
+
+    /// Returns the hash of the key whose write was the last to defer evictions.
+    pub(crate) fn deferred_for(&self) -> u64 {
+        self.deferred_for.load(Relaxed)
+    }
+
+    /// Subtracts evicted weight from the deferred weight.
+    pub(crate) fn settle_deferred(&self, evicted: u64) {
+        let remaining = |deferred: u64| Some(deferred.saturating_sub(evicted));
+        let _ = self.deferred.fetch_update(Relaxed, Relaxed, remaining);
+    }
+
+    /// Forgets the deferred weight, because nothing is left to evict, unless more was deferred since it was `seen`.
+    pub(crate) fn end_deferred(&self, seen: u64) {
+        let _ = self.deferred.compare_exchange(seen, 0, Relaxed, Relaxed);
+    }
+
     /// Returns the shard at which the next eviction begins.
-    pub(super) fn next_shard(&self, shards: usize) -> usize {
+    pub(crate) fn next_shard(&self, shards: usize) -> usize {
         self.next_shard.fetch_add(1, Relaxed) % shards
     }
 }
@@ -146,6 +186,6 @@ impl<K, V> Bound<K, V> {
 /// Returns whether the time given as [`Deadline::order`] has been reached, judged by the start of the call if `now`
 /// knows it: entries that expire during a call are removed by the next.
 #[inline]
-pub(super) fn is_due(order: u64, now: &impl Now) -> bool {
+pub(crate) fn is_due(order: u64, now: &impl Now) -> bool {
     order != u64::MAX && now.had_reached(Tick::from_nanoseconds(order))
 }

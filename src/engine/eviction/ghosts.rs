@@ -14,11 +14,11 @@ type Set = [u32; 4];
 const EMPTY: u32 = 0;
 
 #[derive(Default)]
-pub(super) struct Ghosts(Box<[Set]>);
+pub(crate) struct Ghosts(Box<[Set]>);
 
 impl Ghosts {
     /// Remembers an evicted key, as one of `len` entries. Returns the access word of the ghost that was displaced.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         hash: u64,
         access_word: AccessWord,
@@ -39,7 +39,7 @@ impl Ghosts {
     }
 
     /// Removes the ghost of a key that is inserted again, and returns its access word.
-    pub(super) fn take(&mut self, hash: u64) -> Option<AccessWord> {
+    pub(crate) fn take(&mut self, hash: u64) -> Option<AccessWord> {
         if self.0.is_empty() {
             return None;
         }
@@ -49,7 +49,7 @@ impl Ghosts {
     }
 
     /// Returns whether the key of this hash has a ghost.
-    pub(super) fn contains(&self, hash: u64) -> bool {
+    pub(crate) fn contains(&self, hash: u64) -> bool {
         if self.0.is_empty() {
             return false;
         }
@@ -58,7 +58,7 @@ impl Ghosts {
     }
 
     #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }
 

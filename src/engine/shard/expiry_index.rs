@@ -12,7 +12,7 @@
 //!    away, the coarser. So a window with a distant deadline is examined too early, once or twice. The base follows the
 //!    present, so moments near the present are exact to some milliseconds.
 
-use super::window::{Table, WINDOW};
+use super::table::{Table, WINDOW};
 use crate::engine::clock::{Deadline, Tick};
 
 /// Number of windows per group.
@@ -34,7 +34,7 @@ const LATEST: u16 = NEVER - 1;
 const MAX_BASE_AGE: u64 = 1 << 14;
 
 /// The earliest expiries of a shard's windows. Guarded by the lock of the shard.
-pub(super) struct Index {
+pub(crate) struct Index {
     base: u64,
     /// Moment of each window; empty before the first insert.
     windows: Vec<u16>,
@@ -45,7 +45,7 @@ pub(super) struct Index {
 
 impl Index {
     /// Returns the index of an empty table.
-    pub(super) fn new<K, V>(table: &Table<K, V>) -> Self {
+    pub(crate) fn new<K, V>(table: &Table<K, V>) -> Self {
         let base = Tick::EPOCH.nanoseconds() >> MILLISECOND_BITS;
         let mut index = Self { base, windows: Vec::new(), groups: Vec::new(), earliest: NEVER };
         if table.capacity() > 0 {
@@ -57,7 +57,7 @@ impl Index {
     /// Records that the entry in `bucket` expires at `deadline`. Returns the earliest expiry of the shard if that
     /// lowers it.
     #[inline]
-    pub(super) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
+    pub(crate) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
         let moment = self.moment(deadline);
         let window = bucket / WINDOW;
         if moment >= self.windows[window] {
@@ -74,7 +74,7 @@ impl Index {
     }
 
     /// Adapts to entries that changed buckets, or to a new table.
-    pub(super) fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
+    pub(crate) fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
         let windows = table.buckets().div_ceil(WINDOW);
         // New vectors, since growing the old ones could leave spare capacity: the index is counted in bytes per entry.
         self.windows = vec![self.earliest; windows];
@@ -83,7 +83,7 @@ impl Index {
 
     /// Forgets all deadlines, because the table is empty. If it is a new one, call
     /// [`entries_moved`](Index::entries_moved) next.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.earliest = NEVER;
         self.windows.fill(NEVER);
         self.groups.fill(NEVER);
@@ -91,13 +91,13 @@ impl Index {
 
     /// Marks the shard as due, because entries of the old table are not in the index. The windows of the current table
     /// keep their moments.
-    pub(super) fn mark_all_due(&mut self) {
+    pub(crate) fn mark_all_due(&mut self) {
         self.earliest = 0;
     }
 
     /// Returns the first bucket of the first window between `start` and `end` that may hold an expired entry. Both must
     /// be window boundaries or the end of the table.
-    pub(super) fn next_due(&self, start: usize, end: usize, now: Tick) -> Option<usize> {
+    pub(crate) fn next_due(&self, start: usize, end: usize, now: Tick) -> Option<usize> {
         let now = self.moment(now.into());
         let (mut window, end) = (start / WINDOW, end.div_ceil(WINDOW));
         while window < end {
@@ -114,12 +114,12 @@ impl Index {
 
     /// Returns the [`Deadline::order`] of the first time for which [`next_due`](Self::next_due) may return more than
     /// for `now`.
-    pub(super) fn next_moment(&self, now: Tick) -> u64 {
+    pub(crate) fn next_moment(&self, now: Tick) -> u64 {
         ((now.nanoseconds() >> MILLISECOND_BITS) + 1) << MILLISECOND_BITS
     }
 
     /// Sets the moment of the window at bucket `start`, after it was examined, to the earliest deadline left in it.
-    pub(super) fn set_window(&mut self, start: usize, earliest: Deadline) {
+    pub(crate) fn set_window(&mut self, start: usize, earliest: Deadline) {
         let window = start / WINDOW;
         self.windows[window] = self.moment(earliest);
         let group = window / GROUP;
@@ -129,14 +129,14 @@ impl Index {
     }
 
     /// Marks the window at bucket `start` as due, because expired entries were left in it.
-    pub(super) fn mark_due(&mut self, start: usize) {
+    pub(crate) fn mark_due(&mut self, start: usize) {
         self.windows[start / WINDOW] = 0;
         self.groups[start / WINDOW / GROUP] = 0;
         self.earliest = 0;
     }
 
     /// Recomputes the earliest expiry of the shard from the groups, and returns it.
-    pub(super) fn recompute_earliest(&mut self) -> Deadline {
+    pub(crate) fn recompute_earliest(&mut self) -> Deadline {
         self.earliest = self.groups.iter().copied().min().unwrap_or(NEVER);
         self.earliest_expiry()
     }
@@ -161,7 +161,7 @@ impl Index {
     }
 
     /// Moves the base to about `now` if it is too old. Rounds moments down again.
-    pub(super) fn rebase(&mut self, now: Tick) {
+    pub(crate) fn rebase(&mut self, now: Tick) {
         let ahead = (now.nanoseconds() >> MILLISECOND_BITS).saturating_sub(self.base);
         if ahead < MAX_BASE_AGE {
             return;

@@ -9,7 +9,7 @@ use crate::engine::{
 
 /// Counters of hits and misses: one slot per thread, which only that thread writes. So counting needs no locked
 /// instruction.
-pub(super) struct ReadCounters {
+pub(crate) struct ReadCounters {
     slots: Box<[ReadSlot]>,
     /// Shared by the threads whose number is beyond the slots.
     shared: ReadSlot,
@@ -26,11 +26,11 @@ struct ReadSlot {
 
 /// Counters of the departures from one shard, written under its lock.
 #[derive(Default)]
-pub(super) struct DepartureCounters {
-    pub(super) expired: AtomicU64,
-    pub(super) evicted: AtomicU64,
-    pub(super) removed: AtomicU64,
-    pub(super) replaced: AtomicU64,
+pub(crate) struct DepartureCounters {
+    pub(crate) expired: AtomicU64,
+    pub(crate) evicted: AtomicU64,
+    pub(crate) removed: AtomicU64,
+    pub(crate) replaced: AtomicU64,
 }
 
 /// Sums of all counters of a store.
@@ -46,14 +46,14 @@ pub(crate) struct Counts {
 }
 
 impl ReadCounters {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         let slots = (0..(2 * cores).max(16)).map(|_| ReadSlot::default()).collect();
         Self { slots, shared: ReadSlot::default() }
     }
 
     #[inline]
-    pub(super) fn count(&self, hit: bool) {
+    pub(crate) fn count(&self, hit: bool) {
         // `benches/counters.rs` measures the cost of counting by building without it.
         if cfg!(not(uncounted)) {
             self.count_in(|slot| if hit { &slot.hits } else { &slot.misses });
@@ -61,7 +61,7 @@ impl ReadCounters {
     }
 
     /// Counts a miss of a recently evicted key, in addition to [`count`](Self::count).
-    pub(super) fn count_evicted(&self) {
+    pub(crate) fn count_evicted(&self) {
         self.count_in(|slot| &slot.misses_of_evicted);
     }
 
@@ -73,7 +73,7 @@ impl ReadCounters {
         }
     }
 
-    pub(super) fn add_to(&self, counts: &mut Counts) {
+    pub(crate) fn add_to(&self, counts: &mut Counts) {
         for slot in self.slots.iter().chain([&self.shared]) {
             counts.hits += slot.hits.load(Relaxed);
             counts.misses += slot.misses.load(Relaxed);
@@ -90,7 +90,7 @@ impl Counts {
 }
 
 impl DepartureCounters {
-    pub(super) fn add_to(&self, counts: &mut Counts) {
+    pub(crate) fn add_to(&self, counts: &mut Counts) {
         counts.expired += self.expired.load(Relaxed);
         counts.evicted += self.evicted.load(Relaxed);
         counts.removed += self.removed.load(Relaxed);

@@ -23,7 +23,7 @@ const QUIET_RETURNS: f32 = 0.05;
 const MIN_VISITS: u32 = 2;
 
 #[derive(Default)]
-pub(super) struct Clock {
+pub(crate) struct InsertClock {
     /// The present time, in units of a fraction of the shard's size.
     now: u8,
     /// Counts of this unit: inserted keys; those that had a ghost; entries that an eviction compared; those of them,
@@ -40,15 +40,15 @@ pub(super) struct Clock {
     skipped: u32,
 }
 
-impl Clock {
+impl InsertClock {
     #[inline]
-    pub(super) fn now(&self) -> u8 {
+    pub(crate) fn now(&self) -> u8 {
         self.now
     }
 
     /// Records the insert of a key, as one of `len` entries.
     #[inline]
-    pub(super) fn inserted(&mut self, len: usize) {
+    pub(crate) fn inserted(&mut self, len: usize) {
         self.inserts += 1;
         if self.inserts as usize * CLOCK_PARTS >= len {
             self.end_unit();
@@ -56,18 +56,18 @@ impl Clock {
     }
 
     /// Records that the inserted key had a ghost.
-    pub(super) fn returned(&mut self) {
+    pub(crate) fn returned(&mut self) {
         self.returns += 1;
     }
 
     /// Records that an eviction compared an entry.
     #[inline]
-    pub(super) fn visited(&mut self) {
+    pub(crate) fn visited(&mut self) {
         self.visits += 1;
     }
 
     /// Records a hit found by an eviction, with the time since.
-    pub(super) fn found_hit(&mut self, elapsed: u8) {
+    pub(crate) fn found_hit(&mut self, elapsed: u8) {
         self.hits += u32::from(elapsed == 0);
     }
 
@@ -99,7 +99,12 @@ mod tests {
     const LEN: usize = 160;
 
     /// Ends `units` units in which one visit in `visits_per_hit` finds a hit. Returns how far the clock advanced.
-    fn advance(clock: &mut Clock, units: usize, visits_per_hit: Option<u32>, returns: bool) -> u8 {
+    fn advance(
+        clock: &mut InsertClock,
+        units: usize,
+        visits_per_hit: Option<u32>,
+        returns: bool,
+    ) -> u8 {
         let before = clock.now();
         for _ in 0..units * LEN / CLOCK_PARTS {
             for index in 0..8 {
@@ -118,7 +123,7 @@ mod tests {
 
     #[test]
     fn clock_advances_with_a_share_of_the_inserts() {
-        let mut clock = Clock::default();
+        let mut clock = InsertClock::default();
         assert_eq!(advance(&mut clock, 100, Some(4), false), 100);
         (0..LEN).for_each(|_| clock.inserted(LEN));
         assert_eq!(clock.now(), 116, "without evictions too");
@@ -126,7 +131,7 @@ mod tests {
 
     #[test]
     fn clock_is_slow_during_a_long_scan_only() {
-        let mut clock = Clock::default();
+        let mut clock = InsertClock::default();
         advance(&mut clock, 50, Some(2), false);
         let scan = advance(&mut clock, 88, None, false);
         assert_eq!(scan, 8 + 80 / 8);
@@ -135,14 +140,14 @@ mod tests {
 
     #[test]
     fn clock_is_not_slow_in_a_loop() {
-        let mut clock = Clock::default();
+        let mut clock = InsertClock::default();
         advance(&mut clock, 50, Some(2), false);
         assert_eq!(advance(&mut clock, 50, None, true), 50);
     }
 
     #[test]
     fn clock_gets_used_to_fewer_hits() {
-        let mut clock = Clock::default();
+        let mut clock = InsertClock::default();
         advance(&mut clock, 50, Some(1), false);
         assert!(advance(&mut clock, 20, Some(8), false) < 20);
         advance(&mut clock, 400, Some(8), false);

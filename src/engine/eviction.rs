@@ -1,8 +1,15 @@
 //! Side tables of a shard that evicts: the eviction policy and the weights, by bucket.
 
-use super::policy::{AccessWords, BucketState, Policy};
+mod access_word;
+pub(crate) mod bound;
+mod ghosts;
+mod hit_model;
+mod insert_clock;
+pub(crate) mod policy;
 
-pub(super) struct EvictionState {
+use self::policy::{AccessWords, BucketState, Policy};
+
+pub(crate) struct EvictionState {
     policy: Policy,
     /// `None` if each entry weighs 1.
     weights: Option<Vec<u32>>,
@@ -11,41 +18,41 @@ pub(super) struct EvictionState {
 }
 
 /// Access words and weights of the old table while its entries are being moved.
-pub(super) struct OldEvictionState {
+pub(crate) struct OldEvictionState {
     access_words: AccessWords,
     weights: Vec<u32>,
 }
 
 impl EvictionState {
-    pub(super) fn new(mut policy: Policy, has_weigher: bool, buckets: usize) -> Self {
+    pub(crate) fn new(mut policy: Policy, has_weigher: bool, buckets: usize) -> Self {
         policy.resize(buckets);
         Self { policy, weights: has_weigher.then(|| vec![0; buckets]), weight: 0 }
     }
 
     /// Records a hit. Needs only the read lock.
     #[inline]
-    pub(super) fn touch(&self, bucket: usize) {
+    pub(crate) fn touch(&self, bucket: usize) {
         self.policy.touch(bucket);
     }
 
     /// Returns whether a missing key was evicted recently. Needs only the read lock.
-    pub(super) fn was_evicted_recently(&self, hash: u64) -> bool {
+    pub(crate) fn was_evicted_recently(&self, hash: u64) -> bool {
         self.policy.was_evicted_recently(hash)
     }
 
     /// Records the entry of a new key, as one of `len` entries.
-    pub(super) fn inserted(&mut self, bucket: usize, hash: u64, weight: u32, len: usize) {
+    pub(crate) fn inserted(&mut self, bucket: usize, hash: u64, weight: u32, len: usize) {
         self.policy.inserted(bucket, hash, len);
         self.set_weight(bucket, weight);
     }
 
     /// Returns the weight of the entry in `bucket`.
-    pub(super) fn weight_of(&self, bucket: usize) -> u32 {
+    pub(crate) fn weight_of(&self, bucket: usize) -> u32 {
         self.weights.as_ref().map_or(1, |weights| weights[bucket])
     }
 
     /// Sets the weight of the entry in `bucket`. Returns the previous one.
-    pub(super) fn set_weight(&mut self, bucket: usize, weight: u32) -> u64 {
+    pub(crate) fn set_weight(&mut self, bucket: usize, weight: u32) -> u64 {
         let Some(weights) = &mut self.weights else { return 1 };
         let before = std::mem::replace(&mut weights[bucket], weight);
         self.weight = self.weight - u64::from(before) + u64::from(weight);
@@ -54,26 +61,26 @@ impl EvictionState {
 
     /// Forgets the entry of `bucket`, which departed without being evicted. Returns its weight.
     #[inline]
-    pub(super) fn departed(&mut self, bucket: usize) -> u64 {
+    pub(crate) fn departed(&mut self, bucket: usize) -> u64 {
         self.policy.departed(bucket);
         self.set_weight(bucket, 0)
     }
 
     /// Forgets the entry of `bucket`, which was evicted, but remembers its key as a ghost. Returns its weight.
-    pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
+    pub(crate) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
         self.policy.evicted(bucket, hash, len);
         self.set_weight(bucket, 0)
     }
 
     /// Forgets all `len` entries. Returns their weight.
-    pub(super) fn cleared(&mut self, len: usize) -> u64 {
+    pub(crate) fn cleared(&mut self, len: usize) -> u64 {
         let weight = if self.weights.is_some() { self.weight } else { len as u64 };
         self.weight = 0;
         weight
     }
 
     /// Adapts to a new table of `buckets` buckets. Returns the data of the old one.
-    pub(super) fn resize(&mut self, buckets: usize) -> OldEvictionState {
+    pub(crate) fn resize(&mut self, buckets: usize) -> OldEvictionState {
         let access_words = self.policy.resize(buckets);
         let weights =
             self.weights.as_mut().map(|weights| std::mem::replace(weights, vec![0; buckets]));
@@ -81,7 +88,7 @@ impl EvictionState {
     }
 
     /// Moves the data of an entry from a bucket of the old table to one of the current table.
-    pub(super) fn relocate(&mut self, old: &OldEvictionState, from: usize, to: usize) {
+    pub(crate) fn relocate(&mut self, old: &OldEvictionState, from: usize, to: usize) {
         self.policy.relocate(&old.access_words, from, to);
         if let Some(weights) = &mut self.weights {
             weights[to] = old.weights[from];
@@ -90,7 +97,7 @@ impl EvictionState {
 
     /// Chooses who leaves: something gone where `is_gone` finds it, and nothing that gives no room.
     #[inline]
-    pub(super) fn choose_victim(
+    pub(crate) fn choose_victim(
         &mut self,
         exempt: Option<usize>,
         may_have_unreadable: bool,

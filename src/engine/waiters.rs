@@ -1,5 +1,8 @@
 //! The waiters of a shard, by key: for loads, turns, inserts and departures. A shard without waiters allocates nothing.
 
+pub(crate) mod flight;
+pub(crate) mod wait_map;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -7,17 +10,18 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{departure_signal::DepartureSignal, entry::Event, flight::Flight, wait_map::WaitMap};
+use self::{flight::Flight, wait_map::WaitMap};
+use crate::engine::event::departure::{DepartureSignal, Event};
 
 pub(crate) struct Waiters<K, V> {
     /// Loads under way.
-    pub(super) loads: WaitMap<K, Flight<V>>,
+    pub(crate) loads: WaitMap<K, Flight<V>>,
     /// Turns of callers that change a key's value one at a time.
-    pub(super) turns: WaitMap<K, Turn>,
+    pub(crate) turns: WaitMap<K, Turn>,
     /// Tasks that wait for a value of a key. By hash only: a wake-up for another key is harmless.
-    pub(super) insert_waiters: WaitMap<(), Notify>,
+    pub(crate) insert_waiters: WaitMap<(), Notify>,
     /// Tasks that wait for the removal of a key's value.
-    pub(super) departure_waiters: WaitMap<K, DepartureWaiters<K, V>>,
+    pub(crate) departure_waiters: WaitMap<K, DepartureWaiters<K, V>>,
 }
 
 /// Held by the caller that changes the value of a key; the other callers queue for it.
@@ -40,7 +44,7 @@ pub(crate) enum LoadLookup<V> {
 }
 
 impl<K, V> Waiters<K, V> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             loads: WaitMap::new(),
             turns: WaitMap::new(),
@@ -49,19 +53,19 @@ impl<K, V> Waiters<K, V> {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.loads.is_empty()
             && self.turns.is_empty()
             && self.insert_waiters.is_empty()
             && self.departure_waiters.is_empty()
     }
 
-    pub(super) fn has_departure_waiters(&self) -> bool {
+    pub(crate) fn has_departure_waiters(&self) -> bool {
         !self.departure_waiters.is_empty()
     }
 
     /// Takes the departure waiters of this key out of the map.
-    pub(super) fn take_departure_waiters(
+    pub(crate) fn take_departure_waiters(
         &mut self,
         key: &K,
         hash: impl FnOnce(&K) -> u64,

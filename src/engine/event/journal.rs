@@ -2,10 +2,12 @@
 
 use std::{array, mem, vec::Drain};
 
-use super::entry::{Cause, Departure};
-use crate::engine::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*},
+use crate::engine::{
+    event::departure::{Cause, Departure},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*},
+    },
 };
 
 /// Number of parts of a journal, which are used while threads contend for it.
@@ -361,8 +363,9 @@ fn lower(flag: &AtomicBool) {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::departure::DepartureSignal;
     use super::*;
-    use crate::engine::{clock::Tick, store::departure_signal::DepartureSignal};
+    use crate::engine::clock::Tick;
 
     fn departure(key: u8, is_awaited: bool) -> Departure<u8, u8> {
         let (cause, at) = (Cause::Removed, Tick::EPOCH);

@@ -32,13 +32,13 @@ const SLOTS: usize = 16;
 
 /// The end of an interval: its class, and the age at its end.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Observation {
+pub(crate) enum Observation {
     Hit(u8, u8),
     Loss(u8, u8),
 }
 
 /// Worths by class and age, and the observations that they are computed from.
-pub(super) struct HitModel {
+pub(crate) struct HitModel {
     /// Worths as the bits of an `f32`, which have the same order as the (non-negative) numbers. Relaxed: each is used
     /// on its own.
     worths: [[AtomicU32; SLOTS]; SLOTS],
@@ -60,7 +60,7 @@ struct ClassCounts {
 }
 
 impl HitModel {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let observations = Observations { classes: [ClassCounts::default(); CLASSES], next: 0 };
         const { assert!(AGES <= SLOTS && CLASSES <= SLOTS) };
         let hit_model = Self { worths: Default::default(), observations: Mutex::new(observations) };
@@ -70,13 +70,13 @@ impl HitModel {
 
     /// Returns the worth of keeping an entry. Of two entries, the one with the greater worth is to be kept.
     #[inline]
-    pub(super) fn worth(&self, class: u8, age: u8) -> u32 {
+    pub(crate) fn worth(&self, class: u8, age: u8) -> u32 {
         self.worths[usize::from(class) % SLOTS][usize::from(age) % SLOTS].load(Relaxed)
     }
 
     /// Adds observations, unless another shard is adding at the moment: an eviction never waits here, since it holds a
     /// shard lock.
-    pub(super) fn add(&self, batch: &[Observation]) {
+    pub(crate) fn add(&self, batch: &[Observation]) {
         let Ok(mut observations) = self.observations.try_lock() else { return };
         for observation in batch {
             observations.add(*observation);
@@ -89,7 +89,7 @@ impl HitModel {
 
     /// Adds all observations that `fill` passes on, and recomputes all worths. Returns `false` without calling it if
     /// another shard is adding at the moment.
-    pub(super) fn add_all(&self, fill: impl FnOnce(&mut dyn FnMut(Observation))) -> bool {
+    pub(crate) fn add_all(&self, fill: impl FnOnce(&mut dyn FnMut(Observation))) -> bool {
         let Ok(mut observations) = self.observations.try_lock() else { return false };
         fill(&mut |observation| observations.add(observation));
         for class in 0..CLASSES {

@@ -96,7 +96,7 @@ impl<V> Flight<V> {
 
     /// Ends a flight that a background refresh leads, and returns true; does nothing if it has another leader by now.
     /// Called under the lock of the key's shard; after the unlock, the caller wakes the waiters.
-    pub(super) fn end_refresh(&self) -> bool {
+    pub(crate) fn end_refresh(&self) -> bool {
         let mut phase = self.phase();
         let is_refreshing = matches!(*phase, Phase::Refreshing);
         if is_refreshing {
@@ -106,7 +106,7 @@ impl<V> Flight<V> {
         is_refreshing
     }
 
-    pub(super) fn wake_waiters(&self) {
+    pub(crate) fn wake_waiters(&self) {
         self.notify.notify_waiters();
     }
 

@@ -11,10 +11,6 @@
 //!    first eviction learns from all residents: which of them were read, and which were not.
 //! 5. Memory is proportional to the number of entries, for any workload.
 
-mod access_word;
-mod clock;
-mod ghosts;
-mod hit_model;
 #[cfg(test)]
 mod tests;
 
@@ -26,11 +22,11 @@ use std::{
     },
 };
 
-use self::{
+use super::{
     access_word::{AccessWord, MAX_ELAPSED},
-    clock::Clock,
     ghosts::Ghosts,
     hit_model::{HitModel, Observation},
+    insert_clock::InsertClock,
 };
 
 /// Number of live neighbors that are compared to choose a victim.
@@ -56,10 +52,10 @@ const MAX_PENDING: usize = 64;
 const MAX_CENSUS: usize = 2_048;
 
 /// The policy of one shard, guarded by the shard's lock: `&mut self` needs the write lock, `&self` the read lock.
-pub(super) struct Policy {
+pub(crate) struct Policy {
     access_words: AccessWords,
     ghosts: Ghosts,
-    clock: Clock,
+    clock: InsertClock,
     /// The bucket at which the next sample begins.
     cursor: usize,
     runner_ups: [usize; RUNNER_UPS],
@@ -75,11 +71,11 @@ pub(super) struct Policy {
 }
 
 /// The access words of a table, by bucket.
-pub(super) type AccessWords = Box<[AtomicU16]>;
+pub(crate) type AccessWords = Box<[AtomicU16]>;
 
 /// State of a full bucket, as seen by an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BucketState {
+pub(crate) enum BucketState {
     /// Live, but of weight 0, so that evicting it frees nothing.
     /// Expired, or removed by a tag.
     Weightless,
@@ -98,12 +94,12 @@ const NO_BUCKET: usize = usize::MAX;
 
 impl Policy {
     /// Returns the policy of the first shard of a cache. The same seed and the same calls choose the same victims.
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self::with_model(seed, Arc::new(HitModel::new()))
     }
 
     /// Returns the policy of another shard of the same cache, which shares the hit model.
-    pub(super) fn for_another_shard(&self, seed: u64) -> Self {
+    pub(crate) fn for_another_shard(&self, seed: u64) -> Self {
         Self::with_model(seed, Arc::clone(&self.hit_model))
     }
 
@@ -111,7 +107,7 @@ impl Policy {
         Self {
             access_words: Box::default(),
             ghosts: Ghosts::default(),
-            clock: Clock::default(),
+            clock: InsertClock::default(),
             cursor: 0,
             runner_ups: [NO_BUCKET; RUNNER_UPS],
             preselected: None,
@@ -125,7 +121,7 @@ impl Policy {
 
     /// Records a hit. Needs only the read lock: concurrent hits may overwrite each other, and one of two may be lost.
     #[inline]
-    pub(super) fn touch(&self, bucket: usize) {
+    pub(crate) fn touch(&self, bucket: usize) {
         let Some(access_word) = self.access_words.get(bucket) else { return };
         let before = access_word.load(Relaxed);
         let after = AccessWord(before).touched(self.clock.now()).0;
@@ -136,7 +132,7 @@ impl Policy {
 
     /// Adapts to a new table of `buckets` buckets. Returns the access words of the old one, for
     /// [`relocate`](Self::relocate).
-    pub(super) fn resize(&mut self, buckets: usize) -> AccessWords {
+    pub(crate) fn resize(&mut self, buckets: usize) -> AccessWords {
         self.cursor = 0;
         self.runner_ups = [NO_BUCKET; RUNNER_UPS];
         self.preselected = None;
@@ -144,12 +140,12 @@ impl Policy {
     }
 
     /// Moves the access word of an entry from a bucket of the old table to one of the new.
-    pub(super) fn relocate(&mut self, old: &AccessWords, from: usize, to: usize) {
+    pub(crate) fn relocate(&mut self, old: &AccessWords, from: usize, to: usize) {
         *self.access_words[to].get_mut() = old[from].load(Relaxed);
     }
 
     /// Records the insert of a new key into `bucket`, as one of `len` entries.
-    pub(super) fn inserted(&mut self, bucket: usize, hash: u64, len: usize) {
+    pub(crate) fn inserted(&mut self, bucket: usize, hash: u64, len: usize) {
         self.clock.inserted(len);
         let now = self.clock.now();
         let access_word = match self.ghosts.take(hash) {
@@ -163,7 +159,7 @@ impl Policy {
     }
 
     /// Forgets the entry of `bucket`, which departed without being evicted.
-    pub(super) fn departed(&mut self, bucket: usize) {
+    pub(crate) fn departed(&mut self, bucket: usize) {
         let access_word = self.current(bucket);
         self.learn(Observation::Loss(access_word.class(), access_word.age(self.clock.now())));
         *self.access_words[bucket].get_mut() = 0;
@@ -172,7 +168,7 @@ impl Policy {
     /// Chooses a victim, but never the bucket `exempt`. Prefers an unreadable entry if the sample has one. `state_of`
     /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one.
     #[inline]
-    pub(super) fn victim(
+    pub(crate) fn victim(
         &mut self,
         exempt: Option<usize>,
         may_have_unreadable: bool,
@@ -295,7 +291,7 @@ impl Policy {
     }
 
     /// Forgets the live victim in `bucket`, and remembers its key by a ghost. The shard has `len` entries without it.
-    pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) {
+    pub(crate) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) {
         let access_word = AccessWord(mem::take(self.access_words[bucket].get_mut()));
         if let Some(forgotten) = self.ghosts.insert(hash, access_word, len) {
             self.learn(Observation::Loss(forgotten.class(), forgotten.age(self.clock.now())));
@@ -303,13 +299,13 @@ impl Policy {
     }
 
     /// Returns whether a missing key was evicted recently: a larger cache would have had it.
-    pub(super) fn was_evicted_recently(&self, hash: u64) -> bool {
+    pub(crate) fn was_evicted_recently(&self, hash: u64) -> bool {
         self.ghosts.contains(hash)
     }
 
     /// Returns the memory allocated for this shard.
     #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.access_words)
             + self.ghosts.bytes()
             + self.pending.capacity() * size_of::<Observation>()

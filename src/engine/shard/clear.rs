@@ -1,0 +1,130 @@
+//! Removals of many entries from one shard: all of them, or those that a scan chooses.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    mem,
+};
+
+use super::{
+    Shard,
+    state::{ScannedEntry, ShardState},
+    table::Table,
+    table_cursor::{BUCKETS_PER_LOCK, TableCursor},
+};
+use crate::engine::{
+    clock::Tick,
+    event::{
+        departure::{Cause, Departure},
+        journal::Journal,
+    },
+};
+
+impl<K, V, S> Shard<'_, K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher,
+{
+    /// Removes the entries of the next buckets, or the whole table at once if no subscriber or waiter needs the
+    /// departures. Returns whether the shard is empty.
+    ///
+    /// The last step replaces the table by `replacement` and leaves the old one there, with all entries that were not
+    /// removed one by one: the caller [counts](Self::count_cleared) them. Without a replacement, that step is left to
+    /// the next call.
+    pub(crate) fn clear_next(
+        &mut self,
+        cursor: &mut TableCursor,
+        now: Tick,
+        replacement: &mut Option<Table<K, V>>,
+        departures: &mut Vec<Departure<K, V>>,
+    ) -> bool {
+        // Clearing counts as a write to every key: loads that began before are not stored.
+        self.state().bump_all_write_versions();
+        let is_recorded = records_clear(&self.context().journal, self.state());
+        if is_recorded {
+            cursor.resume_in(self.state().generation);
+            let end = cursor.end_of_step(BUCKETS_PER_LOCK, self.buckets());
+            for bucket in cursor.next..end {
+                let Some((_, entry)) = self.entry_at(bucket) else { continue };
+                let is_expired = entry.deadline().is_expired(now);
+                let cause = if is_expired { Cause::Expired } else { Cause::Removed };
+                self.remove_into(bucket, cause, now, departures);
+            }
+            cursor.next = end;
+        }
+        let (table, state) = self.parts();
+        let is_last = !is_recorded || cursor.next == table.buckets();
+        let is_cleared = is_last && (!is_recorded || table.is_empty());
+        if is_cleared && let Some(other) = replacement {
+            mem::swap(table, other);
+            let freed = state.side_tables.cleared(other.len());
+            state.side_tables.resize(table.buckets());
+            state.index.clear();
+            state.entries_moved(table);
+            self.add_freed(freed);
+        }
+        self.record(departures);
+        // Without a replacement, the last subscriber left, or the table was replaced by a smaller one, after the
+        // caller had looked: once more.
+        is_last && !(is_cleared && replacement.is_none())
+    }
+
+    /// Counts the departures of entries that [`clear_next`](Self::clear_next) removed with their table.
+    pub(crate) fn count_cleared(&mut self, expired: u64, removed: u64) {
+        self.count_many(Cause::Expired, expired);
+        self.count_many(Cause::Removed, removed);
+    }
+
+    /// Removes up to `max_removed` entries of the next buckets for which `should_remove` returns true, live or not, as
+    /// `Removed`. The cursor stops before the first one that exceeds `max_removed`. Returns the number of removed
+    /// entries, and whether the shard has more buckets.
+    pub(crate) fn remove_next(
+        &mut self,
+        cursor: &mut TableCursor,
+        now: Tick,
+        max_removed: usize,
+        mut should_remove: impl FnMut(&ScannedEntry<'_, K, V>, Tick) -> bool,
+        departures: &mut Vec<Departure<K, V>>,
+    ) -> (usize, bool) {
+        let context = self.context();
+        let (table, state) = self.parts();
+        cursor.resume_in(state.generation);
+        let buckets = if table.is_empty() { 0 } else { table.buckets() };
+        let mut end = cursor.end_of_step(BUCKETS_PER_LOCK, buckets);
+        let mut chosen = Vec::new();
+        // All entries are chosen before the first is removed: if user code panics, nothing has changed.
+        for bucket in cursor.next..end {
+            if let Some(scanned) = ScannedEntry::at(table, &state.side_tables, bucket)
+                && should_remove(&scanned, now)
+            {
+                if chosen.len() == max_removed {
+                    end = bucket;
+                    break;
+                }
+                state.bump_write_version_of(|| context.hash_or_zero(scanned.key), scanned.key);
+                chosen.push(bucket);
+            }
+        }
+        for bucket in &chosen {
+            self.remove_into(*bucket, Cause::Removed, now, departures);
+        }
+        self.record(departures);
+        cursor.next = end;
+        (chosen.len(), end < buckets)
+    }
+}
+
+/// Returns whether a subscriber or waiter needs the departures of cleared entries.
+pub(crate) fn records_clear<K, V>(journal: &Journal<K, V>, state: &ShardState<K, V>) -> bool {
+    journal.has_subscriber(Cause::Expired)
+        || journal.has_subscriber(Cause::Removed)
+        || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters())
+}
+
+/// Returns the numbers of expired and live entries of a table.
+pub(crate) fn count_entries<K, V>(table: &Table<K, V>, now: Tick) -> (u64, u64) {
+    let (mut expired, mut live) = (0, 0);
+    table.for_each(|_, entry| {
+        *(if entry.deadline().is_expired(now) { &mut expired } else { &mut live }) += 1;
+    });
+    (expired, live)
+}

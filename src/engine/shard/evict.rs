@@ -1,0 +1,100 @@
+//! Evictions from one shard.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::{Shard, entry::Entry, remove::DropQueue};
+use crate::engine::{
+    clock::Now,
+    event::departure::Cause,
+    eviction::{EvictionState, policy::Policy},
+};
+
+/// Maximum number of live entries that are evicted under one lock. A small shard evicts fewer: an eighth of its
+/// entries.
+const MAX_EVICTIONS_PER_LOCK: usize = 32;
+
+impl<K, V, S> Shard<'_, K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher,
+{
+    /// Begins to track accesses, and weights if there is a weigher, so that entries can be evicted.
+    pub(crate) fn track_evictions(&mut self, policy: Policy, has_weigher: bool) {
+        let (table, state) = self.parts();
+        let eviction = EvictionState::new(policy, has_weigher, table.buckets());
+        state.side_tables.eviction = Some(Box::new(eviction));
+    }
+
+    /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
+    /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it.
+    pub(crate) fn evict(
+        &mut self,
+        weight_to_free: u64,
+        mut exempt: Option<usize>,
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) -> u64 {
+        self.release();
+        let (context, shard, mut count) = (self.context(), self.index(), 0);
+        let max_evictions = MAX_EVICTIONS_PER_LOCK.min(1 + self.len() / 8);
+        while self.freed() < weight_to_free && count < max_evictions {
+            let (may_have_expired, may_have_tag_removals) =
+                (context.is_due(shard, now), context.tag_removals.is_pending());
+            let (table, state) = self.parts();
+            let Some((eviction, tags)) = state.side_tables.eviction_and_tags() else { break };
+            // Expired, or removed by a tag: no look-up returns it.
+            let is_unreadable = |bucket| {
+                table.entry_at(bucket).is_some_and(|(_, entry)| {
+                    let deadline = entry.deadline();
+                    may_have_expired && now.is_expired(deadline)
+                        || may_have_tag_removals
+                            && tags.is_some_and(|tags| tags.is_removed(bucket, deadline))
+                })
+            };
+            let may_have_unreadable = may_have_expired || may_have_tag_removals;
+            let victim = eviction.choose_victim(exempt, may_have_unreadable, is_unreadable);
+            let Some(bucket) = victim else {
+                if state.old.is_none() {
+                    break;
+                }
+                // All candidates are still in the old table.
+                self.move_candidates(&mut exempt);
+                continue;
+            };
+            let is_expired = may_have_expired
+                && table
+                    .entry_at(bucket)
+                    .is_some_and(|(_, entry)| now.is_expired(entry.deadline()));
+            let cause = if is_expired { Cause::Expired } else { Cause::Evicted };
+            // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
+            let cause = self.remove(bucket, cause, now, drop_queue);
+            count += usize::from(cause == Cause::Evicted);
+        }
+        self.freed()
+    }
+
+    /// Moves some entries out of the old table. If the table grows for them, the exempt entry is then in another bucket.
+    #[cold]
+    fn move_candidates(&mut self, exempt: &mut Option<usize>) {
+        let hash = exempt
+            .and_then(|bucket| self.entry_at(bucket))
+            .map(|(key, _)| self.context().hash_or_zero(key));
+        let generation = self.state().generation;
+        let (_, emptied) = self.move_windows();
+        debug_assert!(
+            emptied.is_none_or(|table| table.is_empty()),
+            "a table that was moved is empty"
+        );
+        if let Some(hash) = hash.filter(|_| self.state().generation != generation) {
+            *exempt = self.bucket_of_hash(hash);
+        }
+    }
+
+    /// Returns the bucket of the key with this hash. By the hash alone, as no key is at hand; two keys with the same
+    /// hash of 64 bits are rare, and then the wrong one is exempt.
+    pub(crate) fn bucket_of_hash(&mut self, hash: u64) -> Option<usize> {
+        let context = self.context();
+        let matches = |key: &K, _: &Entry<V>| context.hash_or_zero(key) == hash;
+        self.parts().0.find_mut(hash, matches).map(|(bucket, _)| bucket)
+    }
+}

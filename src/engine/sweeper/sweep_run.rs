@@ -1,0 +1,308 @@
+//! One sweep, step by step, for the sweeper task and for manual sweeps.
+
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use rand::seq::SliceRandom;
+use tracing::Span;
+
+use super::{config::Sweep, report::SweepReport};
+use crate::engine::{
+    event::Cause,
+    panics,
+    state::SharedState,
+    store::{Departure, LockWait, ShardPass, StepLimits, Store, TagPurge},
+};
+
+/// Number of times that a locked shard is retried before the sweeper closes the shard's gate to new readers.
+const TRIES_BEFORE_GATE: u32 = 3;
+
+/// First and longest time to spin for such a shard. The sweeper never blocks, because its worker has other tasks to
+/// run.
+const FIRST_SPIN: Duration = Duration::from_micros(50);
+const MAX_SPIN: Duration = Duration::from_micros(3_200);
+
+/// Work between two yields to the runtime, in examined entries: about 100 µs. A yield may wake a second worker, which
+/// costs 10 µs.
+pub(super) const YIELD_AFTER: u64 = 8_192;
+
+/// Cost of an entry that expires (it is moved, published and dropped) or moves to another table, in examined entries.
+const MOVE_COST: u64 = 16;
+
+/// Number of steps of the tag purge between two yields.
+const TAG_PURGE_STEPS: usize = 16;
+
+/// A sweep in progress. It holds nothing of the cache between two steps.
+pub(crate) struct SweepRun<K, V> {
+    /// Settings at the start of the sweep; changes apply to the next one.
+    sweep: Sweep,
+    report: SweepReport,
+    /// Number of entries moved to another table. They count as work, but not as examined.
+    moved: u64,
+    /// Purge of entries whose tag was removed; it runs before the first pass.
+    tag_purge: Option<TagPurge>,
+    /// Shards that the current pass has not finished, with the number of times that each was found locked.
+    pending: VecDeque<(ShardPass, u32)>,
+    /// Examined and expired entries of the report when the current pass began.
+    pass_start: (u64, u64),
+    /// Expired entries that no subscriber receives, to be dropped after unlock; kept for its allocation.
+    unrecorded: Vec<Departure<K, V>>,
+    span: Span,
+}
+
+/// Next action of the driver of a sweep.
+pub(crate) enum Step {
+    /// Yield to the runtime, then continue.
+    Yield,
+    /// Wait for a lossless subscriber without free capacity for events of this cause.
+    HeldBack(Cause),
+    Done,
+}
+
+impl<K, V> SweepRun<K, V>
+where
+    K: Hash + Eq + Clone,
+{
+    pub(crate) fn new<S: BuildHasher + Clone>(cache: &SharedState<K, V, S>) -> Self {
+        let span = tracing::debug_span!(
+            "sweep",
+            cache = cache.name(),
+            passes = tracing::field::Empty,
+            looked_at = tracing::field::Empty,
+            expired = tracing::field::Empty,
+            elapsed_us = tracing::field::Empty,
+            out_of_budget = tracing::field::Empty,
+            held_back = tracing::field::Empty,
+        );
+        let report = SweepReport::default();
+        let (pending, unrecorded) = (VecDeque::new(), Vec::new());
+        let tag_purge = cache.store.begin_tag_purge();
+        let mut sweep = Self {
+            sweep: cache.sweep(),
+            report,
+            moved: 0,
+            tag_purge,
+            pending,
+            pass_start: (0, 0),
+            unrecorded,
+            span,
+        };
+        sweep.begin_pass(cache);
+        sweep
+    }
+
+    /// Sweeps until it is time to yield. A panic in user code is logged, and ends the sweep.
+    pub(crate) fn step_safely<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+    ) -> Step {
+        let step =
+            catch_unwind(AssertUnwindSafe(|| self.span.clone().in_scope(|| self.step(cache))));
+        step.unwrap_or_else(|_| {
+            tracing::error!(cache = cache.name(), "sweep panicked, the next sweep continues");
+            Step::Done
+        })
+    }
+
+    /// Evicts deferred weight and purges values with removed tags, while no events of `held_back` may be published.
+    /// Returns whether there is more to do.
+    pub(super) fn purge_safely<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+        held_back: Cause,
+    ) -> bool {
+        let purge = || {
+            if self.evict_deferred(cache).is_some() {
+                return true;
+            }
+            if held_back == Cause::Removed {
+                return false;
+            }
+            // Tags may have been removed since the sweep began.
+            self.tag_purge = self.tag_purge.take().or_else(|| cache.store.begin_tag_purge());
+            matches!(self.remove_tagged(cache), Some(Step::Yield))
+        };
+        catch_unwind(AssertUnwindSafe(purge)).unwrap_or_else(|_| {
+            tracing::error!(cache = cache.name(), "sweep panicked, the next sweep continues");
+            false
+        })
+    }
+
+    /// Returns the report of a finished sweep.
+    pub(crate) fn finish<S: BuildHasher + Clone>(
+        self,
+        cache: &SharedState<K, V, S>,
+    ) -> SweepReport {
+        let report = self.report;
+        self.span.record("passes", report.passes);
+        self.span.record("looked_at", report.looked_at);
+        self.span.record("expired", report.expired);
+        self.span.record("elapsed_us", report.elapsed.as_micros() as u64);
+        self.span.record("out_of_budget", report.out_of_budget);
+        self.span.record("held_back", report.held_back);
+        cache.record_sweep(&report);
+        report
+    }
+
+    fn step<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> Step {
+        let (before, moved_before) = (self.report, self.moved);
+        let start = cache.clock.now();
+        let mut now = start;
+        if let Some(step) = self.evict_deferred(cache).or_else(|| self.remove_tagged(cache)) {
+            self.report.elapsed += cache.clock.now().since(start);
+            return step;
+        }
+        let step = loop {
+            let Some((shard_pass, tries)) = self.pending.pop_front() else {
+                match self.end_pass(cache, self.report.elapsed + now.since(start)) {
+                    Some(step) => break step,
+                    None => continue,
+                }
+            };
+            let step = self.sweep_shard(cache, shard_pass, tries);
+            now = cache.clock.now();
+            if let Some(step) = step {
+                break step;
+            }
+            if self.report.passes > 1 && self.is_spent(self.report.elapsed + now.since(start)) {
+                break Step::Done;
+            }
+            let looked_at = self.report.looked_at - before.looked_at;
+            let expired = self.report.expired - before.expired;
+            if looked_at + MOVE_COST * (expired + self.moved - moved_before) >= YIELD_AFTER {
+                break Step::Yield;
+            }
+        };
+        self.report.elapsed += cache.clock.now().since(start);
+        step
+    }
+
+    /// Evicts a part of the weight that cancelled writes left above the bound; returns `None` if there is no more.
+    fn evict_deferred<S: BuildHasher + Clone>(&self, cache: &SharedState<K, V, S>) -> Option<Step> {
+        if !cache.store.has_deferred_evictions() {
+            return None;
+        }
+        let has_more = cache.store.evict_deferred(&cache.clock);
+        cache.publisher.flush();
+        has_more.then_some(Step::Yield)
+    }
+
+    /// Purges some of the entries whose tag was removed; returns `None` if there are no more.
+    fn remove_tagged<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+    ) -> Option<Step> {
+        let purge = self.tag_purge.as_mut()?;
+        for _ in 0..TAG_PURGE_STEPS {
+            let room = cache.publisher.room(Cause::Removed);
+            let (removed, has_more) = cache.store.remove_tagged(purge, &cache.clock, room);
+            cache.publisher.flush();
+            if !has_more {
+                self.tag_purge = None;
+                return None;
+            }
+            if removed == room {
+                self.report.held_back = true;
+                return Some(Step::HeldBack(Cause::Removed));
+            }
+        }
+        Some(Step::Yield)
+    }
+
+    /// Examines the next windows of a shard.
+    fn sweep_shard<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+        mut shard_pass: ShardPass,
+        tries: u32,
+    ) -> Option<Step> {
+        let room = cache.publisher.room(Cause::Expired);
+        let lock_wait = match tries.checked_sub(TRIES_BEFORE_GATE) {
+            None => LockWait::None,
+            Some(spins) => LockWait::Spin(MAX_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
+        };
+        let share = |buckets| self.sweep.share_of(buckets);
+        let (store, clock) = (&cache.store, &cache.clock);
+        let limits = StepLimits { max_expired: room, lock_wait };
+        let swept =
+            store.sweep_windows(&mut shard_pass, share, clock, limits, &mut self.unrecorded);
+        let Some(swept) = swept else {
+            // The other shards first: by then, the lock is probably free.
+            self.pending.push_back((shard_pass, tries + 1));
+            return (lock_wait != LockWait::None).then_some(Step::Yield);
+        };
+        // Without the lock of the shard, and before the next window: waiters of an event must not wait for the whole
+        // sweep.
+        cache.publisher.flush();
+        let panicked = panics::drop_all(self.unrecorded.drain(..));
+        if panicked > 0 {
+            tracing::error!(cache = cache.name(), panicked, "drop of expired values panicked");
+        }
+        self.report.looked_at += swept.looked_at as u64;
+        self.report.expired += swept.expired as u64;
+        self.moved += swept.moved as u64;
+        if !shard_pass.is_done() {
+            self.pending.push_front((shard_pass, 0));
+        }
+        self.report.held_back |= swept.held_back;
+        swept.held_back.then_some(Step::HeldBack(Cause::Expired))
+    }
+
+    /// Begins the next pass if the ratio is reached and the budget lasts; otherwise ends the sweep.
+    fn end_pass<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+        spent: Duration,
+    ) -> Option<Step> {
+        let looked_at = self.report.looked_at - self.pass_start.0;
+        let expired = self.report.expired - self.pass_start.1;
+        if expired == 0 || (expired as f64) < self.sweep.repeat_at * looked_at as f64 {
+            return Some(Step::Done);
+        }
+        if self.is_spent(spent) {
+            return Some(Step::Done);
+        }
+        self.begin_pass(cache);
+        None
+    }
+
+    fn is_spent(&mut self, spent: Duration) -> bool {
+        let is_spent = self.sweep.allowance().is_some_and(|allowance| spent >= allowance);
+        self.report.out_of_budget |= is_spent;
+        is_spent
+    }
+
+    fn begin_pass<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) {
+        let now = cache.clock.now();
+        let is_due = |shard: &usize| !cache.store.has_nothing_due(*shard, now);
+        let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
+        // In random order, so that no shard is always last if the budget stops the sweeps.
+        order.shuffle(&mut *cache.random());
+        self.pending
+            .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
+        self.pass_start = (self.report.looked_at, self.report.expired);
+        self.report.passes += 1;
+    }
+}
+
+/// Starts to return the memory of a sparse shard; returns whether the shard is sparse.
+pub(crate) fn shrink<K, V, S>(cache: &SharedState<K, V, S>, shard: usize) -> bool
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    let shrunk = cache.store.shrink(shard);
+    let unhashed = cache.store.take_unhashed();
+    if unhashed > 0 {
+        tracing::error!(
+            cache = cache.name(),
+            unhashed,
+            "hash of keys panicked while a table was resized"
+        );
+    }
+    shrunk
+}
