@@ -41,8 +41,8 @@ pub(crate) struct ShardMeta {
     /// shrunk.
     pub(crate) earliest_expiry: AtomicU64,
     pub(crate) departures: DepartureCounters,
-    /// Recent maximum of the number of entries, for [`Store::shrink`](super::Store::shrink). Fades by an eighth at each
-    /// of its calls.
+    /// Recent maximum of the number of entries, for `Store::shrink`. Fades by an eighth at each of its
+    /// calls.
     pub(crate) peak: AtomicUsize,
 }
 

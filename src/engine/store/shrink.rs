@@ -1,4 +1,4 @@
-//! Shrinking of sparse tables, which DashMap never does by itself. [`rehash`](super::rehash) moves the entries.
+//! Shrinking of sparse tables, which DashMap never does by itself. `shard::rehash` moves the entries.
 
 use std::hash::{BuildHasher, Hash};
 
