@@ -2,9 +2,9 @@
 //! relative addresses.
 
 mod groups;
+mod history;
 mod responses;
 mod sampler;
-mod track;
 
 use axum::{
     Router,
@@ -66,7 +66,7 @@ pub fn dashboard() -> Router {
         .route("/index.html", get(responses::page))
         .route("/style.css", get(responses::style))
         .route("/script.js", get(responses::script))
-        .route("/figures", get(responses::figures))
+        .route("/metrics", get(responses::metrics))
         .route("/stream", get(responses::stream))
         .route("/ttl", post(responses::ttl))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))

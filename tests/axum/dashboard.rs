@@ -32,8 +32,8 @@ async fn shown(app: &Router, name: &str, wanted: impl Fn(&Value) -> bool) -> Val
     // With the real clock: a thread samples once per second.
     let start = std::time::Instant::now();
     loop {
-        let figures: Value = serde_json::from_str(&text(get(app, "/figures").await).await).unwrap();
-        let groups = figures["groups"].as_array().expect("the groups are a list").iter();
+        let metrics: Value = serde_json::from_str(&text(get(app, "/metrics").await).await).unwrap();
+        let groups = metrics["groups"].as_array().expect("the groups are a list").iter();
         let group = groups.clone().find(|group| group["name"] == name);
         if let Some(group) = group.filter(|group| wanted(group)) {
             return group.clone();
@@ -123,7 +123,7 @@ async fn dashboard_shows_caches_and_limiters_by_name() {
     // Dropped caches and limiters are not shown.
     drop(cache);
     let start = std::time::Instant::now();
-    while text(get(&app, "/figures").await).await.contains("shown <b>") {
+    while text(get(&app, "/metrics").await).await.contains("shown <b>") {
         assert!(start.elapsed() < Duration::from_secs(300), "the dropped cache is still shown");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -158,7 +158,7 @@ async fn event_stream_begins_with_the_history_continues_with_samples_and_ends() 
     // The clock is paused, so it advances to the end of the stream as soon as all tasks are idle.
     let events = text(response).await;
     assert_eq!(start.elapsed(), Duration::from_secs(10));
-    assert!(events.starts_with("event: figures\ndata: {"), "{events}");
+    assert!(events.starts_with("event: metrics\ndata: {"), "{events}");
     assert!(events.contains("\"history\""), "{events}");
     drop(cache);
 }

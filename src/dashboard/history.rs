@@ -20,12 +20,12 @@ const MARK_EVERY: u64 = 10;
 const MARKS: usize = 6;
 
 #[derive(Default)]
-pub(super) struct Tracks {
+pub(super) struct Histories {
     number: u64,
-    groups: BTreeMap<(Kind, String), Track>,
+    groups: BTreeMap<(Kind, String), Entry>,
 }
 
-struct Track {
+struct Entry {
     now: Counts,
     levels: Levels,
     denied_keys: Vec<Denied>,
@@ -98,7 +98,7 @@ pub(super) struct GroupWithHistory<'a> {
     history: &'a History,
 }
 
-impl Tracks {
+impl Histories {
     /// Returns the number of samples taken.
     pub(super) fn number(&self) -> u64 {
         self.number
@@ -109,28 +109,28 @@ impl Tracks {
         let mut before = std::mem::take(&mut self.groups);
         for group in groups {
             let key = (group.kind, group.name);
-            let mut track = before.remove(&key).unwrap_or_else(|| Track::new(&group.counts));
-            track.add(group.counts, elapsed, self.number);
-            track.levels = group.levels;
-            track.denied_keys = group.denied_keys;
-            self.groups.insert(key, track);
+            let mut entry = before.remove(&key).unwrap_or_else(|| Entry::new(&group.counts));
+            entry.add(group.counts, elapsed, self.number);
+            entry.levels = group.levels;
+            entry.denied_keys = group.denied_keys;
+            self.groups.insert(key, entry);
         }
         self.number += 1;
     }
 
     pub(super) fn now(&self) -> impl Iterator<Item = CurrentGroup<'_>> {
-        self.groups.iter().map(|((kind, name), track)| track.current(*kind, name))
+        self.groups.iter().map(|((kind, name), entry)| entry.current(*kind, name))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = GroupWithHistory<'_>> {
-        self.groups.iter().map(|((kind, name), track)| GroupWithHistory {
-            current: track.current(*kind, name),
-            history: &track.history,
+        self.groups.iter().map(|((kind, name), entry)| GroupWithHistory {
+            current: entry.current(*kind, name),
+            history: &entry.history,
         })
     }
 }
 
-impl Track {
+impl Entry {
     /// Starts at the current counts: when earlier events happened is unknown.
     fn new(counts: &Counts) -> Self {
         Self {
