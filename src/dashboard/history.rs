@@ -1,4 +1,5 @@
-//! History of each cache and limiter over the last minutes: rates per second, derived from counters.
+//! History of each object over the last five minutes and the last hour: levels, and rates per second that are derived
+//! from counters.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,8 +11,11 @@ use serde::{Serialize, Serializer};
 use super::groups::{Counts, Denied, Group, Kind, Levels};
 use crate::engine::metrics::Histogram;
 
-/// Number of points of a chart: five minutes of samples.
+/// Number of points of a line over five minutes: one per sample.
 const POINTS: usize = 300;
+
+/// Number of points of a line over an hour: one per mark.
+const HOUR_POINTS: usize = 360;
 
 /// Number of samples between two marks.
 const MARK_EVERY: u64 = 10;
@@ -28,31 +32,19 @@ pub(super) struct Histories {
 struct Entry {
     now: Counts,
     levels: Levels,
+    searchable: bool,
     denied_keys: Vec<Denied>,
-    rates: Rates,
+    rates: BTreeMap<&'static str, f64>,
     recent: Recent,
-    marks: VecDeque<Counts>,
-    history: History,
+    marks: VecDeque<Mark>,
+    lines: BTreeMap<&'static str, Line>,
 }
 
-/// Rates per second since the previous sample.
-#[derive(Default, Serialize)]
-struct Rates {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expired: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    evicted: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sets: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reads: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allowed: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    denied: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    looked_at: Option<f64>,
-    sweeps: f64,
+/// Values of a past sample.
+struct Mark {
+    counts: Counts,
+    /// Elements that wait to be processed; `None` for kinds without them.
+    waiting: Option<f64>,
 }
 
 /// Values over the last minute; null if there is no data.
@@ -63,19 +55,17 @@ struct Recent {
     lag_p50_ms: Option<f64>,
     lag_p99_ms: Option<f64>,
     sweep_p99_ms: Option<f64>,
+    /// Events missed by slow subscribers.
+    missed: Option<u64>,
+    /// True if elements were waiting for the whole minute, and none of them was processed.
+    not_drained: bool,
 }
 
-/// Points of the charts, oldest first.
-#[derive(Default, Serialize)]
-struct History {
-    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
-    expired: VecDeque<f32>,
-    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
-    evicted: VecDeque<f32>,
-    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
-    allowed: VecDeque<f32>,
-    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
-    denied: VecDeque<f32>,
+/// Points of a line, oldest first.
+#[derive(Default)]
+struct Line {
+    points: VecDeque<f32>,
+    hour: VecDeque<f32>,
 }
 
 /// Current values of a group.
@@ -85,18 +75,29 @@ pub(super) struct CurrentGroup<'a> {
     name: &'a str,
     counts: &'a Counts,
     levels: &'a Levels,
-    rates: &'a Rates,
+    rates: &'a BTreeMap<&'static str, f64>,
     recent: &'a Recent,
+    searchable: bool,
     denied_keys: &'a [Denied],
 }
 
-/// Current values of a group, and their history.
+/// Current values of a group, and their history of five minutes.
 #[derive(Serialize)]
 pub(super) struct GroupWithHistory<'a> {
     #[serde(flatten)]
     current: CurrentGroup<'a>,
-    history: &'a History,
+    history: BTreeMap<&'static str, Points<'a>>,
 }
+
+/// History of a group over an hour.
+#[derive(Serialize)]
+pub(super) struct GroupHour<'a> {
+    kind: Kind,
+    name: &'a str,
+    history: BTreeMap<&'static str, Points<'a>>,
+}
+
+struct Points<'a>(&'a VecDeque<f32>);
 
 impl Histories {
     /// Returns the number of samples taken.
@@ -108,11 +109,9 @@ impl Histories {
     pub(super) fn add(&mut self, groups: Vec<Group>, elapsed: Duration) {
         let mut before = std::mem::take(&mut self.groups);
         for group in groups {
-            let key = (group.kind, group.name);
-            let mut entry = before.remove(&key).unwrap_or_else(|| Entry::new(&group.counts));
-            entry.add(group.counts, elapsed, self.number);
-            entry.levels = group.levels;
-            entry.denied_keys = group.denied_keys;
+            let key = (group.kind, group.name.clone());
+            let mut entry = before.remove(&key).unwrap_or_else(|| Entry::new(&group));
+            entry.add(group, elapsed, self.number);
             self.groups.insert(key, entry);
         }
         self.number += 1;
@@ -125,98 +124,146 @@ impl Histories {
     pub(super) fn all(&self) -> impl Iterator<Item = GroupWithHistory<'_>> {
         self.groups.iter().map(|((kind, name), entry)| GroupWithHistory {
             current: entry.current(*kind, name),
-            history: &entry.history,
+            history: entry.points(|line| &line.points),
+        })
+    }
+
+    pub(super) fn hour(&self) -> impl Iterator<Item = GroupHour<'_>> {
+        self.groups.iter().map(|((kind, name), entry)| GroupHour {
+            kind: *kind,
+            name,
+            history: entry.points(|line| &line.hour),
         })
     }
 }
 
 impl Entry {
     /// Starts at the current counts: when earlier events happened is unknown.
-    fn new(counts: &Counts) -> Self {
+    fn new(group: &Group) -> Self {
         Self {
-            now: counts.clone(),
+            now: group.counts.clone(),
             levels: Levels::default(),
+            searchable: false,
             denied_keys: Vec::new(),
-            rates: Rates::default(),
+            rates: BTreeMap::new(),
             recent: Recent::default(),
-            marks: VecDeque::from([counts.clone()]),
-            history: History::default(),
+            marks: VecDeque::from([Mark::new(group)]),
+            lines: BTreeMap::new(),
         }
     }
 
-    fn add(&mut self, now: Counts, elapsed: Duration, number: u64) {
-        let before = &self.now;
+    fn add(&mut self, group: Group, elapsed: Duration, number: u64) {
+        let Counts { totals, sweeps, .. } = &group.counts;
         // Zero at the first sample of a thread.
         let per_second = |more: u64| match elapsed.as_secs_f64() {
             0.0 => 0.0,
             seconds => tenths(more as f64 / seconds),
         };
-        let rate = |now: Option<u64>, before: Option<u64>| {
-            Some(per_second(now?.saturating_sub(before.unwrap_or(0))))
+        let since = |(name, now): (&&'static str, &u64)| {
+            (*name, per_second(now.saturating_sub(self.now.total(name))))
         };
-        let reads = |counts: &Counts| Some(counts.hits? + counts.misses?);
-        self.rates = Rates {
-            expired: rate(now.expired, before.expired),
-            evicted: rate(now.evicted, before.evicted),
-            sets: rate(now.sets, before.sets),
-            reads: rate(reads(&now), reads(before)),
-            allowed: rate(now.allowed, before.allowed),
-            denied: rate(now.denied, before.denied),
-            looked_at: rate(now.looked_at, before.looked_at),
-            sweeps: per_second(times(&now.sweeps, &before.sweeps)),
-        };
-        let mark = self.marks.front().expect("there is one from the start");
-        self.recent = Recent::between(mark, &now);
-        self.history.add(&self.rates);
+        self.rates = totals.iter().map(since).collect();
+        self.rates.insert("sweeps", per_second(times(sweeps, &self.now.sweeps)));
+        self.recent = Recent::between(&self.marks, &group);
+        for name in group.lines {
+            if let Some(point) = self.rates.get(name).or_else(|| group.levels.get(name)) {
+                self.lines.entry(name).or_default().add(*point as f32, number);
+            }
+        }
         if number.is_multiple_of(MARK_EVERY) {
-            self.marks.push_back(now.clone());
+            self.marks.push_back(Mark::new(&group));
             if self.marks.len() > MARKS {
                 self.marks.pop_front();
             }
         }
-        self.now = now;
+        self.now = group.counts;
+        self.levels = group.levels;
+        self.searchable = group.searchable;
+        self.denied_keys = group.denied_keys;
     }
 
     fn current<'a>(&'a self, kind: Kind, name: &'a str) -> CurrentGroup<'a> {
-        let Self { now: counts, levels, denied_keys, rates, recent, .. } = self;
-        CurrentGroup { kind, name, counts, levels, rates, recent, denied_keys }
+        let Self { now: counts, levels, searchable, denied_keys, rates, recent, .. } = self;
+        CurrentGroup {
+            kind,
+            name,
+            counts,
+            levels,
+            rates,
+            recent,
+            searchable: *searchable,
+            denied_keys,
+        }
+    }
+
+    fn points(
+        &self,
+        points_of: impl Fn(&Line) -> &VecDeque<f32>,
+    ) -> BTreeMap<&'static str, Points<'_>> {
+        self.lines.iter().map(|(name, line)| (*name, Points(points_of(line)))).collect()
+    }
+}
+
+impl Mark {
+    fn new(group: &Group) -> Self {
+        Self { counts: group.counts.clone(), waiting: group.levels.get("waiting").copied() }
+    }
+}
+
+impl Line {
+    fn add(&mut self, point: f32, number: u64) {
+        push(&mut self.points, point, POINTS);
+        if number.is_multiple_of(MARK_EVERY) {
+            // Fewer points at the beginning.
+            let last = self.points.iter().rev().take(MARK_EVERY as usize);
+            let mean = last.clone().sum::<f32>() / last.len() as f32;
+            push(&mut self.hour, mean, HOUR_POINTS);
+        }
+    }
+}
+
+fn push(points: &mut VecDeque<f32>, point: f32, most: usize) {
+    points.push_back(point);
+    if points.len() > most {
+        points.pop_front();
+    }
+}
+
+impl Counts {
+    fn total(&self, name: &str) -> u64 {
+        self.totals.get(name).copied().unwrap_or(0)
     }
 }
 
 impl Recent {
-    fn between(before: &Counts, now: &Counts) -> Self {
-        let more =
-            |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
-        let hits = more(now.hits, before.hits);
-        let misses = more(now.misses, before.misses);
-        let allowed = more(now.allowed, before.allowed);
-        let denied = more(now.denied, before.denied);
+    fn between(marks: &VecDeque<Mark>, group: &Group) -> Self {
+        let before = &marks.front().expect("there is one from the start").counts;
+        let now = &group.counts;
+        let more = |name: &str| {
+            let now = *now.totals.get(name)?;
+            Some(now.saturating_sub(before.total(name)))
+        };
         let [lag_p50_ms, lag_p99_ms] = percentiles(&now.lag, &before.lag, [0.5, 0.99]);
         let [sweep_p99_ms] = percentiles(&now.sweeps, &before.sweeps, [0.99]);
+        let processed: u64 = ["claims", "taken", "removed"].into_iter().filter_map(more).sum();
         Self {
-            hit_ratio: share(hits, misses),
-            denied_ratio: share(denied, allowed),
+            hit_ratio: share(more("hits"), more("misses")),
+            denied_ratio: share(more("denied"), more("allowed")),
             lag_p50_ms,
             lag_p99_ms,
             sweep_p99_ms,
+            missed: more("missed"),
+            not_drained: processed == 0 && has_waited(marks, group),
         }
     }
 }
 
-impl History {
-    fn add(&mut self, rates: &Rates) {
-        for (points, rate) in [
-            (&mut self.expired, rates.expired),
-            (&mut self.evicted, rates.evicted),
-            (&mut self.allowed, rates.allowed),
-            (&mut self.denied, rates.denied),
-        ] {
-            points.extend(rate.map(|rate| rate as f32));
-            if points.len() > POINTS {
-                points.pop_front();
-            }
-        }
-    }
+/// Returns whether elements were waiting for the whole minute, and never became fewer: other processes may take them.
+fn has_waited(marks: &VecDeque<Mark>, group: &Group) -> bool {
+    let waiting = marks.iter().map(|mark| mark.waiting);
+    let waiting = waiting.chain([group.levels.get("waiting").copied()]);
+    let waiting: Option<Vec<f64>> = waiting.collect();
+    marks.len() == MARKS && waiting.is_some_and(|all| all[0] > 0.0 && all.is_sorted())
 }
 
 /// Returns the share of `some` in the sum of both; `None` if the sum is zero.
@@ -247,8 +294,10 @@ fn times(now: &Histogram, before: &Histogram) -> u64 {
     now.since(before).map(|(_, count)| count).sum()
 }
 
-fn points<S: Serializer>(points: &VecDeque<f32>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(points.iter().map(|&point| tenths(f64::from(point))))
+impl Serialize for Points<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|&point| tenths(f64::from(point))))
+    }
 }
 
 fn tenths(number: f64) -> f64 {
@@ -257,4 +306,75 @@ fn tenths(number: f64) -> f64 {
 
 fn thousandths(number: f64) -> f64 {
     (number * 1_000.0).round() / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json, to_value};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn queue(removed: u64, waiting: f64) -> Group {
+        Group {
+            kind: Kind::Queue,
+            name: "jobs".to_owned(),
+            counts: Counts { totals: [("removed", removed)].into(), ..Counts::default() },
+            levels: [("waiting", waiting)].into(),
+            lines: &["waiting", "removed"],
+            searchable: false,
+            denied_keys: Vec::new(),
+        }
+    }
+
+    fn all(histories: &Histories) -> Value {
+        to_value(histories.all().next()).expect("numbers can be written")
+    }
+
+    /// Returns whether a queue whose removals and length are these is reported as not drained.
+    fn is_stuck(sample: impl Fn(u64) -> (u64, f64)) -> bool {
+        let mut histories = Histories::default();
+        for second in 0..100 {
+            let (removed, waiting) = sample(second);
+            histories.add(vec![queue(removed, waiting)], SECOND);
+        }
+        all(&histories)["recent"]["not_drained"] == true
+    }
+
+    #[test]
+    fn queue_is_not_drained_if_no_element_is_processed_for_a_minute() {
+        assert!(is_stuck(|_| (7, 3.0)));
+        assert!(is_stuck(|second| (7, second as f64 + 1.0)));
+        assert!(!is_stuck(|_| (0, 0.0)), "an empty queue");
+        assert!(!is_stuck(|second| (second, 3.0)), "this process removes elements");
+        assert!(!is_stuck(|second| (0, 200.0 - second as f64)), "other processes remove elements");
+        assert!(
+            !is_stuck(|second| (0, f64::from(u8::from(second > 80)))),
+            "for less than a minute"
+        );
+    }
+
+    #[test]
+    fn lines_have_a_point_per_second_and_a_mean_per_ten_seconds_of_an_hour() {
+        let mut histories = Histories::default();
+        for second in 0..=4_000 {
+            histories.add(vec![queue(10 * second, (second % 10) as f64)], SECOND);
+        }
+        let five_minutes = all(&histories);
+        let hour = to_value(histories.hour().next()).expect("numbers can be written");
+        for (history, name, len) in [
+            (&five_minutes, "removed", 300),
+            (&five_minutes, "waiting", 300),
+            (&hour, "removed", 360),
+        ] {
+            let points = history["history"][name].as_array().expect("a list");
+            assert_eq!(points.len(), len, "{name}");
+            assert_eq!(name == "removed", points.iter().all(|point| *point == 10.0));
+        }
+        assert_eq!(five_minutes["history"]["waiting"][299], 0.0);
+        let means = hour["history"]["waiting"].as_array().expect("a list");
+        assert!(means.iter().all(|mean| *mean == 4.5), "{means:?}");
+        assert_eq!(five_minutes["rates"]["removed"], json!(10.0));
+    }
 }

@@ -64,6 +64,11 @@ pub(super) async fn metrics(State(sampler): State<Arc<Sampler>>) -> impl IntoRes
     (fields("application/json"), sampler.all().1)
 }
 
+/// Returns the history of the last hour.
+pub(super) async fn hour(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
+    (fields("application/json"), sampler.hour())
+}
+
 /// Streams all current metrics and their history, and then each sample.
 pub(super) async fn stream(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
     let stream_state = SampleStream {

@@ -18,7 +18,8 @@ use tokio::sync::watch;
 
 use super::{
     groups::Group,
-    history::{GroupWithHistory, Histories},
+    history::{GroupHour, GroupWithHistory, Histories},
+    queues::Queues,
 };
 use crate::engine::metrics::read_all;
 
@@ -30,6 +31,7 @@ pub(super) struct Sampler {
     /// Random identifier of this sampler, so that a page notices a restart of the process.
     boot: String,
     histories: Mutex<Histories>,
+    queues: Arc<Queues>,
     live: watch::Sender<Sample>,
 }
 
@@ -61,6 +63,7 @@ impl Sampler {
         let sampler = Arc::new(Self {
             boot: format!("{:016x}", RandomState::new().hash_one(0)),
             histories: Mutex::default(),
+            queues: Arc::default(),
             live: watch::Sender::default(),
         });
         *shared = Arc::downgrade(&sampler);
@@ -76,6 +79,12 @@ impl Sampler {
         (number, self.write(number, histories.all().collect::<Vec<GroupWithHistory<'_>>>()))
     }
 
+    /// Returns the history of the last hour, as JSON.
+    pub(super) fn hour(&self) -> String {
+        let histories = self.histories();
+        self.write(histories.number(), histories.hour().collect::<Vec<GroupHour<'_>>>())
+    }
+
     /// Subscribes to the samples from now on.
     pub(super) fn subscribe(&self) -> watch::Receiver<Sample> {
         self.live.subscribe()
@@ -83,7 +92,8 @@ impl Sampler {
 
     fn sample(&self, elapsed: Duration) {
         let readings = read_all();
-        let groups: Vec<_> = readings.iter().filter_map(Group::read).collect();
+        let group = |reading| Group::read(reading, self.queues.depth(reading));
+        let groups: Vec<_> = readings.iter().filter_map(group).collect();
         // Before the lock is taken: this may be the last handle of a cache, and its drop runs user code.
         drop(readings);
         let mut histories = self.histories();
