@@ -144,6 +144,8 @@ mod bound;
 mod cursor;
 mod dead_letters;
 mod delivery;
+#[cfg(feature = "dashboard")]
+mod depth;
 mod dir_cache;
 mod element;
 mod error;

@@ -11,8 +11,7 @@ use super::{Error, Session};
 #[cfg(feature = "redis")]
 use fleeting::redis;
 use fleeting::{
-    Cache, Cause, ClientIp, Lagged, Limit, RateLimitLayer, RateLimiter, Sweep, TrustedProxies, Ttl,
-    Window,
+    Cache, Cause, ClientIp, Lagged, Limit, RateLimitLayer, RateLimiter, TrustedProxies, Ttl, Window,
 };
 
 #[cfg(feature = "redis")]
@@ -75,8 +74,6 @@ impl Sessions {
     fn embedded() -> Self {
         let sessions = Cache::builder()
             .name("sessions")
-            // A quarter of the sessions ten times per second: expired sessions are removed within about 0.4 s.
-            .sweep(Sweep::default().every(Duration::from_millis(100)).sample(0.25))
             .publish([Cause::Expired])
             // The dashboard shows the TTL of a session by its id, but never its body.
             .inspect(|id| Some(id.to_owned()))
@@ -194,7 +191,7 @@ impl Sessions {
                     "entries": stats.resident,
                     "hits": stats.hits,
                     "misses": stats.misses,
-                    "hit_ratio": stats.hit_ratio(),
+                    "hit_ratio": hit_ratio(stats.hits, stats.misses),
                     "expired": stats.expired,
                     "removed": stats.removed,
                     "replaced": stats.replaced,
@@ -208,7 +205,7 @@ impl Sessions {
                 json!({
                     "hits": stats.hits,
                     "misses": stats.misses,
-                    "hit_ratio": stats.hits as f64 / (stats.hits + stats.misses).max(1) as f64,
+                    "hit_ratio": hit_ratio(stats.hits, stats.misses),
                     "expired": handled,
                 })
             }
@@ -302,6 +299,12 @@ pub(super) fn by_client(
         #[cfg(not(feature = "redis"))]
         Some(client) => match *client {},
     })
+}
+
+/// Returns the share of hits in all reads; `None` before the first read.
+fn hit_ratio(hits: u64, misses: u64) -> Option<f64> {
+    let reads = hits + misses;
+    (reads > 0).then(|| hits as f64 / reads as f64)
 }
 
 impl ExpiredSession {

@@ -21,7 +21,9 @@
 //!
 //! Each client address may send 6,000 requests per minute (`--per-client`), and each session may receive 600
 //! (`--per-session`). A request above a limit gets a 429 with `Retry-After`. The last five routes are for operators and
-//! have no limit: block them for other clients in a proxy. Behind a proxy, pass the networks of trusted proxies, whose
+//! have no limit. **They are open to everybody, as is `/events`, unless `--admin-token TOKEN` is given**: then all of
+//! them except `/healthz` need the token, as the password of HTTP `Basic` authentication with any user name (a browser
+//! asks for it), or as `Authorization: Bearer TOKEN`. Behind a proxy, pass the networks of trusted proxies, whose
 //! `X-Forwarded-For` gives the client address: `--trust 10.0.0.0/8`.
 //!
 //! With `--spool DIR`, each expired session is added to the directory queue `DIR`. Any program can process it, such as
@@ -41,6 +43,7 @@
 //!
 //! The service logs to stderr, filtered by `RUST_LOG` such as `info,fleeting=debug`; the default is `info`.
 
+mod admin;
 mod backend;
 mod prometheus;
 mod snapshot;
@@ -84,6 +87,7 @@ use tokio::{
 use tracing_subscriber::{filter::Targets, prelude::*};
 
 use self::{
+    admin::Admin,
     backend::{Client, Requests, Sessions},
     prometheus::Page,
 };
@@ -112,7 +116,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 
 /// Session store over HTTP, with rate limits, a stream of expirations, a dashboard and metrics
 #[derive(Parser)]
-#[command(name = "service", version)]
+#[command(name = "service", version, after_help = OPEN_PAGES)]
 struct Args {
     /// Address to listen on; with port 0, the system chooses a free port
     #[arg(long, default_value = "127.0.0.1:3000", value_name = "ADDR")]
@@ -126,6 +130,9 @@ struct Args {
     /// Network of trusted proxies, whose X-Forwarded-For field is believed; may be repeated
     #[arg(long, value_name = "NETWORK")]
     trust: Vec<String>,
+    /// Token that the pages for operators and the stream of expirations require; also read from FLEETING_ADMIN_TOKEN
+    #[arg(long, value_name = "TOKEN")]
+    admin_token: Option<String>,
     /// Directory queue to which expired sessions are written
     #[arg(long, value_name = "DIR", conflicts_with = "redis")]
     spool: Option<PathBuf>,
@@ -136,6 +143,20 @@ struct Args {
     #[arg(long, value_name = "URL")]
     redis: Vec<String>,
 }
+
+/// The end of `--help`.
+const OPEN_PAGES: &str = "\
+Pages that are open to everybody:
+  /sessions/ID    put, read and delete a session; limited per client and per session
+  /healthz        200 while the service is running
+Pages for operators, which are open to everybody too unless --admin-token is given:
+  /               page with the dashboard and a form
+  /fleeting       dashboard, which shows the addresses of clients above their limit
+  /stats          statistics as JSON
+  /metrics        metrics in Prometheus' text format
+  /events         every expiration with its session id, as Server-Sent Events
+With --admin-token, they need the token: as the password of HTTP Basic authentication with
+any user name, or as the header Authorization: Bearer TOKEN. Use TLS, or a local address.";
 
 fn above_zero() -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(1..)
@@ -178,10 +199,15 @@ async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let trusted = TrustedProxies::new(&args.trust).map_err(|error| {
         format!("invalid --trust, expected a network such as 10.0.0.0/8: {error}")
     })?;
+    let admin = Admin::new(args.admin_token.or_else(|| env::var("FLEETING_ADMIN_TOKEN").ok()))?;
+    let known = admin.clone();
     let by_client = backend::by_client(client.as_ref(), args.per_client, trusted)?
-        .skip(|parts| is_for_operators(parts.uri.path()))
+        // A request with a wrong token is limited, which slows down guessing.
+        .skip(move |parts| is_for_operators(parts.uri.path()) && known.admits(&parts.headers))
         .on_limited(|limited, _| Error::from(limited.clone()));
-    let app = routes(service.clone()).layer(by_client);
+    let app = routes(service.clone())
+        .layer(from_fn(move |request, next| check_token(admin.clone(), request, next)))
+        .layer(by_client);
     let (stop, stopped) = oneshot::channel::<()>();
     let server = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async { drop(stopped.await) });
@@ -464,6 +490,18 @@ async fn page() -> impl IntoResponse {
 
 async fn page_script() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("page.js"))
+}
+
+/// Rejects requests for operators' pages without the token, if there is one.
+async fn check_token(admin: Admin, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_closed = (is_for_operators(path) && path != "/healthz") || path == "/events";
+    if !is_closed || admin.admits(request.headers()) {
+        return next.run(request).await;
+    }
+    let message = "this page needs the token of --admin-token".to_owned();
+    let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"fleeting\", charset=\"UTF-8\"")];
+    (challenge, Error::Refused(StatusCode::UNAUTHORIZED, message)).into_response()
 }
 
 /// Rejects queries on routes without parameters: a `?ttl=` on anything but a PUT would be ignored silently.

@@ -1,7 +1,7 @@
 // Parts of the page that only this service has, in addition to the dashboard: a form for sessions, and the list of
 // expired ones. Ids and bodies are untrusted: they are inserted by textContent, never as HTML.
 
-import { make, refusal, share } from "./fleeting/script.js";
+import { make, refusal, share, showFailure } from "./fleeting/script.js";
 
 const ROWS = 5, SHOWN = 200;
 const relative = path => new URL(path, import.meta.url);
@@ -20,30 +20,31 @@ form.addEventListener("submit", async event => {
     if (verb === "put") {
       if (ttl) address.searchParams.set("ttl", ttl);
       const response = await fetch(address, { method: "PUT", body });
-      if (!response.ok) return show(await errorMessage(response));
+      if (!response.ok) return showError(response);
       const done = response.status === 201 ? "Created" : "Replaced";
       show(`${done}: `, isolated(id), ttl ? `, TTL ${ttl} s.` : ", persistent.");
     } else if (verb === "read") {
       const response = await fetch(address);
-      if (!response.ok) return show(await errorMessage(response));
+      if (!response.ok) return showError(response);
       const text = await response.text();
       const body = text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text;
       show(isolated(id), body ? ": " : " has an empty body.", body && isolated(body));
     } else {
       const response = await fetch(address, { method: "DELETE" });
-      if (!response.ok) return show(await errorMessage(response));
+      if (!response.ok) return showError(response);
       show("Deleted: ", isolated(id), ".");
     }
   } catch {
-    show("The service is unreachable.");
+    showFailure(answer);
   }
 });
 
-// Returns the error message of the service, or of a proxy that responded in its place.
-async function errorMessage(response) {
+// Shows the error message of the service, or that of a proxy which responded in its place.
+async function showError(response) {
   const isOurs = (response.headers.get("content-type") ?? "").startsWith("application/json");
   const parsed = isOurs ? await response.json() : {};
-  return typeof parsed.error === "string" ? parsed.error : refusal(response, "application/json");
+  if (typeof parsed.error === "string") show(parsed.error);
+  else showFailure(answer, refusal(response, "application/json"));
 }
 
 const rows = Array.from({ length: ROWS }, (_, row) =>

@@ -16,7 +16,7 @@ use crate::engine::{
 const DEPARTURES: Series = counter("fleeting_cache_departures_total", "Values removed, by cause.");
 
 /// Series of a cache, in the order in which `SharedState::read` writes their values.
-static SERIES: [Series; 17] = [
+static SERIES: [Series; 19] = [
     counter("fleeting_cache_hits_total", "Reads that found a live value."),
     counter("fleeting_cache_misses_total", "Reads that found no live value."),
     counter("fleeting_cache_misses_of_evicted_total", "Misses of recently evicted keys."),
@@ -27,9 +27,14 @@ static SERIES: [Series; 17] = [
     DEPARTURES.of("cause", "replaced"),
     gauge("fleeting_cache_resident", "Entries in memory: live, or expired and not yet swept."),
     gauge("fleeting_cache_weight", "Total weight of the entries in memory."),
+    gauge("fleeting_cache_max_weight", "Bound on the total weight, or 0 without a bound."),
     gauge(
         "fleeting_cache_staleness_seconds",
         "Upper bound on the time since the expiry of any entry in memory.",
+    ),
+    gauge(
+        "fleeting_cache_sweep_bound_seconds",
+        "Time in which sweeps examine all entries by their settings, or 0 without sweeps.",
     ),
     counter("fleeting_cache_sweep_looked_at_total", "Entries examined by sweeps."),
     histogram("fleeting_cache_sweep_seconds", "Working time of a sweep."),
@@ -96,7 +101,9 @@ where
         values.count(counts.replaced);
         values.level(resident as f64);
         values.level(self.store.weight() as f64);
+        values.level(self.store.limit().unwrap_or(0) as f64);
         values.level(self.store.staleness(self.clock.now()).as_secs_f64());
+        values.level(self.sweep().bound().unwrap_or_default().as_secs_f64());
         values.count(self.sweeps().total.looked_at);
         values.histogram(self.sweep_times());
         values.level(subscribers as f64);

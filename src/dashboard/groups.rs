@@ -1,17 +1,166 @@
-//! Metrics of a cache or a limiter in the form that the page shows.
+//! Metrics of a cache, limiter, dictionary, set, queue or spool in the form that the page shows.
+
+use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::engine::metrics::{DeniedKey, Histogram, KeyName, Reading};
+use crate::engine::metrics::{DeniedKey, Histogram, KeyName, QueueDepth, Reading};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
     Cache,
     Limiter,
+    Dict,
+    Set,
+    Queue,
+    Spool,
     RedisCache,
     RedisLimiter,
 }
+
+/// The values of a kind that the page shows.
+struct Schema {
+    kind: Kind,
+    /// Name of the first series of the kind, and prefix of all its series.
+    first: &'static str,
+    prefix: &'static str,
+    counts: &'static [Field],
+    levels: &'static [Field],
+    /// The counts and levels that are drawn: a count by its rate.
+    lines: &'static [&'static str],
+}
+
+/// Name on the page, name of the series without its prefix, and label or an empty text.
+type Field = (&'static str, &'static str, &'static str);
+
+static SCHEMAS: [Schema; 8] = [
+    Schema {
+        kind: Kind::Cache,
+        first: "fleeting_cache_hits_total",
+        prefix: "fleeting_cache_",
+        counts: &[
+            ("hits", "hits_total", ""),
+            ("misses", "misses_total", ""),
+            ("sets", "sets_total", ""),
+            ("expired", "departures_total", "expired"),
+            ("evicted", "departures_total", "evicted"),
+            ("removed", "departures_total", "removed"),
+            ("replaced", "departures_total", "replaced"),
+            ("looked_at", "sweep_looked_at_total", ""),
+            ("missed", "events_missed_total", ""),
+        ],
+        levels: &[
+            ("entries", "resident", ""),
+            ("weight", "weight", ""),
+            ("limit", "max_weight", ""),
+            ("staleness_ms", "staleness_seconds", ""),
+            ("delay_bound_ms", "sweep_bound_seconds", ""),
+            ("subscribers", "subscribers", ""),
+            ("overflow", "events_overflow", ""),
+        ],
+        lines: &["hits", "misses", "expired", "evicted"],
+    },
+    Schema {
+        kind: Kind::Limiter,
+        first: "fleeting_limiter_allowed_total",
+        prefix: "fleeting_limiter_",
+        counts: &[
+            ("allowed", "allowed_total", ""),
+            ("denied", "denied_total", ""),
+            ("waited", "waited_total", ""),
+            ("shadowed", "shadowed_total", ""),
+            ("overflowed", "overflowed_total", ""),
+        ],
+        levels: &[("keys", "keys", "")],
+        lines: &["allowed", "denied"],
+    },
+    Schema {
+        kind: Kind::Dict,
+        first: "fleeting_dict_entries",
+        prefix: "fleeting_dict_",
+        counts: &[
+            ("taken", "taken_total", ""),
+            ("claims", "claims_total", ""),
+            ("acked", "acked_total", ""),
+            ("failed", "failed_total", ""),
+        ],
+        levels: &[
+            ("entries", "entries", ""),
+            ("waiting", "due", ""),
+            ("leased", "leased", ""),
+            ("dead", "dead", ""),
+            ("oldest_ms", "oldest_due_seconds", ""),
+        ],
+        lines: &["waiting", "leased", "acked", "failed"],
+    },
+    Schema {
+        kind: Kind::Set,
+        first: "fleeting_set_resident",
+        prefix: "fleeting_set_",
+        counts: &[("expired", "expired_total", ""), ("missed", "events_missed_total", "")],
+        levels: &[
+            ("entries", "resident", ""),
+            ("subscribers", "subscribers", ""),
+            ("overflow", "events_overflow", ""),
+        ],
+        lines: &["expired"],
+    },
+    Schema {
+        kind: Kind::Queue,
+        first: "fleeting_queue_added_total",
+        prefix: "fleeting_queue_",
+        counts: &[("added", "added_total", ""), ("removed", "removed_total", "")],
+        // Its levels are measured on the disk.
+        levels: &[],
+        lines: &["waiting", "locked", "added", "removed"],
+    },
+    Schema {
+        kind: Kind::Spool,
+        first: "fleeting_spool_written_total",
+        prefix: "fleeting_spool_",
+        counts: &[
+            ("written", "written_total", ""),
+            ("unsynced", "unsynced_total", ""),
+            ("unwritable", "unwritable_total", ""),
+            ("skipped", "skipped_total", ""),
+            ("failures", "failures_total", ""),
+        ],
+        levels: &[("backlog", "in_hand", ""), ("stalled_ms", "stalled_seconds", "")],
+        lines: &["backlog", "written"],
+    },
+    Schema {
+        kind: Kind::RedisCache,
+        first: "fleeting_redis_cache_hits_total",
+        prefix: "fleeting_redis_cache_",
+        counts: &[
+            ("hits", "hits_total", ""),
+            ("misses", "misses_total", ""),
+            ("expired", "events_total", ""),
+            ("missed", "events_missed_total", ""),
+        ],
+        levels: &[],
+        lines: &["hits", "misses", "expired"],
+    },
+    Schema {
+        kind: Kind::RedisLimiter,
+        first: "fleeting_redis_limiter_allowed_total",
+        prefix: "fleeting_redis_limiter_",
+        counts: &[
+            ("allowed", "allowed_total", ""),
+            ("denied", "denied_total", ""),
+            ("waited", "waited_total", ""),
+            ("shadowed", "shadowed_total", ""),
+            ("errors", "errors_total", ""),
+            ("by_policy", "by_policy_total", ""),
+        ],
+        levels: &[
+            ("breakers_open", "breaker", "open"),
+            ("breakers_half_open", "breaker", "half_open"),
+        ],
+        lines: &["allowed", "denied"],
+    },
+];
 
 /// Current metrics of all objects of one kind and name.
 pub(super) struct Group {
@@ -19,64 +168,26 @@ pub(super) struct Group {
     pub(super) name: String,
     pub(super) counts: Counts,
     pub(super) levels: Levels,
+    /// Names of the counts and levels that are drawn.
+    pub(super) lines: &'static [&'static str],
+    /// True if the page may search for the TTL of a key.
+    pub(super) searchable: bool,
     pub(super) denied_keys: Vec<Denied>,
 }
 
 /// Counters, which only grow. Each kind has some of them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Counts {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) hits: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) misses: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sets: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) expired: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) evicted: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) removed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) replaced: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) looked_at: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) missed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) allowed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) denied: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) waited: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) shadowed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) overflowed: Option<u64>,
+    #[serde(flatten)]
+    pub(super) totals: BTreeMap<&'static str, u64>,
     #[serde(skip)]
     pub(super) lag: Histogram,
     #[serde(skip)]
     pub(super) sweeps: Histogram,
 }
 
-/// Values that may grow and shrink.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Levels {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    entries: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    weight: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    staleness_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    subscribers: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    overflow: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keys: Option<f64>,
-    /// True if the page may search for the TTL of a key.
-    searchable: bool,
-}
+/// Values that may grow and shrink, by name. Each kind has some of them.
+pub(super) type Levels = BTreeMap<&'static str, f64>;
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Denied {
@@ -87,59 +198,53 @@ pub(super) struct Denied {
 }
 
 impl Group {
-    /// Converts a reading; returns `None` if it is of another kind.
-    pub(super) fn read(reading: &Reading) -> Option<Self> {
-        let (kind, prefix) = match reading.kind() {
-            "fleeting_cache_hits_total" => (Kind::Cache, "fleeting_cache_"),
-            "fleeting_limiter_allowed_total" => (Kind::Limiter, "fleeting_limiter_"),
-            "fleeting_redis_cache_hits_total" => (Kind::RedisCache, "fleeting_redis_cache_"),
-            "fleeting_redis_limiter_allowed_total" => {
-                (Kind::RedisLimiter, "fleeting_redis_limiter_")
-            }
-            _ => return None,
-        };
-        let series = |name: &str| format!("{prefix}{name}");
-        let count = |name: &str| reading.count(&series(name));
-        let left = |cause: &str| reading.count_of(&series("departures_total"), cause);
-        let level = |name: &str| reading.level(&series(name));
+    /// Converts a reading; returns `None` if it is of another kind. `depth` is that of a queue, once it is known.
+    pub(super) fn read(reading: &Reading, depth: Option<QueueDepth>) -> Option<Self> {
+        let schema = SCHEMAS.iter().find(|schema| schema.first == reading.kind())?;
+        let series = |name: &str| format!("{}{name}", schema.prefix);
         let histogram = |name: &str| reading.histogram(&series(name)).cloned().unwrap_or_default();
-        let is_redis_cache = kind == Kind::RedisCache;
-        let counts = Counts {
-            hits: count("hits_total"),
-            misses: count("misses_total"),
-            sets: count("sets_total"),
-            // A server reports only these, and only to subscribers. Zero is therefore not shown: it may be unknown.
-            expired: left("expired")
-                .or_else(|| count("events_total").filter(|events| is_redis_cache && *events > 0)),
-            evicted: left("evicted"),
-            removed: left("removed"),
-            replaced: left("replaced"),
-            looked_at: count("sweep_looked_at_total"),
-            missed: count("events_missed_total"),
-            allowed: count("allowed_total"),
-            denied: count("denied_total"),
-            waited: count("waited_total"),
-            shadowed: count("shadowed_total"),
-            overflowed: count("overflowed_total"),
-            lag: histogram("event_lag_seconds"),
-            sweeps: histogram("sweep_seconds"),
-        };
-        let levels = Levels {
-            entries: level("resident"),
-            weight: level("weight"),
-            staleness_ms: level("staleness_seconds").map(|seconds| seconds * 1_000.0),
-            subscribers: level("subscribers"),
-            overflow: level("events_overflow"),
-            keys: level("keys"),
-            searchable: reading.sources.iter().any(|source| source.may_be_searched()),
-        };
+        let mut totals = BTreeMap::new();
+        for (name, in_series, label) in schema.counts {
+            totals.extend(reading.count(&series(in_series), label).map(|count| (*name, count)));
+        }
+        if schema.kind == Kind::RedisCache && totals.get("expired") == Some(&0) {
+            // A server reports them only to subscribers. Zero is therefore not shown: it may be unknown.
+            totals.remove("expired");
+        }
+        let mut levels = Levels::new();
+        for (name, in_series, label) in schema.levels {
+            let factor = if name.ends_with("_ms") { 1_000.0 } else { 1.0 };
+            let level = reading.level(&series(in_series), label);
+            levels.extend(level.map(|level| (*name, level * factor)));
+        }
+        if let Some(QueueDepth { length, locked, dead }) = depth {
+            let waiting = length.saturating_sub(locked).saturating_sub(dead);
+            levels.extend([("length", length), ("locked", locked), ("dead", dead)].map(to_level));
+            levels.extend([to_level(("waiting", waiting))]);
+        }
         let denied_keys = reading.sources.iter().flat_map(|source| source.denied_keys());
         let mut denied_keys: Vec<_> = denied_keys.map(Denied::new).collect();
         denied_keys.sort_by_key(|key| u64::MAX - key.denials);
         // As many as one limiter reports, although several may have this name.
         denied_keys.truncate(8);
-        Some(Self { kind, name: reading.name.clone(), counts, levels, denied_keys })
+        Some(Self {
+            kind: schema.kind,
+            name: reading.name.clone(),
+            counts: Counts {
+                totals,
+                lag: histogram("event_lag_seconds"),
+                sweeps: histogram("sweep_seconds"),
+            },
+            levels,
+            lines: schema.lines,
+            searchable: reading.sources.iter().any(|source| source.may_be_searched()),
+            denied_keys,
+        })
     }
+}
+
+fn to_level((name, count): (&'static str, u64)) -> (&'static str, f64) {
+    (name, count as f64)
 }
 
 impl Denied {

@@ -60,8 +60,13 @@ pub(super) async fn script() -> impl IntoResponse {
 }
 
 /// Returns all current metrics and their history.
-pub(super) async fn figures(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
+pub(super) async fn metrics(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
     (fields("application/json"), sampler.all().1)
+}
+
+/// Returns the history of the last hour.
+pub(super) async fn hour(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
+    (fields("application/json"), sampler.hour())
 }
 
 /// Streams all current metrics and their history, and then each sample.
@@ -151,7 +156,7 @@ impl SampleStream {
     fn all(&mut self) -> Event {
         let (number, text) = self.sampler.all();
         self.seen = Some(number);
-        Event::default().event("figures").data(text)
+        Event::default().event("metrics").data(text)
     }
 }
 

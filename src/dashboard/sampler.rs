@@ -18,7 +18,8 @@ use tokio::sync::watch;
 
 use super::{
     groups::Group,
-    track::{GroupWithHistory, Tracks},
+    history::{GroupHour, GroupWithHistory, Histories},
+    queues::Queues,
 };
 use crate::engine::metrics::read_all;
 
@@ -29,7 +30,8 @@ static SHARED: Mutex<Weak<Sampler>> = Mutex::new(Weak::new());
 pub(super) struct Sampler {
     /// Random identifier of this sampler, so that a page notices a restart of the process.
     boot: String,
-    tracks: Mutex<Tracks>,
+    histories: Mutex<Histories>,
+    queues: Arc<Queues>,
     live: watch::Sender<Sample>,
 }
 
@@ -60,7 +62,8 @@ impl Sampler {
         }
         let sampler = Arc::new(Self {
             boot: format!("{:016x}", RandomState::new().hash_one(0)),
-            tracks: Mutex::default(),
+            histories: Mutex::default(),
+            queues: Arc::default(),
             live: watch::Sender::default(),
         });
         *shared = Arc::downgrade(&sampler);
@@ -71,9 +74,15 @@ impl Sampler {
 
     /// Returns the current metrics with their history, as JSON, and the number of the last sample in them.
     pub(super) fn all(&self) -> (u64, String) {
-        let tracks = self.tracks();
-        let number = tracks.number();
-        (number, self.write(number, tracks.all().collect::<Vec<GroupWithHistory<'_>>>()))
+        let histories = self.histories();
+        let number = histories.number();
+        (number, self.write(number, histories.all().collect::<Vec<GroupWithHistory<'_>>>()))
+    }
+
+    /// Returns the history of the last hour, as JSON.
+    pub(super) fn hour(&self) -> String {
+        let histories = self.histories();
+        self.write(histories.number(), histories.hour().collect::<Vec<GroupHour<'_>>>())
     }
 
     /// Subscribes to the samples from now on.
@@ -83,16 +92,17 @@ impl Sampler {
 
     fn sample(&self, elapsed: Duration) {
         let readings = read_all();
-        let groups: Vec<_> = readings.iter().filter_map(Group::read).collect();
+        let group = |reading| Group::read(reading, self.queues.depth(reading));
+        let groups: Vec<_> = readings.iter().filter_map(group).collect();
         // Before the lock is taken: this may be the last handle of a cache, and its drop runs user code.
         drop(readings);
-        let mut tracks = self.tracks();
-        tracks.add(groups, elapsed);
-        let number = tracks.number();
+        let mut histories = self.histories();
+        histories.add(groups, elapsed);
+        let number = histories.number();
         let is_watched = self.live.receiver_count() > 0;
-        let text = is_watched.then(|| self.write(number, tracks.now().collect::<Vec<_>>()));
-        // Before the send, which wakes clients that read the tracks.
-        drop(tracks);
+        let text = is_watched.then(|| self.write(number, histories.now().collect::<Vec<_>>()));
+        // Before the send, which wakes clients that read the histories.
+        drop(histories);
         self.live.send_replace(Sample { number, text: text.unwrap_or_default().into() });
     }
 
@@ -103,8 +113,8 @@ impl Sampler {
         serde_json::to_string(&message).expect("numbers and texts can be written as JSON")
     }
 
-    fn tracks(&self) -> MutexGuard<'_, Tracks> {
-        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn histories(&self) -> MutexGuard<'_, Histories> {
+        self.histories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,6 +7,7 @@
 
 // Time without an event after which a tab polls, and interval of polls, in ms; longest pause between retries, in s.
 const SILENCE = 12_000, POLL = 2_000, LONGEST_PAUSE = 15;
+const UNREACHABLE = "The service is unreachable.";
 const relative = path => new URL(path, import.meta.url);
 
 // --- Receiving ---------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ async function listen(address, onEvent) {
       }
     }
   } catch {
-    return hasEvents && !stop.signal.aborted ? null : "The service is unreachable.";
+    return hasEvents && !stop.signal.aborted ? null : UNREACHABLE;
   } finally {
     clearTimeout(timeout);
     stop.abort();
@@ -124,6 +125,8 @@ function wait(ms) {
 
 const POINTS = 300;
 let all = null, shownAt = null, lastEventAt = -Infinity;
+// The history of the last hour by the key of a group, while it is shown; null while five minutes are shown.
+let hour = null, onRange = () => {};
 const place = document.getElementById("fleeting");
 const state = document.getElementById("fleeting-state");
 const key = group => `${group.kind} ${group.name}`;
@@ -131,7 +134,7 @@ const key = group => `${group.kind} ${group.name}`;
 const shared = share(relative("stream").href, {
   onEvent(name, data) {
     lastEventAt = performance.now();
-    if (name === "figures") showAll(data);
+    if (name === "metrics") showAll(data);
     else addSample(data);
   },
   onProblem(sentence, seconds) {
@@ -139,13 +142,12 @@ const shared = share(relative("stream").href, {
     lastEventAt = -Infinity;
     if (document.hidden) showProblem(sentence, seconds);
   },
-  current: () => all && { name: "figures", data: all },
+  current: () => all && { name: "metrics", data: all },
 });
 
-function showAll(figures) {
-  all = figures;
-  setState("live", `Live. fleeting ${figures.version}.`);
-  draw();
+function showAll(metrics) {
+  all = metrics;
+  showLive();
 }
 
 function addSample(sample) {
@@ -157,16 +159,16 @@ function addSample(sample) {
   const known = new Map(all.groups.map(group => [key(group), group.history]));
   for (const group of sample.groups) {
     group.history = known.get(key(group)) ?? {};
-    for (const line of ["expired", "evicted", "allowed", "denied"]) {
-      if (group.rates[line] === undefined) continue;
+    for (const [line] of CHARTS[group.kind].flatMap(([, lines]) => lines)) {
+      const point = group.rates[line] ?? group.levels[line];
+      if (point === undefined) continue;
       const points = group.history[line] ??= [];
-      points.push(group.rates[line]);
+      points.push(point);
       points.splice(0, points.length - POINTS);
     }
   }
   all = sample;
-  setState("live", `Live. fleeting ${sample.version}.`);
-  draw();
+  showLive();
 }
 
 // Polls while no event arrives.
@@ -187,13 +189,43 @@ async function poll() {
 // Requests the metrics once; returns a sentence if there is a problem.
 async function ask() {
   try {
-    const answer = await fetch(relative("figures"), { signal: AbortSignal.timeout(SILENCE) });
+    const answer = await fetch(relative("metrics"), { signal: AbortSignal.timeout(SILENCE) });
     const problem = refusal(answer, "application/json");
     if (!problem) showAll(await answer.json());
     return problem;
   } catch {
-    return "The service is unreachable.";
+    return UNREACHABLE;
   }
+}
+
+// Requests the history of the last hour every ten seconds, while it is shown. After a failure the old one stays.
+async function pollHour() {
+  for (;;) {
+    if (hour && !document.hidden) {
+      try {
+        const answer = await fetch(relative("hour"), { signal: AbortSignal.timeout(SILENCE) });
+        if (answer.ok) {
+          const { groups } = await answer.json();
+          if (hour) hour = new Map(groups.map(group => [key(group), group.history]));
+          draw();
+        }
+      } catch {
+        // The state of the connection is shown by the other requests.
+      }
+    }
+    await Promise.race([wait(10_000), new Promise(resolve => onRange = resolve)]);
+  }
+}
+
+function showLive() {
+  setState("live", `Live. fleeting ${all.version}.`);
+  for (const [output, { sentence, since }] of failed) {
+    // Long enough to be read, as a single request may fail while the stream continues.
+    if (performance.now() - since < 5_000) continue;
+    if (output.textContent === sentence) output.textContent = "\u00a0";
+    failed.delete(output);
+  }
+  draw();
 }
 
 function showProblem(sentence, seconds) {
@@ -204,8 +236,18 @@ function showProblem(sentence, seconds) {
 function setState(kind, sentence) {
   if (kind === "live") shownAt = new Date();
   state.className = kind;
+  // Old values are dimmed.
+  place.classList.toggle("stale", kind === "problem");
   // Only on a change: screen readers announce every assignment.
   if (state.textContent !== sentence) state.textContent = sentence;
+}
+
+const failed = new Map();
+
+// Shows in the output of a form why its request did not reach the service, until the service is reachable again.
+export function showFailure(output, sentence = UNREACHABLE) {
+  output.textContent = sentence;
+  failed.set(output, { sentence, since: performance.now() });
 }
 
 // --- Rendering ---------------------------------------------------------------------------------------------------
@@ -219,6 +261,7 @@ const rate = number => !is(number) ? "–" : number < 10 && number % 1 ? number.
 const share100 = ratio => is(ratio) ? `${(100 * ratio).toFixed(1)} %` : "–";
 const time = ms => !is(ms) ? "–"
   : ms < 10 ? `${+ms.toFixed(2)} ms` : ms < 10_000 ? `${count(ms)} ms` : `${count(ms / 1000)} s`;
+const age = ms => ms < 6e5 ? time(ms) : ms < 72e5 ? `${count(ms / 6e4)} min` : ms < 1728e5 ? `${count(ms / 36e5)} h` : `${count(ms / 864e5)} days`;
 
 export function make(tag, attributes = {}, ...children) {
   const element = ["svg", "path"].includes(tag)
@@ -231,94 +274,183 @@ export function make(tag, attributes = {}, ...children) {
 // A text whose direction (left to right or right to left) does not affect the text around it.
 const isolated = (text, kind = "") => make("bdi", { class: kind, title: text }, text);
 
+// Sections of the page, in this order.
 const KINDS = {
-  cache: ["Caches", ["expired", "evicted"], "Expired and evicted"],
-  limiter: ["Limiters", ["allowed", "denied"], "Allowed and denied"],
-  redis_cache: ["Caches on Redis, as this process sees them", ["expired"], "Expired"],
-  redis_limiter: ["Limiters on Redis, as this process sees them", ["allowed", "denied"], "Allowed and denied"],
+  cache: "Caches", limiter: "Limiters", dict: "Timeout dictionaries", queue: "Directory queues", spool: "Spools",
+  set: "Expiring sets", redis_cache: "Caches on Redis, as this process sees them",
+  redis_limiter: "Limiters on Redis, as this process sees them",
 };
 
-// For each metric: its label, its value, and a note.
-const FIGURES = {
-  cache: ({ counts, levels, rates, recent }) => [
-    ["Entries", count(levels.entries), levels.weight !== levels.entries ? `weight ${count(levels.weight)}` : `${count(rates.sets)} set/s`],
-    ["Hit ratio", share100(recent.hit_ratio), is(recent.hit_ratio) ? `last minute, ${rate(rates.reads)} reads/s` : "no reads in the last minute"],
-    ["Expired/s", rate(rates.expired), `${count(counts.expired)} total`],
-    ["Evicted/s", rate(rates.evicted), `${count(counts.evicted)} total`],
-    ["Event lag, p50", time(recent.lag_p50_ms), is(recent.lag_p50_ms) ? `p99 ${time(recent.lag_p99_ms)}, last minute` : levels.subscribers ? "no event in the last minute" : "no subscribers"],
-    ["Sweeps/s", rate(rates.sweeps), is(recent.sweep_p99_ms) ? `p99 ${time(recent.sweep_p99_ms)}` : "none in the last minute"],
+// For each chart: its title, its lines with their words, and its unit.
+const CHARTS = {
+  cache: [["Hits and misses", [["hits", "hits"], ["misses", "misses"]], "/s"],
+    ["Expired and evicted", [["expired", "expired"], ["evicted", "evicted"]], "/s"]],
+  limiter: [["Allowed and denied", [["allowed", "allowed"], ["denied", "denied"]], "/s"]],
+  dict: [["Due and leased entries", [["waiting", "due"], ["leased", "leased"]], ""],
+    ["Acknowledged and failed", [["acked", "acknowledged"], ["failed", "failed"]], "/s"]],
+  queue: [["Waiting and locked elements", [["waiting", "waiting"], ["locked", "locked"]], ""],
+    ["Added and removed by this process", [["added", "added"], ["removed", "removed"]], "/s"]],
+  spool: [["Backlog", [["backlog", "backlog"]], ""], ["Written", [["written", "written"]], "/s"]],
+  set: [["Expired", [["expired", "expired"]], "/s"]],
+  redis_cache: [["Hits and misses", [["hits", "hits"], ["misses", "misses"]], "/s"], ["Expired", [["expired", "expired"]], "/s"]],
+  redis_limiter: [["Allowed and denied", [["allowed", "allowed"], ["denied", "denied"]], "/s"]],
+};
+
+// Rows that several kinds have. A row is a label, a value, a note, and true if a threshold is exceeded.
+const hitRatio = ({ rates, recent }) => ["Hit ratio", share100(recent.hit_ratio),
+  is(recent.hit_ratio) ? `last minute, ${rate(rates.hits + rates.misses)} reads/s` : "no reads in the last minute"];
+const perSecond = (label, { counts, rates }, name) => [label, rate(rates[name]), `${count(counts[name])} total`];
+const deniedShare = ({ recent }) => ["Denied, share", share100(recent.denied_ratio),
+  is(recent.denied_ratio) ? "last minute" : "no calls in the last minute"];
+const missed = ({ counts, recent }) => ["Missed by slow subscribers", count(counts.missed),
+  recent.missed ? `${count(recent.missed)} in the last minute` : "events", recent.missed > 0];
+const dead = ({ levels }, word) => ["Dead", count(levels.dead), word, levels.dead > 0];
+// Durations are rounded up by at most a quarter, and a sweep takes time too.
+const delayBound = ({ levels, recent }) => levels.delay_bound_ms > 0
+  ? 1.25 * (levels.delay_bound_ms + (recent.sweep_p99_ms ?? 0)) : Infinity;
+const lag = group => {
+  const { levels, recent } = group, isLate = recent.lag_p99_ms > delayBound(group);
+  const note = !is(recent.lag_p99_ms) ? (levels.subscribers ? "no event in the last minute" : "no subscribers")
+    : isLate ? `above ${time(levels.delay_bound_ms)}` : `p50 ${time(recent.lag_p50_ms)}, last minute`;
+  return ["Event lag, p99", time(recent.lag_p99_ms), note, isLate];
+};
+
+// The rows of each kind: large on a card, and the columns of the table of many.
+const METRICS = {
+  cache: group => [
+    ["Entries", count(group.levels.entries), group.levels.weight !== group.levels.entries ? `weight ${count(group.levels.weight)}` : `${count(group.rates.sets)} set/s`],
+    ["Full", group.levels.limit ? share100(group.levels.weight / group.levels.limit) : "–", group.levels.limit ? `of ${count(group.levels.limit)}` : "no bound"],
+    hitRatio(group), perSecond("Expired/s", group, "expired"), perSecond("Evicted/s", group, "evicted"),
+    lag(group), missed(group),
   ],
-  limiter: ({ counts, levels, rates, recent }) => [
-    ["Allowed/s", rate(rates.allowed), `${count(counts.allowed)} total`],
-    ["Denied/s", rate(rates.denied), `${count(counts.denied)} total`],
-    ["Denied, share", share100(recent.denied_ratio), is(recent.denied_ratio) ? "last minute" : "no calls in the last minute"],
-    ["Keys", count(levels.keys), "in memory"],
+  limiter: group => [
+    perSecond("Allowed/s", group, "allowed"), perSecond("Denied/s", group, "denied"), deniedShare(group),
+    ["Keys", count(group.levels.keys), "in memory"],
   ],
-  redis_cache: ({ counts, rates, recent }) => [
-    ["Hit ratio", share100(recent.hit_ratio), is(recent.hit_ratio) ? `last minute, ${rate(rates.reads)} reads/s` : "no reads in the last minute"],
-    ["Hits", count(counts.hits), `${count(counts.misses)} misses`],
-    ["Expired/s", rate(rates.expired), is(counts.expired) ? `${count(counts.expired)} total` : "no subscribers in this process"],
+  dict: group => [
+    ["Due", count(group.levels.waiting), group.recent.not_drained ? "none taken for a minute" : "not leased", group.recent.not_drained],
+    ["Leased", count(group.levels.leased), `${rate(group.rates.claims)} claims/s`], dead(group, "letters"),
+    ["Oldest", group.levels.waiting ? age(group.levels.oldest_ms) : "–", group.levels.waiting ? "since it was due" : "nothing is due"],
+    perSecond("Acknowledged/s", group, "acked"), perSecond("Failed/s", group, "failed"),
+    ["Entries", count(group.levels.entries), "in all states"],
   ],
-  redis_limiter: ({ counts, rates, recent }) => [
-    ["Allowed/s", rate(rates.allowed), `${count(counts.allowed)} total`],
-    ["Denied/s", rate(rates.denied), `${count(counts.denied)} total`],
-    ["Denied, share", share100(recent.denied_ratio), is(recent.denied_ratio) ? "last minute" : "no calls in the last minute"],
+  queue: group => [
+    ["Length", count(group.levels.length), "measured on the disk"],
+    ["Waiting", count(group.levels.waiting), group.recent.not_drained ? "none removed for a minute" : "not locked", group.recent.not_drained],
+    ["Locked", count(group.levels.locked), "by all processes"], dead(group, "letters"),
+    perSecond("Added/s", group, "added"), perSecond("Removed/s", group, "removed"),
+  ],
+  spool: group => [
+    ["Backlog", count(group.levels.backlog), "events in memory"], perSecond("Written/s", group, "written"),
+    ["Stalled", group.levels.stalled_ms ? age(group.levels.stalled_ms) : "no", group.levels.stalled_ms ? "the queue rejects writes" : "writes succeed", group.levels.stalled_ms > 0],
+    ["Failures", count(group.counts.failures), "of attempts to write"],
+    ["Lost", count(group.counts.unwritable + group.counts.skipped), "events", group.counts.unwritable + group.counts.skipped > 0],
+  ],
+  set: group => [
+    ["Members", count(group.levels.entries), "in memory"], perSecond("Expired/s", group, "expired"), lag(group), missed(group),
+  ],
+  redis_cache: group => [
+    hitRatio(group), ["Hits", count(group.counts.hits), `${count(group.counts.misses)} misses`],
+    ["Expired/s", rate(group.rates.expired), is(group.counts.expired) ? `${count(group.counts.expired)} total` : "no subscribers in this process"],
+    missed(group),
+  ],
+  redis_limiter: group => [
+    perSecond("Allowed/s", group, "allowed"), perSecond("Denied/s", group, "denied"), deniedShare(group), breaker(group),
   ],
 };
+
+function breaker({ counts, levels }) {
+  const isOpen = levels.breakers_open + levels.breakers_half_open > 0;
+  const word = levels.breakers_open ? "open" : isOpen ? "half open" : "closed";
+  return ["Circuit breaker", word, `${count(counts.errors)} failed calls`, isOpen];
+}
 
 // Further metrics, in a table that can be expanded.
 const MORE = {
-  cache: ({ counts, levels, rates }) => [
+  cache: ({ counts, levels, rates, recent }) => [
     ["Hits", count(counts.hits)], ["Misses", count(counts.misses)], ["Set", count(counts.sets)],
     ["Removed", count(counts.removed)], ["Replaced", count(counts.replaced)],
-    ["Max. expiry delay", time(levels.staleness_ms)],
+    ["Max. expiry delay", time(levels.staleness_ms), "", levels.staleness_ms > delayBound({ levels, recent })],
+    ["Max. expiry delay by the settings of sweeps", levels.delay_bound_ms ? time(levels.delay_bound_ms) : "–"],
+    ["Sweeps/s", rate(rates.sweeps)], ["Duration of sweeps, p99", time(recent.sweep_p99_ms)],
     ["Examined by sweeps/s", count(rates.looked_at)], ["Subscribers", count(levels.subscribers)],
-    ["Missed by slow subscribers", count(counts.missed)], ["Lossless events above capacity", count(levels.overflow)],
+    ["Lossless events above capacity", count(levels.overflow)],
   ],
   limiter: ({ counts }) => [
     ["Admitted after waiting", count(counts.waited)], ["Would be denied (dry run)", count(counts.shadowed)],
     ["Checks of keys above max_keys", count(counts.overflowed)],
   ],
+  redis_limiter: ({ counts }) => [
+    ["Admitted after waiting", count(counts.waited)], ["Would be denied (dry run)", count(counts.shadowed)],
+    ["Decided without the server", count(counts.by_policy)],
+  ],
+  spool: ({ counts }) => [
+    ["Events that could not be written as JSON", count(counts.unwritable)],
+    ["Events too large for the queue", count(counts.skipped)], ["Events not synced to the disk", count(counts.unsynced)],
+  ],
+  set: ({ levels }) => [
+    ["Subscribers", count(levels.subscribers)], ["Lossless events above capacity", count(levels.overflow)],
+  ],
 };
 
+// More objects of a kind than this are shown as a table, whose rows open their cards.
+const MOST_CARDS = 5;
 const cards = new Map(), sections = new Map();
 let isScheduled = false;
 
 // At most once per frame, and not at all in a hidden tab.
 function draw() {
-  if (isScheduled) return;
+  if (isScheduled || !all) return;
   isScheduled = true;
   requestAnimationFrame(() => {
     isScheduled = false;
     const seen = new Set();
     for (const group of all.groups) {
       seen.add(key(group));
-      let card = cards.get(key(group));
-      if (!card) cards.set(key(group), card = cardOf(group));
-      card.show(group);
+      if (!cards.has(key(group))) cards.set(key(group), cardOf(group));
     }
     for (const [name, card] of cards) {
       if (seen.has(name)) continue;
-      card.element.remove();
+      card.remove();
       cards.delete(name);
     }
-    for (const { element, list } of sections.values()) element.hidden = !list.childElementCount;
+    for (const section of sections.values()) {
+      const size = section.list.childElementCount;
+      section.element.hidden = !size;
+      section.table.element.hidden = size <= MOST_CARDS;
+    }
+    // After the number of cards is known, because it decides which of them are visible.
+    for (const group of all.groups) cards.get(key(group)).show(group);
     nothing.hidden = cards.size > 0;
+    range.hidden = !cards.size;
   });
 }
 
-const nothing = make("p", { class: "soft" }, "This process has no cache and no limiter.");
+const nothing = make("p", { class: "soft" }, "This process has no cache, limiter, dictionary, set, queue or spool.");
 nothing.hidden = true;
-place.replaceChildren(nothing);
+
+// The choice between five minutes and an hour.
+const range = make("div", { class: "range", role: "group", "aria-label": "Time shown by the charts" });
+for (const [label, isHour] of [["5 minutes", false], ["1 hour", true]]) {
+  const button = make("button", { type: "button", class: "quiet", "aria-pressed": String(!isHour) }, label);
+  button.addEventListener("click", () => {
+    hour = isHour ? hour ?? new Map() : null;
+    for (const other of range.children) other.setAttribute("aria-pressed", String(other === button));
+    onRange();
+    draw();
+  });
+  range.append(button);
+}
+range.hidden = true;
+place.replaceChildren(nothing, range);
 
 function sectionOf(kind) {
   let section = sections.get(kind);
   if (!section) {
     const id = `fleeting-${kind}`;
-    const list = make("div", { class: "cards" });
-    const element = make("section", { "aria-labelledby": id }, make("h2", { id }, KINDS[kind][0]), list);
-    sections.set(kind, section = { element, list });
-    // In the order of the kinds.
+    const list = make("div", { class: "cards" }), table = tableOf(kind);
+    const element = make("section", { "aria-labelledby": id }, make("h2", { id }, KINDS[kind]), table.element, list);
+    sections.set(kind, section = { element, list, table });
     for (const kind of Object.keys(KINDS)) if (sections.has(kind)) place.append(sections.get(kind).element);
   }
   return section;
@@ -329,11 +461,12 @@ let ids = 0;
 function cardOf({ kind, name }) {
   const id = `fleeting-card-${++ids}`;
   const heading = make("h3", { id }, isolated(name));
-  const figures = rowsOf("dl", "figures", ([label], value, note) =>
-    make("div", {}, make("dt", {}, label), value, note),
+  const metrics = rowsOf("dl", "metrics", ([label], value, note) =>
+    make("div", label.length > 16 ? { class: "wide" } : {}, make("dt", {}, label), value, note),
   () => make("dd", { class: "big" }), () => make("dd", { class: "soft" }));
-  const chart = chartOf(KINDS[kind][2], KINDS[kind][1]);
-  const element = make("article", { class: "card", "aria-labelledby": id }, heading, figures.element, chart.element);
+  const charts = CHARTS[kind].map(chart => chartOf(...chart));
+  const element = make("article", { class: "card", "aria-labelledby": id }, heading, metrics.element,
+    make("div", { class: "charts" }, ...charts.map(chart => chart.element)));
   const denied = kind.endsWith("limiter") ? deniedOf() : null;
   if (denied) element.append(denied.element);
   const more = MORE[kind] && rowsOf("tbody", "", ([label], value) =>
@@ -342,23 +475,35 @@ function cardOf({ kind, name }) {
     element.append(make("details", {}, make("summary", {}, "More metrics"), make("table", {}, more.element)));
   }
   let search = null;
-  const list = sectionOf(kind).list;
-  const after = [...list.children].find(other => other.dataset.name > name);
-  element.dataset.name = name;
-  list.insertBefore(element, after ?? null);
+  const { list, table } = sectionOf(kind);
+  insertByName(list, element, name);
+  const row = table.rowOf(name, element);
   return {
-    element,
+    remove() {
+      element.remove();
+      row.element.remove();
+    },
     show(group) {
-      figures.show(FIGURES[kind](group));
-      chart.show(group.history);
+      const rows = METRICS[kind](group);
+      metrics.show(rows);
+      element.classList.toggle("alarm", rows.some(([, , , isAlarm]) => isAlarm));
+      const isTable = !table.element.hidden;
+      if (isTable) row.show(rows);
+      element.hidden = isTable && !row.isOpen();
       denied?.show(group.denied_keys);
       more?.show(MORE[kind](group));
-      if (group.levels.searchable && !search) element.append(search = searchOf(name));
+      if (group.searchable && !search) element.append(search = searchOf(name));
+      if (!element.hidden) for (const chart of charts) chart.show((hour ? hour.get(key(group)) : group.history) ?? {});
     },
   };
 }
 
-// Rows of a label and texts, created when first shown. Only changed texts are set.
+function insertByName(list, element, name) {
+  element.dataset.name = name;
+  list.insertBefore(element, [...list.children].find(other => other.dataset.name > name) ?? null);
+}
+
+// Rows of a label, texts, and whether a threshold is exceeded, created when first shown. Only changed texts are set.
 function rowsOf(tag, kind, rowOf, ...cellsOf) {
   const element = make(tag, kind ? { class: kind } : {});
   let rows = null;
@@ -370,7 +515,10 @@ function rowsOf(tag, kind, rowOf, ...cellsOf) {
         element.append(rowOf(row, ...cells));
         return cells;
       });
-      all.forEach(([, ...texts], row) => texts.forEach((text, cell) => set(rows[row][cell], text)));
+      all.forEach(([, ...texts], row) => rows[row].forEach((cell, column) => {
+        set(cell, texts[column]);
+        cell.classList.toggle("alarm", !!texts[2]);
+      }));
     },
   };
 }
@@ -379,35 +527,111 @@ function set(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-function chartOf(title, lines) {
+// A table of all objects of a kind, one per row. The button of a row opens its card.
+function tableOf(kind) {
+  const head = make("tr", {}, make("th", { scope: "col" }, "Name")), body = make("tbody");
+  const element = make("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": `Table: ${KINDS[kind]}` },
+    make("table", { class: "compact" }, make("thead", {}, head), body));
+  element.hidden = true;
+  return {
+    element,
+    rowOf(name, card) {
+      const button = make("button", { type: "button", class: "link", "aria-expanded": "false" }, isolated(name));
+      const isOpen = () => button.getAttribute("aria-expanded") === "true";
+      const row = make("tr", {}, make("th", { scope: "row" }, button));
+      let cells = null;
+      button.addEventListener("click", () => {
+        button.setAttribute("aria-expanded", String(!isOpen()));
+        card.hidden = !isOpen();
+        draw();
+      });
+      insertByName(body, row, name);
+      return {
+        element: row,
+        isOpen,
+        show(rows) {
+          if (head.childElementCount === 1) head.append(...rows.map(([label]) => make("th", { scope: "col" }, label)));
+          if (!cells) row.append(...cells = rows.map(() => make("td")));
+          rows.forEach(([, value, , isAlarm], column) => {
+            set(cells[column], value);
+            cells[column].classList.toggle("alarm", !!isAlarm);
+          });
+        },
+      };
+    },
+  };
+}
+
+// A chart of one or two lines. The value at a point is shown under the pointer, and with the arrow keys.
+function chartOf(title, lines, unit) {
   const top = make("span"), half = make("span");
-  const middle = make("path", { class: "middle", d: "M0,50H299" });
-  const area = make("path", { class: "area" });
+  const middle = make("path", { class: "middle" }), area = make("path", { class: "area" }), cursor = make("path", { class: "cursor" });
   const paths = lines.map((_, line) => make("path", { class: line ? "second" : "first" }));
-  const plot = make("svg", { class: "plot", viewBox: "0 0 299 100", preserveAspectRatio: "none", "aria-hidden": "true" }, middle, area, ...paths);
-  const legend = make("div", { class: "legend axis" }, ...lines.map((line, number) => make("span", {},
-    make("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, make("path", { class: number ? "second" : "first", d: "M0,4H24" })), `${line}/s`)));
-  const caption = make("figcaption");
+  const svg = make("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, middle, area, ...paths, cursor);
+  const plot = make("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": title, "aria-valuemin": "0" }, svg);
+  const legend = make("div", { class: "legend axis" }, ...lines.map(([, word], number) => make("span", {},
+    make("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" }, make("path", { class: number ? "second" : "first", d: "M0,4H24" })), `${word}${unit}`)));
+  const from = make("span"), reading = make("span", { class: "reading" }), caption = make("figcaption");
   const element = make("figure", { class: "chart" }, legend,
-    make("div", { class: "y axis", "aria-hidden": "true" }, top, half, make("span", {}, "0/s")), plot,
-    make("div", { class: "x axis", "aria-hidden": "true" }, make("span", {}, "5 min ago"), make("span", {}, "now")), caption);
+    make("div", { class: "y axis", "aria-hidden": "true" }, top, half, make("span", {}, `0${unit}`)), plot,
+    make("div", { class: "x axis", "aria-hidden": "true" }, from, reading, make("span", {}, "now")), caption);
+  let points = lines.map(() => []), length = POINTS, step = 1, at = null;
+  const last = () => length - 1;
+  const ago = seconds => seconds < 1 ? "now" : seconds < 60 ? `${seconds} s ago` : `${Math.floor(seconds / 60)} min ${seconds % 60} s ago`;
+  const valueAt = (values, at) => values[at - (length - values.length)];
+  function read() {
+    const words = at === null ? [] : lines.map(([, word], line) => `${word} ${rate(valueAt(points[line], at))}${unit}`);
+    const text = at === null ? "" : `${ago((last() - at) * step)}: ${words.join(", ")}`;
+    set(reading, text);
+    cursor.setAttribute("d", at === null ? "" : `M${at},0V100`);
+    return text;
+  }
+  function move(to) {
+    at = to === null ? null : Math.max(0, Math.min(last(), to));
+    const text = read();
+    // Only when the user moves: a screen reader announces each change.
+    plot.setAttribute("aria-valuenow", at ?? last());
+    plot.setAttribute("aria-valuetext", text || "now");
+  }
+  plot.addEventListener("pointermove", event => {
+    const { left, width } = plot.getBoundingClientRect();
+    move(Math.round((event.clientX - left) / width * last()));
+  });
+  plot.addEventListener("pointerleave", () => move(null));
+  plot.addEventListener("blur", () => move(null));
+  plot.addEventListener("keydown", event => {
+    const now = at ?? last(), far = Math.round(length / 10);
+    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, ArrowDown: now - 1, ArrowUp: now + 1, PageDown: now - far,
+      PageUp: now + far, Home: 0, End: last(), Escape: null }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    move(to);
+  });
   return {
     element,
     show(history) {
-      const all = lines.map(line => (history[line] ?? []).filter(is));
-      const peak = Math.max(0, ...all.flat());
-      const most = above(peak);
-      set(top, `${rate(most)}/s`);
-      set(half, `${rate(most / 2)}/s`);
-      all.forEach((points, line) => {
-        const first = POINTS - points.length;
+      if (length !== (hour ? 360 : POINTS) || !svg.hasAttribute("viewBox")) {
+        [length, step] = hour ? [360, 10] : [POINTS, 1];
+        svg.setAttribute("viewBox", `0 0 ${last()} 100`);
+        middle.setAttribute("d", `M0,50H${last()}`);
+        plot.setAttribute("aria-valuemax", last());
+        set(from, hour ? "1 h ago" : "5 min ago");
+        move(null);
+      }
+      points = lines.map(([line]) => (history[line] ?? []).filter(is));
+      const most = above(Math.max(0, ...points.flat()));
+      set(top, `${rate(most)}${unit}`);
+      set(half, `${rate(most / 2)}${unit}`);
+      points.forEach((points, line) => {
+        const first = length - points.length;
         const d = points.map((point, at) => `${first + at},${(100 - 100 * point / most).toFixed(2)}`).join("L");
         paths[line].setAttribute("d", d ? `M${d}` : "");
-        if (!line) area.setAttribute("d", d ? `M${first},100L${d}L299,100Z` : "");
+        if (!line) area.setAttribute("d", d ? `M${first},100L${d}L${last()},100Z` : "");
       });
+      read();
       // Text alternative of the chart for screen readers.
-      const words = lines.map((line, at) => `${line} ${rate(all[at].at(-1))}, max. ${rate(Math.max(0, ...all[at]))}`);
-      set(caption, `${title} per second over the last five minutes. Now: ${words.join("; ")}.`);
+      const words = lines.map(([, word], at) => `${word} ${rate(points[at].at(-1))}, peak ${rate(Math.max(0, ...points[at]))}`);
+      set(caption, `${title}${unit && " per second"}, last ${hour ? "hour" : "five minutes"}. Now: ${words.join("; ")}.`);
     },
   };
 }
@@ -455,12 +679,13 @@ function searchOf(name) {
       });
       const isOurs = (response.headers.get("content-type") ?? "").startsWith("application/json");
       const reply = isOurs ? await response.json() : {};
-      if (!response.ok) show(reply.error ?? refusal(response, "application/json"));
+      if (!response.ok && reply.error) show(reply.error);
+      else if (!response.ok || !isOurs) showFailure(answer, refusal(response, "application/json"));
       else if (reply.ttl === "missing") show(isolated(key), " has no live value.");
       else if (reply.ttl === "persistent") show(isolated(key), " has no deadline.");
       else show(isolated(key), ` expires in ${time(reply.ms)}.`);
     } catch {
-      show("The service is unreachable.");
+      showFailure(answer);
     }
   });
   return form;
@@ -472,3 +697,4 @@ if (shared) {
   lastEventAt = performance.now() - SILENCE + 3_000;
 }
 poll();
+pollHour();

@@ -7,6 +7,8 @@ use std::{
     sync::{Arc, Weak},
 };
 
+#[cfg(feature = "dashboard")]
+use crate::engine::metrics::QueueDepth;
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{MetricValues, Series, Slot, Source, counter, register};
 
@@ -22,6 +24,8 @@ pub(super) struct QueueMetrics {
     removed: AtomicU64,
     #[cfg(feature = "metrics")]
     registration: Slot,
+    #[cfg(feature = "dashboard")]
+    measured: MeasuredQueue,
 }
 
 impl QueueMetrics {
@@ -32,6 +36,30 @@ impl QueueMetrics {
 
     pub(super) fn removed(&self) {
         self.removed.fetch_add(1, Relaxed);
+    }
+
+    /// Sets the function by which the dashboard measures the queue.
+    #[cfg(feature = "dashboard")]
+    pub(super) fn measure_by(&self, depth: Measure) {
+        // Cannot fail: a queue is opened once.
+        let _ = self.measured.0.set(std::panic::AssertUnwindSafe(depth));
+    }
+}
+
+/// Counts the elements of a queue on the disk; returns `None` if it cannot be read.
+#[cfg(feature = "dashboard")]
+pub(super) type Measure = Box<dyn Fn() -> Option<QueueDepth> + Send + Sync>;
+
+/// Function that measures the queue. Set after the queue was opened, because a queue owns its metrics.
+/// A panic in it leaves nothing broken: it only reads.
+#[cfg(feature = "dashboard")]
+#[derive(Default)]
+struct MeasuredQueue(std::sync::OnceLock<std::panic::AssertUnwindSafe<Measure>>);
+
+#[cfg(feature = "dashboard")]
+impl std::fmt::Debug for MeasuredQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MeasuredQueue").finish_non_exhaustive()
     }
 }
 
@@ -47,5 +75,15 @@ impl Source for QueueMetrics {
     fn read(&self, figures: &mut MetricValues) {
         figures.count(self.added.load(Relaxed));
         figures.count(self.removed.load(Relaxed));
+    }
+
+    #[cfg(feature = "dashboard")]
+    fn may_be_measured(&self) -> bool {
+        self.measured.0.get().is_some()
+    }
+
+    #[cfg(feature = "dashboard")]
+    fn depth(&self) -> Option<QueueDepth> {
+        (self.measured.0.get()?.0)()
     }
 }

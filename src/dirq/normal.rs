@@ -9,7 +9,7 @@ mod purge;
 mod remove;
 mod rotation;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use self::{
     add::len_of,
@@ -264,8 +264,6 @@ impl QueueBuilder {
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[TEMPORARY, OBSOLETE])).await?;
         let rotation = Rotation::new(max_elements);
-        Ok(Queue {
-            protocol: Arc::new(Normal { root, schema, rotation, sync_group: Group::default() }),
-        })
+        Ok(DirQueue::new(Normal { root, schema, rotation, sync_group: Group::default() }))
     }
 }

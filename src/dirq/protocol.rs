@@ -34,6 +34,10 @@ pub trait Protocol: Send + Sync + 'static {
         self.elements(directory)
     }
 
+    /// Returns the number of locked elements in a directory.
+    #[cfg(feature = "dashboard")]
+    fn locked_in(&self, directory: u32) -> Result<u64, Error>;
+
     /// Returns the number of elements, including locked ones.
     fn count(&self) -> Result<u64, Error>;
 

@@ -34,6 +34,13 @@ pub struct DirQueue<P: Protocol> {
 }
 
 impl<P: Protocol> DirQueue<P> {
+    pub(super) fn new(protocol: P) -> Self {
+        let protocol = Arc::new(protocol);
+        #[cfg(feature = "dashboard")]
+        protocol.root().metrics.measure_by(super::depth::measure(&protocol));
+        Self { protocol }
+    }
+
     /// Returns the queue's directory as an absolute path.
     pub fn path(&self) -> &Path {
         self.protocol.root().path()

@@ -8,7 +8,6 @@ mod purge;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -292,8 +291,6 @@ impl QueueSimpleBuilder {
         };
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[])).await?;
-        Ok(QueueSimple {
-            protocol: Arc::new(Simple { root, granularity, sync_group: Group::default() }),
-        })
+        Ok(DirQueue::new(Simple { root, granularity, sync_group: Group::default() }))
     }
 }

@@ -12,6 +12,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::key_index::Location;
 use crate::engine::clock::Deadline;
+#[cfg(feature = "metrics")]
+use crate::engine::clock::Tick;
 
 /// Maximum number of timers in a bucket. A removal scans its bucket, so larger ones would cost more; smaller ones would
 /// make the tree of buckets larger.
@@ -110,6 +112,23 @@ impl DeadlineQueue {
             sorted
         });
         self.front.iter().rev().copied().chain(later)
+    }
+
+    /// Returns the number of timers.
+    #[cfg(feature = "metrics")]
+    pub(super) fn len(&self) -> usize {
+        self.front.len() + self.buckets.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// Returns the number of timers whose deadline has passed. Scans one bucket, and takes the others by their length.
+    #[cfg(feature = "metrics")]
+    pub(super) fn count_until(&self, now: Tick) -> usize {
+        let is_due = |timer: &&Timer| timer.deadline.is_expired(now);
+        let front = self.front.iter().rev().take_while(is_due).count();
+        let mut due = self.buckets.range(..=order(now.into(), u64::MAX)).map(|(_, bucket)| bucket);
+        // Only the last bucket may have later timers.
+        let last = due.next_back().map_or(0, |bucket| bucket.iter().filter(is_due).count());
+        front + due.map(Vec::len).sum::<usize>() + last
     }
 
     fn insert_front(&mut self, timer: Timer) {
@@ -215,6 +234,12 @@ mod tests {
                 prop_assert_eq!(queue.check(), model.len());
                 let in_order = queue.iter().map(|timer| timer.sequence);
                 prop_assert!(in_order.eq(model.iter().map(|(_, sequence)| *sequence)));
+                #[cfg(feature = "metrics")]
+                {
+                    prop_assert_eq!(queue.len(), model.len());
+                    let due = model.iter().filter(|(at, _)| *at <= 2_500).count();
+                    prop_assert_eq!(queue.count_until(now.later(2_500)), due);
+                }
             }
         }
     }

@@ -13,6 +13,8 @@
 mod dead;
 mod leases;
 
+#[cfg(feature = "metrics")]
+use std::time::Duration;
 use std::{collections::HashMap, hint::black_box, mem};
 
 use equivalent::Equivalent;
@@ -65,6 +67,15 @@ pub(super) struct Counts {
     pub(super) claims: u64,
     pub(super) acked: u64,
     pub(super) failed: u64,
+}
+
+/// Numbers of due and leased entries.
+#[cfg(feature = "metrics")]
+pub(super) struct DueCounts {
+    pub(super) due: usize,
+    pub(super) leased: usize,
+    /// Time for which the first due entry has been due.
+    pub(super) oldest: Duration,
 }
 
 /// Key and value of a claimed entry.
@@ -132,6 +143,23 @@ impl<K, V> Entries<K, V> {
     #[cfg(feature = "metrics")]
     pub(super) fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Counts the due and the leased entries, in a time that grows with a hundredth of their number. A lease without end
+    /// is not counted. An ended lease that no call has noticed counts as due, even if its entry has no attempts left: to
+    /// tell them apart, each entry would have to be read.
+    #[cfg(feature = "metrics")]
+    pub(super) fn due(&mut self, now: Tick) -> DueCounts {
+        let ended = self.leases.count_until(now);
+        let first_ended = self.leases.first(|_| ()).filter(|first| first.deadline.is_expired(now));
+        let first_ended = first_ended.map(|first| self.entry(first.location).deadline);
+        let first_due = self.first_due(&now).map(|first| first.deadline);
+        let first = [first_due, first_ended].into_iter().flatten().filter_map(Deadline::tick);
+        DueCounts {
+            due: self.deadlines.count_until(now) + ended,
+            leased: self.leases.len() - ended,
+            oldest: first.map(|deadline| now.since(deadline)).max().unwrap_or_default(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -5,9 +5,15 @@ use std::sync::{Arc, Weak};
 use super::state::SharedState;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
-static SERIES: [Series; 6] = [
+static SERIES: [Series; 9] = [
     gauge("fleeting_dict_entries", "Entries, including dead ones."),
     gauge("fleeting_dict_dead", "Dead entries: all attempts failed."),
+    gauge("fleeting_dict_due", "Due entries that are not leased, or whose lease has ended."),
+    gauge("fleeting_dict_leased", "Claimed entries whose lease ends later."),
+    gauge(
+        "fleeting_dict_oldest_due_seconds",
+        "Time since the deadline of the entry that has been due for longest, or 0.",
+    ),
     counter("fleeting_dict_taken_total", "Due entries that were taken without a claim."),
     counter("fleeting_dict_claims_total", "Claims delivered."),
     counter("fleeting_dict_acked_total", "Claims acknowledged."),
@@ -33,10 +39,15 @@ where
     V: Send + Sync + 'static,
 {
     fn read(&self, figures: &mut MetricValues) {
-        let (len, dead, counts) =
-            self.with(|entries| (entries.len(), entries.dead_len(), entries.counts()));
+        let now = self.clock.now();
+        let (len, dead, due, counts) = self.with(|entries| {
+            (entries.len(), entries.dead_len(), entries.due(now), entries.counts())
+        });
         figures.level(len as f64);
         figures.level(dead as f64);
+        figures.level(due.due as f64);
+        figures.level(due.leased as f64);
+        figures.level(due.oldest.as_secs_f64());
         figures.count(counts.taken);
         figures.count(counts.claims);
         figures.count(counts.acked);

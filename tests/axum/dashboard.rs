@@ -8,7 +8,10 @@ use axum::{
     http::{Request, StatusCode, header},
     response::Response,
 };
-use fleeting::{Cache, Limit, RateLimiter};
+use fleeting::{
+    Cache, Limit, RateLimiter,
+    dirq::{Element, Queue, QueueSimple, Schema},
+};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -32,8 +35,8 @@ async fn shown(app: &Router, name: &str, wanted: impl Fn(&Value) -> bool) -> Val
     // With the real clock: a thread samples once per second.
     let start = std::time::Instant::now();
     loop {
-        let figures: Value = serde_json::from_str(&text(get(app, "/figures").await).await).unwrap();
-        let groups = figures["groups"].as_array().expect("the groups are a list").iter();
+        let metrics: Value = serde_json::from_str(&text(get(app, "/metrics").await).await).unwrap();
+        let groups = metrics["groups"].as_array().expect("the groups are a list").iter();
         let group = groups.clone().find(|group| group["name"] == name);
         if let Some(group) = group.filter(|group| wanted(group)) {
             return group.clone();
@@ -112,6 +115,10 @@ async fn dashboard_shows_caches_and_limiters_by_name() {
     assert_eq!(of_cache["counts"]["hits"], 1);
     assert_eq!(of_cache["recent"]["hit_ratio"], 1.0);
     assert_eq!(of_cache["recent"]["lag_p99_ms"], Value::Null);
+    assert_eq!(
+        (&of_cache["levels"]["limit"], &of_cache["levels"]["delay_bound_ms"]),
+        (&10.0.into(), &100.0.into())
+    );
     let evicted = of_cache["history"]["evicted"].as_array().expect("the history is a list");
     assert!(evicted.iter().any(|rate| rate.as_f64() > Some(0.0)), "{evicted:?}");
     let of_limiter = shown(&app, "shown", |group| group["counts"]["denied"] == 3).await;
@@ -123,8 +130,62 @@ async fn dashboard_shows_caches_and_limiters_by_name() {
     // Dropped caches and limiters are not shown.
     drop(cache);
     let start = std::time::Instant::now();
-    while text(get(&app, "/figures").await).await.contains("shown <b>") {
+    while text(get(&app, "/metrics").await).await.contains("shown <b>") {
         assert!(start.elapsed() < Duration::from_secs(300), "the dropped cache is still shown");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[tokio::test]
+async fn queues_are_shown_by_their_length_on_the_disk() {
+    let app = fleeting::dashboard();
+    let folder = tempfile::tempdir().unwrap();
+    let simple = QueueSimple::builder(folder.path().join("simple")).max_attempts(1);
+    let simple = simple.open().await.unwrap();
+    let schema = Schema::new([("body", "string")]).unwrap();
+    let normal = Queue::builder(folder.path().join("normal")).schema(schema).open().await.unwrap();
+    let names = simple.add_many(["one", "two", "three", "four"]).await.unwrap();
+    assert!(simple.lock(&names[0]).await.unwrap());
+    // An attempt that ends without an `ack` has failed.
+    drop(simple.locked().next().await.unwrap().unwrap());
+    let first = normal.add(Element::new().with("body", "one")).await.unwrap();
+    normal.add(Element::new().with("body", "two")).await.unwrap();
+    assert!(normal.lock(&first).await.unwrap());
+
+    let levels = async |name: &str, length: f64| {
+        let name = folder.path().join(name).display().to_string();
+        let group = shown(&app, &name, |group| group["levels"]["length"] == length).await;
+        assert_eq!(group["kind"], "queue");
+        ["locked", "dead", "waiting"].map(|level| group["levels"][level].as_f64().unwrap())
+    };
+    assert_eq!(levels("simple", 4.0).await, [1.0, 1.0, 2.0]);
+    assert_eq!(levels("normal", 2.0).await, [1.0, 0.0, 1.0]);
+    // Other processes change queues, too.
+    let other = QueueSimple::open(folder.path().join("simple")).await.unwrap();
+    other.add("five").await.unwrap();
+    assert_eq!(levels("simple", 5.0).await, [1.0, 1.0, 3.0]);
+}
+
+#[tokio::test]
+async fn history_of_an_hour_has_its_own_route() {
+    let app = fleeting::dashboard();
+    let _cache = Cache::<u32, u32>::builder().name("an hour").build();
+    shown(&app, "an hour", |_| true).await;
+    let start = std::time::Instant::now();
+    loop {
+        let response = get(&app, "/hour").await;
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+        let hour: Value = serde_json::from_str(&text(response).await).unwrap();
+        let groups = hour["groups"].as_array().expect("the groups are a list");
+        let group = groups.iter().find(|group| group["name"] == "an hour").expect("the cache");
+        assert!(group.get("counts").is_none(), "{group}");
+        if group["history"]["hits"]
+            .as_array()
+            .is_some_and(|points| points.first().is_some_and(|point| *point == 0.0))
+        {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(300), "no point of an hour: {group}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -158,7 +219,7 @@ async fn event_stream_begins_with_the_history_continues_with_samples_and_ends() 
     // The clock is paused, so it advances to the end of the stream as soon as all tasks are idle.
     let events = text(response).await;
     assert_eq!(start.elapsed(), Duration::from_secs(10));
-    assert!(events.starts_with("event: figures\ndata: {"), "{events}");
+    assert!(events.starts_with("event: metrics\ndata: {"), "{events}");
     assert!(events.contains("\"history\""), "{events}");
     drop(cache);
 }

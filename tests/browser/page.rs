@@ -36,7 +36,13 @@ async fn page_shows_the_values_of_the_api() {
     browser.until("figure('sessions', 'Entries') === '20'").await;
     browser.until("word('requests', 'Denied/s') === '4 total'").await;
     browser.until("figure('sessions', 'Hit ratio') === '100.0 %'").await;
-    browser.until("figure('sessions', 'Event lag, p50').endsWith('s')").await;
+    // The service sweeps with the default settings: within 100 ms.
+    browser.until("figure('sessions', 'Event lag, p99').endsWith('s')").await;
+    let bound = "Max. expiry delay by the settings of sweeps";
+    browser.until(&format!("figure('sessions', '{bound}') === '100 ms'")).await;
+    browser
+        .until("figure('sessions', 'Full') === '–' && word('sessions', 'Full') === 'no bound'")
+        .await;
     let stats: Value = client.get(format!("{}/stats", service.url)).send().await.json().await;
     assert_eq!((&stats["entries"], &stats["expired"]), (&20.into(), &7.into()), "{stats}");
     assert_eq!((&stats["hits"], &stats["limited"]), (&4.into(), &4.into()), "{stats}");
@@ -49,7 +55,7 @@ async fn page_shows_the_values_of_the_api() {
     // A chart has a text alternative with its numbers.
     browser
         .until(
-            "card('sessions').querySelector('figcaption').textContent.includes('Now: expired 0')",
+            "card('sessions').querySelectorAll('figcaption')[1].textContent.includes('Now: expired 0, peak ')",
         )
         .await;
 
@@ -104,7 +110,7 @@ async fn page_shows_the_values_of_the_api() {
 }
 
 /// Asserts that axe-core finds no violation of its accessibility rules.
-async fn assert_accessible(browser: &Browser, case: &str) {
+pub(crate) async fn assert_accessible(browser: &Browser, case: &str) {
     let axe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/axe/axe.min.js");
     let axe = fs::read_to_string(&axe)
         .unwrap_or_else(|error| panic!("{}: {error}: run scripts/browser.sh", axe.display()));

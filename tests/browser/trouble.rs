@@ -2,7 +2,9 @@
 
 use axum::http::Method;
 
-use crate::{browser::Browser, example::Service, http::Client, proxy::Proxy};
+use crate::{
+    browser::Browser, example::Service, http::Client, page::assert_accessible, proxy::Proxy,
+};
 
 const BAD_GATEWAY: &str =
     "HTTP/1.1 502 Bad Gateway\r\ncontent-length: 3\r\nconnection: close\r\n\r\nbad";
@@ -22,7 +24,20 @@ async fn page_recovers_after_a_restart_and_after_a_502() {
     browser.until("figure('sessions', 'Entries') === '0'").await;
 
     drop(first);
+    let is_dimmed = "document.getElementById('fleeting').classList.contains('stale')";
+    assert_eq!(browser.run(&format!("return {is_dimmed}")).await, false);
+    let colour = "return getComputedStyle(card('sessions').querySelector('.big')).color";
+    let lively = browser.run(colour).await;
     browser.until("state.startsWith('The service is unreachable.')").await;
+    assert_eq!(browser.run(&format!("return {is_dimmed}")).await, true);
+    assert_ne!(browser.run(colour).await, lively);
+    assert_accessible(&browser, "while the connection is lost").await;
+    // The message stays at the top of a page that is scrolled.
+    browser.on_screen(390, 300, "dark").await;
+    browser.run("scrollTo(0, 200); return true").await;
+    let top = "return Math.round(document.querySelector('header').getBoundingClientRect().top)";
+    assert_eq!(browser.run(top).await, 0);
+    browser.on_screen(1_280, 900, "light").await;
     let nowhere = browser.run("return document.body.innerText").await;
     assert!(!nowhere.to_string().contains("NaN"), "{nowhere}");
     let second = Service::start();
@@ -30,6 +45,7 @@ async fn page_recovers_after_a_restart_and_after_a_502() {
     assert_eq!(Client::new().request(Method::PUT, url).send().await.status(), 201);
     proxy.forward_to(second.address());
     browser.until_live().await;
+    assert_eq!(browser.run(&format!("return {is_dimmed}")).await, false);
     browser.until("figure('sessions', 'Entries') === '1'").await;
 
     for (response, message) in [
@@ -47,6 +63,27 @@ async fn page_recovers_after_a_restart_and_after_a_502() {
         proxy.respond_with(None);
         browser.until_live().await;
     }
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn form_forgets_a_failure_when_the_service_is_reachable_again() {
+    let service = Service::start();
+    let proxy = Proxy::to(service.address()).await;
+    let browser = Browser::start().await;
+    browser.open(&proxy.url).await;
+    browser.until_live().await;
+    let submit = "document.getElementById('session').requestSubmit(); return true";
+    let output = "document.querySelector('#session output').textContent";
+    proxy.respond_with(Some(BAD_GATEWAY));
+    browser.run(submit).await;
+    browser.until(&format!("{output} === 'A proxy cannot reach the service (502).'")).await;
+    browser.until("state.startsWith('A proxy cannot reach the service (502).')").await;
+    proxy.respond_with(None);
+    browser.until_live().await;
+    browser.until(&format!("{output}.trim() === ''")).await;
+    browser.run(submit).await;
+    browser.until(&format!("{output} === 'Created: ada, TTL 5 s.'")).await;
     browser.close().await;
 }
 

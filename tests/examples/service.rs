@@ -509,13 +509,65 @@ async fn client_above_its_limit_gets_429_with_retry_after() {
         "/fleeting/",
         "/fleeting/style.css",
         "/fleeting/script.js",
-        "/fleeting/figures",
+        "/fleeting/metrics",
         "/fleeting/stream",
     ] {
         let response = service.get(path).await;
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         assert!(!response.headers().contains_key("ratelimit"), "{path}");
     }
+}
+
+#[tokio::test]
+async fn admin_token_closes_the_pages_for_operators() {
+    let service = TestService::start_with(&["--admin-token", "s3cret:more", "--per-client", "30"]);
+    let closed = [
+        "/",
+        "/page.js",
+        "/stats",
+        "/metrics",
+        "/events",
+        "/fleeting",
+        "/fleeting/script.js",
+        "/fleeting/metrics",
+        "/fleeting/stream",
+    ];
+    let get = async |path: &str, authorization: &str| {
+        let request = service.client.get(format!("{}{path}", service.process.url));
+        request.header("authorization", authorization).send().await
+    };
+    for path in closed {
+        let response = service.get(path).await;
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{path}");
+        let challenge = response.headers()["www-authenticate"].to_str().expect("fields are ASCII");
+        assert!(challenge.starts_with("Basic "), "{challenge}");
+        assert_error(response, "--admin-token", path).await;
+        // `:s3cret:more` and `ada:s3cret:more` in Base64.
+        for right in ["Bearer s3cret:more", "Basic OnMzY3JldDptb3Jl", "basic YWRhOnMzY3JldDptb3Jl"]
+        {
+            assert_eq!(get(path, right).await.status(), StatusCode::OK, "{path} with {right}");
+        }
+    }
+    // The sessions and the health check stay open.
+    assert_eq!(service.put("/sessions/ada", "x").await, StatusCode::CREATED);
+    assert_eq!(service.get("/healthz").await.status(), StatusCode::OK);
+    // `ada:wrong` in Base64, and others. Guesses are limited, and requests with the token are not.
+    for wrong in ["Basic YWRhOndyb25n", "Bearer s3cret", "Bearer", "Basic !", "Basic YWRh", "x y"] {
+        assert_eq!(get("/stats", wrong).await.status(), StatusCode::UNAUTHORIZED, "{wrong}");
+    }
+    while service.get("/stats").await.status() != StatusCode::TOO_MANY_REQUESTS {}
+    assert_eq!(get("/stats", "Bearer s3cret:more").await.status(), StatusCode::OK);
+}
+
+#[test]
+fn help_lists_the_pages_that_are_open() {
+    let (code, stdout, _) = run_service(&["--help"], "");
+    assert_eq!(code, Some(0));
+    let (_, pages) = stdout.split_once("open to everybody:").expect("the help lists the pages");
+    for part in ["/sessions/ID", "/healthz", "/fleeting", "/stats", "/metrics", "/events"] {
+        assert!(pages.contains(part), "{part} is not in {stdout}");
+    }
+    assert!(stdout.contains("--admin-token <TOKEN>"), "{stdout}");
 }
 
 #[tokio::test]
@@ -570,6 +622,7 @@ async fn limit_of_one_session_does_not_affect_others() {
 #[tokio::test]
 async fn stats_count_reads_removals_and_subscribers() {
     let service = TestService::start();
+    assert_eq!(service.json("/stats").await["hit_ratio"], Value::Null, "before the first read");
     let mut events = service.events().await;
     service.put("/sessions/a?ttl=100", "").await;
     service.put("/sessions/a?ttl=100", "").await;
@@ -713,6 +766,7 @@ fn invalid_options_are_reported() {
             "",
             &["the Redis server of --redis redis://***@127.0.0.1:1", "check that it is running"],
         ),
+        (&["--admin-token", ""], "", &["--admin-token must not be empty"]),
         (&["--redis", "127.0.0.1 6379"], "", &["redis://HOST:PORT"]),
     ] {
         let (code, _, stderr) = run_service(args, log);

@@ -43,12 +43,28 @@ async fn cache_metrics_match_its_stats() {
     }
     assert_eq!(metrics.gauge("fleeting_cache_resident"), stats.resident as f64);
     assert_eq!(metrics.gauge("fleeting_cache_weight"), stats.weight as f64);
+    assert_eq!(metrics.gauge("fleeting_cache_max_weight"), 100.0);
+    assert_eq!(metrics.gauge("fleeting_cache_sweep_bound_seconds"), 0.0, "sweeps are manual");
     assert_eq!(metrics.gauge("fleeting_cache_staleness_seconds"), 0.0);
     assert_eq!(metrics.counter("fleeting_cache_sweep_looked_at_total"), stats.swept.looked_at);
     assert_eq!(metrics.within("fleeting_cache_sweep_seconds", 10.0), stats.sweeps);
     assert_eq!(metrics.gauge("fleeting_cache_subscribers"), 1.0);
     assert_eq!(metrics.gauge("fleeting_cache_events_overflow"), stats.overflow as f64);
     while events.recv().await.unwrap().cause != Cause::Expired {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn bound_and_delay_by_the_settings_are_published() {
+    let every = SECOND / 10;
+    let cache = Cache::<u32, u32>::builder().name("bounded").max_weight(70, |_, _| 7).build();
+    assert_eq!(scrape("bounded").gauge("fleeting_cache_max_weight"), 70.0);
+    assert_eq!(scrape("bounded").gauge("fleeting_cache_sweep_bound_seconds"), 0.1);
+    cache.set_max_weight(35).await;
+    cache.set_sweep(Sweep::default().every(every).sample(0.3));
+    assert_eq!(scrape("bounded").gauge("fleeting_cache_max_weight"), 35.0);
+    assert_eq!(scrape("bounded").gauge("fleeting_cache_sweep_bound_seconds"), 0.4);
+    let _unbounded = Cache::<u32, u32>::builder().name("unbounded").build();
+    assert_eq!(scrape("unbounded").gauge("fleeting_cache_max_weight"), 0.0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,6 +177,33 @@ async fn set_metrics_count_expired_members_and_events() {
     advance(11 * SECOND).await;
     assert_eq!(set.len().await, 0);
     assert_eq!(scrape("members").counter("fleeting_set_expired_total"), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_dict_metrics_show_due_and_leased_entries_and_the_oldest() {
+    let jobs = TimeoutDict::builder().name("backlog").max_attempts(1).build();
+    for job in 0..1_000_u64 {
+        jobs.set(job, job, SECOND * (10 + job as u32)).await;
+    }
+    let now = || {
+        let metrics = scrape("backlog");
+        ["due", "leased", "dead"].map(|name| metrics.gauge(&format!("fleeting_dict_{name}")) as u64)
+    };
+    let oldest = || scrape("backlog").gauge("fleeting_dict_oldest_due_seconds");
+    assert_eq!((now(), oldest()), ([0, 0, 0], 0.0));
+    advance(509 * SECOND).await;
+    assert_eq!((now(), oldest()), ([500, 0, 0], 499.0));
+    let claims = jobs.claim_expired(300, 60 * SECOND).await;
+    assert_eq!((now(), oldest()), ([200, 300, 0], 199.0));
+    // Without any call, the leases of crashed workers end.
+    advance(60 * SECOND).await;
+    assert_eq!((now(), oldest()), ([560, 0, 0], 559.0));
+    // The first call notices that their entries have no attempts left.
+    assert_eq!(jobs.dead_len().await, 300);
+    assert_eq!(now(), [260, 0, 300]);
+    drop(claims);
+    jobs.take_expired(1_000).await;
+    assert_eq!((now(), oldest()), ([0, 0, 300], 0.0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,8 @@
 
 #[path = "../common/dirq.rs"]
 mod directory;
+#[path = "../common/log.rs"]
+mod log;
 #[path = "../common/promtool.rs"]
 mod promtool;
 #[path = "../common/redis.rs"]
@@ -9,6 +11,7 @@ mod servers;
 
 mod blocking_recorder;
 mod embedded;
+mod names;
 mod page;
 mod queues;
 mod redis;

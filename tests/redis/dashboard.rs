@@ -18,11 +18,11 @@ async fn denied_keys(name: &str, denied: u64) -> Value {
     let app = fleeting::dashboard();
     let start = Instant::now();
     loop {
-        let request = Request::get("/figures").body(Body::empty()).unwrap();
+        let request = Request::get("/metrics").body(Body::empty()).unwrap();
         let answer = app.clone().oneshot(request).await.unwrap();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
-        let figures: Value = serde_json::from_slice(&body).unwrap();
-        let groups = figures["groups"].as_array().unwrap();
+        let metrics: Value = serde_json::from_slice(&body).unwrap();
+        let groups = metrics["groups"].as_array().unwrap();
         // The embedded limiter for failures of the server has the same name.
         let mut named = groups.iter().filter(|group| group["name"] == name);
         let group = named.find(|group| group["kind"] == "redis_limiter");

@@ -30,6 +30,12 @@ impl Protocol for Normal {
         self.root.elements(directory, FileType::Directory)
     }
 
+    #[cfg(feature = "dashboard")]
+    fn locked_in(&self, directory: u32) -> Result<u64, Error> {
+        let elements = self.root.elements(directory, FileType::Directory)?;
+        Ok(elements.iter().filter(|name| self.open_locked(name).is_ok()).count() as u64)
+    }
+
     fn count(&self) -> Result<u64, Error> {
         self.root.count(FileType::Directory)
     }

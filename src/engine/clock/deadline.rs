@@ -132,6 +132,12 @@ impl Deadline {
         self.0.is_none()
     }
 
+    /// Returns the tick of the deadline; `None` if persistent.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn tick(self) -> Option<Tick> {
+        self.0.map(Tick)
+    }
+
     /// Returns this deadline postponed by `more`; persistent if it overflows.
     pub(crate) fn extended(self, more: Duration) -> Deadline {
         self.0.map_or(Self::PERSISTENT, |deadline| Tick(deadline).after(more))

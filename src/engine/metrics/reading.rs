@@ -24,26 +24,19 @@ impl Reading {
         self.series[0].name
     }
 
-    /// Returns the count of a series, summed over its labels; `None` if the kind has no such series.
-    pub(crate) fn count(&self, series: &str) -> Option<u64> {
-        let counts = self.of(series).filter_map(|(_, value)| match value {
-            MetricValue::Count(count) => Some(*count),
-            _ => None,
-        });
-        counts.fold(None, |sum, count| Some(sum.unwrap_or(0) + count))
-    }
-
-    /// Returns the count of the series with this label.
-    pub(crate) fn count_of(&self, series: &str, label: &str) -> Option<u64> {
+    /// Returns the count of a series with this label, or of one without labels if it is empty; `None` if the kind has no
+    /// such series.
+    pub(crate) fn count(&self, series: &str, label: &str) -> Option<u64> {
         self.of(series).find_map(|(series, value)| match value {
             MetricValue::Count(count) if series.has_label(label) => Some(*count),
             _ => None,
         })
     }
 
-    pub(crate) fn level(&self, series: &str) -> Option<f64> {
-        self.of(series).find_map(|(_, value)| match value {
-            MetricValue::Level(level) => Some(*level),
+    /// Returns the level of a series, as [`count`](Self::count) does.
+    pub(crate) fn level(&self, series: &str, label: &str) -> Option<f64> {
+        self.of(series).find_map(|(series, value)| match value {
+            MetricValue::Level(level) if series.has_label(label) => Some(*level),
             _ => None,
         })
     }

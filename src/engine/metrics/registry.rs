@@ -57,6 +57,8 @@ struct Group {
     /// Sum of the last values of dropped objects.
     ended: MetricValues,
     exported: RecorderState,
+    /// True once a second object had the same name, which is reported once.
+    is_shared: bool,
 }
 
 struct Member {
@@ -102,7 +104,8 @@ pub(crate) struct Registration {
 /// Place of the registration in its object.
 pub(crate) type Slot = OnceLock<Registration>;
 
-/// Registers `source`, and starts the thread if it does not run.
+/// Registers `source`, and starts the thread if it does not run. Warns, once per kind and name, if another object of
+/// this kind has the same name.
 pub(crate) fn register(
     series: &'static [Series],
     name: &str,
@@ -125,12 +128,32 @@ pub(crate) fn register(
         members: BTreeMap::new(),
         ended: MetricValues::default(),
         exported: RecorderState::default(),
+        is_shared: false,
     });
+    let is_shared = !group.members.is_empty() && kind_word(series).is_some();
+    let is_newly_shared = is_shared && !mem::replace(&mut group.is_shared, true);
     group.members.insert(id, Member { source, last: MetricValues::default() });
-    if !mem::replace(&mut registry.has_thread, true) {
-        // Unlocked first: if the thread cannot be spawned, `spawn_exporter` locks the registry.
-        drop(registry);
+    let has_thread = mem::replace(&mut registry.has_thread, true);
+    // Unlocked first: a subscriber of the log is user code, and `spawn_exporter` may lock the registry.
+    drop(registry);
+    if is_newly_shared {
+        let kind = kind_word(series);
+        tracing::warn!(kind, name, "several objects have the same name, their metrics are summed");
+    }
+    if !has_thread {
         spawn_exporter();
+    }
+}
+
+/// Returns the word for a kind of object whose name should be unique; `None` for the others. Several handles of one
+/// directory queue or of one cache on Redis have the same name, and their sum is meaningful.
+fn kind_word(series: &[Series]) -> Option<&'static str> {
+    match series[0].name {
+        "fleeting_cache_hits_total" => Some("cache"),
+        "fleeting_limiter_allowed_total" => Some("limiter"),
+        "fleeting_set_resident" => Some("set"),
+        "fleeting_dict_entries" => Some("timeout dict"),
+        _ => None,
     }
 }
 

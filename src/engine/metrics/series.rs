@@ -50,9 +50,10 @@ impl Series {
         Self { label: Some((label, value)), ..self }
     }
 
+    /// Returns whether the series has this value of its label; an empty one is that of a series without labels.
     #[cfg(feature = "dashboard")]
     pub(super) fn has_label(&self, value: &str) -> bool {
-        self.label.is_some_and(|(_, label)| label == value)
+        self.label.map_or("", |(_, label)| label) == value
     }
 
     /// Returns the key of the series for an object of this name.

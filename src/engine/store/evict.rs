@@ -69,6 +69,12 @@ where
         }
     }
 
+    /// Returns the bound on the total weight, if there is one.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.bound.as_ref().map(|bound| bound.limit())
+    }
+
     /// Returns the weight of a new entry, if this store evicts.
     #[inline]
     pub(crate) fn weigh(&self, key: &K, value: &V) -> Option<u32> {

@@ -106,6 +106,13 @@ impl Sweep {
         (sampled as usize).max((buckets as f64 / passes).ceil() as usize)
     }
 
+    /// Returns the time in which sweeps examine all entries, without the duration of a sweep; `None` without a task.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn bound(&self) -> Option<Duration> {
+        let passes = (1.0 / self.sample).ceil().min(f64::from(u32::MAX));
+        self.every.map(|every| every.saturating_mul(passes as u32))
+    }
+
     /// Returns the time that a sweep may spend before it stops repeating; `None` if it is unlimited.
     pub(crate) fn allowance(&self) -> Option<Duration> {
         let every = self.every.filter(|_| self.budget < 1.0)?;

@@ -1,0 +1,380 @@
+//! History of each object over the last five minutes and the last hour: levels, and rates per second that are derived
+//! from counters.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use serde::{Serialize, Serializer};
+
+use super::groups::{Counts, Denied, Group, Kind, Levels};
+use crate::engine::metrics::Histogram;
+
+/// Number of points of a line over five minutes: one per sample.
+const POINTS: usize = 300;
+
+/// Number of points of a line over an hour: one per mark.
+const HOUR_POINTS: usize = 360;
+
+/// Number of samples between two marks.
+const MARK_EVERY: u64 = 10;
+
+/// Number of marks kept. Ratios and percentiles cover the time since the oldest mark: about the last minute.
+const MARKS: usize = 6;
+
+#[derive(Default)]
+pub(super) struct Histories {
+    number: u64,
+    groups: BTreeMap<(Kind, String), Entry>,
+}
+
+struct Entry {
+    now: Counts,
+    levels: Levels,
+    searchable: bool,
+    denied_keys: Vec<Denied>,
+    rates: BTreeMap<&'static str, f64>,
+    recent: Recent,
+    marks: VecDeque<Mark>,
+    lines: BTreeMap<&'static str, Line>,
+}
+
+/// Values of a past sample.
+struct Mark {
+    counts: Counts,
+    /// Elements that wait to be processed; `None` for kinds without them.
+    waiting: Option<f64>,
+}
+
+/// Values over the last minute; null if there is no data.
+#[derive(Default, Serialize)]
+struct Recent {
+    hit_ratio: Option<f64>,
+    denied_ratio: Option<f64>,
+    lag_p50_ms: Option<f64>,
+    lag_p99_ms: Option<f64>,
+    sweep_p99_ms: Option<f64>,
+    /// Events missed by slow subscribers.
+    missed: Option<u64>,
+    /// True if elements were waiting for the whole minute, and none of them was processed.
+    not_drained: bool,
+}
+
+/// Points of a line, oldest first.
+#[derive(Default)]
+struct Line {
+    points: VecDeque<f32>,
+    hour: VecDeque<f32>,
+}
+
+/// Current values of a group.
+#[derive(Serialize)]
+pub(super) struct CurrentGroup<'a> {
+    kind: Kind,
+    name: &'a str,
+    counts: &'a Counts,
+    levels: &'a Levels,
+    rates: &'a BTreeMap<&'static str, f64>,
+    recent: &'a Recent,
+    searchable: bool,
+    denied_keys: &'a [Denied],
+}
+
+/// Current values of a group, and their history of five minutes.
+#[derive(Serialize)]
+pub(super) struct GroupWithHistory<'a> {
+    #[serde(flatten)]
+    current: CurrentGroup<'a>,
+    history: BTreeMap<&'static str, Points<'a>>,
+}
+
+/// History of a group over an hour.
+#[derive(Serialize)]
+pub(super) struct GroupHour<'a> {
+    kind: Kind,
+    name: &'a str,
+    history: BTreeMap<&'static str, Points<'a>>,
+}
+
+struct Points<'a>(&'a VecDeque<f32>);
+
+impl Histories {
+    /// Returns the number of samples taken.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Adds a sample, `elapsed` after the previous one. Groups that are not in it have ended and are removed.
+    pub(super) fn add(&mut self, groups: Vec<Group>, elapsed: Duration) {
+        let mut before = std::mem::take(&mut self.groups);
+        for group in groups {
+            let key = (group.kind, group.name.clone());
+            let mut entry = before.remove(&key).unwrap_or_else(|| Entry::new(&group));
+            entry.add(group, elapsed, self.number);
+            self.groups.insert(key, entry);
+        }
+        self.number += 1;
+    }
+
+    pub(super) fn now(&self) -> impl Iterator<Item = CurrentGroup<'_>> {
+        self.groups.iter().map(|((kind, name), entry)| entry.current(*kind, name))
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = GroupWithHistory<'_>> {
+        self.groups.iter().map(|((kind, name), entry)| GroupWithHistory {
+            current: entry.current(*kind, name),
+            history: entry.points(|line| &line.points),
+        })
+    }
+
+    pub(super) fn hour(&self) -> impl Iterator<Item = GroupHour<'_>> {
+        self.groups.iter().map(|((kind, name), entry)| GroupHour {
+            kind: *kind,
+            name,
+            history: entry.points(|line| &line.hour),
+        })
+    }
+}
+
+impl Entry {
+    /// Starts at the current counts: when earlier events happened is unknown.
+    fn new(group: &Group) -> Self {
+        Self {
+            now: group.counts.clone(),
+            levels: Levels::default(),
+            searchable: false,
+            denied_keys: Vec::new(),
+            rates: BTreeMap::new(),
+            recent: Recent::default(),
+            marks: VecDeque::from([Mark::new(group)]),
+            lines: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, group: Group, elapsed: Duration, number: u64) {
+        let Counts { totals, sweeps, .. } = &group.counts;
+        // Zero at the first sample of a thread.
+        let per_second = |more: u64| match elapsed.as_secs_f64() {
+            0.0 => 0.0,
+            seconds => tenths(more as f64 / seconds),
+        };
+        let since = |(name, now): (&&'static str, &u64)| {
+            (*name, per_second(now.saturating_sub(self.now.total(name))))
+        };
+        self.rates = totals.iter().map(since).collect();
+        self.rates.insert("sweeps", per_second(times(sweeps, &self.now.sweeps)));
+        self.recent = Recent::between(&self.marks, &group);
+        for name in group.lines {
+            if let Some(point) = self.rates.get(name).or_else(|| group.levels.get(name)) {
+                self.lines.entry(name).or_default().add(*point as f32, number);
+            }
+        }
+        if number.is_multiple_of(MARK_EVERY) {
+            self.marks.push_back(Mark::new(&group));
+            if self.marks.len() > MARKS {
+                self.marks.pop_front();
+            }
+        }
+        self.now = group.counts;
+        self.levels = group.levels;
+        self.searchable = group.searchable;
+        self.denied_keys = group.denied_keys;
+    }
+
+    fn current<'a>(&'a self, kind: Kind, name: &'a str) -> CurrentGroup<'a> {
+        let Self { now: counts, levels, searchable, denied_keys, rates, recent, .. } = self;
+        CurrentGroup {
+            kind,
+            name,
+            counts,
+            levels,
+            rates,
+            recent,
+            searchable: *searchable,
+            denied_keys,
+        }
+    }
+
+    fn points(
+        &self,
+        points_of: impl Fn(&Line) -> &VecDeque<f32>,
+    ) -> BTreeMap<&'static str, Points<'_>> {
+        self.lines.iter().map(|(name, line)| (*name, Points(points_of(line)))).collect()
+    }
+}
+
+impl Mark {
+    fn new(group: &Group) -> Self {
+        Self { counts: group.counts.clone(), waiting: group.levels.get("waiting").copied() }
+    }
+}
+
+impl Line {
+    fn add(&mut self, point: f32, number: u64) {
+        push(&mut self.points, point, POINTS);
+        if number.is_multiple_of(MARK_EVERY) {
+            // Fewer points at the beginning.
+            let last = self.points.iter().rev().take(MARK_EVERY as usize);
+            let mean = last.clone().sum::<f32>() / last.len() as f32;
+            push(&mut self.hour, mean, HOUR_POINTS);
+        }
+    }
+}
+
+fn push(points: &mut VecDeque<f32>, point: f32, most: usize) {
+    points.push_back(point);
+    if points.len() > most {
+        points.pop_front();
+    }
+}
+
+impl Counts {
+    fn total(&self, name: &str) -> u64 {
+        self.totals.get(name).copied().unwrap_or(0)
+    }
+}
+
+impl Recent {
+    fn between(marks: &VecDeque<Mark>, group: &Group) -> Self {
+        let before = &marks.front().expect("there is one from the start").counts;
+        let now = &group.counts;
+        let more = |name: &str| {
+            let now = *now.totals.get(name)?;
+            Some(now.saturating_sub(before.total(name)))
+        };
+        let [lag_p50_ms, lag_p99_ms] = percentiles(&now.lag, &before.lag, [0.5, 0.99]);
+        let [sweep_p99_ms] = percentiles(&now.sweeps, &before.sweeps, [0.99]);
+        let processed: u64 = ["claims", "taken", "removed"].into_iter().filter_map(more).sum();
+        Self {
+            hit_ratio: share(more("hits"), more("misses")),
+            denied_ratio: share(more("denied"), more("allowed")),
+            lag_p50_ms,
+            lag_p99_ms,
+            sweep_p99_ms,
+            missed: more("missed"),
+            not_drained: processed == 0 && has_waited(marks, group),
+        }
+    }
+}
+
+/// Returns whether elements were waiting for the whole minute, and never became fewer: other processes may take them.
+fn has_waited(marks: &VecDeque<Mark>, group: &Group) -> bool {
+    let waiting = marks.iter().map(|mark| mark.waiting);
+    let waiting = waiting.chain([group.levels.get("waiting").copied()]);
+    let waiting: Option<Vec<f64>> = waiting.collect();
+    marks.len() == MARKS && waiting.is_some_and(|all| all[0] > 0.0 && all.is_sorted())
+}
+
+/// Returns the share of `some` in the sum of both; `None` if the sum is zero.
+fn share(some: Option<u64>, others: Option<u64>) -> Option<f64> {
+    let (some, others) = (some?, others?);
+    (some + others > 0).then(|| some as f64 / (some + others) as f64)
+}
+
+/// Returns these percentiles of the durations recorded since `before`, in milliseconds.
+fn percentiles<const N: usize>(
+    now: &Histogram,
+    before: &Histogram,
+    shares: [f64; N],
+) -> [Option<f64>; N] {
+    let all = times(now, before);
+    shares.map(|share| {
+        // Rounded up, so that the rank is at least 1 if there is any value.
+        let mut left = (all as f64 * share).ceil() as u64;
+        now.since(before).find_map(|(seconds, count)| {
+            left = left.saturating_sub(count);
+            (left == 0).then(|| thousandths(seconds * 1_000.0))
+        })
+    })
+}
+
+/// Returns the number of durations recorded since `before`.
+fn times(now: &Histogram, before: &Histogram) -> u64 {
+    now.since(before).map(|(_, count)| count).sum()
+}
+
+impl Serialize for Points<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|&point| tenths(f64::from(point))))
+    }
+}
+
+fn tenths(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}
+
+fn thousandths(number: f64) -> f64 {
+    (number * 1_000.0).round() / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json, to_value};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn queue(removed: u64, waiting: f64) -> Group {
+        Group {
+            kind: Kind::Queue,
+            name: "jobs".to_owned(),
+            counts: Counts { totals: [("removed", removed)].into(), ..Counts::default() },
+            levels: [("waiting", waiting)].into(),
+            lines: &["waiting", "removed"],
+            searchable: false,
+            denied_keys: Vec::new(),
+        }
+    }
+
+    fn all(histories: &Histories) -> Value {
+        to_value(histories.all().next()).expect("numbers can be written")
+    }
+
+    /// Returns whether a queue whose removals and length are these is reported as not drained.
+    fn is_stuck(sample: impl Fn(u64) -> (u64, f64)) -> bool {
+        let mut histories = Histories::default();
+        for second in 0..100 {
+            let (removed, waiting) = sample(second);
+            histories.add(vec![queue(removed, waiting)], SECOND);
+        }
+        all(&histories)["recent"]["not_drained"] == true
+    }
+
+    #[test]
+    fn queue_is_not_drained_if_no_element_is_processed_for_a_minute() {
+        assert!(is_stuck(|_| (7, 3.0)));
+        assert!(is_stuck(|second| (7, second as f64 + 1.0)));
+        assert!(!is_stuck(|_| (0, 0.0)), "an empty queue");
+        assert!(!is_stuck(|second| (second, 3.0)), "this process removes elements");
+        assert!(!is_stuck(|second| (0, 200.0 - second as f64)), "other processes remove elements");
+        assert!(
+            !is_stuck(|second| (0, f64::from(u8::from(second > 80)))),
+            "for less than a minute"
+        );
+    }
+
+    #[test]
+    fn lines_have_a_point_per_second_and_a_mean_per_ten_seconds_of_an_hour() {
+        let mut histories = Histories::default();
+        for second in 0..=4_000 {
+            histories.add(vec![queue(10 * second, (second % 10) as f64)], SECOND);
+        }
+        let five_minutes = all(&histories);
+        let hour = to_value(histories.hour().next()).expect("numbers can be written");
+        for (history, name, len) in [
+            (&five_minutes, "removed", 300),
+            (&five_minutes, "waiting", 300),
+            (&hour, "removed", 360),
+        ] {
+            let points = history["history"][name].as_array().expect("a list");
+            assert_eq!(points.len(), len, "{name}");
+            assert_eq!(name == "removed", points.iter().all(|point| *point == 10.0));
+        }
+        assert_eq!(five_minutes["history"]["waiting"][299], 0.0);
+        let means = hour["history"]["waiting"].as_array().expect("a list");
+        assert!(means.iter().all(|mean| *mean == 4.5), "{means:?}");
+        assert_eq!(five_minutes["rates"]["removed"], json!(10.0));
+    }
+}
