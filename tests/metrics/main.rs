@@ -9,6 +9,7 @@ mod servers;
 
 mod blocking_recorder;
 mod embedded;
+mod monitoring;
 mod page;
 mod queues;
 mod redis;
