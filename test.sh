@@ -13,8 +13,7 @@
 #     interleavings  all schedules of small concurrent programs, by shuttle
 #     sanitize       AddressSanitizer, LeakSanitizer and valgrind                    (Linux x86_64; installs valgrind)
 #     fuzz           random calls compared with a naive map                          (nightly; installs cargo-fuzz)
-#     msrv           a check by the oldest supported Rust                            (rustup installs it)
-#     package        the files of the published crate, and a build of them
+#     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
 #     deny           licenses and sources of all dependencies                        (installs cargo-deny, which takes minutes)
 #     semver         the public API compared with the last release                   (installs cargo-semver-checks)
 # `all` is every group except `semver`, and `deny` only if cargo-deny is installed.
@@ -145,13 +144,8 @@ fuzz() {
 }
 
 msrv() {
-    step "oldest supported Rust"
+    step "published crate, with the oldest supported Rust"
     scripts/msrv.sh
-}
-
-package() {
-    step "published crate"
-    scripts/package.sh
 }
 
 deny() {
@@ -195,7 +189,7 @@ all() {
     step "building all tests and examples"
     cargo test "${everything[@]}" --no-run
     # These tests mostly wait for servers, timers and processes, while the other groups compile.
-    start builds interleavings sanitize fuzz msrv package
+    start builds interleavings sanitize fuzz msrv
     start valkey on_valkey
     start examples run_examples browser
     step "tests"
