@@ -2,6 +2,8 @@
 
 #[path = "../common/dirq.rs"]
 mod directory;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/promtool.rs"]
 mod promtool;
 #[path = "../common/redis.rs"]
