@@ -1,68 +1,215 @@
 #!/usr/bin/env bash
-# Runs all checks. Needs Rust, a C and a C++ compiler; other missing tools are installed or named.
+# Runs checks: the groups that are named, or all of them.
+#   ./test.sh [group...]
+#     core           formatting, clippy and the tests of the default features; needs only Rust
+#     features       clippy with all features, and with each alone
+#     axum           rate limits as a tower layer, and the dashboard
+#     redis          feature `redis` on Redis, then on Valkey                        (installs both)
+#     dirq           directory queues, compared with Python's                        (installs a Python package)
+#     metrics        exported metrics, alert rules and the Grafana dashboard         (installs Redis and promtool)
+#     examples       the examples                                                    (installs Redis)
+#     browser        the dashboard in Chromium                                       (installs Chromium and axe-core)
+#     docs           examples of the documentation, links, and the rules of its language
+#     interleavings  all schedules of small concurrent programs, by shuttle
+#     sanitize       AddressSanitizer, LeakSanitizer and valgrind                    (Linux x86_64; installs valgrind)
+#     fuzz           random calls compared with a naive map                          (nightly; installs cargo-fuzz)
+#     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
+#     deny           licenses and sources of all dependencies                        (installs cargo-deny, which takes minutes)
+#     semver         the public API compared with the last release                   (installs cargo-semver-checks)
+# `all` is every group except `semver`, and `deny` only if cargo-deny is installed.
+#
 # A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 ./test.sh
+# On a busy machine: FLEETING_TEST_PATIENCE=4 ./test.sh allows servers and other processes four times as long.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 step() { printf '\n== %s\n' "$*"; }
+fail() { echo "test.sh: $*" >&2; exit 1; }
 
-need() {
-    command -v "$1" >/dev/null || { echo "test.sh needs '$1': $2" >&2; exit 1; }
-}
+command -v cargo >/dev/null || fail "needs cargo: install Rust from https://rustup.rs"
+[ "${OS:-}" = Windows_NT ] || command -v cc >/dev/null || fail "needs a C compiler (Debian: apt-get install build-essential)"
+cargo fmt --version >/dev/null 2>&1 || fail "needs rustfmt: rustup component add rustfmt"
+cargo clippy --version >/dev/null 2>&1 || fail "needs clippy: rustup component add clippy"
 
-need cargo "install Rust from https://rustup.rs"
-need cc "install a C compiler (Debian: apt-get install build-essential)"
-cargo fmt --version >/dev/null 2>&1 || { echo "test.sh needs rustfmt: rustup component add rustfmt" >&2; exit 1; }
-cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup component add clippy" >&2; exit 1; }
-
+processors=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 export RUSTDOCFLAGS="-D warnings"
 # Every target is built only once here, so incremental compilation would not pay off.
 export CARGO_INCREMENTAL=0
 # More threads than processors, because many tests wait for servers, disks and other processes.
-export RUST_TEST_THREADS=$((2 * $(nproc)))
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * processors))}
 
-step "tools for the tests: redis-server, Valkey, the Python package dirq, promtool, Chromium, axe-core"
-valkey=$(scripts/servers.sh)
-scripts/python.sh
-scripts/prometheus.sh
-scripts/browser.sh
+# The same packages and features everywhere, so that all groups share one build.
+everything=(--locked --workspace --all-features)
+# The crate alone, with few dependencies, built apart so that it does not replace the build with all features.
+lean() { RUSTFLAGS="--cfg lean ${RUSTFLAGS:-}" cargo "$1" --locked -p fleeting --target-dir target/core "${@:2}"; }
 
-step "formatting"
-cargo fmt --all --check
+formatting() {
+    step "formatting"
+    cargo fmt --all --check
+}
 
-step "clippy"
-cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+core() {
+    formatting
+    step "clippy, default features"
+    lean clippy --lib --tests -- -D warnings
+    step "tests, default features"
+    lean test --lib --tests
+}
 
-step "clippy with each feature alone"
-features=$(awk '/^\[features\]/ {on=1; next} /^\[/ {on=0} on && /^[a-z]/ {print $1}' Cargo.toml)
-cargo clippy --locked -p fleeting --no-default-features -- -D warnings
-for feature in $features; do
-    [ "$feature" = default ] && continue
-    echo "feature $feature"
-    cargo clippy --locked -p fleeting --no-default-features --features "$feature" -- -D warnings
+features() {
+    step "clippy, all features"
+    cargo clippy "${everything[@]}" --all-targets -- -D warnings
+    step "clippy with each feature alone"
+    cargo clippy --locked -p fleeting --no-default-features -- -D warnings
+    local feature
+    for feature in $(awk '/^\[features\]/ {on=1; next} /^\[/ {on=0} on && /^[a-z]/ {print $1}' Cargo.toml); do
+        [ "$feature" = default ] && continue
+        echo "feature $feature"
+        cargo clippy --locked -p fleeting --no-default-features --features "$feature" -- -D warnings
+    done
+}
+
+axum() {
+    step "tests of feature axum and of the dashboard"
+    cargo test "${everything[@]}" --test axum
+}
+
+redis() {
+    step "tests of feature redis, on Redis"
+    scripts/servers.sh >/dev/null
+    cargo test "${everything[@]}" --test redis
+    on_valkey
+}
+
+on_valkey() {
+    step "tests of feature redis, on Valkey"
+    local valkey
+    valkey=$(scripts/servers.sh)
+    # Skips the TLS tests, because this Valkey is built without TLS.
+    FLEETING_REDIS_SERVER=$valkey cargo test "${everything[@]}" --test redis -- --skip over_tls
+}
+
+dirq() {
+    step "tests of feature dirq"
+    scripts/python.sh
+    cargo test "${everything[@]}" --test dirq
+}
+
+metrics() {
+    step "tests of feature metrics, the alert rules and the Grafana dashboard"
+    scripts/servers.sh >/dev/null
+    scripts/prometheus.sh
+    cargo test "${everything[@]}" --test metrics
+}
+
+examples() {
+    scripts/servers.sh >/dev/null
+    scripts/python.sh
+    cargo build "${everything[@]}" --examples
+    run_examples
+}
+
+run_examples() {
+    step "tests of the examples"
+    cargo test "${everything[@]}" --test examples
+}
+
+browser() {
+    step "tests of the dashboard in a browser"
+    scripts/browser.sh
+    cargo test "${everything[@]}" --test browser
+}
+
+docs() {
+    step "language, examples and links of the documentation"
+    cargo test "${everything[@]}" --test words --test architecture
+    cargo test "${everything[@]}" --doc
+    cargo doc --locked -p fleeting --all-features --no-deps
+}
+
+interleavings() {
+    step "interleavings"
+    RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
+        --target-dir target/shuttle interleavings
+}
+
+sanitize() {
+    step "memory errors and leaks"
+    scripts/sanitize.sh
+}
+
+fuzz() {
+    step "fuzzing"
+    scripts/fuzz.sh "${FUZZ_SECONDS:-30}"
+}
+
+msrv() {
+    step "published crate, with the oldest supported Rust"
+    scripts/msrv.sh
+}
+
+deny() {
+    step "licenses and sources of dependencies"
+    scripts/deny.sh
+}
+
+semver() {
+    step "public API compared with the last release"
+    scripts/semver.sh
+}
+
+# Runs groups in the background. `finish` waits for them, and prints their output if one failed.
+logs=$(mktemp -d)
+trap 'kill $(cat "$logs"/*.pid 2>/dev/null) 2>/dev/null || true; rm -rf "$logs"' EXIT
+start() {
+    (
+        set -e
+        for group in "${@:2}"; do "$group"; done
+    ) >"$logs/$1.log" 2>&1 &
+    echo $! >"$logs/$1.pid"
+}
+finish() {
+    local passed=true
+    wait "$(cat "$logs/$1.pid")" || passed=false
+    rm "$logs/$1.pid"
+    $passed || { cat "$logs/$1.log" >&2; fail "$1: failed, see above"; }
+    grep -E '^(test result|== )' "$logs/$1.log" || true
+}
+
+all() {
+    step "tools for the tests: redis-server, Valkey, the Python package dirq, promtool, Chromium, axe-core"
+    scripts/servers.sh >/dev/null
+    scripts/python.sh
+    scripts/prometheus.sh
+    scripts/browser.sh
+
+    formatting
+    if cargo deny --version >/dev/null 2>&1; then deny; else echo "skipped: ./test.sh deny (cargo-deny is not installed)"; fi
+    features
+    step "building all tests and examples"
+    cargo test "${everything[@]}" --no-run
+    # These tests mostly wait for servers, timers and processes, while the other groups compile.
+    start builds interleavings sanitize fuzz msrv
+    start valkey on_valkey
+    start examples run_examples browser
+    step "tests"
+    local targets=(--lib) file
+    for file in tests/*.rs tests/*/main.rs; do
+        file=${file#tests/} file=${file%/main.rs} file=${file%.rs}
+        [ "$file" = examples ] || targets+=(--test "$file")
+    done
+    cargo test "${everything[@]}" "${targets[@]}"
+    finish valkey
+    finish examples
+    step "examples and links of the documentation"
+    cargo test "${everything[@]}" --doc
+    cargo doc --locked -p fleeting --all-features --no-deps
+    finish builds
+}
+
+groups=$(sed -n 's/^#     \([a-z]*\) .*/\1/p' "$0")
+for group in "${@:-all}"; do
+    [ "$group" = all ] || grep -qx "$group" <<<"$groups" || fail "no group '$group'; the groups are" $groups all
 done
-
-step "tests and doc tests"
-cargo test --locked --workspace --all-features
-
-step "Redis tests on Valkey and, concurrently, the interleaving tests"
-on_valkey=$(mktemp)
-# Skips the TLS tests, because this Valkey is built without TLS.
-FLEETING_REDIS_SERVER=$valkey cargo test --locked --workspace --all-features --test redis \
-    -- --skip over_tls >"$on_valkey" 2>&1 &
-trap 'kill %1 2>/dev/null || true; rm -f "$on_valkey"' EXIT
-RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
-    --target-dir target/shuttle interleavings
-wait %1 || { cat "$on_valkey" >&2; exit 1; }
-tail -n 3 "$on_valkey"
-
-step "memory errors and leaks"
-scripts/sanitize.sh
-
-step "fuzzing"
-scripts/fuzz.sh "${FUZZ_SECONDS:-30}"
-
-step "docs"
-cargo doc --locked -p fleeting --all-features --no-deps
-
+for group in "${@:-all}"; do "$group"; done
 step "all checks passed"

@@ -5,6 +5,8 @@
 //! machine in one run; only the ratios are comparable between machines. `FLEETING_QUICK=1` makes the run short, and
 //! writes nothing.
 
+#[path = "../tests/common/patience.rs"]
+mod patience;
 mod redis_near;
 mod redis_recovery;
 #[path = "../tests/common/redis.rs"]

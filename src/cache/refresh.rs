@@ -123,10 +123,12 @@ async fn run_refresh<K, V, S, E, F, Fut>(
         Ok(Err(_)) => {
             cache.record_failure(&load_guard.flight, started_at_version, key.clone(), None);
             drop(load_guard);
-            let error = format_args!(
-                "timed out after {REFRESH_TIMEOUT:?}, the timeout of background refreshes"
+            return cache.report_failed_refresh(
+                &key,
+                &format_args!(
+                    "timed out after {REFRESH_TIMEOUT:?}, the timeout of background refreshes"
+                ),
             );
-            return cache.report_failed_refresh(&key, &error);
         }
         Err(panic) => Err(panic),
     };
@@ -167,8 +169,10 @@ async fn run_refresh<K, V, S, E, F, Fut>(
         Err(panic) => {
             cache.record_failure(&load_guard.flight, started_at_version, key.clone(), None);
             drop(load_guard);
-            let error = format_args!("panicked: {}", panics::message(&*panic));
-            cache.report_failed_refresh(&key, &error);
+            cache.report_failed_refresh(
+                &key,
+                &format_args!("panicked: {}", panics::message(&*panic)),
+            );
         }
     }
 }

@@ -6,6 +6,8 @@ mod clock;
 mod http;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/patience.rs"]
+mod patience;
 
 mod app;
 mod asking;

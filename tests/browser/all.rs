@@ -10,6 +10,8 @@ mod example;
 mod http;
 mod mounted;
 mod page;
+#[path = "../common/patience.rs"]
+mod patience;
 mod pictures;
 mod proxy;
 mod tabs;

@@ -22,8 +22,7 @@ use tokio::{
 };
 use url::{ParseError, Url};
 
-/// Timeout of a test on an overloaded machine.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
+use crate::patience::patience;
 
 /// Limits the number of concurrent browsers, each of which has a dozen processes.
 static BROWSERS: Semaphore = Semaphore::const_new(3);
@@ -98,7 +97,7 @@ impl Browser {
         // An error counts as false: elements that the script needs may not exist yet.
         let attempt = format!("try {{ return {script} }} catch (error) {{ return `${{error}}` }}");
         while self.run(&attempt).await != true {
-            if start.elapsed() > TIMEOUT {
+            if start.elapsed() > 2 * patience() {
                 let seen = self.run("return state + document.body.innerText").await;
                 panic!("{script} was never true: {seen}");
             }

@@ -60,8 +60,11 @@ struct LatenessProbe {
     run_delay: Duration,
 }
 
-/// Returns the total time for which this thread was runnable but not running.
+/// Returns the total time for which this thread was runnable but not running. Only Linux reports it.
 fn run_delay() -> Duration {
+    if cfg!(not(target_os = "linux")) {
+        return Duration::ZERO;
+    }
     let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux provides schedstat");
     let nanoseconds = stat.split(' ').nth(1).and_then(|field| field.parse().ok());
     Duration::from_nanos(nanoseconds.expect("the second field is a number"))

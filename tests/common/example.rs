@@ -13,8 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time that a program may take to print its first line on an overloaded machine.
-const START: Duration = Duration::from_secs(120);
+use crate::patience::patience;
 
 /// Builds the example `name`, with the profile and in the target directory of this test. Returns the path of its
 /// binary.
@@ -114,10 +113,10 @@ impl Service {
 
     /// Returns the next line of its stdout.
     pub(crate) fn line(&self) -> String {
-        match self.lines.recv_timeout(START) {
+        match self.lines.recv_timeout(patience()) {
             Ok(line) => line,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                panic!("the service printed no further line for {START:?}")
+                panic!("the service printed no further line for {:?}", patience())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => panic!("the service closed its stdout"),
         }

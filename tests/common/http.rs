@@ -3,7 +3,7 @@
 // Each test binary compiles this module again and uses only a part of it.
 #![allow(dead_code)]
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
 use axum::{
     body::{Body, Bytes},
@@ -17,8 +17,7 @@ use hyper_util::{
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-/// Timeout of a response, generous for loaded machines.
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::patience::patience;
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -73,9 +72,9 @@ impl Request {
     pub(crate) async fn send(self) -> Response {
         let description = self.description;
         let request = self.parts.body(self.body.into()).expect("the request is valid");
-        let answer = timeout(TIMEOUT, self.client.inner.request(request)).await;
-        let answer =
-            answer.unwrap_or_else(|_| panic!("{description} got no response within {TIMEOUT:?}"));
+        let answer = timeout(patience(), self.client.inner.request(request)).await;
+        let answer = answer
+            .unwrap_or_else(|_| panic!("{description} got no response within {:?}", patience()));
         let answer = answer.unwrap_or_else(|error| panic!("{description} failed: {error:?}"));
         Response { description, inner: answer.map(Body::new) }
     }
@@ -97,9 +96,10 @@ impl Response {
 
     pub(crate) async fn bytes(self) -> Bytes {
         let description = self.description;
-        let body = timeout(TIMEOUT, self.inner.into_body().collect()).await;
-        let body = body
-            .unwrap_or_else(|_| panic!("the body of {description} did not end within {TIMEOUT:?}"));
+        let body = timeout(patience(), self.inner.into_body().collect()).await;
+        let body = body.unwrap_or_else(|_| {
+            panic!("the body of {description} did not end within {:?}", patience())
+        });
         body.unwrap_or_else(|error| panic!("the body of {description} broke off: {error:?}"))
             .to_bytes()
     }

@@ -21,11 +21,10 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::patience::patience;
+
 #[allow(unused_imports)]
 pub(crate) use self::{proxy::Proxy, sentinel::Sentinel};
-
-/// Timeout for a server to start or answer, generous for loaded machines.
-const START: Duration = Duration::from_secs(120);
 
 /// Arguments of a server that closes connections with more than 64 MiB of pending replies, less than the largest
 /// replies of sixteen shards at once.
@@ -68,7 +67,7 @@ impl Server {
 
     /// Waits until the replica is synchronized with its master.
     fn wait_until_synced(&self) {
-        let until = Instant::now() + START;
+        let until = Instant::now() + patience();
         while !ask(self.port, "INFO replication").contains("master_link_status:up") {
             assert!(Instant::now() < until, "the replica is not synchronized with its master");
             thread::sleep(Duration::from_millis(10));
@@ -150,7 +149,7 @@ impl Server {
 
     /// Restarts the server after [`kill`](Server::kill), on the same port and directory.
     pub(crate) fn restart(&mut self) {
-        let until = Instant::now() + START;
+        let until = Instant::now() + patience();
         while Instant::now() < until {
             (self.shell, self.pid) = spawn(self.port, &self.folder, &self.args);
             if answers(&mut self.shell, self.port) {
@@ -167,7 +166,7 @@ impl Server {
         let delay = each.as_micros().to_string();
         args.extend(["--key-load-delay", &delay].map(String::from));
         (self.shell, self.pid) = spawn(self.port, &self.folder, &args);
-        let until = Instant::now() + START;
+        let until = Instant::now() + patience();
         while !ask(self.port, "PING").starts_with("-LOADING") {
             assert!(Instant::now() < until, "{} does not report that it is loading", program());
             thread::sleep(Duration::from_millis(1));
@@ -228,8 +227,8 @@ impl Server {
     pub(crate) async fn plain(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("the URL is valid");
         let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(START))
-            .set_response_timeout(Some(START));
+            .set_connection_timeout(Some(patience()))
+            .set_response_timeout(Some(patience()));
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         connection.expect("the server answers")
     }
@@ -264,7 +263,7 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("the tests need `{}`: {error}", cli()));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let cluster = Self { nodes };
-        let until = Instant::now() + START;
+        let until = Instant::now() + patience();
         while !cluster.nodes.iter().all(|node| ask(node.port, "CLUSTER INFO").contains("state:ok"))
         {
             assert!(Instant::now() < until, "the cluster did not form in time");
@@ -279,7 +278,7 @@ impl Cluster {
         for replica in &replicas {
             ask(replica.port, &format!("CLUSTER MEET 127.0.0.1 {}", self.nodes[0].port));
         }
-        let until = Instant::now() + START;
+        let until = Instant::now() + patience();
         for (replica, master) in replicas.iter().zip(&self.nodes) {
             let id = ask(master.port, "CLUSTER MYID");
             let id = id.lines().nth(1).expect("the node has an ID").to_owned();
@@ -321,7 +320,7 @@ impl Cluster {
 
 /// Returns a client with a timeout that is generous for loaded machines.
 pub(crate) async fn connect(urls: impl fleeting::redis::Urls) -> fleeting::redis::Client {
-    let builder = fleeting::redis::Client::builder(urls).timeout(Duration::from_secs(60));
+    let builder = fleeting::redis::Client::builder(urls).timeout(patience());
     builder.connect().await.expect("the server answers")
 }
 
@@ -385,7 +384,7 @@ fn run(command: &[&str]) -> (Child, u32) {
 
 /// Waits until the server answers or exits. Returns whether it answers.
 fn answers(shell: &mut Child, port: u16) -> bool {
-    let until = Instant::now() + START;
+    let until = Instant::now() + patience();
     while Instant::now() < until
         && shell.try_wait().expect("the shell is a child of this process").is_none()
     {
@@ -401,7 +400,7 @@ fn answers(shell: &mut Child, port: u16) -> bool {
 /// Sends a command on a new connection and returns the first part of the raw reply; empty if there is none.
 pub(crate) fn ask(port: u16, command: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    let _ = stream.set_read_timeout(Some(patience() / 10));
     let _ = write!(stream, "{command}\r\n");
     let mut answer = [0; 4096];
     let len = stream.read(&mut answer).unwrap_or(0);

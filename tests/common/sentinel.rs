@@ -9,7 +9,8 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{START, Server, answers, ask, free_port, program, run};
+use super::{Server, answers, ask, free_port, program, run};
+use crate::patience::patience;
 
 /// Handle to a sentinel, which monitors a master as service `main` and promotes a replica when the master is down.
 pub(crate) struct Sentinel {
@@ -55,7 +56,7 @@ impl Sentinel {
 
     /// Waits until the sentinel knows `replicas` replicas of the master.
     pub(crate) fn knows_replicas(&self, replicas: usize) {
-        let until = Instant::now() + START;
+        let until = Instant::now() + patience();
         while !ask(self.port, "SENTINEL MASTER main")
             .contains(&format!("num-slaves\r\n$1\r\n{replicas}"))
         {
@@ -72,7 +73,7 @@ impl Sentinel {
 
     /// Makes the sentinel promote a replica now.
     pub(crate) fn fail_over(&self) {
-        let until = Instant::now() + START;
+        let until = Instant::now() + patience();
         while !ask(self.port, "SENTINEL FAILOVER main").starts_with("+OK") {
             assert!(Instant::now() < until, "the sentinel has no replica to promote");
             thread::sleep(Duration::from_millis(20));

@@ -6,11 +6,9 @@ use fleeting::dirq::{Element, Error, Queue, QueueSimple};
 use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::{
-    locked::{HOUR, SOON},
-    tempdir,
-};
+use super::{locked::HOUR, tempdir};
 use crate::directory::{all, tree};
+use crate::patience::patience;
 
 fn is_full<T>(added: Result<T, Error>) -> bool {
     matches!(added, Err(Error::Full { max_elements: 5, .. }))
@@ -76,7 +74,7 @@ async fn wait_for_room_makes_adds_wait_for_capacity() {
         }
         sleep(Duration::from_millis(1)).await;
     }
-    timeout(SOON, join_all(producers)).await.expect("all adds succeed");
+    timeout(patience(), join_all(producers)).await.expect("all adds succeed");
     assert_eq!((taken, queue.count().await.unwrap()), (45, 0));
 }
 
@@ -122,7 +120,7 @@ async fn max_total_bounds_a_normal_queue() {
         assert!(!add.is_finished(), "the capacity suffices for one");
         assert!(queue.dequeue(name).await.unwrap().is_some());
     }
-    timeout(SOON, add).await.expect("the capacity suffices").unwrap().unwrap();
+    timeout(patience(), add).await.expect("the capacity suffices").unwrap().unwrap();
     assert_eq!(queue.count().await.unwrap(), 5);
 }
 
@@ -155,7 +153,7 @@ async fn wait_for_room_serves_waiters_in_fifo_order() {
                 }
             }
         };
-        last = timeout(SOON, next).await.expect("a waiter is served");
+        last = timeout(patience(), next).await.expect("a waiter is served");
         order.push(String::from_utf8(queue.peek(&last).await.unwrap().unwrap().into()).unwrap());
     }
     assert_eq!(order, ["1", "2", "3", "4", "6", "7", "8", "9"]);

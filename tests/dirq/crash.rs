@@ -17,15 +17,13 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
 use crate::example::example;
+use crate::patience::patience;
 
 /// Older than both limits of a purge.
 const LONG_AGO: Duration = Duration::from_secs(1_000);
 
 /// Maximum time to wait for the first line of a process before it is killed.
 const START: Duration = Duration::from_millis(150);
-
-/// Time limit for events that must happen, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 const SCHEMA: &str = "body:string,header:table";
 
@@ -80,7 +78,7 @@ fn run_crash_rounds(
         let lines = (0..).map(|n| json!({ "element": element(&name(n)) }));
         writer.feed(lines.map(|line| line.to_string()));
         // A writer always prints a line; a reader may have none.
-        writer.kill_soon(PATIENCE, &mut random);
+        writer.kill_soon(patience(), &mut random);
         readers.iter_mut().for_each(|reader| reader.kill_soon(START, &mut random));
 
         let acked = writer.finish().len() as u64;

@@ -18,12 +18,11 @@ use super::{IN_MEMORY, tempdir};
 use crate::{
     clock::until_enough,
     directory::{age, all, make_old},
+    patience::patience,
 };
 
 /// Longer than any test.
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
-/// Time limit for immediate events, on a busy machine.
-pub(super) const SOON: Duration = Duration::from_secs(120);
 
 pub(super) async fn queue() -> (TempDir, QueueSimple) {
     let dir = tempdir().unwrap();
@@ -48,7 +47,7 @@ fn lock_of(queue: &QueueSimple, name: &Name) -> PathBuf {
 
 /// Waits until `done` returns true, because of another thread.
 async fn until(mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + patience();
     while !done() {
         assert!(Instant::now() < deadline, "the condition did not become true in time");
         sleep(Duration::from_millis(2)).await;
@@ -386,8 +385,10 @@ async fn keep_alive_drops_the_work_if_the_lock_is_lost() {
     let lock = queue.locked().next().await.unwrap().unwrap();
     fs::remove_file(lock_of(&queue, &added)).unwrap();
     let work = std::future::pending::<()>();
-    let error =
-        timeout(SOON, lock.keep_alive(Duration::from_millis(5), work)).await.unwrap().unwrap_err();
+    let error = timeout(patience(), lock.keep_alive(Duration::from_millis(5), work))
+        .await
+        .unwrap()
+        .unwrap_err();
     assert!(matches!(error, Error::NotLocked { .. }), "{error:?}");
 }
 

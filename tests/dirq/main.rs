@@ -11,6 +11,8 @@ mod directory;
 mod example;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
 

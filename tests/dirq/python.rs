@@ -12,6 +12,7 @@ use fleeting::dirq::{Element, Error, Name, Purge, Queue, QueueSimple, Schema};
 
 use super::tempdir;
 use crate::directory::{age, all, make_old, name, python, python_command, test_name, tree};
+use crate::patience::patience;
 
 const SCHEMA: &str = "body:string,data:binary?,header:table?";
 
@@ -447,7 +448,7 @@ async fn worker() {
         }
     }
     fs::write(out.join(format!("done-{id}")), "").unwrap();
-    let deadline = Instant::now() + Duration::from_secs(300);
+    let deadline = Instant::now() + 2 * patience();
     let all_done = || (0..WORKERS).all(|worker| out.join(format!("done-{worker}")).exists());
     while !(all_done() && queue.count().await == 0) {
         drain(&queue, usize::MAX, &mut seen).await;
@@ -517,7 +518,7 @@ print(json.dumps([purges, failed[:3]]))
         let purger = purger.stdout(Stdio::piped()).spawn().unwrap();
         let adder = queue.clone();
         let added = tokio::spawn(async move {
-            let deadline = Instant::now() + Duration::from_secs(300);
+            let deadline = Instant::now() + 2 * patience();
             let mut count = 0;
             while count < 1_500 || !enough.exists() {
                 assert!(Instant::now() < deadline, "the purging process makes no progress");

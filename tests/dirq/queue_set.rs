@@ -10,12 +10,11 @@ use tokio::time::timeout;
 use crate::{
     WATCHES,
     directory::{all, kind, name},
+    patience::patience,
 };
 
 /// Longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
-/// Time limit for immediate events, on a busy machine.
-const SOON: Duration = Duration::from_secs(120);
 
 /// Opens three queues, on disk or in memory.
 async fn open_three_queues(dir: &TempDir) -> Vec<QueueSimple> {
@@ -187,14 +186,14 @@ async fn set_can_be_watched() {
             let nothing = timeout(Duration::from_millis(30), jobs.next()).await;
             assert!(nothing.is_err(), "the queues are empty");
             let added = queues[i].add("x").await.unwrap();
-            let (queue, job) = timeout(SOON, jobs.next()).await.unwrap().unwrap().unwrap();
+            let (queue, job) = timeout(patience(), jobs.next()).await.unwrap().unwrap().unwrap();
             assert_eq!((queue.path(), job.name()), (queues[i].path(), &added));
             job.ack().await.unwrap();
         }
         // The end of a backoff wakes the stream, in any of the queues.
         queues[2].add("x").await.unwrap();
         for attempt in 1..=3 {
-            let (_, job) = timeout(SOON, jobs.next()).await.unwrap().unwrap().unwrap();
+            let (_, job) = timeout(patience(), jobs.next()).await.unwrap().unwrap().unwrap();
             assert_eq!(job.attempts(), attempt);
             job.retry_in(Duration::from_millis(20)).await.unwrap();
         }

@@ -16,13 +16,11 @@ use futures::FutureExt;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use super::{
-    locked::{HOUR, SOON},
-    tempdir,
-};
+use super::{locked::HOUR, tempdir};
 use crate::{
     clock::until_enough,
     directory::{all, make_old, python, tree},
+    patience::patience,
 };
 
 async fn open_counted(max_attempts: u32) -> (TempDir, QueueSimple) {
@@ -261,7 +259,7 @@ async fn drop_undelivered_elements() -> bool {
         // In memory, nothing is pending.
         return super::IN_MEMORY;
     }
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + patience();
     while names[1..].iter().any(is_locked) {
         assert!(Instant::now() < deadline, "the element stays locked");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -312,12 +310,13 @@ async fn watch_wakes_when_a_backoff_ends() {
     // No element is added, so only the timer can wake it.
     let mut jobs = queue.watch(HOUR);
     for attempt in 1..=3 {
-        let job = timeout(SOON, jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
+        let job =
+            timeout(patience(), jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
         assert_eq!((job.name(), job.attempts()), (&name, attempt));
         job.retry_in(Duration::from_millis(30)).await.unwrap();
     }
     // A locked element whose backoff has ended must not wake the stream repeatedly.
-    let job = timeout(SOON, jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
+    let job = timeout(patience(), jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
     assert!(timeout(Duration::from_millis(50), jobs.next()).await.is_err());
     job.ack().await.unwrap();
 }
@@ -367,7 +366,8 @@ async fn each_element_is_attempted_max_attempts_times() {
     }
     let mut tries: BTreeMap<Name, Vec<u32>> = BTreeMap::new();
     for worker in workers {
-        for (name, attempt) in timeout(SOON, worker).await.expect("the worker ends").unwrap() {
+        for (name, attempt) in timeout(patience(), worker).await.expect("the worker ends").unwrap()
+        {
             tries.entry(name).or_default().push(attempt);
         }
     }

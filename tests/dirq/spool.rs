@@ -30,12 +30,10 @@ use tracing::Level;
 use crate::{
     directory::{elements, make_old, scratch, test_name, tree},
     log::Log,
+    patience::patience,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// Time limit for events that must happen, on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The maximum number of events that a spool holds.
 const BATCH: u64 = 256;
@@ -187,7 +185,7 @@ async fn concurrent_runs_end_when_their_own_events_are_written() {
     }
     for (cache, run) in caches.iter().zip(runs) {
         cache.shutdown().await;
-        timeout(TIMEOUT, run).await.expect("a run does not wait for another's stream").unwrap();
+        timeout(patience(), run).await.expect("a run does not wait for another's stream").unwrap();
     }
     let mut keys = keys(temp_dir.path());
     keys.sort();
@@ -390,7 +388,11 @@ fn lossless_events_survive_a_spool_that_is_killed_repeatedly() {
         if spool.stats().written > written {
             (written, progress) = (spool.stats().written, Instant::now());
         }
-        assert!(progress.elapsed() < TIMEOUT, "the spool makes no progress: {:?}", spool.stats());
+        assert!(
+            progress.elapsed() < patience(),
+            "the spool makes no progress: {:?}",
+            spool.stats()
+        );
     };
     done.store(true, Relaxed);
     let seen = consumer.join().expect("the consumer failed");
@@ -495,7 +497,7 @@ async fn failing_queue_delays_the_sweeper_and_no_reader_or_writer() {
     let stalled = until(|stats| stats.failures >= 3);
     tokio::select! {
         stats = &mut run => panic!("the run ended with {stats:?}"),
-        stalled = timeout(TIMEOUT, stalled) => stalled.expect("the spool reports the stall"),
+        stalled = timeout(patience(), stalled) => stalled.expect("the spool reports the stall"),
     }
     let stats = spool.stats();
     assert_eq!(stats.written, 0);
@@ -507,7 +509,7 @@ async fn failing_queue_delays_the_sweeper_and_no_reader_or_writer() {
     assert_eq!(cache.get(&0).await, None);
     // Readers and writers do not wait, even on a runtime that does nothing else.
     for key in EVENTS..2 * EVENTS {
-        cache.set_ex(key, key, TIMEOUT).now_or_never();
+        cache.set_ex(key, key, patience()).now_or_never();
         assert_eq!(cache.get(&key).now_or_never().flatten(), Some(key));
         if key % 32 == 0 {
             tokio::task::yield_now().await;
@@ -525,7 +527,7 @@ async fn failing_queue_delays_the_sweeper_and_no_reader_or_writer() {
         std::future::pending::<()>().await;
     };
     let stats = tokio::select! {
-        stats = timeout(TIMEOUT, run) => stats.expect("the run ends with the stream"),
+        stats = timeout(patience(), run) => stats.expect("the run ends with the stream"),
         () = end => unreachable!("it is never over"),
     };
     assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));

@@ -15,12 +15,13 @@ use tokio::{
 };
 
 use super::{
-    locked::{HOUR, SOON, normal, queue},
+    locked::{HOUR, normal, queue},
     tempdir,
 };
 use crate::{
     WATCHES,
     directory::{name, test_name, tree},
+    patience::patience,
 };
 
 #[tokio::test]
@@ -38,7 +39,8 @@ async fn watch_wakes_when_an_element_is_added() {
         let other =
             QueueSimple::builder(queue.path()).granularity(Duration::ZERO).open().await.unwrap();
         let added = other.add(i.to_string()).await.unwrap();
-        let lock = timeout(SOON, locks.next()).await.expect("the stream wakes").unwrap().unwrap();
+        let lock =
+            timeout(patience(), locks.next()).await.expect("the stream wakes").unwrap().unwrap();
         assert_eq!((lock.name(), &lock.value()[..]), (&added, i.to_string().as_bytes()));
         lock.ack().await.unwrap();
     }
@@ -55,7 +57,8 @@ async fn watch_of_a_normal_queue_wakes() {
             "nothing is there"
         );
         let added = queue.add(Element::new().with("body", body)).await.unwrap();
-        let lock = timeout(SOON, locks.next()).await.expect("the stream wakes").unwrap().unwrap();
+        let lock =
+            timeout(patience(), locks.next()).await.expect("the stream wakes").unwrap().unwrap();
         assert_eq!(lock.name(), &added);
         lock.ack().await.unwrap();
     }
@@ -73,8 +76,11 @@ async fn watch_scans_at_its_interval() {
     );
     // Unlocking an element does not wake the stream.
     queue.unlock(&added).await.unwrap();
-    let lock =
-        timeout(SOON, locks.next()).await.expect("the stream scans the queue").unwrap().unwrap();
+    let lock = timeout(patience(), locks.next())
+        .await
+        .expect("the stream scans the queue")
+        .unwrap()
+        .unwrap();
     assert_eq!(lock.name(), &added);
 }
 
@@ -118,7 +124,7 @@ async fn without_watches() {
             "nothing is there"
         );
         let added = queue.add(i.to_string()).await.unwrap();
-        let lock = timeout(SOON, locks.next())
+        let lock = timeout(patience(), locks.next())
             .await
             .expect("the stream scans the queue")
             .unwrap()
@@ -137,7 +143,7 @@ async fn unlocked_element_is_delivered_again_after_the_interval() {
     let start = Instant::now();
     for _ in 0..3 {
         drop(
-            timeout(SOON, locks.next())
+            timeout(patience(), locks.next())
                 .await
                 .expect("the element is delivered again")
                 .unwrap()
@@ -169,7 +175,7 @@ async fn concurrent_watchers_share_the_elements() {
     for i in 0..50 {
         queue.add_many((0..20).map(|j| format!("{}", i * 20 + j))).await.unwrap();
     }
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + patience();
     while queue.count().await.unwrap() > 0 {
         assert!(Instant::now() < deadline, "the watchers make no progress");
         sleep(Duration::from_millis(5)).await;
@@ -192,12 +198,12 @@ async fn watch_continues_after_an_error() {
     fs::write(queue.path(), "").unwrap();
     let mut locks = queue.watch(Duration::from_millis(20));
     for _ in 0..2 {
-        timeout(SOON, locks.next()).await.unwrap().unwrap().unwrap_err();
+        timeout(patience(), locks.next()).await.unwrap().unwrap().unwrap_err();
     }
     fs::remove_file(queue.path()).unwrap();
     let added = queue.add("x").await.unwrap();
     loop {
-        match timeout(SOON, locks.next()).await.unwrap().unwrap() {
+        match timeout(patience(), locks.next()).await.unwrap().unwrap() {
             Ok(lock) => break assert_eq!(lock.name(), &added),
             Err(_) => continue,
         }

@@ -14,9 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::example::example;
-
-/// Timeout of a test on an overloaded machine.
-const TIMEOUT: Duration = Duration::from_secs(120);
+use crate::patience::patience;
 
 const SCHEMA: [&str; 2] = ["--schema", "body:string,header:table?,raw:binary?"];
 
@@ -364,7 +362,7 @@ impl Running {
     }
 
     fn line(&self) -> Value {
-        let line = self.lines.recv_timeout(TIMEOUT).expect("dirq prints a line in time");
+        let line = self.lines.recv_timeout(patience()).expect("dirq prints a line in time");
         serde_json::from_str(&line).expect("a line is JSON")
     }
 
@@ -374,7 +372,7 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("dirq can be waited for") {
                 return status.code();
             }
-            assert!(start.elapsed() < TIMEOUT, "dirq does not exit");
+            assert!(start.elapsed() < patience(), "dirq does not exit");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -464,7 +462,7 @@ fn interrupted_drain_loses_no_element_and_leaves_no_lock() {
             break;
         }
         before = left;
-        assert!(start.elapsed() < TIMEOUT, "drained {} of 2,000", 2_000 - left);
+        assert!(start.elapsed() < patience(), "drained {} of 2,000", 2_000 - left);
     }
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());

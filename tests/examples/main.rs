@@ -8,6 +8,8 @@ mod directory;
 mod example;
 #[path = "../common/http.rs"]
 mod http;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/promtool.rs"]
 mod promtool;
 #[path = "../common/redis.rs"]

@@ -18,11 +18,9 @@ use crate::{
     clock::{in_time, ms},
     example::{Service, example},
     http::{Client, Response},
+    patience::patience,
     promtool::ask_promtool,
 };
-
-/// Timeout of a test on an overloaded machine.
-const TIMEOUT: Duration = Duration::from_secs(600);
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -87,7 +85,10 @@ impl TestService {
             if condition(&stats) {
                 return stats;
             }
-            assert!(start.elapsed() < TIMEOUT, "the stats never fulfilled the condition: {stats}");
+            assert!(
+                start.elapsed() < 5 * patience(),
+                "the stats never fulfilled the condition: {stats}"
+            );
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -119,7 +120,7 @@ impl EventStream {
             if let Some(event) = take_event(&mut self.text) {
                 return Some(event);
             }
-            let piece = timeout(TIMEOUT, self.response.chunk()).await;
+            let piece = timeout(5 * patience(), self.response.chunk()).await;
             match piece.expect("an event arrives in time") {
                 Some(piece) => self.text.extend(piece),
                 None => {
@@ -156,7 +157,7 @@ fn take_event(text: &mut Vec<u8>) -> Option<(String, Value)> {
 /// Reads a raw connection to its end.
 async fn rest(mut connection: TcpStream) -> String {
     let mut text = String::new();
-    let read = timeout(TIMEOUT, connection.read_to_string(&mut text)).await;
+    let read = timeout(5 * patience(), connection.read_to_string(&mut text)).await;
     read.expect("the connection is closed in time").expect("the connection is not reset");
     text
 }
@@ -452,7 +453,7 @@ async fn slow_subscriber_is_sent_the_number_of_missed_events() {
         }
     };
     let mut answer = Vec::new();
-    let (_, read) = tokio::join!(send, timeout(TIMEOUT, answers.read_to_end(&mut answer)));
+    let (_, read) = tokio::join!(send, timeout(5 * patience(), answers.read_to_end(&mut answer)));
     read.expect("the responses arrive in time").expect("the connection is not reset");
     let created = answer.windows(12).filter(|line| line == b"HTTP/1.1 201").count() as u64;
     assert_eq!(created, SESSIONS);
@@ -461,7 +462,7 @@ async fn slow_subscriber_is_sent_the_number_of_missed_events() {
     let (mut text, mut seen, mut missed) = (Vec::new(), 0, 0);
     let mut head = true;
     while seen + missed < SESSIONS {
-        let read = timeout(TIMEOUT, slow.read_buf(&mut text)).await;
+        let read = timeout(5 * patience(), slow.read_buf(&mut text)).await;
         let read = read.expect("events arrive in time").expect("the connection is not reset");
         assert_ne!(read, 0, "the stream ended after {seen} events and {missed} missed ones");
         if head {

@@ -14,10 +14,8 @@ use crate::{
     directory::scratch,
     example::{Service, example},
     http::Client,
+    patience::patience,
 };
-
-/// Timeout of a test on an overloaded machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn sessions_and_their_ttls_are_kept_over_a_restart() {
@@ -35,7 +33,7 @@ async fn sessions_and_their_ttls_are_kept_over_a_restart() {
     put(&service, "ada?ttl=100.5", b"text").await;
     put(&service, "short?ttl=0.5", b"").await;
     service.signal("TERM");
-    assert_eq!(service.wait(TIMEOUT).code(), Some(0));
+    assert_eq!(service.wait(patience()).code(), Some(0));
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -60,7 +58,7 @@ async fn sessions_and_their_ttls_are_kept_over_a_restart() {
 
     // The same with the other signal.
     service.signal("INT");
-    assert_eq!(service.wait(TIMEOUT).code(), Some(0));
+    assert_eq!(service.wait(patience()).code(), Some(0));
     let service = Service::start_with(&args);
     assert_eq!(get(&service, "ada").await.text().await, "text");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a temporary file is left");

@@ -15,10 +15,8 @@ use crate::{
     directory::{elements, python, python_command, scratch},
     example::{Service, example},
     http::Client,
+    patience::patience,
 };
-
-/// Timeout of a test on an overloaded machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn expired_sessions_are_spooled_and_processed_by_a_python_program() {
@@ -36,7 +34,7 @@ async fn expired_sessions_are_spooled_and_processed_by_a_python_program() {
     put("bytes?ttl=0.05", b"\x00\xff").await;
     let start = Instant::now();
     while !queue.is_dir() || elements(&queue).len() < 2 {
-        assert!(start.elapsed() < TIMEOUT, "the queue has too few elements");
+        assert!(start.elapsed() < patience(), "the queue has too few elements");
         sleep(Duration::from_millis(10)).await;
     }
     // The spool counts elements shortly after it has added them.
@@ -45,7 +43,7 @@ async fn expired_sessions_are_spooled_and_processed_by_a_python_program() {
         if stats["spooled"] != json!(0) && stats["spooled"] != json!(1) {
             break stats;
         }
-        assert!(start.elapsed() < TIMEOUT, "the spool has counted too few elements: {stats}");
+        assert!(start.elapsed() < patience(), "the spool has counted too few elements: {stats}");
         sleep(Duration::from_millis(10)).await;
     };
     assert_eq!((&stats["spooled"], &stats["subscribers"]), (&json!(2), &json!(0)));
@@ -65,7 +63,7 @@ async fn expired_sessions_are_spooled_and_processed_by_a_python_program() {
     // The shutdown spools sessions that have expired by then.
     put("last?ttl=0.001", b"").await;
     service.signal("TERM");
-    assert_eq!(service.wait(TIMEOUT).code(), Some(0));
+    assert_eq!(service.wait(patience()).code(), Some(0));
     assert_eq!(work(), [r#"expired last """#]);
 }
 

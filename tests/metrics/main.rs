@@ -4,6 +4,8 @@
 mod directory;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/promtool.rs"]
 mod promtool;
 #[path = "../common/redis.rs"]
@@ -11,6 +13,7 @@ mod servers;
 
 mod blocking_recorder;
 mod embedded;
+mod monitoring;
 mod names;
 mod page;
 mod queues;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fleeting::{Cache, ExpiringSet, Limit, RateLimiter, TimeoutDict};
 
-use crate::{SECOND, promtool::ask_promtool, render, scrape};
+use crate::{SECOND, patience::patience, promtool::ask_promtool, render, scrape};
 
 /// Checked by `promtool check metrics`, and by the stricter rules of this crate.
 #[tokio::test]
@@ -72,12 +72,12 @@ async fn background_thread_exports_metrics() {
     cache.set(1, 1).await;
     let begin = std::time::Instant::now();
     while !crate::RECORDER.render().contains("fleeting_cache_sets_total{name=\"by itself\"} 1") {
-        assert!(begin.elapsed() < 120 * SECOND, "the metrics are not exported");
+        assert!(begin.elapsed() < patience(), "the metrics are not exported");
         tokio::time::sleep(SECOND / 20).await;
     }
     cache.set(2, 2).await;
     while !crate::RECORDER.render().contains("fleeting_cache_sets_total{name=\"by itself\"} 2") {
-        assert!(begin.elapsed() < 120 * SECOND, "the metrics are no longer exported");
+        assert!(begin.elapsed() < patience(), "the metrics are no longer exported");
         tokio::time::sleep(SECOND / 20).await;
     }
 }

@@ -17,13 +17,11 @@ use tokio::{
 
 use crate::{
     clock::{in_time, ms},
+    patience::patience,
     servers::{Cluster, SMALL_ANSWERS, Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-/// Timeout for events that must arrive, generous because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn cache(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     let client = connect(url).await;
@@ -39,7 +37,7 @@ fn build(client: &Client) -> Cache<String, u64> {
 }
 
 async fn next(events: &mut LosslessEvents<String, u64>) -> (String, u64) {
-    let event = timeout(PATIENCE, events.recv()).await.expect("an event is delivered in time");
+    let event = timeout(patience(), events.recv()).await.expect("an event is delivered in time");
     let event = event.expect("the stream has not ended").unwrap();
     (event.key, event.value)
 }
@@ -82,7 +80,7 @@ async fn thousand_expirations_among_a_hundred_thousand_entries_are_delivered_wit
         let mut received = BTreeSet::new();
         let mut lags = Vec::new();
         while received.len() < 1_000 {
-            let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
+            let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
             assert_eq!(event.key, event.value.to_string());
             lags.push(event.lag().unwrap());
             assert!(received.insert(event.value), "{} is delivered twice", event.value);
@@ -95,7 +93,8 @@ async fn thousand_expirations_among_a_hundred_thousand_entries_are_delivered_wit
         assert_eq!(received, (0..1_000).collect());
         let mut broadcast = BTreeSet::new();
         while broadcast.len() < 1_000 {
-            broadcast.insert(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value);
+            broadcast
+                .insert(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value);
         }
         assert_eq!(broadcast, received);
     })
@@ -123,7 +122,7 @@ async fn event_is_delivered_to_one_subscriber_of_each_group() {
         fill(&cache, 0..2_000, ms(300)).await;
         let mut received = BTreeSet::new();
         for _ in 0..4_000 {
-            let event = timeout(PATIENCE, receiver.recv()).await.unwrap().unwrap();
+            let event = timeout(patience(), receiver.recv()).await.unwrap().unwrap();
             assert!(received.insert(event.clone()), "{event:?} is delivered twice");
         }
         // Longer than a lease.
@@ -279,11 +278,11 @@ async fn on_expired_continues_after_a_panic_of_the_callback() {
     fill(&cache, 0..10, ms(30)).await;
     let begin = Instant::now();
     while called.lock().map_or_else(|error| error.into_inner().len(), |called| called.len()) < 10 {
-        assert!(begin.elapsed() < PATIENCE);
+        assert!(begin.elapsed() < patience());
         sleep(ms(10)).await;
     }
     cache.shutdown().await;
-    timeout(PATIENCE, task).await.expect("the task ends with the cache").unwrap();
+    timeout(patience(), task).await.expect("the task ends with the cache").unwrap();
 }
 
 #[tokio::test]
@@ -306,10 +305,10 @@ async fn undecodable_event_is_reported_as_an_error_once() {
     let texts: Cache<String, String> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
     texts.set("ada".into(), "not a number".into()).await.unwrap();
     texts.expire_now("ada").await.unwrap();
-    let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
+    let event = timeout(patience(), events.recv()).await.unwrap().unwrap();
     let Err(Error::Decode { key, .. }) = event else { panic!("{event:?}") };
     assert!(key.starts_with("fleeting:cache1:{c:") && key.ends_with("}:ada"), "{key}");
-    let event = timeout(PATIENCE, all.recv()).await.unwrap().unwrap();
+    let event = timeout(patience(), all.recv()).await.unwrap().unwrap();
     assert_eq!(event.unwrap_err(), fleeting::Lagged(1));
     assert!(
         is_quiet(&mut events, LEASE + ms(200)).await,
@@ -341,8 +340,10 @@ async fn panic_in_deserialize_is_reported_as_decode_error() {
     for n in [12, 13, 14] {
         numbers.set("ada".into(), n).await.unwrap();
         numbers.expire_now("ada").await.unwrap();
-        let event = timeout(PATIENCE, events.recv()).await.unwrap().expect("the stream continues");
-        let broadcast = timeout(PATIENCE, all.recv()).await.unwrap().expect("the stream continues");
+        let event =
+            timeout(patience(), events.recv()).await.unwrap().expect("the stream continues");
+        let broadcast =
+            timeout(patience(), all.recv()).await.unwrap().expect("the stream continues");
         match n {
             13 => {
                 assert!(matches!(event, Err(Error::Decode { .. })), "{event:?}");
@@ -414,7 +415,7 @@ async fn events_without_subscribers_are_deleted_after_the_retention() {
         assert!(keys(&server).await.iter().any(|key| key.ends_with(".expired")));
         let begin = Instant::now();
         while !keys(&server).await.is_empty() {
-            assert!(begin.elapsed() < PATIENCE, "{:?}", keys(&server).await);
+            assert!(begin.elapsed() < patience(), "{:?}", keys(&server).await);
             sleep(ms(20)).await;
         }
     })
@@ -480,7 +481,7 @@ async fn cluster_delivers_events_and_lossless_events() {
     }
     let mut broadcast = BTreeSet::new();
     for _ in 0..500 {
-        broadcast.insert(timeout(PATIENCE, all.next()).await.unwrap().unwrap().unwrap().value);
+        broadcast.insert(timeout(patience(), all.next()).await.unwrap().unwrap().unwrap().value);
     }
     assert_eq!(received, broadcast);
     assert_eq!(received, (0..500).collect());
@@ -496,7 +497,7 @@ async fn raw_bytes_of_an_event_are_unchanged() {
     let bytes: Vec<u8> = (0..=255).collect();
     cache.set(7, bytes.clone()).await.unwrap();
     cache.expire_now(&7).await.unwrap();
-    let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
+    let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
     assert_eq!((event.key, event.value), (7, bytes));
 }
 
@@ -536,11 +537,11 @@ async fn idle_subscriber_sends_at_most_two_scripts_per_second() {
         let begin = Instant::now();
         other.set_ex("1000".into(), 1_000, ms(50)).await.unwrap();
         assert_eq!(next(&mut events).await.1, 1_000);
-        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, 1_000);
+        assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, 1_000);
         other.set_ex("1001".into(), 1_001, HOUR).await.unwrap();
         other.expire_now("1001").await.unwrap();
         assert_eq!(next(&mut events).await.1, 1_001);
-        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, 1_001);
+        assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, 1_001);
         // An earlier deadline than before is noticed, too.
         other.expire("7", ms(50)).await.unwrap();
         assert_eq!(next(&mut events).await.1, 7);
@@ -552,8 +553,7 @@ async fn idle_subscriber_sends_at_most_two_scripts_per_second() {
 #[tokio::test]
 async fn events_with_values_of_two_megabytes_are_delivered() {
     let server = Server::start_with(&SMALL_ANSWERS);
-    // A client with the default settings, other than `connect`.
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     let builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw).events(HOUR);
     let cache = builder.lease(LEASE).build().unwrap();
     let mut events = cache.events_lossless("g").await.unwrap();
@@ -564,7 +564,7 @@ async fn events_with_values_of_two_megabytes_are_delivered() {
     }
     let mut received = BTreeSet::new();
     while received.len() < 48 {
-        let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
+        let event = timeout(patience(), events.recv()).await.unwrap().unwrap();
         // On a busy machine a reply may time out, which is reported as an error.
         if let Ok(event) = event {
             assert!(
@@ -580,7 +580,7 @@ async fn events_with_values_of_two_megabytes_are_delivered() {
         cache.set_ex(n, large.clone(), ms(1)).await.unwrap();
     }
     let seen =
-        timeout(PATIENCE, all.take(16).map(|event| event.unwrap().key).collect::<BTreeSet<_>>());
+        timeout(patience(), all.take(16).map(|event| event.unwrap().key).collect::<BTreeSet<_>>());
     assert_eq!(seen.await.unwrap(), (0..16).collect());
 }
 

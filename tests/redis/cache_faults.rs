@@ -22,13 +22,11 @@ use tokio::{
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Proxy, SMALL_ANSWERS, Server},
+    patience::patience,
+    servers::{Cluster, Proxy, SMALL_ANSWERS, Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-/// Timeout for results that must arrive, generous because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a client with a longer timeout than the default second, but shorter than a test's timeout.
 async fn patient(url: impl fleeting::redis::Urls) -> Client {
@@ -80,7 +78,7 @@ async fn unreachable_server_is_a_typed_error_within_the_timeout() {
         server.resume();
         let begin = Instant::now();
         while plain.get("ada").await.is_err() || evented.get("ada").await.is_err() {
-            assert!(begin.elapsed() < PATIENCE);
+            assert!(begin.elapsed() < patience());
         }
         server.kill();
         for cache in [&plain, &evented] {
@@ -157,7 +155,7 @@ async fn scripts_are_sent_again_after_script_flush() {
         assert_eq!(cache.set_ex("ada".into(), n, HOUR).await.unwrap(), None);
         assert_eq!(cache.get("ada").await.unwrap(), Some(n));
         assert_eq!(cache.expire_now("ada").await.unwrap(), Some(n));
-        assert_eq!(timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap().value, n);
+        assert_eq!(timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap().value, n);
     }
 }
 
@@ -175,7 +173,7 @@ async fn closed_connections_neither_lose_nor_duplicate_events() {
         let mut set = 0_u64;
         // Events of a lost reply are delivered when their lease expires.
         while received.len() < 300 {
-            assert!(begin.elapsed() < PATIENCE, "{} events were delivered", received.len());
+            assert!(begin.elapsed() < patience(), "{} events were delivered", received.len());
             if set < 300 {
                 cache.set_ex(set.to_string(), set, ms(40)).await.unwrap();
                 set += 1;
@@ -192,7 +190,8 @@ async fn closed_connections_neither_lose_nor_duplicate_events() {
         assert!(received.values().all(|times| *times == 1), "{received:?}");
         let mut broadcast = BTreeSet::new();
         while broadcast.len() < 300 {
-            broadcast.insert(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value);
+            broadcast
+                .insert(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value);
         }
         // A write whose reply is lost is not sent again.
         assert_eq!(proxied.set("n".into(), 0).await.unwrap(), None);
@@ -229,8 +228,8 @@ async fn event_streams_continue_after_flushall() {
         let _: () = redis::cmd("FLUSHALL").query_async(&mut plain).await.unwrap();
         cache.set("ada".into(), n).await.unwrap();
         cache.expire_now("ada").await.unwrap();
-        assert_eq!(timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap().value, n);
-        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, n);
+        assert_eq!(timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap().value, n);
+        assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, n);
     }
     assert!(timeout(ms(100), all.recv()).await.is_err(), "an event is delivered twice");
 }
@@ -247,7 +246,7 @@ async fn events_trimmed_during_a_disconnect_are_reported_as_missed() {
         cache.expire_now("ada").await.unwrap();
     };
     expire(0).await;
-    assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, 0);
+    assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, 0);
     proxy.close(true);
     proxy.cut();
     for n in 1..=5 {
@@ -260,10 +259,10 @@ async fn events_trimmed_during_a_disconnect_are_reported_as_missed() {
     let trim = redis::cmd("XTRIM").arg(&streams[0]).arg(&["MAXLEN", "2"]).to_owned();
     let _: () = trim.query_async(&mut plain).await.unwrap();
     proxy.close(false);
-    let missed = timeout(PATIENCE, all.recv()).await.unwrap().unwrap();
+    let missed = timeout(patience(), all.recv()).await.unwrap().unwrap();
     assert_eq!(missed.unwrap_err(), fleeting::Lagged(3));
     for n in 4..=5 {
-        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, n);
+        assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, n);
     }
     assert_eq!(proxied.stats().missed, 3);
 }
@@ -327,7 +326,7 @@ async fn killed_server_loses_no_event_and_duplicates_none_within_a_lease() {
 #[tokio::test]
 async fn methods_iteration_and_update_work_in_a_cluster() {
     let mut cluster = Cluster::start();
-    let client = Client::connect(cluster.urls()).await.unwrap();
+    let client = connect(cluster.urls()).await;
     let plain: Cache<String, u64> = Cache::new(&client, "c").unwrap();
     let evented: Cache<String, u64> = Cache::builder(&client, "d").events(HOUR).build().unwrap();
     // Another cache with a similar name.
@@ -360,7 +359,7 @@ async fn methods_iteration_and_update_work_in_a_cluster() {
 #[tokio::test]
 async fn invalid_names_and_unencodable_values_are_errors() {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     assert!(matches!(Cache::<String, u64>::new(&client, "a{b"), Err(Error::Name(_))));
     let cache: Cache<String, u64> =
         Cache::builder(&client, "c").format(Format::Raw).build().unwrap();
@@ -401,8 +400,7 @@ async fn update_gives_up_as_contended_after_the_timeout() {
 #[tokio::test]
 async fn iteration_returns_a_hundred_megabytes() {
     let server = Server::start_with(&SMALL_ANSWERS);
-    // A client with the default settings.
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     for events in [false, true] {
         let mut builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw);
         if events {
@@ -551,7 +549,7 @@ async fn loader_runs_without_a_lease_on_a_full_server() {
         })
     };
     let first = load();
-    timeout(PATIENCE, started.notified()).await.expect("the loader runs");
+    timeout(patience(), started.notified()).await.expect("the loader runs");
     release.notify_one();
     assert_eq!(first.await.unwrap().unwrap(), 0);
     assert_eq!(cache.get("ada").await.unwrap(), None, "the value is not cached");
@@ -564,7 +562,7 @@ async fn loader_runs_without_a_lease_on_a_full_server() {
 
     server.ask("CONFIG SET maxmemory 0");
     let cached = load();
-    timeout(PATIENCE, started.notified()).await.expect("the loader runs");
+    timeout(patience(), started.notified()).await.expect("the loader runs");
     release.notify_one();
     assert_eq!(cached.await.unwrap().unwrap(), 1);
     assert_eq!(cache.get("ada").await.unwrap(), Some(1), "cached when there is memory");

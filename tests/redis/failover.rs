@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use crate::{
     clock::{in_time, ms},
+    patience::patience,
     servers::{Cluster, Sentinel, Server},
 };
 
@@ -30,10 +31,7 @@ async fn until_set(cache: &Cache<String, u64>, key: &str, since: impl Fn() -> bo
             Ok(_) => return begin.map_or(Duration::ZERO, |begin| begin.elapsed()),
             Err(error) => assert!(error.is_temporary(), "{error:?}"),
         }
-        assert!(
-            begin.is_none_or(|begin| begin.elapsed() < Duration::from_secs(60)),
-            "no call succeeded"
-        );
+        assert!(begin.is_none_or(|begin| begin.elapsed() < patience()), "no call succeeded");
         sleep(ms(5)).await;
     }
 }

@@ -26,7 +26,7 @@ async fn types_with_the_same_name_do_not_share_keys() {
     let set: ExpiringSet<String> = ExpiringSet::new(&client, "login", LONG).unwrap();
     let limit = || Limit::new(2, LONG);
     let limiter: RateLimiter<String> =
-        RateLimiter::builder(&client, "login").limit(limit()).build().unwrap();
+        RateLimiter::builder(&client, "login").limit(limit()).timeout(LONG).build().unwrap();
     for key in ["ada", "7", "set", "2", ""] {
         cache.set_ex(key.into(), 1, LONG).await.unwrap();
         plain.set(key.into(), 4).await.unwrap();
@@ -51,8 +51,11 @@ async fn limiter_names_and_keys_with_colons_do_not_collide() {
     let server = Server::start();
     let client = connect(server.url()).await;
     for (name, key) in [("api", "v1:bob"), ("api:v1", "bob"), ("api:v1:bob", "")] {
-        let limiter: RateLimiter<String> =
-            RateLimiter::builder(&client, name).limit(Limit::new(1, LONG)).build().unwrap();
+        let limiter: RateLimiter<String> = RateLimiter::builder(&client, name)
+            .limit(Limit::new(1, LONG))
+            .timeout(LONG)
+            .build()
+            .unwrap();
         assert_eq!(
             limiter.check(key).await.unwrap().remaining(),
             0,

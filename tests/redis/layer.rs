@@ -13,6 +13,7 @@ use fleeting::{
 
 use crate::{
     http::{Client as Http, Response},
+    patience::patience,
     servers::{Server, connect},
 };
 
@@ -21,7 +22,7 @@ async fn limiter<K>(server: &Server, quota: u32, on_error: OnError) -> RateLimit
     RateLimiter::builder(&client, "layer")
         .limit(Limit::per_hour(quota).named("hourly"))
         .on_error(on_error)
-        .timeout(Duration::from_secs(2))
+        .timeout(patience())
         .build()
         .unwrap()
 }
@@ -159,7 +160,7 @@ async fn wait_delays_a_request_until_it_passes() {
     let limiter = RateLimiter::builder(&client, "layer")
         .limit(Limit::new(1, Duration::from_millis(300)))
         .on_error(OnError::Deny)
-        .timeout(Duration::from_secs(5))
+        .timeout(patience())
         .build()
         .unwrap();
     let patient = by_token(limiter.clone()).wait(Duration::from_secs(60));
@@ -231,7 +232,13 @@ async fn on_error_decides_requests_while_the_server_fails() {
 #[tokio::test]
 async fn errors_of_a_check_in_a_handler_are_responses() {
     let server = Server::start();
-    let limiter: RateLimiter<String> = limiter(&server, 1, OnError::Deny).await;
+    let limiter: RateLimiter<String> = RateLimiter::builder(&connect(server.url()).await, "layer")
+        .limit(Limit::per_hour(1))
+        .on_error(OnError::Deny)
+        // The paused server is waited for as long as this.
+        .timeout(patience() / 40)
+        .build()
+        .unwrap();
     let hello = async move |Path(user): Path<String>| -> Result<String, Error> {
         limiter.check(&user).await?;
         Ok(format!("hello {user}"))
@@ -277,5 +284,5 @@ async fn charge_sent_charges_the_bytes_of_the_body() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), settled).await.expect("the body is charged");
+    tokio::time::timeout(patience(), settled).await.expect("the body is charged");
 }

@@ -22,13 +22,11 @@ use tokio::{
 
 use crate::{
     clock::{in_time, ms},
+    patience::patience,
     servers::{Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-/// Timeout for results that must arrive, generous because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a cache on the shared server. Each test uses a name of its own.
 async fn cache(server: &Server, name: &str) -> Cache<String, u64> {
@@ -56,7 +54,7 @@ impl Gate {
     }
 
     pub(crate) async fn has_begun(&self) {
-        timeout(PATIENCE, self.0.0.notified()).await.expect("a loader begins in time");
+        timeout(patience(), self.0.0.notified()).await.expect("a loader begins in time");
     }
 
     pub(crate) fn open(&self) {
@@ -116,7 +114,7 @@ async fn one_load_serves_all_callers_of_all_processes() {
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 1);
     for other in rest {
-        assert_eq!(timeout(PATIENCE, other).await.unwrap().unwrap().unwrap(), 1);
+        assert_eq!(timeout(patience(), other).await.unwrap().unwrap().unwrap(), 1);
     }
     assert_eq!(gate.loads(), 1);
 }
@@ -165,7 +163,7 @@ async fn write_during_a_load_takes_precedence_over_the_loaded_value() {
                 gate.has_begun().await;
                 assert_eq!(cache.get(&key).await.unwrap(), None, "{way}");
                 gate.open();
-                assert_eq!(timeout(PATIENCE, after).await.unwrap().unwrap().unwrap(), 3, "{way}");
+                assert_eq!(timeout(patience(), after).await.unwrap().unwrap().unwrap(), 3, "{way}");
                 assert_eq!(cache.get(&key).await.unwrap(), Some(3), "{way}");
             }
         }
@@ -274,7 +272,7 @@ async fn loader_may_request_other_keys_and_its_own() {
         10 * other + own
     };
     let load = cache.get_or_set_with("ada", HOUR, loader);
-    assert_eq!(timeout(PATIENCE, load).await.unwrap().unwrap(), 12);
+    assert_eq!(timeout(patience(), load).await.unwrap().unwrap(), 12);
     assert_eq!(cache.get("ada").await.unwrap(), Some(12));
     assert_eq!(cache.get("bob").await.unwrap(), Some(1));
 }
@@ -368,7 +366,7 @@ async fn lease_of_unlimited_length_is_released_after_the_load() {
     assert_eq!(failed, Err(Arc::new(())));
     // The failed load has released the lease.
     let again = cache.get_or_set_with("bob", HOUR, async || 2);
-    assert_eq!(timeout(PATIENCE, again).await.unwrap().unwrap(), 2);
+    assert_eq!(timeout(patience(), again).await.unwrap().unwrap(), 2);
 }
 
 /// As after a failover from a master whose clock was ahead to one whose clock is right.
@@ -394,7 +392,10 @@ fn lease_of_a_clock_that_was_ahead_does_not_block_the_key() {
         let cache = build().await;
         let load = cache.get_or_set_with("ada", HOUR, async || 2);
         assert_eq!(
-            timeout(PATIENCE / 4, load).await.expect("the key is not blocked for an hour").unwrap(),
+            timeout(patience() / 4, load)
+                .await
+                .expect("the key is not blocked for an hour")
+                .unwrap(),
             2
         );
     });

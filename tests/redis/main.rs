@@ -7,6 +7,8 @@ mod clock;
 mod http;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/redis.rs"]
 mod servers;
 

@@ -11,13 +11,11 @@ use tokio::time::timeout;
 use crate::{
     loaders::kinds,
     near::calls,
+    patience::patience,
     servers::{Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-/// Timeout for results that must arrive, generous because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Checks `get_many` and `set_many` of a cache. Also used on other servers.
 pub(crate) async fn many(cache: &Cache<String, u64>) {
@@ -65,7 +63,7 @@ async fn get_many_and_set_many_keep_the_order_of_the_keys() {
         .set_many([("expired".to_owned(), 7)], Some(Duration::from_millis(1)))
         .await
         .unwrap();
-    let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
+    let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
     assert_eq!((&event.key[..], event.value), ("expired", 7));
 }
 

@@ -21,13 +21,11 @@ use tokio::{
 
 use crate::{
     many::many,
+    patience::patience,
     servers::{Cluster, Proxy, Server, connect},
 };
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
-
-/// Timeout for results that must arrive, generous because the machine may be busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a builder of a near cache whose answers last until they are invalidated.
 pub(crate) fn lasting(client: &Client, name: &str) -> CacheBuilder<String, u64> {
@@ -49,7 +47,7 @@ pub(crate) async fn read_near(near: &Cache<String, u64>, key: &str) -> Option<u6
         if near.stats().near_hits > before {
             return value;
         }
-        assert!(begin.elapsed() < PATIENCE, "{key} is never answered near");
+        assert!(begin.elapsed() < patience(), "{key} is never answered near");
     }
 }
 
@@ -57,7 +55,7 @@ pub(crate) async fn read_near(near: &Cache<String, u64>, key: &str) -> Option<u6
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begin = Instant::now();
     while !is_so().await {
-        assert!(begin.elapsed() < PATIENCE, "timeout: {what}");
+        assert!(begin.elapsed() < patience(), "timeout: {what}");
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -676,7 +674,7 @@ async fn every_master_of_a_cluster_invalidates_near_answers() {
         assert!(moved.starts_with("+OK"), "{moved}");
     }
     assert!(
-        begin.elapsed() < PATIENCE,
+        begin.elapsed() < patience(),
         "reads of a divided slot must not wait for the end of the move"
     );
     change().await;

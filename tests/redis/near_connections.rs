@@ -6,7 +6,8 @@ use fleeting::redis::{Cache, Client};
 
 use crate::{
     clock::ms,
-    near::{PATIENCE, lasting, read_near, until},
+    near::{lasting, read_near, until},
+    patience::patience,
     servers::{Proxy, Sentinel, Server, connect},
 };
 
@@ -17,7 +18,7 @@ async fn near_cache_works_over_tls() {
     let port = proxy.url().rsplit(':').next().unwrap().to_owned();
     let client = Client::builder(format!("rediss://localhost:{port}"))
         .authority(std::fs::read("tests/data/tls/authority.pem").unwrap())
-        .timeout(PATIENCE)
+        .timeout(patience())
         .connect()
         .await
         .unwrap();
@@ -97,7 +98,7 @@ async fn check_failover(way: &str) {
             Ok(value) => assert_eq!(value, Some(1), "{way}"),
             Err(error) => assert!(error.is_temporary(), "{way}: {error:?}"),
         }
-        assert!(begin.elapsed() < PATIENCE, "{way}");
+        assert!(begin.elapsed() < patience(), "{way}");
         tokio::time::sleep(ms(1)).await;
     }
     if way == "stopped" {

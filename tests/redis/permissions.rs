@@ -147,7 +147,8 @@ async fn rate_limiter_needs_exactly_the_documented_permissions() {
             let name = format!("{window:?}").replace(['(', ')'], "");
             let limit = Limit::new(30, HOUR);
             let builder = RateLimiter::<String>::builder(client, name).limit(limit.clone());
-            let limiter = builder.window(window).build().unwrap();
+            let builder = builder.window(window).timeout(Duration::from_secs(60));
+            let limiter = builder.build().unwrap();
             limiter.check("ada").await.unwrap().refund().await.unwrap();
             // Several times, as a window may still contain the refunded call.
             for _ in 0..30 {

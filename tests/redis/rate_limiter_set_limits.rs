@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::Level;
 
 use super::rate_limiter::{client, limited, strict};
-use crate::{clock::in_time, log::Log, servers::Server};
+use crate::{clock::in_time, log::Log, patience::patience, servers::Server};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ async fn wait_for_limits(limiter: &RateLimiter<String>, limits: &[Limit]) -> Dur
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(60 * SECOND, seen).await.expect("the limiter sees the new limits");
+    timeout(patience(), seen).await.expect("the limiter sees the new limits");
     start.elapsed()
 }
 
@@ -133,10 +133,10 @@ async fn set_limits_applies_to_waiters() {
     sleep(Duration::from_millis(100)).await;
     assert!(!head.is_finished() && !behind.is_finished());
     limiter.set_limits([Limit::per_hour(9)]).await.unwrap();
-    let permit = timeout(60 * SECOND, head).await.expect("the waiter is woken").unwrap();
+    let permit = timeout(patience(), head).await.expect("the waiter is woken").unwrap();
     assert_eq!(permit.unwrap().remaining(), 0);
     limiter.set_limits([Limit::per_hour(1)]).await.unwrap();
-    let denied = timeout(60 * SECOND, behind).await.expect("the waiter is woken").unwrap();
+    let denied = timeout(patience(), behind).await.expect("the waiter is woken").unwrap();
     assert_eq!(limited(denied).ready_at(), None, "a cost above the quota can never pass");
 }
 

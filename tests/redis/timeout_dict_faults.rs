@@ -17,7 +17,7 @@ use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     clock::{in_time, ms, until_enough},
-    servers::{Proxy, SMALL_ANSWERS, Server},
+    servers::{Proxy, SMALL_ANSWERS, Server, connect},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -266,8 +266,7 @@ async fn many_undecodable_entries_do_not_block_others() {
 #[tokio::test]
 async fn hundred_entries_of_a_megabyte_are_claimed_and_taken() {
     let server = Server::start_with(&SMALL_ANSWERS);
-    // A client with the default settings.
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     let builder = TimeoutDict::builder(&client, "large").format(fleeting::redis::Format::Raw);
     let dict: TimeoutDict<u32, String> = builder.build().unwrap();
     let large = "x".repeat(1 << 20);

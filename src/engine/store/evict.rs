@@ -72,7 +72,7 @@ where
     /// Returns the bound on the total weight, if there is one.
     #[cfg(feature = "metrics")]
     pub(crate) fn limit(&self) -> Option<u64> {
-        self.bound.as_ref().map(|bound| bound.limit())
+        self.context.bound.as_ref().map(|bound| bound.limit())
     }
 
     /// Returns the weight of a new entry, if this store evicts.

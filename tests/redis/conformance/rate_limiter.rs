@@ -527,7 +527,7 @@ mod make {
         let builder = redis::RateLimiter::builder(&client, name)
             .window(window)
             .on_error(redis::OnError::Deny)
-            .timeout(std::time::Duration::from_secs(5));
+            .timeout(std::time::Duration::from_secs(60));
         limits.iter().cloned().fold(builder, |builder, limit| builder.limit(limit)).build().unwrap()
     }
 }
