@@ -31,7 +31,7 @@ use super::{
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Correction, Decision, LayerPermit},
     limits_lookup::LimitsLookup,
-    response::{grpc_denial, is_grpc, problem},
+    response::{forbid_storing, grpc_denial, is_grpc, problem},
     retry_after::RetryAfter,
     settings::{Limits, Settings},
 };
@@ -363,6 +363,7 @@ where
         response.extensions_mut().remove::<Limited>();
         // A `Retry-After` that `on_limited` has set stays.
         retry_after.write(response.headers_mut());
+        forbid_storing(response.headers_mut());
         self.write_headers(field_args, remaining, Some(&retry_after), response.headers_mut());
         response
     }

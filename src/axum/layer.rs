@@ -37,6 +37,7 @@ use crate::{
 ///
 /// A denied request is answered by 429 (RFC 6585) with
 /// - `Retry-After`, in seconds, rounded up; absent if the cost exceeds the quota, because the request can never pass,
+/// - `Cache-Control: no-store`, so that no cache serves the denial of one client to others,
 /// - the fields of [`Headers`],
 /// - a body of type `application/problem+json` (RFC 9457), such as
 ///
@@ -50,8 +51,9 @@ use crate::{
 /// }
 /// ```
 ///
-/// A gRPC request (recognized by its `content-type`) is answered by the status `RESOURCE_EXHAUSTED` instead, with the
-/// same fields.
+/// A gRPC call is answered by the status `RESOURCE_EXHAUSTED` instead, with the same fields. A gRPC call is a POST whose
+/// `content-type` is `application/grpc` or `application/grpc-web`, alone or with a message format (`+proto`) or a
+/// parameter (`;`).
 ///
 /// # In handlers
 ///
@@ -245,8 +247,8 @@ impl<K, S> RateLimitLayer<K, S> {
 
     /// Sets the response to a denied request. Defaults to the response of [`Limited`].
     ///
-    /// Its body is read to the end before it is sent. The layer adds `Retry-After` if it is absent, and the fields of
-    /// [`headers`](RateLimitLayer::headers).
+    /// Its body is read to the end before it is sent. The layer adds `Retry-After` and `Cache-Control: no-store` if they
+    /// are absent, and the fields of [`headers`](RateLimitLayer::headers).
     pub fn on_limited<A: IntoResponse>(
         mut self,
         answer: impl Fn(&Limited, &Parts) -> A + Send + Sync + 'static,

@@ -12,6 +12,7 @@ mod asking;
 mod client_ip;
 mod costs;
 mod dashboard;
+mod denials;
 mod fields;
 mod quotas;
 mod services;
