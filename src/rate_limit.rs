@@ -19,6 +19,7 @@ mod interleavings;
 mod key_state;
 mod limit;
 mod limit_set;
+mod limit_text;
 mod limited;
 mod limiter;
 mod log;
@@ -57,7 +58,7 @@ pub(crate) use self::per_limit::PerLimit;
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
-    limit::{Limit, Window},
+    limit::{InvalidLimit, Limit, Window},
     limited::Limited,
     permit::Permit,
     standing::{Standing, State},
