@@ -1,5 +1,7 @@
 //! Metrics of a cache or a limiter in the form that the page shows.
 
+use std::collections::BTreeMap;
+
 use serde::{Serialize, Serializer};
 
 use crate::engine::metrics::{DeniedKey, Histogram, KeyName, Reading};
@@ -133,7 +135,14 @@ impl Group {
             keys: level("keys"),
             searchable: reading.sources.iter().any(|source| source.may_be_searched()),
         };
-        let denied_keys = reading.sources.iter().flat_map(|source| source.denied_keys());
+        // One row per key, although several limiters may have this name.
+        let mut by_name = BTreeMap::new();
+        for DeniedKey { name, denials } in
+            reading.sources.iter().flat_map(|source| source.denied_keys())
+        {
+            *by_name.entry(name).or_default() += denials;
+        }
+        let denied_keys = by_name.into_iter().map(|(name, denials)| DeniedKey { name, denials });
         let mut denied_keys: Vec<_> = denied_keys.map(Denied::new).collect();
         denied_keys.sort_by_key(|key| u64::MAX - key.denials);
         // As many as one limiter reports, although several may have this name.

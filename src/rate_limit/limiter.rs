@@ -14,7 +14,7 @@ use std::{
 use equivalent::Equivalent;
 
 #[cfg(feature = "dashboard")]
-use super::top_denied::TopDenied;
+use super::top_denied::{TopDenied, shown_hash};
 use super::{
     Limit, Limited, Permit, Window,
     algorithm::{Algorithm, LimitParams},
@@ -158,7 +158,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         #[cfg(feature = "dashboard")]
-        self.top_denied.note(place.hash(), now, || key.to_key());
+        self.top_denied.note(place.hash(), now, || shown_hash(key), || key.to_key());
         #[cfg(not(feature = "dashboard"))]
         let _ = (place, key);
         if self.denial_log.is_due(now) {
