@@ -28,6 +28,8 @@ mod metrics;
 mod peek;
 mod per_limit;
 mod permit;
+#[cfg(any(feature = "axum", feature = "redis"))]
+mod probe;
 #[cfg(feature = "axum")]
 mod remaining;
 mod set_limits;
@@ -171,7 +173,8 @@ where
         self.check_n(key, 1)
     }
 
-    /// Charges `cost` units to `key`, or returns the time to wait. A cost of 0 always passes.
+    /// Charges `cost` units to `key`, or returns the time to wait. A cost of 0 always passes;
+    /// [`remaining`](Permit::remaining) is then the remaining quota, as of [`peek`](RateLimiter::peek).
     ///
     /// # Errors
     ///
@@ -188,7 +191,7 @@ where
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
     ///
     /// The limits of a key are identified by their position. If a key's plan changes, its usage is kept as far as the
-    /// earlier plans counted it. With no limits at all, every call passes and nothing is charged.
+    /// earlier plans counted it; with [`Window::Gcra`], as the same number of units. With no limits at all, every call passes and nothing is charged.
     ///
     /// # Errors
     ///
@@ -299,8 +302,8 @@ where
     /// Waits until a call of one unit passes, and charges it.
     ///
     /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
-    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund or a reset does not wake waiters
-    /// that sleep until earlier charges leave the window; [`set_limits`](RateLimiter::set_limits) does.
+    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund, a reset and
+    /// [`set_limits`](RateLimiter::set_limits) wake the first waiter, which checks the limits again.
     ///
     /// # Cancel safety
     ///
@@ -407,9 +410,11 @@ where
     /// is in progress on another thread may still be checked against the old limits, and is then counted for the window
     /// of the old limits.
     ///
-    /// [`Window::Gcra`] stores only a time per limit. Usage under other [plans](RateLimiter::check_with) is therefore
-    /// converted as if it were under the limiter's own limits, and a refund of a permit from before the change has no
-    /// effect.
+    /// A limit that is removed loses its usage, so another one at its position begins with nothing in use.
+    ///
+    /// With [`Window::Gcra`], used quota is converted to the same number of units, at most the new quota (a debt stays a
+    /// debt); usage under other [plans](RateLimiter::check_with) is unchanged. A refund of a permit from before the
+    /// change has no effect.
     ///
     /// # Cost
     ///
