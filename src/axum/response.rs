@@ -10,8 +10,9 @@ use serde_json::json;
 use super::retry_after;
 use super::{
     Headers,
-    headers::{Field, Partition, Policy, policy_name},
+    headers::{Field, Partition, Policy, byte_sequence, policy_name},
     retry_after::RetryAfter,
+    retry_info::status_details,
 };
 use crate::rate_limit::Limited;
 #[cfg(feature = "redis")]
@@ -144,14 +145,14 @@ fn is_grpc_type(content_type: &[u8]) -> bool {
 
 /// Builds the response to a denied gRPC call: the status is in the headers, and there is no body.
 pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response {
-    const RESOURCE_EXHAUSTED: &str = "8";
+    const RESOURCE_EXHAUSTED: u8 = 8;
 
     let message = format!("the quota of {} is exceeded", policy_name(denied.limit));
     // The same type as the request's, which may be `application/grpc-web`.
     let content_type = request.headers.get(header::CONTENT_TYPE).cloned();
     let headers = [
         (header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static(GRPC))),
-        (HeaderName::from_static("grpc-status"), HeaderValue::from_static(RESOURCE_EXHAUSTED)),
+        (HeaderName::from_static("grpc-status"), HeaderValue::from(u16::from(RESOURCE_EXHAUSTED))),
         // The name is printable ASCII, of which gRPC requires only the percent sign to be escaped.
         (
             HeaderName::from_static("grpc-message"),
@@ -161,6 +162,12 @@ pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response 
     ];
     // With HTTP status 200: gRPC clients read the error from `grpc-status`.
     let mut response = headers.into_response();
+    if let Some(wait) = denied.wait() {
+        let details = byte_sequence(&status_details(RESOURCE_EXHAUSTED.into(), &message, wait));
+        let details = HeaderValue::try_from(details.trim_matches([':', '=']));
+        let details = details.expect("Base64 is printable ASCII");
+        response.headers_mut().insert("grpc-status-details-bin", details);
+    }
     denied.write(response.headers_mut());
     forbid_storing(response.headers_mut());
     response

@@ -13,6 +13,7 @@ mod client_ip;
 mod costs;
 mod dashboard;
 mod denials;
+mod failures;
 mod fields;
 mod quotas;
 mod services;
