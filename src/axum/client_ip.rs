@@ -132,7 +132,9 @@ pub struct TrustedProxies {
 
 /// Function that returns the peer of a request.
 #[derive(Clone)]
-struct PeerFn(Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>);
+struct PeerFn(Arc<PeerOf>);
+
+type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 
 impl fmt::Debug for PeerFn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -28,7 +28,7 @@ pub(super) struct Settings<K, S> {
     pub(super) charge_failures: Option<FailureFn>,
     pub(super) charge_after: Option<CostFn>,
     pub(super) charge_sent: Option<SentCostFn>,
-    /// Whether a cost by the response may be below the initial one.
+    /// Allows a cost by the response that is below the initial one.
     pub(super) refund_unused: bool,
     /// Maximum wait of a request; `None` if requests do not wait.
     pub(super) wait: Option<Duration>,

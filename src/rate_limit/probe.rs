@@ -1,12 +1,14 @@
 //! Checks that charge nothing, and charges without a check, for requests whose charge depends on their response.
 
-use std::{
-    hash::{BuildHasher, Hash},
-    time::Duration,
-};
+use std::hash::{BuildHasher, Hash};
+#[cfg(feature = "axum")]
+use std::time::Duration;
 
+#[cfg(feature = "axum")]
 use tokio::time::{Instant, sleep_until};
 
+#[cfg(feature = "axum")]
+use super::settle::Settle;
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
@@ -14,7 +16,6 @@ use super::{
     limit_set::{least_quota, params_of},
     limiter::Limiter,
     per_limit::PerLimit,
-    settle::Settle,
 };
 
 /// Decision of a probe, with the remaining quota of each limit.
@@ -90,7 +91,7 @@ where
             let now = self.shared.clock.lazy_now();
             let is_above = cost > least_quota(limits) && !limits.is_empty();
             let (denied, remaining) = self.inspect(key, params, &now, |state| {
-                // Whether a cost above a quota fits must not be asked.
+                // `ensure_fits` requires a cost of at most the quota.
                 let denied = match is_above {
                     true => None,
                     false => state.ensure_fits(params, &now, cost).err(),

@@ -14,7 +14,7 @@ use std::{
     hash::{BuildHasher, Hash},
     mem,
     pin::{Pin, pin},
-    sync::{Arc, PoisonError, atomic::Ordering::SeqCst},
+    sync::{Arc, PoisonError},
     task::Poll,
     time::Duration,
 };
@@ -26,7 +26,10 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::engine::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 /// Capacity of the map of queues below which memory is not given back.
@@ -41,8 +44,8 @@ const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 /// one may be a waiter that is not polled.
 const MAX_SLEEP: Duration = Duration::from_secs(5);
 
-/// Number of waiters at the front of a queue that look at the clock. The others need not: with all of
-/// them looking, a long queue would take most of a core.
+/// Number of waiters at the front of a queue that look at the clock. If all of them did, a long queue would take a
+/// large part of a core.
 const NEAR: usize = 4;
 
 /// Settings of all waits of a limiter.
