@@ -14,6 +14,7 @@ mod limiter;
 mod limits_lookup;
 mod response;
 mod retry_after;
+mod retry_info;
 mod service;
 mod settings;
 

@@ -220,7 +220,8 @@ pub use engine::{
 #[doc(no_inline)]
 pub use equivalent::Equivalent;
 pub use rate_limit::{
-    Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Window,
+    InvalidLimit, Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing,
+    State, Window,
 };
 pub use sets::{ExpiringSet, ExpiringSetBuilder, ExpiringSets, SortedSet};
 #[cfg(all(feature = "dirq", unix))]

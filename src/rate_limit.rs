@@ -19,6 +19,7 @@ mod interleavings;
 mod key_state;
 mod limit;
 mod limit_set;
+mod limit_text;
 mod limited;
 mod limiter;
 mod log;
@@ -27,6 +28,8 @@ mod metrics;
 mod peek;
 mod per_limit;
 mod permit;
+#[cfg(any(feature = "axum", feature = "redis"))]
+mod probe;
 #[cfg(feature = "axum")]
 mod remaining;
 mod set_limits;
@@ -57,7 +60,7 @@ pub(crate) use self::per_limit::PerLimit;
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
-    limit::{Limit, Window},
+    limit::{InvalidLimit, Limit, Window},
     limited::Limited,
     permit::Permit,
     standing::{Standing, State},
@@ -172,7 +175,8 @@ where
         self.check_n(key, 1)
     }
 
-    /// Charges `cost` units to `key`, or returns the time to wait. A cost of 0 always passes.
+    /// Charges `cost` units to `key`, or returns the time to wait. A cost of 0 always passes;
+    /// [`remaining`](Permit::remaining) is then the remaining quota, as of [`peek`](RateLimiter::peek).
     ///
     /// # Errors
     ///
@@ -189,9 +193,9 @@ where
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
     ///
     /// Usage is stored by the position of a limit in `limits`. If a key is checked with other limits than before, each
-    /// limit starts with the usage recorded at its position, or with none if the earlier calls had no limit there.
-    /// Charges that have already left a shorter window are not counted again in a longer one. If `limits` is empty,
-    /// every call passes and nothing is charged.
+    /// limit starts with the usage recorded at its position, or with none if the earlier calls had no limit there. With
+    /// [`Window::Gcra`], the usage is kept as the same number of units. Charges that have already left a shorter window
+    /// are not counted again in a longer one. If `limits` is empty, every call passes and nothing is charged.
     ///
     /// # Errors
     ///
@@ -302,8 +306,8 @@ where
     /// Waits until a call of one unit passes, and charges it.
     ///
     /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
-    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund or a reset does not wake waiters
-    /// that sleep until earlier charges leave the window; [`set_limits`](RateLimiter::set_limits) does.
+    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund, a reset and
+    /// [`set_limits`](RateLimiter::set_limits) wake the first waiter, which checks the limits again.
     ///
     /// # Cancel safety
     ///
@@ -410,9 +414,11 @@ where
     /// is in progress on another thread may still be checked and charged by the old limits. If the length of a window
     /// changes, the charge of such a call may be too high or too low by the ratio of the two lengths.
     ///
-    /// [`Window::Gcra`] stores only a time per limit. Usage under other [plans](RateLimiter::check_with) is therefore
-    /// converted as if it were under the limiter's own limits, and a refund of a permit from before the change has no
-    /// effect.
+    /// A limit that is removed loses its usage, so another one at its position begins with nothing in use.
+    ///
+    /// With [`Window::Gcra`], used quota is converted to the same number of units, at most the new quota (a debt stays a
+    /// debt); usage under other [plans](RateLimiter::check_with) is unchanged. A refund of a permit from before the
+    /// change has no effect.
     ///
     /// # Cost
     ///

@@ -31,7 +31,7 @@ use super::{
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Correction, Decision, LayerPermit},
     limits_lookup::LimitsLookup,
-    response::{grpc_denial, is_grpc, problem},
+    response::{forbid_storing, grpc_denial, is_grpc, problem},
     retry_after::RetryAfter,
     settings::{Limits, Settings},
 };
@@ -62,8 +62,15 @@ pub(super) struct Charged<K> {
     remaining: PerLimit<Remaining>,
     /// Partition key of the fields.
     partition: Option<Box<str>>,
-    /// Key and permit, if the response may change the charge. Boxed, because the future that contains it is moved.
-    correctable: Option<Box<(K, LayerPermit)>>,
+    /// Present if the response may change the charge. Boxed, because the future that contains it is moved.
+    correctable: Option<Box<Correctable<K>>>,
+}
+
+pub(super) struct Correctable<K> {
+    key: K,
+    permit: LayerPermit,
+    /// Cost of the request, which it may exceed.
+    cost: u32,
 }
 
 /// Request that is limited, and not charged yet.
@@ -86,7 +93,7 @@ where
     #[inline]
     pub(super) fn admit(&self, parts: &Parts) -> Step<K, S> {
         // Before the key is extracted: a health check may have none.
-        if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
+        if !self.enabled || self.skip.as_ref().is_some_and(|skip| skip(parts)) {
             return Step::Decided(ControlFlow::Continue(None));
         }
         match &self.key {
@@ -109,8 +116,14 @@ where
                 }
                 Step::Wait(check, limiter, max_wait) => {
                     let (plan, start) = (check.plan.as_deref(), Instant::now());
-                    let wait = limiter.wait(&check.key, check.cost, plan, max_wait);
-                    let (decided, remaining, has_waited) = wait.await;
+                    let (key, cost) = (&check.key, check.cost);
+                    let (decided, remaining, has_waited) = if self.charge_failures.is_some() {
+                        let wait = limiter.probe_within(key, cost, plan, max_wait);
+                        let ((decided, remaining), has_waited) = wait.await;
+                        (decided, remaining, has_waited)
+                    } else {
+                        limiter.wait(key, cost, plan, max_wait).await
+                    };
                     let permit = decided.map(LayerPermit::Memory);
                     let waited = has_waited.then(|| start.elapsed());
                     return self.conclude(check, Decision { permit, remaining, waited }, parts);
@@ -118,7 +131,8 @@ where
                 #[cfg(feature = "redis")]
                 Step::Ask(check, redis) => {
                     let (plan, max_wait) = (check.plan.as_deref(), self.max_wait());
-                    match redis.decide(&check.key, check.cost, plan, max_wait).await {
+                    let probes = self.charge_failures.is_some();
+                    match redis.decide(&check.key, check.cost, plan, max_wait, probes).await {
                         Ok(decision) => return self.conclude(check, decision, parts),
                         // Shadow mode denies nothing, also if the limiter fails.
                         Err(_) if self.shadow => return ControlFlow::Continue(None),
@@ -165,7 +179,10 @@ where
                     return Step::Wait(check, limiter.clone(), max_wait);
                 }
                 let plan = check.plan.as_deref();
-                let (decided, remaining) = limiter.decide(&check.key, check.cost, plan);
+                let (decided, remaining) = match self.charge_failures {
+                    None => limiter.decide(&check.key, check.cost, plan),
+                    Some(_) => limiter.probe(&check.key, check.cost, plan),
+                };
                 let permit = decided.map(LayerPermit::Memory);
                 let decision = Decision { permit, remaining, waited: None };
                 Step::Decided(self.conclude(check, decision, parts))
@@ -209,9 +226,10 @@ where
                 let allowed = RateLimitDecision::Allowed;
                 self.report_decision(waited.map_or(allowed, RateLimitDecision::Waited), parts);
                 let may_correct = self.charge_when.is_some()
+                    || self.charge_failures.is_some()
                     || self.charge_after.is_some()
                     || self.charge_sent.is_some();
-                let correctable = may_correct.then(|| Box::new((key, permit)));
+                let correctable = may_correct.then(|| Box::new(Correctable { key, permit, cost }));
                 ControlFlow::Continue(Some(Charged { limits, remaining, partition, correctable }))
             }
             Err(limited) if self.shadow => {
@@ -258,11 +276,11 @@ where
     ) -> Admission<K> {
         if let Backend::Redis(redis) = self.limiter.backend()
             && let Some(Charged { limits, remaining, correctable, .. }) = &mut admission
-            && correctable.is_some()
-            && let Some(correction) = self.correction(response)
+            && let Some(Correctable { cost, .. }) = correctable.as_deref()
+            && let Some(correction) = self.correction(response, *cost)
             // Taken last: without a correction by the head, the permit stays for the meter of the body.
             && let Some(correctable) = correctable.take()
-            && let (key, LayerPermit::Redis(permit)) = *correctable
+            && let Correctable { key, permit: LayerPermit::Redis(permit), .. } = *correctable
         {
             *remaining = redis.correct(permit, correction, &key, limits.as_deref()).await;
         }
@@ -281,20 +299,24 @@ where
         let Charged { limits, mut remaining, partition, correctable } = admission?;
         let mut meter = None;
         if let Some(correctable) = correctable {
-            let (key, permit) = *correctable;
-            match (self.correction(response), permit, self.limiter.backend()) {
-                (Some(correction), LayerPermit::Memory(permit), Backend::Memory(limiter)) => {
-                    match correction {
-                        Correction::Refund => permit.refund_now(),
-                        Correction::Settle(actual) => permit.settle_now(actual),
+            let Correctable { key, permit, cost } = *correctable;
+            match (permit, self.limiter.backend()) {
+                (LayerPermit::Memory(permit), Backend::Memory(limiter)) => {
+                    match self.correction(response, cost) {
+                        Some(Correction::Refund) => permit.refund_now(),
+                        Some(Correction::Settle(actual)) => permit.settle_now(actual),
+                        Some(Correction::Charge(actual)) => {
+                            limiter.charge_anyway(&key, actual, limits.as_deref());
+                        }
+                        None => meter = self.meter(LayerPermit::Memory(permit), cost),
                     }
-                    remaining = limiter.remaining(&key, limits.as_deref());
+                    if meter.is_none() {
+                        remaining = limiter.remaining(&key, limits.as_deref());
+                    }
                 }
-                // On Redis, `correct_on_redis` has made the corrections by the head.
-                (_, permit, _) => {
-                    let charge_sent = self.charge_sent.as_ref();
-                    meter = charge_sent.map(|cost| Box::new(BodyMeter::new(permit, cost.clone())));
-                }
+                // `correct_on_redis` has made the corrections by the head.
+                #[cfg(feature = "redis")]
+                (permit, _) => meter = self.meter(permit, cost),
             }
         }
         if self.shadow {
@@ -310,22 +332,32 @@ where
     }
 
     /// Returns the change of the charge that the head of a response demands, if any.
-    fn correction<R>(&self, response: &mut HttpResponse<R>) -> Option<Correction> {
+    fn correction<R>(&self, response: &mut HttpResponse<R>, cost: u32) -> Option<Correction> {
+        if let Some(is_failure) = &self.charge_failures {
+            return with_head(response, |head| {
+                let actual = || self.charge_after.as_ref().map_or(cost, |actual| actual(head));
+                is_failure(head).then(|| Correction::Charge(self.at_least(cost, actual())))
+            });
+        }
         if self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(response.status())) {
             return Some(Correction::Refund);
         }
         let charge_after = self.charge_after.as_ref().filter(|_| self.charge_sent.is_none())?;
-        // The function gets a response without the body, which may be of any type.
-        let mut head = Response::new(Body::empty());
-        *head.status_mut() = response.status();
-        *head.version_mut() = response.version();
-        // Swapped in and out, since clones of the maps would cost allocations in each response.
-        mem::swap(head.headers_mut(), response.headers_mut());
-        mem::swap(head.extensions_mut(), response.extensions_mut());
-        let actual = charge_after(&head);
-        mem::swap(head.headers_mut(), response.headers_mut());
-        mem::swap(head.extensions_mut(), response.extensions_mut());
-        Some(Correction::Settle(actual))
+        let actual = with_head(response, |head| charge_after(head));
+        Some(Correction::Settle(self.at_least(cost, actual)))
+    }
+
+    /// Returns the cost by a response: not below that of the request, unless unused cost is refunded.
+    fn at_least(&self, cost: u32, actual: u32) -> u32 {
+        if self.refund_unused { actual } else { actual.max(cost) }
+    }
+
+    /// Returns a meter of the response body, if its bytes are to be charged.
+    fn meter(&self, permit: LayerPermit, cost: u32) -> Option<Box<BodyMeter>> {
+        // Failures are charged by their heads, and all other requests are free.
+        let charge_sent = self.charge_sent.as_ref().filter(|_| self.charge_failures.is_none())?;
+        let least = if self.refund_unused { 0 } else { cost };
+        Some(Box::new(BodyMeter::new(permit, charge_sent.clone(), least)))
     }
 
     /// Returns how long a request may wait. Shadow mode delays nothing.
@@ -353,7 +385,7 @@ where
         remaining: &[Remaining],
         parts: &Parts,
     ) -> Response {
-        let retry_after = RetryAfter::of(limited);
+        let retry_after = RetryAfter::of(limited).jittered(self.retry_jitter);
         let mut response = match &self.on_limited {
             Some(on_limited) => on_limited(limited, parts),
             None if is_grpc(parts) => grpc_denial(&retry_after, parts),
@@ -363,6 +395,7 @@ where
         response.extensions_mut().remove::<Limited>();
         // A `Retry-After` that `on_limited` has set stays.
         retry_after.write(response.headers_mut());
+        forbid_storing(response.headers_mut());
         self.write_headers(field_args, remaining, Some(&retry_after), response.headers_mut());
         response
     }
@@ -392,4 +425,18 @@ where
             }
         }
     }
+}
+
+/// Calls `f` with a response of the same head. Its body is missing, since it may be of any type.
+fn with_head<R, T>(response: &mut HttpResponse<R>, f: impl FnOnce(&Response) -> T) -> T {
+    let mut head = Response::new(Body::empty());
+    *head.status_mut() = response.status();
+    *head.version_mut() = response.version();
+    // Swapped in and out, since clones of the maps would cost allocations in each response.
+    mem::swap(head.headers_mut(), response.headers_mut());
+    mem::swap(head.extensions_mut(), response.extensions_mut());
+    let result = f(&head);
+    mem::swap(head.headers_mut(), response.headers_mut());
+    mem::swap(head.extensions_mut(), response.extensions_mut());
+    result
 }

@@ -16,6 +16,8 @@ pub(super) struct BodyMeter {
     permit: Option<LayerPermit>,
     bytes: u64,
     cost: SentCostFn,
+    /// Minimum cost.
+    least: u32,
     /// Runtime of the request. The body may be dropped on a thread without one.
     runtime: Option<Handle>,
 }
@@ -23,8 +25,8 @@ pub(super) struct BodyMeter {
 pub(super) type SentCostFn = Arc<dyn Fn(u64) -> u32 + Send + Sync>;
 
 impl BodyMeter {
-    pub(super) fn new(permit: LayerPermit, cost: SentCostFn) -> Self {
-        Self { permit: Some(permit), bytes: 0, cost, runtime: Handle::try_current().ok() }
+    pub(super) fn new(permit: LayerPermit, cost: SentCostFn, least: u32) -> Self {
+        Self { permit: Some(permit), bytes: 0, cost, least, runtime: Handle::try_current().ok() }
     }
 
     /// Counts further bytes.
@@ -38,7 +40,7 @@ impl Drop for BodyMeter {
         let Some(permit) = self.permit.take() else { return };
         // The function is the user's, and a body may be dropped during a panic: a second panic would abort the process.
         match catch_unwind(AssertUnwindSafe(|| (self.cost)(self.bytes))) {
-            Ok(actual) => permit.settle_soon(actual, &self.runtime),
+            Ok(actual) => permit.settle_soon(actual.max(self.least), &self.runtime),
             Err(_) => {
                 tracing::error!("charge_sent panicked, the request keeps its initial charge")
             }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     hash::{Hash, Hasher},
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, LazyLock,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -12,7 +12,7 @@ use std::{
 
 use ::axum::{
     extract::{ConnectInfo, FromRequestParts, connect_info::MockConnectInfo},
-    http::{HeaderMap, HeaderName, StatusCode, header, request::Parts},
+    http::{Extensions, HeaderMap, HeaderName, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use ipnet::{IpNet, Ipv4Net};
@@ -24,8 +24,9 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Address of a client: an IPv4 address, or the network of an IPv6 address.
 ///
 /// It is a key for a [`RateLimiter`](crate::RateLimiter), and an extractor. Two values are equal if their networks are
-/// equal. For IPv4, the network is the whole address; for IPv6, it is the [prefix](TrustedProxies::ipv6_prefix), 64
-/// bits by default, because a client with one address of such a network usually has all of them. An IPv4-mapped IPv6
+/// equal. For IPv4, the network is the whole address, unless a [prefix](TrustedProxies::ipv4_prefix) is set; for IPv6,
+/// it is the [prefix](TrustedProxies::ipv6_prefix), 64 bits by default, because a client with one address of such a
+/// network usually has all of them. An IPv4-mapped IPv6
 /// address is the IPv4 address. `Display` writes the network: `192.0.2.1` or `2001:db8:0:1::/64`.
 ///
 /// The extractor returns the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
@@ -63,7 +64,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Clone, Copy, Debug)]
 pub struct ClientIp {
     addr: IpAddr,
-    /// Number of leading bits of an IPv6 address that identify the client.
+    /// Number of leading bits of the address that identify the client.
     prefix: u8,
 }
 
@@ -89,6 +90,9 @@ pub struct ClientIp {
 /// nothing by sending them. The crate cannot detect which field your proxies write. If they write only `Forwarded`,
 /// call [`forwarded`](TrustedProxies::forwarded); if they write a field of their own, call
 /// [`header`](TrustedProxies::header). Otherwise clients can forge their address.
+///
+/// A proxy that writes `Forwarded` must quote what it copies from the request, such as `host`. Otherwise a client adds an
+/// element of its own by a comma in its `Host`, and no reader can detect that. Prefer `X-Forwarded-For` then.
 ///
 /// If a proxy is not trusted, all clients behind it count as one. A warning is logged when an untrusted peer sends such
 /// a field, at most twice per `TrustedProxies` and its clones: for the first such peer in a private network, where most
@@ -118,10 +122,24 @@ pub struct TrustedProxies {
     networks: Arc<[IpNet]>,
     field: Field,
     unix_socket: bool,
+    ipv4_prefix: u8,
     ipv6_prefix: u8,
+    peer: Option<PeerFn>,
     /// Set when the warning about a possibly missing proxy was logged: for a peer on the Internet, and for one in a
     /// private network. They are separate because any client can trigger the first.
     has_warned: Arc<[AtomicBool; 2]>,
+}
+
+/// Function that returns the peer of a request.
+#[derive(Clone)]
+struct PeerFn(Arc<PeerOf>);
+
+type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
+
+impl fmt::Debug for PeerFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PeerFn(..)")
+    }
 }
 
 /// Header field in which the proxies report the client.
@@ -159,7 +177,12 @@ impl ClientIp {
     /// Returns the network that identifies the client, and the length of its prefix.
     fn network(&self) -> (IpAddr, u8) {
         match self.addr {
-            IpAddr::V4(_) => (self.addr, 32),
+            IpAddr::V4(addr) => {
+                let host_bits = u32::from(32 - self.prefix);
+                // As below.
+                let mask = u32::MAX.checked_shl(host_bits).unwrap_or(0);
+                (Ipv4Addr::from_bits(addr.to_bits() & mask).into(), self.prefix)
+            }
             IpAddr::V6(addr) => {
                 let host_bits = u32::from(128 - self.prefix);
                 // A prefix of 0 shifts by 128 bits, which a plain shift does not allow.
@@ -191,7 +214,7 @@ impl Hash for ClientIp {
 impl fmt::Display for ClientIp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network() {
-            (addr @ IpAddr::V4(_), _) => addr.fmt(f),
+            (addr @ IpAddr::V4(_), 32) => addr.fmt(f),
             (addr, prefix) => write!(f, "{addr}/{prefix}"),
         }
     }
@@ -224,7 +247,15 @@ impl TrustedProxies {
     pub fn none() -> Self {
         let field = Field::XForwardedFor;
         let has_warned = Arc::default();
-        Self { networks: [].into(), field, unix_socket: false, ipv6_prefix: 64, has_warned }
+        Self {
+            networks: [].into(),
+            field,
+            unix_socket: false,
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+            peer: None,
+            has_warned,
+        }
     }
 
     /// Creates a configuration that trusts the given networks, such as `10.0.0.0/8`, and addresses.
@@ -262,6 +293,58 @@ impl TrustedProxies {
     /// `false`: every request without a peer address is rejected.
     pub fn unix_socket(mut self, unix_socket: bool) -> Self {
         self.unix_socket = unix_socket;
+        self
+    }
+
+    /// Sets a function that returns the peer of a request from its extensions. Defaults to axum's
+    /// `ConnectInfo<SocketAddr>`, which is then not read.
+    ///
+    /// Needed by servers that insert another type: tonic's own server inserts a `TcpConnectInfo`, and a router behind
+    /// the PROXY protocol a type of its own. A request for which the function returns `None` counts as one without a
+    /// peer address.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use axum::{Router, body::Body, extract::Extension, http::Request, routing::get};
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter, TrustedProxies};
+    /// # use tower::ServiceExt;
+    ///
+    /// /// What the server inserts, such as tonic's `TcpConnectInfo`.
+    /// #[derive(Clone)]
+    /// struct ConnectInfo { remote_addr: Option<SocketAddr> }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let trusted = TrustedProxies::none()
+    ///     .peer(|extensions| Some(extensions.get::<ConnectInfo>()?.remote_addr?.ip()));
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    /// let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::by_ip(limiter, trusted));
+    /// # let remote_addr = Some(SocketAddr::from(([192, 0, 2, 1], 1337)));
+    /// # let app = app.layer(Extension(ConnectInfo { remote_addr }));
+    /// # for status in [200, 429] {
+    /// #     let answer = app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+    /// #     assert_eq!(answer.status(), status);
+    /// # }
+    /// # }
+    /// ```
+    pub fn peer(
+        mut self,
+        peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
+        self.peer = Some(PeerFn(Arc::new(peer)));
+        self
+    }
+
+    /// Sets the number of leading bits of an IPv4 address that identify a client. Defaults to 32, the whole address.
+    /// With 24, the 256 addresses of a network count as one client, for example those of a hoster.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `bits` is above 32.
+    pub fn ipv4_prefix(mut self, bits: u8) -> Self {
+        assert!(bits <= 32, "ipv4_prefix must be 0 to 32, got {bits}");
+        self.ipv4_prefix = bits;
         self
     }
 
@@ -322,20 +405,28 @@ impl TrustedProxies {
     }
 
     fn with_prefix(&self, addr: IpAddr) -> ClientIp {
-        ClientIp { addr, prefix: self.ipv6_prefix }
+        let prefix = if addr.is_ipv4() { self.ipv4_prefix } else { self.ipv6_prefix };
+        ClientIp { addr, prefix }
     }
 
     pub(super) fn client_of(&self, parts: &Parts) -> Result<ClientIp, ClientIpRejection> {
-        let real = parts.extensions.get().map(|ConnectInfo::<SocketAddr>(peer)| peer);
-        let mock = || parts.extensions.get().map(|MockConnectInfo::<SocketAddr>(peer)| peer);
-        if let Some(peer) = real.or_else(mock) {
-            return Ok(self.client_ip(peer.ip(), &parts.headers));
+        if let Some(peer) = self.peer_of(&parts.extensions) {
+            return Ok(self.client_ip(peer, &parts.headers));
         }
         // Without a peer address, only the proxy's field is left, and it is read only if every peer is a proxy.
         let mut claims = self.claims(&parts.headers).filter(|_| self.unix_socket);
         let first = claims.next().flatten().ok_or(ClientIpRejection)?;
         let addr = if self.trusts(first) { self.client_behind(first, claims) } else { first };
         Ok(self.with_prefix(addr))
+    }
+
+    fn peer_of(&self, extensions: &Extensions) -> Option<IpAddr> {
+        if let Some(PeerFn(peer)) = &self.peer {
+            return peer(extensions);
+        }
+        let real = extensions.get().map(|ConnectInfo::<SocketAddr>(peer)| peer.ip());
+        let mock = || extensions.get().map(|MockConnectInfo::<SocketAddr>(peer)| peer.ip());
+        real.or_else(mock)
     }
 
     fn trusts(&self, addr: IpAddr) -> bool {

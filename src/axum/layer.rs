@@ -38,6 +38,7 @@ use crate::{
 ///
 /// A denied request is answered by 429 (RFC 6585) with
 /// - `Retry-After`, in seconds, rounded up; absent if the cost exceeds the quota, because the request can never pass,
+/// - `Cache-Control: no-store`, so that no cache serves the denial of one client to others,
 /// - the fields of [`Headers`],
 /// - a body of type `application/problem+json` (RFC 9457), such as
 ///
@@ -51,8 +52,10 @@ use crate::{
 /// }
 /// ```
 ///
-/// A gRPC request (recognized by its `content-type`) is answered by the status `RESOURCE_EXHAUSTED` instead, with the
-/// same fields.
+/// A gRPC call is answered by the status `RESOURCE_EXHAUSTED` instead, with the same fields, and with a
+/// `google.rpc.RetryInfo` in its details. A gRPC call is a POST whose
+/// `content-type` is `application/grpc` or `application/grpc-web`, alone or with a message format (`+proto`) or a
+/// parameter (`;`).
 ///
 /// # In handlers
 ///
@@ -94,7 +97,7 @@ use crate::{
 /// # With Redis
 ///
 /// Each check is one round trip, and each refund or settlement ([`charge_when`](RateLimitLayer::charge_when),
-/// [`charge_after`](RateLimitLayer::charge_after), [`charge_sent`](RateLimitLayer::charge_sent)) is another. The future
+/// [`charge_failures`](RateLimitLayer::charge_failures), [`charge_after`](RateLimitLayer::charge_after), [`charge_sent`](RateLimitLayer::charge_sent)) is another. The future
 /// is always boxed. While the server fails, the limiter's `OnError` decides whether requests pass. If the check returns
 /// an error, the response is 503 for a temporary error, otherwise 500; in shadow mode, the request passes. The fields
 /// are absent if the remaining quota is unknown.
@@ -160,7 +163,7 @@ impl<K, S> RateLimitLayer<K, S> {
     }
 
     /// Sets an async lookup of a key's limits, which replaces [`limits`](RateLimitLayer::limits). `None` means the
-    /// limiter's own.
+    /// limiter's own. A lookup that may fail is set by [`try_limits_by_key`](RateLimitLayer::try_limits_by_key).
     ///
     /// Results, including `None`, are cached for `ttl` and for up to 100,000 keys. Concurrent requests of a key share
     /// one lookup. The future of each request is boxed.
@@ -201,6 +204,75 @@ impl<K, S> RateLimitLayer<K, S> {
         K: Hash + Eq + Clone + Send + Sync + 'static,
     {
         self.settings().limits = Limits::LookUp(Arc::new(LimitsLookup::new(ttl, look_up)));
+        self
+    }
+
+    /// Sets an async lookup of a key's limits that may fail, as [`limits_by_key`](RateLimitLayer::limits_by_key).
+    ///
+    /// If it fails, the last limits of the key apply for up to an hour after their `ttl`, and otherwise the limiter's
+    /// own. The failure is logged at WARN, at most once per second, and not cached: a later request looks the limits up again.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime, because it creates a [`Cache`](crate::Cache).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{io, sync::Arc, time::Duration};
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// async fn plan_of(_user: String) -> io::Result<Option<Arc<[Limit]>>> {
+    ///     Err(io::Error::other("the database is down"))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(60)).build();
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("ada".to_owned()))
+    ///     .try_limits_by_key(Duration::from_secs(60), plan_of);
+    /// # let _: RateLimitLayer<String> = layer;
+    /// # }
+    /// ```
+    pub fn try_limits_by_key<F, E>(
+        mut self,
+        ttl: Duration,
+        look_up: impl Fn(K) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Option<Arc<[Limit]>>, E>> + Send + 'static,
+        E: fmt::Debug,
+        K: Hash + Eq + Clone + Send + Sync + 'static,
+    {
+        self.settings().limits = Limits::LookUp(Arc::new(LimitsLookup::fallible(ttl, look_up)));
+        self
+    }
+
+    /// Enables or disables the layer. A disabled layer passes all requests unchanged: it extracts no key, charges
+    /// nothing and adds no fields. Defaults to enabled.
+    ///
+    /// Useful if the configuration decides whether there are limits. `tower::util::option_layer` does not fit an axum
+    /// router here, because the layer changes the type of the response body.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let has_limits = false; // from the configuration
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("all".to_owned())).enabled(has_limits);
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// for _ in 0..5 {
+    /// #     let ask = || app.clone().oneshot(Request::new(Body::empty()));
+    ///     assert_eq!(ask().await.unwrap().status(), 200);
+    /// }
+    /// # }
+    /// ```
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.settings().enabled = enabled;
         self
     }
 
@@ -251,8 +323,8 @@ impl<K, S> RateLimitLayer<K, S> {
 
     /// Sets the response to a denied request. Defaults to the response of [`Limited`].
     ///
-    /// Its body is read to the end before it is sent. The layer adds `Retry-After` if it is absent, and the fields of
-    /// [`headers`](RateLimitLayer::headers).
+    /// Its body is read to the end before it is sent. The layer adds `Retry-After` and `Cache-Control: no-store` if they
+    /// are absent, and the fields of [`headers`](RateLimitLayer::headers).
     pub fn on_limited<A: IntoResponse>(
         mut self,
         answer: impl Fn(&Limited, &Parts) -> A + Send + Sync + 'static,
@@ -265,9 +337,11 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Sets for which response statuses a request is charged, for example only for failed logins. Defaults to all.
     ///
     /// Each request is charged before it reaches the service, and refunded if `charge_when` returns `false` for its
-    /// response. So a quota also limits the number of concurrent requests. A request without a response, because the
-    /// service failed or the client disconnected, stays charged. Otherwise a client could avoid each charge by
-    /// disconnecting before the response.
+    /// response. So a quota also limits the number of concurrent requests, and a request may be denied by others in
+    /// flight that are refunded a moment later; if that is not intended, use
+    /// [`charge_failures`](RateLimitLayer::charge_failures). A request without a response, because the service failed
+    /// or the client disconnected, stays charged. Otherwise a client could avoid each charge by disconnecting before
+    /// the response.
     pub fn charge_when(
         mut self,
         charge_when: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
@@ -276,9 +350,67 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
+    /// Charges only failures, such as failed logins: the requests for whose responses `is_failure` returns `true`.
+    /// Defaults to none; all requests are charged.
+    ///
+    /// A request is denied while the failures already charged fill the quota; `Retry-After` is then the time until one
+    /// of them leaves the window. Requests in flight reserve nothing, unlike with
+    /// [`charge_when`](RateLimitLayer::charge_when), so any number of successful requests may run at the same time. A
+    /// failure counts from its response on, which already shows it in its own `RateLimit` field. A request that is
+    /// dropped before its response costs nothing. The failures charged in a window are never more than the quota and
+    /// the requests in flight.
+    ///
+    /// `is_failure` receives the response without its body. A failure costs as much as [`cost`](RateLimitLayer::cost)
+    /// or [`charge_after`](RateLimitLayer::charge_after) return; `charge_when` and
+    /// [`charge_sent`](RateLimitLayer::charge_sent) have no effect. With [`wait`](RateLimitLayer::wait), requests wait
+    /// in no particular order, since they take nothing from each other. On Redis, each request takes one round trip and
+    /// each failure another two.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::{Request, StatusCode}, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let guesses = RateLimiter::<String>::builder().limit(Limit::per_minute(1)).build();
+    /// let layer = RateLimitLayer::new(guesses, |_| Some("192.0.2.1".to_owned()))
+    ///     .charge_failures(|response| response.status() == StatusCode::UNAUTHORIZED);
+    /// let app = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .route("/wrong", get(StatusCode::UNAUTHORIZED))
+    ///     .layer(layer);
+    /// # let ask = |path| app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
+    /// for (path, status) in [("/", 200), ("/", 200), ("/wrong", 401), ("/", 429)] {
+    ///     assert_eq!(ask(path).await.unwrap().status(), status);
+    /// }
+    /// # }
+    /// ```
+    pub fn charge_failures(
+        mut self,
+        is_failure: impl Fn(&Response) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings().charge_failures = Some(Arc::new(is_failure));
+        self
+    }
+
+    /// Refunds the part of [`cost`](RateLimitLayer::cost) that is above the result of
+    /// [`charge_after`](RateLimitLayer::charge_after) or [`charge_sent`](RateLimitLayer::charge_sent). Defaults to no
+    /// refund: the cost of a request is also its minimum.
+    ///
+    /// Set it if `cost` is an estimate. The functions should then never return 0 for a request that took work:
+    /// responses to `HEAD` and 304 have no body, and a client may disconnect before the body. Such requests would not be
+    /// limited at all.
+    pub fn refund_unused(mut self) -> Self {
+        self.settings().refund_unused = true;
+        self
+    }
+
     /// Sets the total cost of a request by its response, for example the number of tokens that a model reports, the
     /// number of returned rows, or the `content-length`. `charge_after` receives the response without its body.
-    /// Defaults to the initial charge, set by [`cost`](RateLimitLayer::cost).
+    /// Defaults to the initial charge, set by [`cost`](RateLimitLayer::cost), which is also the minimum unless
+    /// [`refund_unused`](RateLimitLayer::refund_unused) is set.
     ///
     /// The difference is charged or refunded as by [`Permit::settle`](crate::Permit::settle): the excess over the quota
     /// becomes a debt, and requests are denied until the debt has left the window. With
@@ -313,7 +445,8 @@ impl<K, S> RateLimitLayer<K, S> {
     }
 
     /// Sets the total cost of a request by the number of bytes of its response body. It is charged when the body has
-    /// ended, or for the bytes read so far if the client disconnects. Defaults to the initial charge.
+    /// ended, or for the bytes read so far if the client disconnects. Defaults to the initial charge, which is also the
+    /// minimum unless [`refund_unused`](RateLimitLayer::refund_unused) is set: a response to `HEAD` has no bytes.
     ///
     /// The difference is settled as for [`charge_after`](RateLimitLayer::charge_after). If both are set, the function
     /// of `charge_after` is not called. The header fields show the quota before the body is charged. On Redis, a
@@ -350,9 +483,28 @@ impl<K, S> RateLimitLayer<K, S> {
     /// the current usage and the requests ahead of it, or if [`max_waiting`](crate::RateLimiterBuilder::max_waiting)
     /// requests already wait for its key. So no more requests wait than can pass in time.
     /// [`jitter`](crate::RateLimiterBuilder::jitter) applies as well. If the client of a waiting request disconnects,
-    /// the request is removed from the queue.
+    /// the request is removed from the queue. All requests of a key wait in one queue, also if they are under different
+    /// [limits](RateLimitLayer::limits): one that waits for a small plan delays those behind it.
     pub fn wait(mut self, max: Duration) -> Self {
         self.settings().wait = Some(max);
+        self
+    }
+
+    /// Sets the maximum random time that is added to the wait which a denied client is told, in `Retry-After`, the body
+    /// and the `RateLimit` field. Defaults to zero.
+    ///
+    /// Without it, all clients that are denied by one limit return at the same second, and most are denied again.
+    /// [`Limited::retry_after`] is unchanged.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `jitter` is longer than a day.
+    pub fn retry_jitter(mut self, jitter: Duration) -> Self {
+        assert!(
+            jitter <= Duration::from_secs(86_400),
+            "retry_jitter must be at most a day, got {jitter:?}"
+        );
+        self.settings().retry_jitter = jitter;
         self
     }
 

@@ -46,6 +46,8 @@ pub(super) enum LayerPermit {
 pub(super) enum Correction {
     Refund,
     Settle(u32),
+    /// A failure, which was not charged before.
+    Charge(u32),
 }
 
 impl LayerPermit {
@@ -145,11 +147,15 @@ impl<K> RedisBackend<K> {
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
+        probes: bool,
     ) -> Result<Decision, redis::Error> {
         let subject = (self.subject)(&self.limiter, key)?;
         let start = Instant::now();
-        let (outcome, left, has_waited) =
-            self.limiter.decide(subject, cost, limits, max_wait).await?;
+        let (outcome, left, has_waited) = if probes {
+            self.limiter.probe(subject, cost, limits, max_wait).await?
+        } else {
+            self.limiter.decide(subject, cost, limits, max_wait).await?
+        };
         Ok(Decision {
             permit: outcome.map(LayerPermit::Redis),
             remaining: self.in_ticks(&left),
@@ -168,7 +174,8 @@ impl<K> RedisBackend<K> {
         // A failure changes only the charge, not the response; the limiter logs it.
         let _ = match correction {
             Correction::Refund => permit.refund().await,
-            Correction::Settle(actual) => permit.settle(actual).await,
+            // The permit of a failure has cost 0.
+            Correction::Settle(actual) | Correction::Charge(actual) => permit.settle(actual).await,
         };
         let left = match (self.subject)(&self.limiter, key) {
             Ok(subject) => self.limiter.left(&subject, limits).await,

@@ -1,7 +1,7 @@
 //! Responses for a denial, and for an error of a limiter on Redis.
 
 use ::axum::{
-    http::{HeaderName, HeaderValue, StatusCode, header, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
@@ -10,8 +10,9 @@ use serde_json::json;
 use super::retry_after;
 use super::{
     Headers,
-    headers::{Field, Partition, Policy, policy_name},
+    headers::{Field, Partition, Policy, byte_sequence, policy_name},
     retry_after::RetryAfter,
+    retry_info::status_details,
 };
 use crate::rate_limit::Limited;
 #[cfg(feature = "redis")]
@@ -19,8 +20,8 @@ use crate::redis;
 
 const GRPC: &str = "application/grpc";
 
-/// 429, with `Retry-After`, the fields of [`Headers::Draft11`] for the limit that denied the call, and the body
-/// described at [`RateLimitLayer`](crate::RateLimitLayer). The denial is also an extension of the response, so that an
+/// 429, with `Retry-After`, `Cache-Control: no-store`, the fields of [`Headers::Draft11`] for the limit that denied the
+/// call, and the body described at [`RateLimitLayer`](crate::RateLimitLayer). The denial is also an extension of the response, so that an
 /// outer layer can replace the fields by those of its own [`Headers`].
 ///
 /// # Examples
@@ -62,8 +63,8 @@ impl IntoResponse for Limited {
     }
 }
 
-/// A denial becomes the response of [`Limited`] (429), a temporary error 503 with `Retry-After`, and any other error
-/// 500. The last two do not disclose the cause.
+/// A denial becomes the response of [`Limited`] (429), a temporary error 503 with `Retry-After` and
+/// `Cache-Control: no-store`, and any other error 500. The last two do not disclose the cause.
 ///
 /// # Examples
 ///
@@ -89,8 +90,10 @@ impl IntoResponse for redis::Error {
         match self {
             redis::Error::Limited(limited) => limited.into_response(),
             error if error.is_temporary() => {
-                (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, retry_after::UNKNOWN)])
-                    .into_response()
+                let retry_after = [(header::RETRY_AFTER, retry_after::UNKNOWN)];
+                let mut response = (StatusCode::SERVICE_UNAVAILABLE, retry_after).into_response();
+                forbid_storing(response.headers_mut());
+                response
             }
             _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         }
@@ -114,25 +117,42 @@ pub(super) fn problem(limited: &Limited, denied: &RetryAfter<'_>) -> Response {
     let mut response =
         (StatusCode::TOO_MANY_REQUESTS, content_type, body.to_string()).into_response();
     denied.write(response.headers_mut());
+    forbid_storing(response.headers_mut());
     response
 }
 
-/// Returns `true` for a gRPC request, whose client expects a gRPC status.
+/// Writes `Cache-Control: no-store`, unless the field is present. A cache would otherwise serve the denial of one client
+/// to all: some store any 200, which a gRPC denial is, or are configured to store errors.
+pub(super) fn forbid_storing(headers: &mut HeaderMap) {
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+}
+
+/// Returns `true` for a gRPC call, whose client expects a gRPC status: a POST whose content type is `application/grpc`
+/// or one of its variants. Any other client would take the denial, which has HTTP status 200, for a success.
 pub(super) fn is_grpc(request: &Parts) -> bool {
-    let content_type = request.headers.get(header::CONTENT_TYPE);
-    content_type.is_some_and(|content_type| content_type.as_bytes().starts_with(GRPC.as_bytes()))
+    let content_type = request.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    request.method == Method::POST && content_type.is_some_and(is_grpc_type)
+}
+
+fn is_grpc_type(content_type: &[u8]) -> bool {
+    let Some(mut rest) = content_type.strip_prefix(GRPC.as_bytes()) else { return false };
+    if let Some(web) = rest.strip_prefix(b"-web") {
+        rest = web.strip_prefix(b"-text").unwrap_or(web);
+    }
+    // The message format or a parameter may follow.
+    matches!(rest, [] | [b'+' | b';', ..])
 }
 
 /// Builds the response to a denied gRPC call: the status is in the headers, and there is no body.
 pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response {
-    const RESOURCE_EXHAUSTED: &str = "8";
+    const RESOURCE_EXHAUSTED: u8 = 8;
 
     let message = format!("the quota of {} is exceeded", policy_name(denied.limit));
     // The same type as the request's, which may be `application/grpc-web`.
     let content_type = request.headers.get(header::CONTENT_TYPE).cloned();
     let headers = [
         (header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static(GRPC))),
-        (HeaderName::from_static("grpc-status"), HeaderValue::from_static(RESOURCE_EXHAUSTED)),
+        (HeaderName::from_static("grpc-status"), HeaderValue::from(u16::from(RESOURCE_EXHAUSTED))),
         // The name is printable ASCII, of which gRPC requires only the percent sign to be escaped.
         (
             HeaderName::from_static("grpc-message"),
@@ -142,6 +162,13 @@ pub(super) fn grpc_denial(denied: &RetryAfter<'_>, request: &Parts) -> Response 
     ];
     // With HTTP status 200: gRPC clients read the error from `grpc-status`.
     let mut response = headers.into_response();
+    if let Some(wait) = denied.wait() {
+        let details = byte_sequence(&status_details(RESOURCE_EXHAUSTED.into(), &message, wait));
+        let details = HeaderValue::try_from(details.trim_matches([':', '=']));
+        let details = details.expect("Base64 is printable ASCII");
+        response.headers_mut().insert("grpc-status-details-bin", details);
+    }
     denied.write(response.headers_mut());
+    forbid_storing(response.headers_mut());
     response
 }

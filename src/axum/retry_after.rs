@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use ::axum::http::{HeaderMap, header};
+use rand::{RngExt, rngs::SmallRng};
 
 use crate::{
     engine::clock::{Now, Tick},
@@ -29,11 +30,26 @@ impl<'a> RetryAfter<'a> {
         Self { limit: limited.limit(), wait }
     }
 
+    /// Adds a random time of up to `jitter`.
+    pub(super) fn jittered(mut self, jitter: Duration) -> Self {
+        if !jitter.is_zero() {
+            let mut random: SmallRng = rand::make_rng();
+            let later = jitter.mul_f64(random.random());
+            self.wait = self.wait.map(|wait| wait.saturating_add(later));
+        }
+        self
+    }
+
     /// Writes `Retry-After`, unless it is present.
     pub(super) fn write(&self, headers: &mut HeaderMap) {
         if let Some(seconds) = self.seconds() {
             headers.entry(header::RETRY_AFTER).or_insert_with(|| seconds.into());
         }
+    }
+
+    /// Returns the wait; `None` if no wait helps.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        self.wait
     }
 
     pub(super) fn seconds(&self) -> Option<u64> {

@@ -222,7 +222,14 @@ impl Group {
             levels.extend([("length", length), ("locked", locked), ("dead", dead)].map(to_level));
             levels.extend([to_level(("waiting", waiting))]);
         }
-        let denied_keys = reading.sources.iter().flat_map(|source| source.denied_keys());
+        // One row per key, although several limiters may have this name.
+        let mut by_name = BTreeMap::new();
+        for DeniedKey { name, denials } in
+            reading.sources.iter().flat_map(|source| source.denied_keys())
+        {
+            *by_name.entry(name).or_default() += denials;
+        }
+        let denied_keys = by_name.into_iter().map(|(name, denials)| DeniedKey { name, denials });
         let mut denied_keys: Vec<_> = denied_keys.map(Denied::new).collect();
         denied_keys.sort_by_key(|key| u64::MAX - key.denials);
         // As many as one limiter reports, although several may have this name.

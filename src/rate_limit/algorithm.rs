@@ -9,8 +9,10 @@ pub(crate) struct LimitParams {
     pub(super) quota: u32,
     /// Length of the window in nanoseconds, as all durations here.
     pub(super) per: u64,
-    /// Length of a bucket, or the time in which one unit leaks.
+    /// Length of a bucket, or the whole nanoseconds in which one unit leaks.
     pub(super) step: u64,
+    /// Rest of that time: the numerator of a fraction of a nanosecond whose denominator is the quota.
+    pub(super) fraction: u32,
     pub(super) buckets: u16,
 }
 
@@ -19,7 +21,7 @@ pub(crate) struct LimitParams {
 pub(crate) struct Charge {
     /// Identifies the charge among those of the same state.
     pub(super) mark: Tick,
-    /// Units, or nanoseconds of leaking for [`Gcra`](super::gcra::Gcra).
+    /// Units in the lower half; the upper half belongs to the mark.
     pub(super) amount: u64,
 }
 
@@ -44,10 +46,20 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
     /// Charges `cost` and drops charges that have left the window. Returns the charge and the units left.
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32);
 
-    /// Takes a charge back, except for the part that has left the window.
-    fn refund(&mut self, charge: Charge, now: &impl Now);
+    /// Takes a charge by these parameters back, except for the part that has left the window.
+    fn refund(&mut self, charge: Charge, params: &LimitParams, now: &impl Now);
 
-    /// Converts the usage if the limit changes: at least as many units are in use by `new` as were by `old`.
+    /// Converts the usage to the parameters of a check that follows, which may be by another plan than the last one.
+    #[inline]
+    fn fit(&mut self, _params: &LimitParams, _now: &impl Now) {}
+
+    /// Removes the usage, and leaves earlier charges without effect on later ones.
+    fn clear(&mut self, _now: &impl Now) {
+        *self = Self::default();
+    }
+
+    /// Converts the usage if the limit changes: as many units are in use by `new` as were by `old`, at most the quota of
+    /// `new` and what was a debt.
     fn adapt(&mut self, _old: &LimitParams, _new: &LimitParams, _now: &impl Now) {}
 
     /// Returns the number of units in use.
@@ -98,19 +110,26 @@ pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
 
 impl<I: Iterator<Item = (Tick, u32)>> Releases for I {}
 
+impl Charge {
+    /// Returns the charge of `units` of the units that were charged.
+    pub(super) fn part(&self, units: u32) -> Self {
+        Self { amount: self.amount >> 32 << 32 | u64::from(units), ..*self }
+    }
+}
+
 impl LimitParams {
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, per) = (limit.quota(), limit.per_nanoseconds());
-        let (step, buckets) = match window {
-            Window::Log => (per, 1),
+        let (step, fraction, buckets) = match window {
+            Window::Log => (per, 0, 1),
             Window::Buckets(n) => {
                 let n = u16::try_from(n).expect("the builder accepts at most 10,000 buckets");
                 // Rounded up: shorter buckets would cover less than `per`, and admit more than the quota in it.
-                (per.div_ceil(u64::from(n)), n)
+                (per.div_ceil(u64::from(n)), 0, n)
             }
-            // Rounded up: with a shorter step, more than the quota would leak in `per`.
-            Window::Gcra => (per.div_ceil(u64::from(quota)), 1),
+            // Exact: rounded, another number of units than the quota would leak in `per`.
+            Window::Gcra => (per / u64::from(quota), (per % u64::from(quota)) as u32, 1),
         };
-        Self { quota, per, step, buckets }
+        Self { quota, per, step, fraction, buckets }
     }
 }

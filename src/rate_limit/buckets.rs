@@ -172,7 +172,7 @@ impl Algorithm for Buckets {
         (Charge { mark: start, amount: u64::from(cost) }, params.quota.saturating_sub(self.used))
     }
 
-    fn refund(&mut self, charge: Charge, _: &impl Now) {
+    fn refund(&mut self, charge: Charge, _: &LimitParams, _: &impl Now) {
         // A ring that starts earlier than the charge was restarted when it was empty.
         let Some(start) = self.start.filter(|start| *start >= charge.mark) else { return };
         let since = start.nanoseconds_since(charge.mark);

@@ -29,22 +29,13 @@ where
 
     fn settle(&self, permit: &Permit, actual: u32) {
         if let Some(less) = permit.cost.checked_sub(actual) {
-            let part = |charge: &Charge| Charge {
-                // A charge is a multiple of its cost, so the division is exact; done first, the product cannot
-                // overflow. Permits of cost 0 have no charges.
-                amount: charge.amount / u64::from(permit.cost.max(1)) * u64::from(less),
-                ..*charge
-            };
+            let part = |charge: &Charge| charge.part(less);
             let charges: PerLimit<Charge> = permit.charges.iter().map(part).collect();
             self.give_back(permit, &charges);
             return;
         }
         let more = actual - permit.cost;
-        match &permit.params {
-            Some(params) => self.add_debt(permit, params, more),
-            // The current limits, since `set_limits` may have replaced those of the check.
-            None => self.with_limits(None, |_, params| self.add_debt(permit, params, more)),
-        }
+        self.with_params(permit, |params| self.add_debt(permit, params, more));
     }
 }
 
@@ -54,17 +45,33 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
+    /// Calls `f` with the parameters of a permit's limits.
+    fn with_params<R>(&self, permit: &Permit, f: impl FnOnce(&[LimitParams]) -> R) -> R {
+        match &permit.params {
+            Some(params) => f(params),
+            // The current limits, since `set_limits` may have replaced those of the check.
+            None => self.with_limits(None, |_, params| f(params)),
+        }
+    }
+
     /// Takes charges back. Returns `true` if the state that was charged still exists.
     fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
+        let found = self.with_params(permit, |params| self.give_back_by(permit, charges, params));
+        // After the change, so that a waiter finds it.
+        self.waiting.wake(permit.hash);
+        found
+    }
+
+    fn give_back_by(&self, permit: &Permit, charges: &[Charge], params: &[LimitParams]) -> bool {
         let now = self.shared.clock.lazy_now();
         let Some(id) = permit.state else {
-            self.untracked.refund(charges, &now);
+            self.untracked.refund(charges, params, &now);
             return true;
         };
         // By hash and state number: another key of the same hash has another number, and so has the key after a reset.
         let is_it = |_: &K, state: &KeyState<A>| state.id == id.get();
         let place = self.shared.store.locate_hash(permit.hash);
-        let give_back = |entry: &mut Entry<KeyState<A>>| entry.value.refund(charges, &now);
+        let give_back = |entry: &mut Entry<KeyState<A>>| entry.value.refund(charges, params, &now);
         self.shared.store.change_where(place, is_it, give_back).is_some()
     }
 

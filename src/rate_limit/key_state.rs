@@ -84,13 +84,16 @@ impl<A: Algorithm> KeyState<A> {
     ) -> Result<Admitted, Denied> {
         match (&mut self.each, params) {
             // Most limiters have one limit; this path needs no loops and collections.
-            (PerLimit::One(state), [params]) => match state.ready(params, now, cost) {
-                Some(ready) => Err(Denied { limits: Exceeded::one(0), ready }),
-                None => {
-                    let (charge, remaining) = state.charge(params, now, cost);
-                    Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
+            (PerLimit::One(state), [params]) => {
+                state.fit(params, now);
+                match state.ready(params, now, cost) {
+                    Some(ready) => Err(Denied { limits: Exceeded::one(0), ready }),
+                    None => {
+                        let (charge, remaining) = state.charge(params, now, cost);
+                        Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
+                    }
                 }
-            },
+            }
             _ => self.charge_all(params, now, cost),
         }
     }
@@ -103,6 +106,9 @@ impl<A: Algorithm> KeyState<A> {
         cost: u32,
     ) -> Result<Admitted, Denied> {
         self.grow_to(params.len());
+        for (state, params) in self.each.iter_mut().zip(params) {
+            state.fit(params, now);
+        }
         // All limits are asked before one is charged, so a denied check charges none.
         self.ensure_fits(params, now, cost)?;
         let mut least = u32::MAX;
@@ -159,15 +165,21 @@ impl<A: Algorithm> KeyState<A> {
         }
     }
 
+    /// Converts the usage to the parameters of other limits, and removes that of limits which are missing there.
     pub(super) fn adapt(&mut self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
-        for ((state, old), new) in self.each.iter_mut().zip(old).zip(new) {
-            state.adapt(old, new, now);
+        for (index, (state, old)) in self.each.iter_mut().zip(old).enumerate() {
+            match new.get(index) {
+                Some(new) => state.adapt(old, new, now),
+                // A later limit at this position begins with nothing in use.
+                None => state.clear(now),
+            }
         }
     }
 
-    pub(super) fn refund(&mut self, charges: &[Charge], now: &LazyNow<'_>) {
-        for (state, charge) in self.each.iter_mut().zip(charges) {
-            state.refund(*charge, now);
+    /// Takes charges by these parameters back.
+    pub(super) fn refund(&mut self, charges: &[Charge], params: &[LimitParams], now: &LazyNow<'_>) {
+        for ((state, charge), params) in self.each.iter_mut().zip(charges).zip(params) {
+            state.refund(*charge, params, now);
         }
     }
 

@@ -29,13 +29,24 @@ pub struct Limit {
     of_bytes: bool,
 }
 
+/// Error for a limit that cannot be: a quota of 0, a time of zero or more than 100 years, or a text in another form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidLimit(pub(super) Fault);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Quota,
+    Per(Duration),
+    Text(String),
+}
+
 /// Algorithm by which a [`RateLimiter`](crate::RateLimiter) counts admitted calls.
 ///
 /// | | admits at most, in any period of length `per` | quota is free again | memory per limit of a key |
 /// | --- | --- | --- | --- |
 /// | `Log` | the quota | after exactly `per` | 12 bytes per distinct time of an admitted call |
 /// | `Buckets(n)` | the quota | after `per`, up to `per / n` late | 4 bytes for each of `n + 1` buckets |
-/// | `Gcra` | twice the quota, less one | evenly, one unit every `per / quota` | 16 bytes |
+/// | `Gcra` | twice the quota, less one | evenly, one unit every `per / quota` | 32 bytes |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
@@ -50,12 +61,18 @@ pub enum Window {
     /// rounded up to whole nanoseconds. If a key is charged by a limit with another `per` than before, or for the first
     /// time by one with a quota above 65,535, its usage counts as if it were charged at that call.
     Buckets(usize),
-    /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, rounded up to whole
-    /// nanoseconds. Smooth, with the least memory. But a key may use its whole quota at once and then one unit every
-    /// `per / quota`: up to twice the quota, less one unit, within one `per`.
+    /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, exactly, even if
+    /// that is less than a nanosecond (on Redis, rounded up to whole microseconds). Smooth, with the least memory. But a
+    /// key may use its whole quota at once and then one unit every `per / quota`: up to twice the quota, less one unit,
+    /// within one `per`.
     ///
     /// It stores only a sum and not each call. If several permits of a key are refunded, permits issued before the last
-    /// refund may give back less than they should, but never more.
+    /// refund may give back less than they should, but never more. A permit gives nothing back once its key was checked
+    /// by other limits.
+    ///
+    /// If a key is checked by other limits (a plan), its usage remains the same number of units, and leaks as the new
+    /// limits say. So a key that used 100 units of a large plan and then is checked by a plan of one per minute is
+    /// denied until 100 minutes have passed or it is checked by the large plan again.
     Gcra,
 }
 
@@ -78,14 +95,37 @@ impl Limit {
     ///
     /// # Panics
     ///
-    /// Panics if `quota` is 0, or if `per` is zero or longer than 100 years.
+    /// Panics if `quota` is 0, or if `per` is zero or longer than 100 years. [`try_new`](Limit::try_new) returns an
+    /// error instead.
     pub fn new(quota: u32, per: Duration) -> Self {
-        assert!(quota > 0, "quota must be at least 1, got {quota}");
-        assert!(
-            !per.is_zero() && per <= LONGEST,
-            "per must be longer than zero and at most 100 years, got {per:?}"
-        );
-        Self { quota, per, name: None, of_bytes: false }
+        Self::try_new(quota, per).unwrap_or_else(|invalid| panic!("{invalid}"))
+    }
+
+    /// Creates a limit of `quota` units in any `per`, for numbers from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`InvalidLimit`] if `quota` is 0, or if `per` is zero or longer than 100 years.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Limit;
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// assert_eq!(Limit::try_new(100, minute), Ok(Limit::per_minute(100)));
+    /// let invalid = Limit::try_new(0, minute).unwrap_err();
+    /// assert_eq!(invalid.to_string(), "quota must be at least 1, got 0");
+    /// ```
+    pub fn try_new(quota: u32, per: Duration) -> Result<Self, InvalidLimit> {
+        if quota == 0 {
+            return Err(InvalidLimit(Fault::Quota));
+        }
+        if per.is_zero() || per > LONGEST {
+            return Err(InvalidLimit(Fault::Per(per)));
+        }
+        Ok(Self { quota, per, name: None, of_bytes: false })
     }
 
     /// Creates a limit of `quota` units in any second.
@@ -154,7 +194,7 @@ impl Limit {
     }
 
     /// Returns `true` if the units are bytes.
-    #[cfg(any(feature = "axum", feature = "redis"))]
+    #[cfg(any(feature = "axum", feature = "redis", feature = "serde"))]
     pub(crate) fn is_of_bytes(&self) -> bool {
         self.of_bytes
     }
@@ -171,3 +211,19 @@ impl fmt::Display for Limit {
         self.name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
     }
 }
+
+impl fmt::Display for InvalidLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Fault::Quota => f.write_str("quota must be at least 1, got 0"),
+            Fault::Per(per) => {
+                write!(f, "per must be longer than zero and at most 100 years, got {per:?}")
+            }
+            Fault::Text(text) => {
+                write!(f, "invalid limit {text:?}, expected a quota and a time such as 100/min")
+            }
+        }
+    }
+}
+
+impl std::error::Error for InvalidLimit {}

@@ -14,7 +14,7 @@ use std::{
 use equivalent::Equivalent;
 
 #[cfg(feature = "dashboard")]
-use super::top_denied::TopDenied;
+use super::top_denied::{TopDenied, shown_hash};
 use super::{
     Limit, Limited, Permit, Window,
     algorithm::{Algorithm, LimitParams},
@@ -119,7 +119,8 @@ where
         // Hashed once: the location also selects the counters.
         let place = self.shared.store.locate(key);
         if cost == 0 || cost > limit_set.least_quota {
-            return Poll::Ready(self.decide_by_cost(place, &limit_set.limits, cost));
+            let LimitSet { limits, params, .. } = limit_set;
+            return Poll::Ready(self.decide_by_cost((place, key), (limits, params), cost));
         }
         let now = self.shared.clock.lazy_now();
         let check = Check { place, params: &limit_set.params, cost, now, is_waiter: false };
@@ -146,8 +147,11 @@ where
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         // The state's number is not used again, so a permit that is refunded later changes nothing.
         let had_entry = store.remove(key, clock, Cause::Removed).is_some();
+        let hash = store.locate(key).hash();
         // The call comes first: `||` would skip it after an entry, and both records have to be removed.
-        self.untracked.take(store.locate(key).hash(), &clock.lazy_now()).is_some() || had_entry
+        let had_any = self.untracked.take(hash, &clock.lazy_now()).is_some() || had_entry;
+        self.waiting.wake(hash);
+        had_any
     }
 
     /// Reports a denial to the dashboard and, at most once per second, to the log. Called without a lock: a tracing
@@ -158,7 +162,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         #[cfg(feature = "dashboard")]
-        self.top_denied.note(place.hash(), now, || key.to_key());
+        self.top_denied.note(place.hash(), now, || shown_hash(key), || key.to_key());
         #[cfg(not(feature = "dashboard"))]
         let _ = (place, key);
         if self.denial_log.is_due(now) {
@@ -181,7 +185,7 @@ where
         let place = self.shared.store.locate(key);
         let decided = self.with_limits(limits, |limits, params| {
             if cost == 0 || cost > least_quota(limits) {
-                return self.decide_by_cost(place, limits, cost);
+                return self.decide_by_cost((place, key), (limits, params), cost);
             }
             let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), is_waiter };
             self.run_check(check, key, limits, inspect)
@@ -337,26 +341,41 @@ where
 
     /// Decides a check whose cost is 0 or above a quota.
     #[cold]
-    fn decide_by_cost(
+    fn decide_by_cost<Q>(
         &self,
-        place: Location,
-        limits: &[Limit],
+        (place, key): (Location, &Q),
+        (limits, params): (&[Limit], &[LimitParams]),
         cost: u32,
-    ) -> Result<Permit, Limited> {
-        match limits.iter().find(|limit| limit.quota() < cost) {
-            Some(limit) => {
-                let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
-                Err(Limited::new(limit.clone(), cost, None, Several::of(exceeded)))
-            }
-            None => Ok(Permit {
-                limiter: self.registration.id(),
-                hash: place.hash(),
-                state: None,
-                charges: PerLimit::Many([].into()),
-                params: None,
-                remaining: u32::MAX,
-                cost,
-            }),
+    ) -> Result<Permit, Limited>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        if limits.iter().any(|limit| limit.quota() < cost) {
+            return Err(self.never(limits, cost));
+        }
+        let now = self.shared.clock.lazy_now();
+        let remaining = self.inspect(key, params, &now, |state| state.remaining(params, &now));
+        let least = remaining.iter().map(|remaining| remaining.units).min();
+        Ok(self.free_permit(place, least.unwrap_or(u32::MAX)))
+    }
+
+    /// Returns the denial of a cost above a quota.
+    pub(super) fn never(&self, limits: &[Limit], cost: u32) -> Limited {
+        let exceeded = || limits.iter().filter(|limit| limit.quota() < cost);
+        let limit = exceeded().next().expect("the cost is above a quota");
+        Limited::new(limit.clone(), cost, None, Several::of(exceeded()))
+    }
+
+    /// Returns a permit that charged nothing.
+    pub(super) fn free_permit(&self, place: Location, remaining: u32) -> Permit {
+        Permit {
+            limiter: self.registration.id(),
+            hash: place.hash(),
+            state: None,
+            charges: PerLimit::Many([].into()),
+            params: None,
+            remaining,
+            cost: 0,
         }
     }
 

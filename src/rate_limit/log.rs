@@ -122,7 +122,21 @@ impl Log {
 impl Algorithm for Log {
     #[inline]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        self.releases(params).ready(self.total(), params, now, cost)
+        let (used, headroom) = (self.total(), u64::from(params.quota - cost));
+        if used <= headroom {
+            return None;
+        }
+        // From the side on which fewer units have to be counted: a large cost would otherwise walk all that is in use.
+        if used - headroom <= headroom {
+            return self.releases(params).ready(used, params, now, cost);
+        }
+        let mut later = 0;
+        let must_leave = self.in_window().iter().rfind(|calls| {
+            later += u64::from(calls.cost);
+            later > headroom
+        })?;
+        let leaves_at = must_leave.at().later(params.per);
+        (!now.has_reached(leaves_at)).then_some(leaves_at)
     }
 
     #[inline]
@@ -144,7 +158,7 @@ impl Algorithm for Log {
         (Charge { mark: at, amount: u64::from(cost) }, params.quota.saturating_sub(self.used))
     }
 
-    fn refund(&mut self, charge: Charge, _: &impl Now) {
+    fn refund(&mut self, charge: Charge, _: &LimitParams, _: &impl Now) {
         let expired = self.expired_len();
         let in_window = &mut self.calls[expired..];
         // Times are in order and distinct. A charge that is not found has left the window or was reset.
@@ -165,7 +179,16 @@ impl Algorithm for Log {
     }
 
     fn used(&self, params: &LimitParams, now: &impl Now) -> u32 {
-        self.releases(params).used(self.total(), now)
+        let calls = self.in_window();
+        let has_left = |calls: &Calls| now.has_reached(calls.at().later(params.per));
+        let (left, in_use) = calls.split_at(calls.partition_point(has_left));
+        let sum = |calls: &[Calls]| calls.iter().map(|calls| u64::from(calls.cost)).sum::<u64>();
+        // The shorter part is summed up: usually all calls are in use, or nearly all have left.
+        let used = match left.len() < in_use.len() {
+            true => self.total() - sum(left),
+            false => sum(in_use),
+        };
+        u32::try_from(used).unwrap_or(u32::MAX)
     }
 
     #[inline]

@@ -23,10 +23,12 @@ where
     pub(super) fn set_limits(&self, limits: Vec<Limit>) {
         let limit_set = Arc::new(LimitSet::new(limits.into(), self.window));
         let old = self.current_limits.replace(limit_set.clone());
-        let differs =
-            |(old, new): (&LimitParams, &LimitParams)| old.per != new.per || old.step != new.step;
+        let differs = |(old, new): (&LimitParams, &LimitParams)| {
+            old.per != new.per || old.step != new.step || old.fraction != new.fraction
+        };
+        let is_removed = limit_set.params.len() < old.len();
         // Otherwise existing usage counts in the same way, and for as long, as before.
-        if old.iter().zip(&*limit_set.params).any(differs) {
+        if is_removed || old.iter().zip(&*limit_set.params).any(differs) {
             (0..self.shared.store.shard_count())
                 .for_each(|shard| self.adapt(shard, &old, &limit_set));
             self.untracked.adapt(&old, &limit_set.params, &self.shared.clock.lazy_now());

@@ -7,7 +7,7 @@
 use std::{
     array,
     collections::HashMap,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hash, RandomState},
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, LazyLock, Mutex, MutexGuard},
@@ -26,6 +26,9 @@ const COUNTERS: usize = 16;
 
 /// Number of keys that are reported.
 const REPORTED: usize = 8;
+
+/// Longest text of a key. A key may be as long as a client likes, and each browser gets the texts every second.
+const MAX_TEXT_BYTES: usize = 256;
 
 const MINUTE: u64 = 60_000_000_000;
 
@@ -46,8 +49,10 @@ struct Part {
 }
 
 struct Counter {
-    /// Hash of the key.
+    /// Hash of the key in its limiter.
     hash: u64,
+    /// Hash of the key that is shown, the same in all limiters of the process.
+    shown: u64,
     denials: u64,
     /// Maximum number of denials that belong to keys that had this counter before.
     excess: u64,
@@ -59,49 +64,56 @@ impl<K> TopDenied<K> {
         Self { parts: array::from_fn(|_| Mutex::default()), show }
     }
 
-    /// Counts a denial of the key with this hash. The caller holds no lock.
+    /// Counts a denial of the key with this hash. `shown` hashes the key by [`shown_hash`]. The caller holds no lock.
     #[cold]
-    pub(crate) fn note(&self, hash: u64, now: Tick, key: impl FnOnce() -> K) {
+    pub(crate) fn note(
+        &self,
+        hash: u64,
+        now: Tick,
+        shown: impl FnOnce() -> u64,
+        key: impl FnOnce() -> K,
+    ) {
         let part = &self.parts[(hash >> 7) as usize % PARTS];
         let minute = now.nanoseconds() / MINUTE;
         let mut locked = lock(part);
         if locked.advance_to(minute).bump(hash) {
             return;
         }
-        let Some(show) = &self.show else {
-            locked.advance_to(minute).insert(hash, None);
-            return;
-        };
-        // Released before user code runs: `show` may be slow, panic, or call the limiter.
+        // Released before user code runs: `show` and `Hash` may be slow, panic, or call the limiter.
         drop(locked);
         // User code, which may panic; the denial is counted anyway.
-        let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
+        let shown = catch_unwind(AssertUnwindSafe(shown)).unwrap_or(hash);
+        let text = self
+            .show
+            .as_ref()
+            .and_then(|show| catch_unwind(AssertUnwindSafe(|| show(&key()))).ok().map(shortened));
         let mut locked = lock(part);
         let locked = locked.advance_to(minute);
         // A concurrent denial may have inserted the key while the part was unlocked.
         if !locked.bump(hash) {
-            locked.insert(hash, text);
+            locked.insert(hash, shown, text);
         }
     }
 
     /// Returns the keys with the most denials in this minute and the previous one.
     pub(crate) fn read(&self, now: Tick) -> Vec<DeniedKey> {
-        let mut all: HashMap<u64, (u64, Option<String>)> = HashMap::new();
+        let mut all: HashMap<u64, (u64, u64, Option<String>)> = HashMap::new();
         for part in &self.parts {
             let mut part = lock(part);
             let part = part.advance_to(now.nanoseconds() / MINUTE);
             for counter in part.now.iter().chain(&part.before) {
-                let (denials, text) = all.entry(counter.hash).or_default();
+                let (denials, shown, text) = all.entry(counter.hash).or_default();
+                *shown = counter.shown;
                 *denials += counter.denials - counter.excess;
                 *text = text.take().or_else(|| counter.text.clone());
             }
         }
         let mut all: Vec<_> = all.into_iter().collect();
         // By hash among equals, so that their order does not change between two samples.
-        all.sort_unstable_by_key(|(hash, (denials, _))| (u64::MAX - denials, *hash));
+        all.sort_unstable_by_key(|(hash, (denials, ..))| (u64::MAX - denials, *hash));
         all.truncate(REPORTED);
-        let reported = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
-            name: text.map_or_else(|| KeyName::Hash(rehashed(hash)), KeyName::Plain),
+        let reported = all.into_iter().map(|(_, (denials, shown, text))| DeniedKey {
+            name: text.map_or(KeyName::Hash(shown), KeyName::Plain),
             denials,
         });
         reported.collect()
@@ -126,22 +138,32 @@ impl Part {
         known.map(|counter| counter.denials += 1).is_some()
     }
 
-    fn insert(&mut self, hash: u64, text: Option<String>) {
+    fn insert(&mut self, hash: u64, shown: u64, text: Option<String>) {
         if self.now.len() < COUNTERS {
-            self.now.push(Counter { hash, denials: 1, excess: 0, text });
+            self.now.push(Counter { hash, shown, denials: 1, excess: 0, text });
             return;
         }
         let least = self.now.iter_mut().min_by_key(|counter| counter.denials);
         let least = least.expect("a full part has counters");
         let excess = least.denials;
-        *least = Counter { hash, denials: excess + 1, excess, text };
+        *least = Counter { hash, shown, denials: excess + 1, excess, text };
     }
 }
 
-/// Hashes again with a secret key, so that neither the key nor the limiter's hash can be inferred.
-fn rehashed(hash: u64) -> u64 {
-    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEY.hash_one(hash)
+/// Hashes a key with a secret of the process, so that the key cannot be inferred, and has one hash in all limiters.
+pub(crate) fn shown_hash<Q: Hash + ?Sized>(key: &Q) -> u64 {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    SECRET.hash_one(key)
+}
+
+/// Cuts a long text at a character boundary.
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_TEXT_BYTES {
+        let end = (0..=MAX_TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.shrink_to_fit();
+    }
+    text
 }
 
 fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
@@ -168,7 +190,7 @@ mod tests {
         // One denial in a hundred is of each of the four keys. Their hashes are spread, as those of real keys are.
         for n in 0..100_000_u64 {
             let key = if n % 25 == 0 { n / 25 % 4 } else { 1_000 + n };
-            top_denied.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key);
+            top_denied.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key, || key);
         }
         let reported = top_denied.read(at(7));
         let names: std::collections::BTreeSet<_> = reported[..4]
@@ -187,26 +209,35 @@ mod tests {
     #[test]
     fn denials_are_reported_for_one_to_two_minutes() {
         let top_denied = TopDenied::<u64>::new(None);
-        top_denied.note(1, at(7), UNUSED_KEY);
-        top_denied.note(1, at(8), UNUSED_KEY);
-        top_denied.note(1, at(7), UNUSED_KEY);
+        for minute in [7, 8, 7] {
+            top_denied.note(1, at(minute), || 1, UNUSED_KEY);
+        }
         assert_eq!(counts(&top_denied, 8), [3]);
         assert_eq!(counts(&top_denied, 9), [2]);
         assert_eq!(counts(&top_denied, 10), [0; 0]);
     }
 
     #[test]
+    fn text_of_a_key_is_cut_at_256_bytes() {
+        let top_denied = TopDenied::<u64>::new(Some(Arc::new(|_| "é".repeat(50_000) + "x")));
+        top_denied.note(1, at(0), || 1, || 1);
+        let name = top_denied.read(at(0)).remove(0).name;
+        assert_eq!(name, KeyName::Plain("é".repeat(128)));
+    }
+
+    #[test]
     fn key_is_reported_by_its_hash_if_show_keys_panics() {
         let top_denied = TopDenied::<u64>::new(Some(Arc::new(|_| panic!("no name"))));
-        top_denied.note(1, at(0), || 1);
-        top_denied.note(1, at(0), || 1);
+        for _ in 0..2 {
+            top_denied.note(1, at(0), || shown_hash(&1), || 1);
+        }
         let reported = top_denied.read(at(0));
         assert!(
             matches!(reported[..], [DeniedKey { name: KeyName::Hash(_), denials: 2 }]),
             "{reported:?}"
         );
         let other = TopDenied::<u64>::new(None);
-        other.note(1, at(0), UNUSED_KEY);
+        other.note(9, at(0), || shown_hash(&1), UNUSED_KEY);
         assert_eq!(other.read(at(0))[0].name, reported[0].name, "a key has one hash in a process");
     }
 }

@@ -62,6 +62,7 @@ where
         // Before the first decision: the comparison in the loop then finds each change that the decision may have
         // missed.
         let mut version = self.current_limits.version();
+        let releases = self.waiting.releases();
         if self.needs_no_wait(limits, cost) {
             return self.decide_and_inspect(key, limits, cost, false, inspect);
         }
@@ -78,6 +79,10 @@ where
             }
         }
         let waiter = self.waiting.join(key.to_key(), cost);
+        // A refund since the denial may have found no waiter to wake.
+        if self.waiting.releases() != releases {
+            first_denial = None;
+        }
         // After joining, so that two concurrent callers cannot both pass the bound: each sees those that joined before
         // it. An early return drops `waiter`, which leaves the queue.
         if max_wait.is_some() && waiter.behind() > 0 {

@@ -112,9 +112,9 @@ impl<A: Algorithm> UntrackedKeys<A> {
         });
     }
 
-    pub(super) fn refund(&self, charges: &[Charge], now: &LazyNow<'_>) {
+    pub(super) fn refund(&self, charges: &[Charge], params: &[LimitParams], now: &LazyNow<'_>) {
         // The key's own record keeps the charge, at the key's expense: its marks are not those of the permit.
-        self.with_states(now, |states| states.shared.refund(charges, now));
+        self.with_states(now, |states| states.shared.refund(charges, params, now));
     }
 
     /// Converts the usage to the parameters of other limits, and keeps it as long as those say.

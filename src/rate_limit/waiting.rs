@@ -2,7 +2,7 @@
 //! polled.
 //!
 //! 1. The head of a queue is the first waiter that has a slot. Only the head checks the limits, and announces when it
-//!    will check again. The waiters behind it verify now and then that it did.
+//!    will check again. The waiters right behind it verify that it did; those farther back only do so rarely.
 //! 2. A head that misses its time is woken once more, and then loses its slot. The waiters behind it go first until it
 //!    is polled again; then it gets its slot back, in the order of joining.
 //! 3. All queues are changed under one lock, and a queue is removed with its last slot. No task is woken and no key is
@@ -20,13 +20,16 @@ use std::{
 };
 
 use equivalent::Equivalent;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, hash_map::RawEntryMut};
 use rand::{RngExt, rngs::SmallRng};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::engine::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 /// Capacity of the map of queues below which memory is not given back.
@@ -41,6 +44,10 @@ const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 /// one may be a waiter that is not polled.
 const MAX_SLEEP: Duration = Duration::from_secs(5);
 
+/// Number of waiters at the front of a queue that look at the clock. If all of them did, a long queue would take a
+/// large part of a core.
+const NEAR: usize = 4;
+
 /// Settings of all waits of a limiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitSettings {
@@ -51,7 +58,13 @@ pub(crate) struct WaitSettings {
 }
 
 /// Wait queues of all keys with waiters.
-pub(crate) struct Waiting<K, S>(Mutex<WaitQueues<K, S>>);
+pub(crate) struct Waiting<K, S> {
+    queues: Mutex<WaitQueues<K, S>>,
+    /// Number of queues, for refunds, which take no lock if there are none.
+    len: AtomicU64,
+    /// Number of times that usage was released.
+    releases: AtomicU64,
+}
 
 struct WaitQueues<K, S> {
     by_key: HashMap<K, WaitQueue, S>,
@@ -71,12 +84,34 @@ struct WaitQueue {
     /// Sum of the costs of all waiters that ever joined.
     joined_units: u64,
     departed_units: Arc<AtomicU64>,
+    /// Number of slots that were removed.
+    removed: u64,
 }
 
 struct QueueSlot {
     notify: Arc<Notify>,
+    /// Number of removed slots at which the waiter would be the head, if only those ahead of it were removed.
+    head_at: u64,
     /// Cost of the waiter until it departs: then it is 0, and counted in `departed_units`.
     cost: u32,
+}
+
+/// Waiters to wake, after the lock is released.
+#[derive(Default)]
+#[must_use = "the waiters sleep until they are notified"]
+struct Wakes {
+    head: Option<Arc<Notify>>,
+    /// Waiter that has come near the head.
+    near: Option<Arc<Notify>>,
+}
+
+impl Wakes {
+    fn notify(self) {
+        for notify in [self.head, self.near].into_iter().flatten() {
+            // Not lost if the waiter does not wait yet: `notify_one` stores a permit.
+            notify.notify_one();
+        }
+    }
 }
 
 /// Place in the wait queue of a key; leaves it on drop.
@@ -113,7 +148,8 @@ impl Default for WaitSettings {
 
 impl<K, S> Waiting<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
-        Self(Mutex::new(WaitQueues { by_key: HashMap::with_hasher(hasher), next_number: 0 }))
+        let queues = WaitQueues { by_key: HashMap::with_hasher(hasher), next_number: 0 };
+        Self { queues: Mutex::new(queues), len: AtomicU64::new(0), releases: AtomicU64::new(0) }
     }
 
     #[cfg(test)]
@@ -122,7 +158,7 @@ impl<K, S> Waiting<K, S> {
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitQueues<K, S>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -139,6 +175,45 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
         !by_key.is_empty() && of_hash(by_key.hasher().hash_one(key)).is_some()
     }
 
+    /// Returns the number of releases. If it is the same before a check and after joining, no release was missed.
+    pub(crate) fn releases(&self) -> u64 {
+        // See `wake`.
+        self.releases.load(SeqCst)
+    }
+
+    /// Wakes the head of the queue of the key with this hash, after usage of the key was released.
+    pub(crate) fn wake(&self, hash: u64) {
+        // `SeqCst` here, in `releases` and in `with_queue` orders the two pairs: a waiter that reads the old number has
+        // been counted in `len` before.
+        self.releases.fetch_add(1, SeqCst);
+        if self.len.load(SeqCst) == 0 {
+            return;
+        }
+        // Another key of the same hash is woken needlessly, and checks its limits again.
+        let mut wait_queues = self.lock();
+        let head = match wait_queues.by_key.raw_entry_mut().from_hash(hash, |_| true) {
+            RawEntryMut::Occupied(mut found) => {
+                // The announced time may be far away; the waiters behind a silent head would wait until then.
+                let wait_queue = found.get_mut();
+                wait_queue.asks_at = None;
+                wait_queue.wakes(false)
+            }
+            RawEntryMut::Vacant(_) => return,
+        };
+        drop(wait_queues);
+        head.notify();
+    }
+
+    /// Wakes the head of the queue of `key`, after usage of the key was released.
+    #[cfg(feature = "redis")]
+    pub(crate) fn wake_key<Q>(&self, key: &Q)
+    where
+        Q: Hash + ?Sized,
+    {
+        let hash = self.lock().by_key.hasher().hash_one(key);
+        self.wake(hash);
+    }
+
     /// Joins the wait queue of `key` at its end, for a call of `cost` units.
     pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
         let notify = Arc::new(Notify::new());
@@ -148,7 +223,9 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
                 let (waiters_ahead, units_before) =
                     (wait_queue.slots.len(), wait_queue.joined_units);
                 wait_queue.joined_units = wait_queue.joined_units.saturating_add(cost.into());
-                wait_queue.slots.insert(number, QueueSlot { notify: notify.clone(), cost });
+                let head_at = wait_queue.removed + waiters_ahead as u64;
+                let slot = QueueSlot { notify: notify.clone(), head_at, cost };
+                wait_queue.slots.insert(number, slot);
                 (number, waiters_ahead, units_before, wait_queue.departed_units.clone())
             });
         Waiter { waiting: self, key, number, notify, waiters_ahead, units_before, departed_units }
@@ -166,6 +243,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
                 let mut wait_queue = WaitQueue::default();
                 let changed = change(&mut wait_queue, next_number);
                 by_key.insert(copy, wait_queue);
+                self.len.fetch_add(1, SeqCst);
                 changed
             }
         }
@@ -195,10 +273,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
         let (turn, woken) = found.unwrap_or_else(|| {
             self.waiting.with_queue(&self.key, |wait_queue, _| take_turn(wait_queue))
         });
-        // Not lost if the head does not wait yet: `notify_one` stores a permit.
-        if let Some(head) = woken {
-            head.notify_one();
-        }
+        woken.notify();
         turn
     }
 
@@ -241,33 +316,52 @@ impl WaitQueue {
         number: u64,
         notify: &Arc<Notify>,
         now: Instant,
-    ) -> (Result<(), Instant>, Option<Arc<Notify>>) {
+    ) -> (Result<(), Instant>, Wakes) {
         // A waiter that lost its slot gets it back. Its cost was counted when it departed.
-        self.slots.entry(number).or_insert_with(|| QueueSlot { notify: notify.clone(), cost: 0 });
+        let head_at = self.removed;
+        let new = || QueueSlot { notify: notify.clone(), head_at, cost: 0 };
+        let head_at = self.slots.entry(number).or_insert_with(new).head_at;
         if self.is_head(number) {
             self.mark_polled();
-            return (Ok(()), None);
+            return (Ok(()), Wakes::default());
         }
         let asks_at = *self.asks_at.get_or_insert(now);
         // Overflows only if the head never checks again; then `asks_at` is never reached either.
         let silent_at = asks_at.checked_add(SILENCE_LIMIT).unwrap_or(asks_at);
         if now < silent_at {
-            return (Err(silent_at.min(now + MAX_SLEEP)), None);
+            if self.slots.range(..number).take(NEAR).count() < NEAR {
+                return (Err(silent_at.min(now + MAX_SLEEP)), Wakes::default());
+            }
+            // It is woken when it comes near. In case all that are near are not polled, it looks too, the more rarely
+            // the farther back it is: so the looks of a whole queue are few.
+            let times = (head_at.saturating_sub(self.removed) / NEAR as u64).clamp(1, 1_000);
+            return (Err(now + MAX_SLEEP * times as u32), Wakes::default());
         }
         // The time starts again: if the clock jumped, the head has not had a chance to be polled either.
         self.asks_at = Some(now);
         if !self.was_rewoken {
             self.was_rewoken = true;
+            (Err(now + SILENCE_LIMIT), self.wakes(false))
         } else {
             let (_, silent) = self.slots.pop_first().expect("another waiter is the head");
+            self.removed += 1;
             self.count_departed(silent.cost);
             self.was_rewoken = false;
             if self.is_head(number) {
                 self.mark_polled();
-                return (Ok(()), None);
+                return (Ok(()), self.wakes(true));
             }
+            (Err(now + SILENCE_LIMIT), self.wakes(true))
         }
-        (Err(now + SILENCE_LIMIT), self.head().map(|head| head.notify.clone()))
+    }
+
+    /// Returns the head, and also the last of those that are near if `is_shifted`.
+    fn wakes(&self, is_shifted: bool) -> Wakes {
+        let notify = |slot: &QueueSlot| slot.notify.clone();
+        Wakes {
+            head: self.head().map(notify),
+            near: self.slots.values().nth(NEAR - 1).filter(|_| is_shifted).map(notify),
+        }
     }
 
     /// Records that the head was polled and checks the limits.
@@ -280,16 +374,20 @@ impl WaitQueue {
         }
     }
 
-    /// Removes a waiter; returns the new head to wake if the old one left.
-    fn remove_waiter(&mut self, number: u64) -> Option<Arc<Notify>> {
+    /// Removes a waiter; returns the new head to wake if the old one left, and the waiter that has come near.
+    fn remove_waiter(&mut self, number: u64) -> Wakes {
         let was_head = self.is_head(number);
-        let slot = self.slots.remove(&number)?;
+        let was_near = self.slots.range(..number).take(NEAR).count() < NEAR;
+        let Some(slot) = self.slots.remove(&number) else { return Wakes::default() };
+        self.removed += 1;
         self.count_departed(slot.cost);
-        if !was_head {
-            return None;
+        let mut wakes = self.wakes(was_near);
+        if was_head {
+            (self.asks_at, self.was_rewoken) = (None, false);
+        } else {
+            wakes.head = None;
         }
-        (self.asks_at, self.was_rewoken) = (None, false);
-        self.head().map(|head| head.notify.clone())
+        wakes
     }
 
     fn count_departed(&self, cost: u32) {
@@ -313,6 +411,9 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         let Some(wait_queue) = by_key.get_mut(&self.key) else { return };
         let next = wait_queue.remove_waiter(self.number);
         let last = if wait_queue.slots.is_empty() { by_key.remove_entry(&self.key) } else { None };
+        if last.is_some() {
+            self.waiting.len.fetch_sub(1, SeqCst);
+        }
         // Below an eighth, and down to twice the length: far apart, so that few drops shrink the map.
         if by_key.capacity() > SMALL_CAPACITY && by_key.len() < by_key.capacity() / 8 {
             let most = 2 * by_key.len();
@@ -320,9 +421,7 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         }
         // Released before the waker runs and the key is dropped: both are code of others.
         drop(wait_queues);
-        if let Some(next) = next {
-            next.notify_one();
-        }
+        next.notify();
         drop(last);
     }
 }

@@ -20,6 +20,7 @@ mod limits;
 mod metrics;
 mod on_error;
 mod permit;
+mod probe;
 mod protocol;
 mod state;
 mod stats;
@@ -59,8 +60,8 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// # Cost
 ///
 /// A check takes one round trip. It takes none if the key was denied and is checked again too early
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is 0 or above a quota, and while the circuit breaker is
-/// open. A call that waits takes one round trip for each of its checks.
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is above a quota, and while the circuit breaker is open.
+/// A call that waits takes one round trip for each of its checks.
 ///
 /// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
 /// their windows, or slightly later: by up to an eighth of the TTL that this takes. Memory and work per rate-limit key:
@@ -69,7 +70,7 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// | --- | --- | --- |
 /// | `Log` | 44, plus 28 per limit, plus 12 per call in the longest window; up to twice as many calls are stored until old ones are removed | O(1), amortized |
 /// | `Buckets(n)` | 26, plus 6 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
-/// | `Gcra` | 26, plus 16 per limit | O(1) |
+/// | `Gcra` | 26, plus 24 per limit | O(1) |
 ///
 /// A `Log` stores each call once, regardless of the number of limits. A key longer than 256 bytes is shortened to its
 /// first 256 bytes and a hash.
@@ -164,7 +165,7 @@ impl<K> RateLimiter<K> {
 
     /// Charges `cost` units to `key`, or returns the time to wait. Otherwise the same as [`check`](RateLimiter::check).
     ///
-    /// A cost of 0 always passes, without a round trip.
+    /// A cost of 0 always passes, even if the server fails; the remaining quota is then unknown (`u32::MAX`).
     ///
     /// # Errors
     ///
@@ -262,8 +263,8 @@ impl<K> RateLimiter<K> {
     /// Waits until one unit can be charged to `key`, and charges it.
     ///
     /// Waiters for the same key in this process are admitted one after the other, in FIFO order. A concurrent
-    /// [`check`](RateLimiter::check), or another process, may be admitted first. If the call is denied, it checks again
-    /// when the time that the server reported has passed. A refund or a reset does not wake waiters.
+    /// [`check`](RateLimiter::check), or another process, may be admitted first. The call sends one check each time its
+    /// waiting time has passed, or after a refund or a reset in this process.
     ///
     /// # Errors
     ///
@@ -331,8 +332,7 @@ impl<K> RateLimiter<K> {
     /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
     ///
-    /// Existing charges stay, with two exceptions: calls that had already left a shorter window are not counted in a
-    /// longer one, and [`Window::Gcra`](crate::Window::Gcra) stores charges as a time and not as a number of calls.
+    /// Existing charges stay, except that calls which had already left a shorter window are not counted in a longer one.
     /// Callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics

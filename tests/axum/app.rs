@@ -328,3 +328,33 @@ async fn limit_of_bytes_has_the_unit_content_bytes() {
     let units = parameter(answer.headers(), "ratelimit-policy", "qu");
     assert_eq!(units.iter().filter(|unit| unit.is_some()).count(), 1);
 }
+
+/// The last known limits, or the limiter's own; and each later request tries again.
+#[tokio::test(start_paused = true)]
+async fn failed_lookup_of_limits_is_not_taken_for_a_plan() {
+    let limiter = RateLimiter::<String>::builder().limit(Limit::per_hour(9).named("own")).build();
+    let state = Arc::new(Mutex::new((false, 0)));
+    let database = state.clone();
+    let layer = RateLimitLayer::new(limiter, all).try_limits_by_key(60 * SECOND, move |_| {
+        let mut database = database.lock().unwrap();
+        database.1 += 1;
+        let is_up = database.0;
+        async move {
+            let plan: Plan = [Limit::per_hour(5).named("paid")].into();
+            if is_up { Ok(Some(plan)) } else { Err("the database is down") }
+        }
+    });
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let policy = async || policies(ask(&app, get_with(&[])).await.headers())[0].0.clone();
+    for lookups in 1..=3 {
+        assert_eq!(policy().await, "own");
+        assert_eq!(state.lock().unwrap().1, lookups, "a failure was cached");
+    }
+    state.lock().unwrap().0 = true;
+    assert_eq!(policy().await, "paid");
+    state.lock().unwrap().0 = false;
+    advance(61 * SECOND).await;
+    assert_eq!(policy().await, "paid", "the last limits are forgotten");
+    advance(2 * 3_600 * SECOND).await;
+    assert_eq!(policy().await, "own");
+}

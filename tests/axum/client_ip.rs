@@ -6,15 +6,17 @@ use std::{
 };
 
 use axum::{
-    Extension,
+    Extension, Router,
     extract::{ConnectInfo, FromRequestParts},
     http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode},
     response::IntoResponse,
+    routing::get,
 };
-use fleeting::{ClientIp, TrustedProxies};
+use fleeting::{ClientIp, Limit, RateLimitLayer, RateLimiter, TrustedProxies};
 use proptest::prelude::*;
 use tracing::Level;
 
+use super::asking::{ask, get_with};
 use crate::log::Log;
 
 /// A trusted peer: the trusted networks are 10.0.0.0/8 and fd00::/8.
@@ -382,4 +384,51 @@ proptest! {
             prop_assert_eq!(found, ip("198.51.100.7"), "{:?}", headers);
         }
     }
+}
+
+#[test]
+fn ipv4_addresses_of_a_prefix_are_one_client() {
+    let client = |bits: u8, addr: &str| {
+        let trusted = TrustedProxies::none().ipv4_prefix(bits);
+        trusted.client_ip(addr.parse().unwrap(), &HeaderMap::new())
+    };
+    assert_eq!(client(24, "192.0.2.1"), client(24, "192.0.2.255"));
+    assert_ne!(client(24, "192.0.2.1"), client(24, "192.0.3.1"));
+    assert_eq!(client(24, "192.0.2.1").to_string(), "192.0.2.0/24");
+    assert_eq!(client(24, "192.0.2.1").addr().to_string(), "192.0.2.1");
+    assert_eq!(client(32, "192.0.2.1").to_string(), "192.0.2.1");
+    assert_eq!(client(0, "192.0.2.1"), client(0, "203.0.113.9"));
+    assert_eq!(client(24, "::ffff:192.0.2.1"), client(24, "192.0.2.9"));
+    assert_eq!(client(24, "2001:db8::1").to_string(), "2001:db8::/64");
+    assert_ne!(client(0, "0.0.0.0"), client(0, "::"));
+}
+
+#[test]
+#[should_panic(expected = "ipv4_prefix must be 0 to 32, got 33")]
+fn ipv4_prefix_above_32_panics() {
+    drop(TrustedProxies::none().ipv4_prefix(33));
+}
+
+/// As under tonic's own server, which inserts a type of its own.
+#[tokio::test(start_paused = true)]
+async fn peer_function_reads_any_connect_info() {
+    #[derive(Clone)]
+    struct TcpConnectInfo(Option<std::net::IpAddr>);
+
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
+    let trusted = TrustedProxies::new(["10.0.0.0/8"])
+        .unwrap()
+        .peer(|extensions| extensions.get::<TcpConnectInfo>()?.0);
+    let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::by_ip(limiter, trusted));
+    let call = async |peer: Option<&str>, forwarded: &str| {
+        let mut request = get_with(&[("x-forwarded-for", forwarded)]);
+        let info = TcpConnectInfo(peer.map(|peer| peer.parse().unwrap()));
+        request.extensions_mut().insert(info);
+        ask(&app, request).await.status().as_u16()
+    };
+    assert_eq!(call(Some("10.0.0.1"), "192.0.2.1").await, 200);
+    assert_eq!(call(Some("10.0.0.2"), "192.0.2.1").await, 429);
+    assert_eq!(call(Some("192.0.2.2"), "203.0.113.9").await, 200);
+    assert_eq!(call(Some("192.0.2.2"), "203.0.113.10").await, 429);
+    assert_eq!(call(None, "192.0.2.3").await, 500);
 }

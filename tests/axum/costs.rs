@@ -41,16 +41,17 @@ async fn charge_after_sets_the_cost_by_the_response() {
     struct Rows(u32);
 
     let limiter = per_minute(100);
-    let layer = RateLimitLayer::new(limiter.clone(), all).cost(|_| 10).charge_after(
-        |response: &Response| {
+    let layer = RateLimitLayer::new(limiter.clone(), all)
+        .cost(|_| 10)
+        .refund_unused()
+        .charge_after(|response: &Response| {
             if response.status() == StatusCode::NOT_FOUND {
                 return 0;
             }
             let header = response.headers().get("x-tokens").and_then(|value| value.to_str().ok());
             let rows = response.extensions().get::<Rows>().map(|rows| rows.0);
             rows.or_else(|| header?.parse().ok()).unwrap_or(10)
-        },
-    );
+        });
     let app = Router::new()
         .route("/tokens", get(async || ([("x-tokens", "30")], "text")))
         .route("/rows", get(async || (Extension(Rows(25)), "read")))
@@ -121,9 +122,33 @@ async fn charge_sent_charges_the_bytes_that_were_sent() {
     assert_eq!(remaining().await, 650, "not charged for the part that was sent");
 
     drop(ask(&app, get_path("/empty")).await);
-    assert_eq!(remaining().await, 650, "charged for an empty body");
+    assert_eq!(remaining().await, 640, "not charged for the request");
     assert_eq!(ask(&app, get_path("/nowhere")).await.status(), 404);
-    assert_eq!(remaining().await, 650, "a response that is not charged was charged");
+    assert_eq!(remaining().await, 640, "a response that is not charged was charged");
+}
+
+/// Responses to HEAD, 304s and those of clients that disconnect have no bytes.
+#[tokio::test(start_paused = true)]
+async fn cost_of_a_response_is_not_below_that_of_its_request() {
+    let by_body = |layer: RateLimitLayer<String>| layer.charge_sent(|bytes| bytes as u32);
+    let by_head = |layer: RateLimitLayer<String>| layer.charge_after(|_| 0);
+    for (name, set) in [("sent", by_body as fn(_) -> _), ("after", by_head)] {
+        let limiter = per_minute(10);
+        let layer = set(RateLimitLayer::new(limiter.clone(), all).cost(|_| 2));
+        let app = Router::new()
+            .route("/", get("hello"))
+            .route("/unchanged", get(StatusCode::NOT_MODIFIED))
+            .layer(layer.clone());
+        let head = || Request::head("/").body(Body::empty()).unwrap();
+        drop(text(ask(&app, head()).await).await);
+        drop(text(ask(&app, get_path("/unchanged")).await).await);
+        drop(ask(&app, get_path("/")).await);
+        assert_eq!(limiter.peek("all").await.remaining(), 4, "{name}");
+        // Unless unused cost is refunded.
+        let app = Router::new().route("/", get("hello")).layer(layer.refund_unused());
+        drop(text(ask(&app, head()).await).await);
+        assert_eq!(limiter.peek("all").await.remaining(), 4, "{name}");
+    }
 }
 
 /// A connection may hold a body long after its end, while the next request uses another connection.
@@ -372,4 +397,23 @@ async fn waiting_request_follows_changes_of_the_limits() {
     limiter.set_limits([Limit::per_hour(1).named("less")]);
     let answer = waiting.await.unwrap();
     assert_eq!(policies(answer.headers())[0].0, "less");
+}
+
+/// Requests of a key wait in one queue, also under different plans, as the docs of `wait` say.
+#[tokio::test(start_paused = true)]
+async fn waiting_request_of_a_small_plan_delays_those_behind_it() {
+    let limiter = per_minute(1);
+    let small: Arc<[Limit]> = [Limit::per_minute(1)].into();
+    let large: Arc<[Limit]> = [Limit::per_minute(100)].into();
+    let layer = RateLimitLayer::new(limiter, all)
+        .limits(move |parts, _| {
+            Some(if parts.uri.path() == "/1" { &small } else { &large }.clone())
+        })
+        .wait(60 * SECOND);
+    let app = Router::new().route("/{id}", get("hello")).layer(layer);
+    assert_eq!(ask(&app, get_path("/1")).await.status(), 200);
+    let start = Instant::now();
+    let timed = async |path| (ask(&app, get_path(path)).await.status().as_u16(), start.elapsed());
+    let (first, second) = tokio::join!(timed("/1"), timed("/2"));
+    assert_eq!((first, second), ((200, 60 * SECOND), (200, 60 * SECOND)));
 }

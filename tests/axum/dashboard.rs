@@ -288,3 +288,39 @@ async fn key_search_needs_inspect() {
     let long = ask(&app, Request::post("/ops/ttl").body("x".repeat(100_000).into()).unwrap()).await;
     assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
+
+/// A page lists keys by name, so a key that two limiters of one name deny is one of them.
+#[tokio::test]
+async fn key_denied_by_two_limiters_of_one_name_is_one_row() {
+    let app = fleeting::dashboard();
+    let limiter = |hour: bool| {
+        let limit = if hour { Limit::per_hour(1) } else { Limit::per_minute(1) };
+        RateLimiter::<String>::builder().name("one of two").limit(limit).build()
+    };
+    let limiters = [limiter(true), limiter(false)];
+    for _ in 0..3 {
+        for limiter in &limiters {
+            let _ = limiter.check("ada").await;
+        }
+    }
+    let group = shown(&app, "one of two", |group| group["counts"]["denied"] == 4).await;
+    let keys = group["denied_keys"].as_array().expect("the keys are a list");
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    assert_eq!(keys[0]["denials"], 4);
+}
+
+#[tokio::test]
+async fn denied_keys_are_cut_at_256_bytes() {
+    let app = fleeting::dashboard();
+    let limiter = RateLimiter::<String>::builder()
+        .name("long keys")
+        .limit(Limit::per_hour(1))
+        .show_keys(|key| key.clone())
+        .build();
+    let key = "k".repeat(100_000);
+    for _ in 0..2 {
+        let _ = limiter.check(&key).await;
+    }
+    let group = shown(&app, "long keys", |group| group["counts"]["denied"] == 1).await;
+    assert_eq!(group["denied_keys"][0]["key"], "k".repeat(256));
+}

@@ -14,6 +14,8 @@ mod asking;
 mod client_ip;
 mod costs;
 mod dashboard;
+mod denials;
+mod failures;
 mod fields;
 mod quotas;
 mod services;

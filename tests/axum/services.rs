@@ -208,6 +208,11 @@ async fn tonic_client_gets_resource_exhausted_with_the_fields() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(status.message(), "the quota of 100% is exceeded");
     assert_eq!(status.metadata().get("retry-after").unwrap(), "60");
+    // As encoded by protoc: a `google.rpc.Status` with one detail, of which the delay is the end.
+    let details = status.details();
+    assert!(details.starts_with(b"\x08\x08\x12\x1dthe quota of 100% is exceeded\x1a\x30"));
+    let name = b"\x0a\x28type.googleapis.com/google.rpc.RetryInfo".as_slice();
+    assert!(details.ends_with(&[name, b"\x12\x04\x0a\x02\x08\x3c"].concat()), "{details:?}");
     assert_eq!(status.metadata().get("ratelimit").unwrap(), r#""100%";r=0;t=60"#);
     advance(60 * SECOND).await;
     assert_eq!(call("again").await.unwrap(), b"again");

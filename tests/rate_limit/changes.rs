@@ -102,6 +102,64 @@ async fn limits_can_be_added_and_removed_by_set_limits() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn limit_at_the_place_of_a_removed_one_begins_with_nothing_in_use() {
+    let (minute, daily) = (Limit::per_minute(10), Limit::new(1, 1_440 * MINUTE));
+    for window in WINDOWS {
+        let limiter = limiter_of(window, minute.clone());
+        limiter.set_limits([minute.clone(), daily.clone()]);
+        let permit = limiter.check("ada").await.unwrap();
+        for other in [Limit::per_second(1_000_000), Limit::per_second(1), daily.clone()] {
+            limiter.set_limits([minute.clone()]);
+            limiter.set_limits([minute.clone(), other.clone()]);
+            assert_eq!(limiter.peek("ada").await.standings()[1].remaining(), other.quota());
+            advance(MILLISECOND).await;
+            assert!(limiter.check("ada").await.is_ok(), "{window:?} {other}");
+        }
+        let limited = limiter.check("ada").await.unwrap_err();
+        assert_eq!(limited.retry_after(), daily.per(), "{window:?}");
+        // The permit of a limit that was removed returns nothing of a later charge at its place.
+        permit.refund().await;
+        assert!(limiter.check("ada").await.is_err(), "{window:?}");
+    }
+}
+
+/// By usage, a limit is a number of units, which no change of other limits may increase.
+#[tokio::test(start_paused = true)]
+async fn changed_limits_lock_no_key_out() {
+    let daily = Limit::new(1, 1_440 * MINUTE);
+    for window in WINDOWS {
+        let limiter = limiter_of(window, daily.clone());
+        take(&limiter, "ada", 1).await;
+        for limit in
+            [Limit::per_second(1_000_000), daily.clone(), Limit::per_second(1), daily.clone()]
+        {
+            limiter.set_limits([limit]);
+        }
+        let wait = limiter.check("ada").await.unwrap_err().retry_after();
+        assert!(wait <= daily.per(), "{window:?}: {wait:?}");
+    }
+}
+
+/// A plan's usage is not converted when only the default changes.
+#[tokio::test(start_paused = true)]
+async fn changed_default_leaves_the_usage_of_a_plan_unchanged() {
+    let plan = [Limit::new(100, 1_440 * MINUTE)];
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_second(1_000));
+        for _ in 0..90 {
+            limiter.check_with("ada", &plan).await.unwrap();
+        }
+        limiter.set_limits([Limit::per_second(100)]);
+        assert_eq!(limiter.peek_with("ada", &plan).await.remaining(), 10, "{window:?}");
+        for _ in 0..10 {
+            assert!(limiter.check_with("ada", &plan).await.is_ok(), "{window:?}");
+        }
+        let wait = limiter.check_with("ada", &plan).await.unwrap_err().retry_after();
+        assert!(wait <= plan[0].per(), "{window:?}: {wait:?}");
+    }
+}
+
 #[tokio::test]
 #[should_panic(expected = "a rate limiter needs at least one limit, got none")]
 async fn set_limits_without_limits_panics() {

@@ -251,12 +251,84 @@ async fn gcra_admits_a_burst_and_then_one_unit_per_part_of_the_window() {
     assert_eq!(more, 9);
 }
 
+/// Even if a unit leaks in a fraction of a nanosecond, as with quotas of bytes.
 #[tokio::test(start_paused = true)]
-async fn gcra_rounds_the_time_per_unit_up() {
-    let limiter = limiter_of(Window::Gcra, Limit::new(3, SECOND));
-    take(&limiter, "ada", 3).await;
-    let wait = limiter.check_n("ada", 3).await.unwrap_err().retry_after();
-    assert_eq!(wait, Duration::from_nanos(3 * 333_333_334));
+async fn gcra_leaks_exactly_the_quota_in_per() {
+    for quota in [3, 7, 150_000_000, 999_999_999, 1_000_000_007, u32::MAX] {
+        let limiter = limiter_of(Window::Gcra, Limit::new(quota, SECOND));
+        // In some calls, each of which leaves a fraction.
+        for call in 0..3 {
+            let cost = if call < 2 { quota / 3 } else { quota - 2 * (quota / 3) };
+            limiter.check_n("ada", cost).await.unwrap();
+        }
+        assert_eq!(limiter.peek("ada").await.remaining(), 0, "{quota}");
+        let wait = limiter.check_n("ada", quota).await.unwrap_err().retry_after();
+        assert_eq!(wait, SECOND, "{quota}");
+        let mut admitted = 0_u64;
+        for _ in 0..1_000 {
+            advance(MILLISECOND).await;
+            let left = limiter.peek("ada").await.remaining();
+            if left > 0 {
+                assert_eq!(limiter.check_n("ada", left).await.unwrap().remaining(), 0, "{quota}");
+            }
+            admitted += u64::from(left);
+        }
+        assert_eq!(admitted, u64::from(quota));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refunds_of_gcra_return_fractions_of_nanoseconds() {
+    for quota in [3, 7, 999_999_999, u32::MAX] {
+        let limiter = limiter_of(Window::Gcra, Limit::new(quota, SECOND));
+        let first = limiter.check_n("ada", quota / 3).await.unwrap();
+        let second = limiter.check_n("ada", quota / 3).await.unwrap();
+        first.refund().await;
+        second.refund().await;
+        let standing = &limiter.peek("ada").await.standings()[0].clone();
+        assert_eq!((standing.remaining(), standing.more_after()), (quota, None), "{quota}");
+        let third = limiter.check_n("ada", quota).await.unwrap();
+        advance(SECOND / 2).await;
+        third.refund().await;
+        assert_eq!(limiter.peek("ada").await.remaining(), quota, "{quota}");
+    }
+}
+
+/// A plan counts what other plans have charged, as the other windows do.
+#[tokio::test(start_paused = true)]
+async fn larger_plan_admits_what_it_has_left() {
+    let (small, large) = ([Limit::new(2, 10 * SECOND)], [Limit::new(5, 10 * SECOND)]);
+    for window in WINDOWS {
+        let limiter = limiter_of(window, small[0].clone());
+        take(&limiter, "ada", 2).await;
+        assert_eq!(limiter.peek_with("ada", &large).await.remaining(), 3, "{window:?}");
+        for left in [2, 1, 0] {
+            let permit = limiter.check_with("ada", &large).await.unwrap();
+            assert_eq!(permit.remaining(), left, "{window:?}");
+        }
+        let limited = limiter.check_with("ada", &large).await.unwrap_err();
+        advance(limited.retry_after()).await;
+        assert!(limiter.check_with("ada", &large).await.is_ok(), "{window:?}");
+    }
+}
+
+/// The wait is by the limits of the denied check, not by those that charged the key.
+#[tokio::test(start_paused = true)]
+async fn retry_after_of_another_plan_is_obeyed() {
+    let daily = Limit::new(1, 86_400 * SECOND);
+    for window in WINDOWS {
+        let limiter = limiter_of(window, daily.clone());
+        take(&limiter, "ada", 1).await;
+        let second = [Limit::per_second(1)];
+        match limiter.check_with("ada", &second).await {
+            Ok(_) => panic!("{window:?} forgot a charge"),
+            Err(limited) => {
+                assert_eq!(limited.retry_after(), SECOND, "{window:?}");
+                advance(limited.retry_after()).await;
+                assert!(limiter.check_with("ada", &second).await.is_ok(), "{window:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,11 +347,16 @@ async fn cost_is_charged_completely_or_not_at_all() {
 async fn check_of_cost_zero_always_passes() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(1));
-        assert_eq!(limiter.check_n("ada", 0).await.unwrap().remaining(), u32::MAX);
+        assert_eq!(limiter.check_n("ada", 0).await.unwrap().remaining(), 1);
         assert_eq!(limiter.stats().keys, 0, "a check of cost 0 created an entry");
+        let plan = [Limit::per_minute(7), Limit::per_hour(5)];
+        assert_eq!(limiter.check_n_with("ada", 0, &plan).await.unwrap().remaining(), 5);
+        assert_eq!(limiter.check_n_with("ada", 0, &[]).await.unwrap().remaining(), u32::MAX);
         take(&limiter, "ada", 1).await;
+        assert_eq!(limiter.until_ready_n("ada", 0).await.unwrap().remaining(), 0, "{window:?}");
         let free =
             limiter.check_n("ada", 0).await.expect("a cost of 0 passes even if no quota is left");
+        assert_eq!(free.remaining(), 0, "{window:?}");
         free.refund().await;
         assert_eq!(
             limiter.peek("ada").await.remaining(),

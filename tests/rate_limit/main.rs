@@ -17,6 +17,7 @@ mod checks;
 mod everything;
 mod foreign;
 mod keys;
+mod limit_texts;
 mod limits;
 mod model;
 mod peek_refund_reset;

@@ -261,15 +261,15 @@ async fn check_with_uses_the_given_limits() {
 
 /// The usage by GCRA is a time, not a number of units.
 #[tokio::test(start_paused = true)]
-async fn full_bucket_of_gcra_is_full_by_another_plan_too() {
+async fn usage_of_gcra_is_the_same_number_of_units_by_another_plan() {
     let limiter = limiter_of(Window::Gcra, Limit::per_minute(1));
     let paid = [Limit::per_minute(100)];
     take(&limiter, "ada", 1).await;
-    let limited = limiter.check_with("ada", &paid).await.unwrap_err();
+    let limited = limiter.check_n_with("ada", 100, &paid).await.unwrap_err();
     assert_eq!(limited.retry_after(), 600 * MILLISECOND);
-    advance(30 * SECOND).await;
-    assert_eq!(limiter.check_n_with("ada", 8, &paid).await.unwrap().remaining(), 42);
-    assert_eq!(limiter.check("ada").await.unwrap_err().retry_after(), 34_800 * MILLISECOND);
+    advance(300 * MILLISECOND).await;
+    assert_eq!(limiter.check_n_with("ada", 2, &paid).await.unwrap().remaining(), 97);
+    assert_eq!(limiter.check("ada").await.unwrap_err().retry_after(), 150 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]

@@ -134,7 +134,7 @@ async fn charge_when_refunds_other_responses() {
 async fn ratelimit_field_contains_the_cost_set_by_charge_after() {
     let server = Server::start();
     let limiter = limiter(&server, 100, OnError::Deny).await;
-    let layer = by_token(limiter.clone()).cost(|_| 10).charge_after(|response| {
+    let layer = by_token(limiter.clone()).cost(|_| 10).refund_unused().charge_after(|response| {
         if response.status() == StatusCode::IM_A_TEAPOT { 200 } else { 4 }
     });
     let url = serve(app().layer(layer)).await;
@@ -280,9 +280,43 @@ async fn charge_sent_charges_the_bytes_of_the_body() {
     let answer = app.oneshot(ask()).await.unwrap();
     axum::body::to_bytes(answer.into_body(), 1_000).await.unwrap();
     let settled = async {
-        while limiter.peek("ada").await.unwrap().remaining() != 900 {
+        // The body that was dropped costs its request.
+        while limiter.peek("ada").await.unwrap().remaining() != 899 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(patience(), settled).await.expect("the body is charged");
+}
+
+/// By the server with each policy.
+#[tokio::test]
+async fn charge_failures_charges_only_failures() {
+    let server = Server::start();
+    for on_error in [OnError::Deny, OnError::Local] {
+        let limiter: RateLimiter<String> = limiter(&server, 2, on_error).await;
+        let name = format!("{on_error:?}");
+        let layer = by_token(limiter.clone())
+            .charge_failures(|response| response.status() == StatusCode::IM_A_TEAPOT);
+        let url = serve(app().layer(layer)).await;
+        let (http, fails) = (Http::new(), format!("{url}/fails"));
+        for _ in 0..5 {
+            assert_eq!(ask(&http, &url, &name).await.status(), 200);
+        }
+        assert_eq!(limiter.peek(&name).await.unwrap().remaining(), 2, "a success was charged");
+        for left in [1, 0] {
+            let failed = ask(&http, &fails, &name).await;
+            assert_eq!(failed.status(), StatusCode::IM_A_TEAPOT);
+            let field = failed.headers()["ratelimit"].to_str().unwrap();
+            assert!(field.starts_with(&format!(r#""hourly";r={left};t="#)), "{field}");
+        }
+        for _ in 0..2 {
+            let denied = ask(&http, &url, &name).await;
+            assert_eq!(denied.status(), 429);
+            let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+            assert!((3_500..=3_600).contains(&wait), "{wait}");
+        }
+        assert_eq!(ask(&http, &url, "another").await.status(), 200);
+        limiter.reset(&name).await.unwrap();
+        assert_eq!(ask(&http, &url, &name).await.status(), 200);
+    }
 }

@@ -43,10 +43,8 @@ async fn set_limits_applies_to_all_processes() {
         one.set_limits(limits.clone()).await.unwrap();
         assert_eq!(*one.limits(), limits, "the new limits apply to this process immediately");
         wait_for_limits(&other, &limits).await;
-        if window != Window::Gcra {
-            // Existing charges stay.
-            assert_eq!(other.check("ada").await.unwrap().remaining(), 1, "{window:?}");
-        }
+        // Existing charges stay.
+        assert_eq!(other.check("ada").await.unwrap().remaining(), 1, "{window:?}");
         // A limiter that is built later, with other limits in its builder.
         let late = hourly(&server, window, 10).await;
         wait_for_limits(&late, &limits).await;
@@ -178,7 +176,7 @@ async fn set_limits_without_a_server_changes_nothing() {
 #[tokio::test]
 async fn settle_charges_under_the_current_limits() {
     let server = Server::start();
-    for (window, left) in [(Window::Log, 49), (Window::Buckets(10), 49), (Window::Gcra, 40)] {
+    for (window, left) in [(Window::Log, 49), (Window::Buckets(10), 49), (Window::Gcra, 49)] {
         let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
         let limiter = builder.limit(Limit::per_hour(10)).build().unwrap();
         let permit = limiter.check("ada").await.unwrap();
@@ -202,10 +200,8 @@ async fn clear_limits_restores_the_limits_of_each_builder() {
         limited(one.check(&key).await);
         one.clear_limits().await.unwrap();
         assert_eq!(*one.limits(), [Limit::per_hour(10)], "immediately in this process");
-        if window != Window::Gcra {
-            let permit = one.check(&key).await.expect("cached denials have ended");
-            assert_eq!(permit.remaining(), 4, "existing charges stay: {window:?}");
-        }
+        let permit = one.check(&key).await.expect("cached denials have ended");
+        assert_eq!(permit.remaining(), 4, "existing charges stay: {window:?}");
         wait_for_limits(&other, &[Limit::per_hour(20)]).await;
         let late = hourly(&server, window, 30).await;
         sleep(2 * SECOND).await;
@@ -241,4 +237,33 @@ async fn clear_limits_without_a_server_changes_nothing() {
     server.kill();
     assert!(limiter.clear_limits().await.is_err());
     assert_eq!(*limiter.limits(), [Limit::per_hour(9)]);
+}
+
+/// Usage of `Gcra` remains the same number of units under limits of any step.
+#[tokio::test]
+async fn changed_limits_lock_no_key_out() {
+    let server = Server::start();
+    let daily = Limit::new(1, 86_400 * SECOND);
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+        let limiter: RateLimiter<String> = builder.limit(Limit::per_hour(10)).build().unwrap();
+        limiter.set_limits([daily.clone()]).await.unwrap();
+        limiter.check("ada").await.unwrap();
+        limiter.set_limits([Limit::per_hour(1_000)]).await.unwrap();
+        assert_eq!(limiter.check_n("ada", 998).await.unwrap().remaining(), 1, "{window:?}");
+        limiter.reset("ada").await.unwrap();
+        limiter.check("ada").await.unwrap();
+        limiter.set_limits([daily.clone()]).await.unwrap();
+        let wait = limited(limiter.check("ada").await).retry_after();
+        assert!(wait <= daily.per(), "{window:?}: {wait:?}");
+        assert!(wait > Duration::from_secs(86_000), "{window:?}: {wait:?}");
+        // The wait of a denied check is by its own limits, although nothing was charged by them.
+        let second = [Limit::per_second(1)];
+        if let Err(error) = limiter.check_with("ada", &second).await {
+            let wait = limited(Err(error)).retry_after();
+            assert!(wait <= SECOND, "{window:?}: {wait:?}");
+            sleep(wait).await;
+            limiter.check_with("ada", &second).await.unwrap();
+        }
+    }
 }

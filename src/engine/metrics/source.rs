@@ -61,7 +61,7 @@ pub(crate) struct DeniedKey {
 }
 
 #[cfg(feature = "dashboard")]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeyName {
     Plain(String),
     /// Hash of the key by a secret of this process: stable within the process, and not reversible.

@@ -13,7 +13,7 @@ if size > 0 then
   if size < 26 then return redis.error_reply(foreign) end
   kind, created, last, expires_at = unpack('<Hddd', state)
   if kind ~= 0x4201 then
-    if kind ~= 0x4c01 and kind ~= 0x4702 then return redis.error_reply(foreign) end
+    if kind ~= 0x4c01 and kind ~= 0x4702 and kind ~= 0x4703 then return redis.error_reply(foreign) end
     state, kind, created, last, expires_at, size = '', 0x4201, clock, 0, 0, 0
   end
 end

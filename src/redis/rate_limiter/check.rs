@@ -56,14 +56,7 @@ impl LimiterState {
             return Ok(uncounted());
         }
         if cost == 0 {
-            // Nothing is charged before the permit is settled.
-            let charges = PerLimit::Many([].into());
-            let limit_args = limits_override.map(|_| self.limit_args_of(limits_override, &current));
-            let limiter = Arc::clone(self);
-            let created_at = 0;
-            let charged = Charged::OnServer { limiter, subject, created_at, charges, limit_args };
-            let permit = Permit { charged, remaining: u32::MAX, cost };
-            return Ok(Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) });
+            return self.probe(subject, 0, limits_override, is_waiter).await;
         }
         // Taken before the call: a cached denial counts from here, and is not cached if the subject changed during the
         // call.
@@ -166,7 +159,7 @@ impl LimiterState {
 }
 
 /// Denies a cost above a quota, which can never pass, without a round trip.
-fn deny_above_quota(limits: &[Limit], cost: u32) -> Option<Decision> {
+pub(super) fn deny_above_quota(limits: &[Limit], cost: u32) -> Option<Decision> {
     let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
     let limit = exceeded.clone().next()?;
     let several = Several::of(exceeded.clone());

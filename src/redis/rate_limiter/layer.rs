@@ -29,6 +29,21 @@ impl<K> RateLimiter<K> {
         Ok((decision.outcome, decision.remaining, has_waited))
     }
 
+    /// Decides as `decide`, without a charge: the permit has cost 0.
+    pub(crate) async fn probe(
+        &self,
+        subject: Vec<u8>,
+        cost: u32,
+        limits: Option<&[Limit]>,
+        max_wait: Option<Duration>,
+    ) -> Result<(Result<Permit, Limited>, PerLimit<Remaining>, bool), Error> {
+        let (decision, has_waited) = match max_wait {
+            None => (self.state.probe(subject, cost, limits, false).await?, false),
+            Some(max_wait) => self.state.probe_within(subject, cost, limits, max_wait).await?,
+        };
+        Ok((decision.outcome, decision.remaining, has_waited))
+    }
+
     /// Counts a denial that the layer admitted in shadow mode.
     pub(crate) fn count_shadowed(&self) {
         self.state.counters.shadowed.add(1);

@@ -92,6 +92,24 @@ impl Fallback {
         }
     }
 
+    /// Decides about a call for which the server returned `error`, without charging it; `None` if calls are not counted.
+    pub(super) async fn probe(
+        &self,
+        error: Error,
+        subject: &[u8],
+        cost: u32,
+        limits: &[Limit],
+    ) -> Result<Option<(Result<rate_limit::Permit, Limited>, PerLimit<Remaining>)>, Error> {
+        match self {
+            Self::Deny => Err(error),
+            Self::Allow => Ok(None),
+            Self::Local(limiter) => {
+                let (outcome, _) = limiter.probe(&subject.to_vec(), cost, Some(limits));
+                Ok(Some((outcome, Self::remaining(limiter, subject, limits).await)))
+            }
+        }
+    }
+
     /// Removes the charges of the local limiter.
     pub(super) async fn reset(&self, subject: &[u8]) {
         if let Self::Local(limiter) = self {

@@ -187,8 +187,8 @@ pub(super) fn decode(
     }
     let (limit, created_at_or_wait) = (number(0), number(1).unsigned_abs());
     let each = || limits.iter().enumerate();
-    let leaked = |i| number(4 + 2 * i);
-    let position = |i| if is_gcra { leaked(i) + number(5 + 2 * i) } else { number(2 + 3 * i) };
+    let leaked = |i| number(4 + 3 * i);
+    let position = |i| if is_gcra { leaked(i) + number(5 + 3 * i) } else { number(2 + 3 * i) };
     let remaining = each().map(|(i, limit)| {
         let (remaining, more) = match window {
             Window::Gcra => limit.remaining_by_gcra(leaked(i) - number(2), number(2) - number(3)),

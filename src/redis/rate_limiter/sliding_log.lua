@@ -27,7 +27,7 @@ if length > 0 then
     kind, created, last, expires_at, dropped, tail, counted = unpack('<HdddddH', state)
   end
   if kind ~= 0x4c01 then
-    if kind ~= 0x4201 and kind ~= 0x4702 then return redis.error_reply(foreign) end
+    if kind ~= 0x4201 and kind ~= 0x4702 and kind ~= 0x4703 then return redis.error_reply(foreign) end
     state, length, kind, created, last, expires_at, dropped, tail, counted = '', 0, 0x4c01, clock, 0, 0, 0, 0, 0
   end
 end

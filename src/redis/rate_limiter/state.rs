@@ -112,6 +112,7 @@ impl LimiterState {
         let answer = self.call_server(call.send_once::<u64>(&self.client)).await;
         // After a failure too, since the server may have executed the command.
         self.forget_denials(subject);
+        self.waiting.wake_key(subject);
         self.fallback.reset(subject).await;
         Ok(answer? > 0)
     }
@@ -127,6 +128,7 @@ impl LimiterState {
         let answer = self.call_server(call.send_once(&self.client)).await;
         // After a failure too, as in `reset`.
         self.forget_denials(subject);
+        self.waiting.wake_key(subject);
         answer
     }
 

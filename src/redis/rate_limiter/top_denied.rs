@@ -31,7 +31,8 @@ impl TopDenied {
 
     pub(super) fn note(&self, subject: &[u8]) {
         let hash = self.hasher.hash_one(subject);
-        self.subjects.note(hash, self.now(), || subject.to_owned());
+        let shown = || top_denied::shown_hash(key_of_tagged(subject));
+        self.subjects.note(hash, self.now(), shown, || subject.to_owned());
     }
 
     pub(super) fn read(&self) -> Vec<DeniedKey> {

@@ -1,0 +1,123 @@
+//! Checks that charge nothing, and charges without a check, for requests whose charge depends on their response.
+
+use std::hash::{BuildHasher, Hash};
+#[cfg(feature = "axum")]
+use std::time::Duration;
+
+#[cfg(feature = "axum")]
+use tokio::time::{Instant, sleep_until};
+
+#[cfg(feature = "axum")]
+use super::settle::Settle;
+use super::{
+    ByWindow, Limit, Limited, Permit, RateLimiter,
+    algorithm::{Algorithm, Remaining},
+    dispatch,
+    limit_set::{least_quota, params_of},
+    limiter::Limiter,
+    per_limit::PerLimit,
+};
+
+/// Decision of a probe, with the remaining quota of each limit.
+pub(crate) type Probed = (Result<Permit, Limited>, PerLimit<Remaining>);
+
+impl<K, S> RateLimiter<K, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Decides as a check of `cost` units, and charges nothing: the permit has cost 0.
+    pub(crate) fn probe(&self, key: &K, cost: u32, limits: Option<&[Limit]>) -> Probed {
+        let probed = dispatch!(&self.0, limiter => limiter.probe(key, cost, limits));
+        self.count_probe(key, limits, probed)
+    }
+
+    /// Probes until the call passes, for at most `max_wait`. Also returns whether it had to wait.
+    ///
+    /// There is no order among those that wait: a passing probe takes nothing from another.
+    #[cfg(feature = "axum")]
+    pub(crate) async fn probe_within(
+        &self,
+        key: &K,
+        cost: u32,
+        limits: Option<&[Limit]>,
+        max_wait: Duration,
+    ) -> (Probed, bool) {
+        let end = Instant::now().checked_add(max_wait);
+        let mut has_waited = false;
+        loop {
+            let probed = dispatch!(&self.0, limiter => limiter.probe(key, cost, limits));
+            let ready = probed.0.as_ref().err().and_then(Limited::ready_at);
+            match ready.filter(|ready| end.is_none_or(|end| *ready <= end)) {
+                Some(ready) => sleep_until(ready).await,
+                None => return (self.count_probe(key, limits, probed), has_waited),
+            }
+            has_waited = true;
+        }
+    }
+
+    /// Charges `cost` units, even above a quota; the excess is a debt.
+    #[cfg(feature = "axum")]
+    pub(crate) fn charge_anyway(&self, key: &K, cost: u32, limits: Option<&[Limit]>) {
+        dispatch!(&self.0, limiter => limiter.charge_anyway(key, cost, limits));
+    }
+
+    fn count_probe(
+        &self,
+        key: &K,
+        limits: Option<&[Limit]>,
+        (decided, remaining): Probed,
+    ) -> Probed {
+        let count = |limited: Limited| match limited.ready_at() {
+            Some(_) => dispatch!(&self.0, limiter => {
+                limiter.count_denied_waiter(key, limits, limited)
+            }),
+            // As for checks: a cost that can never pass is not counted.
+            None => limited,
+        };
+        (decided.map_err(count), remaining)
+    }
+}
+
+impl<K, A, S> Limiter<K, A, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    A: Algorithm,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    fn probe(&self, key: &K, cost: u32, own_limits: Option<&[Limit]>) -> Probed {
+        let place = self.shared.store.locate(key);
+        let (decided, remaining) = self.with_limits(own_limits, |limits, params| {
+            let now = self.shared.clock.lazy_now();
+            let is_above = cost > least_quota(limits) && !limits.is_empty();
+            let (denied, remaining) = self.inspect(key, params, &now, |state| {
+                // `ensure_fits` requires a cost of at most the quota.
+                let denied = match is_above {
+                    true => None,
+                    false => state.ensure_fits(params, &now, cost).err(),
+                };
+                (denied.filter(|_| cost > 0), state.remaining(params, &now))
+            });
+            let least = remaining.iter().map(|remaining| remaining.units).min();
+            let decided = match denied {
+                Some(denied) => Err(self.limited_from(denied, limits, cost)),
+                None if is_above => Err(self.never(limits, cost)),
+                None => Ok(self.free_permit(place, least.unwrap_or(u32::MAX))),
+            };
+            (decided, remaining)
+        });
+        let params = own_limits.map(|limits| Box::new(params_of(limits, self.window)));
+        (decided.map(|permit| Permit { params, ..permit }), remaining)
+    }
+
+    #[cfg(feature = "axum")]
+    fn charge_anyway(&self, key: &K, cost: u32, limits: Option<&[Limit]>) {
+        // By a check if it fits: that creates the entry of the key. A denial here concerns only the charge,
+        // and is not counted.
+        if self.decide_and_inspect(key, limits, cost, true, &mut |_, _| {}).is_err() {
+            let params = limits.map(|limits| Box::new(params_of(limits, self.window)));
+            let free = self.free_permit(self.shared.store.locate(key), 0);
+            self.settle(&Permit { params, ..free }, cost);
+        }
+    }
+}
