@@ -178,7 +178,7 @@ fn real_now() -> Instant {
 }
 
 #[cfg(not(target_os = "linux"))]
-mod kernel {
+mod coarse_clock {
     use std::{sync::LazyLock, time, time::Duration};
 
     use tokio::time::Instant;
