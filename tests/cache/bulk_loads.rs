@@ -19,7 +19,7 @@ async fn tenfold(keys: Vec<u32>) -> Vec<(u32, u32)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_keys_are_loaded_by_one_call_in_the_order_of_the_keys() {
+async fn get_many_or_set_with_loads_missing_keys_by_one_call_in_their_order() {
     let cache = builder().time_to_live(60 * SECOND).build();
     cache.set(2, 2).await;
     let load = async |missing: Vec<u32>| {

@@ -57,7 +57,7 @@ async fn stale_while_revalidate_returns_the_old_value_and_reloads_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_entry_expires_after_its_window_with_its_original_deadline() {
+async fn entry_expires_after_its_stale_if_error_window_with_its_original_deadline() {
     for bounded in [false, true] {
         let builder = Cache::<u32, u32>::builder().stale_if_error(10 * SECOND);
         let cache = if bounded { builder.max_entries(10).build() } else { builder.build() };

@@ -34,7 +34,7 @@ async fn run_background_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn future_may_borrow_and_is_loaded_once() {
+async fn future_of_get_or_set_may_borrow_and_is_loaded_once() {
     let cache = Cache::<String, String>::builder().time_to_live(60 * SECOND).build();
     let user = "ada".to_owned();
     let profile = async |user: &str| format!("profile of {user}");
@@ -129,7 +129,7 @@ async fn write_takes_precedence_over_the_future() {
 
 /// A value in its stale-while-revalidate window counts as missing, and is returned only within `stale_if_error`.
 #[tokio::test(start_paused = true)]
-async fn stale_value_is_loaded_in_the_call_and_returned_only_if_that_fails() {
+async fn stale_value_is_returned_by_get_or_try_set_only_within_stale_if_error() {
     let windows = |revalidate: u32, error: u32| {
         builder().stale_while_revalidate(revalidate * SECOND).stale_if_error(error * SECOND)
     };

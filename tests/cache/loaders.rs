@@ -55,7 +55,7 @@ impl Source {
 }
 
 #[tokio::test(start_paused = true)]
-async fn value_is_loaded_once_and_then_cached() {
+async fn get_or_set_with_loads_a_value_once_and_caches_it() {
     let cache: Cache<String, u32> = Cache::new();
     let minute = MINUTE;
     assert_eq!(cache.get_or_set_with("k", minute, async || 1).await, 1);
@@ -145,7 +145,7 @@ async fn panic_of_the_leader_does_not_reach_its_waiters() {
 }
 
 #[tokio::test]
-async fn error_of_a_load_reaches_all_waiters_and_is_not_kept() {
+async fn error_of_get_or_try_set_with_reaches_all_waiters_and_is_not_kept() {
     let cache: Cache<u32, u32> = Cache::new();
     let source = Source::new();
     let fails = || {
@@ -319,7 +319,7 @@ async fn write_or_removal_discards_the_kept_error() {
 }
 
 #[tokio::test]
-async fn freshness_is_loaded_for_leader_and_waiters_and_then_fresh() {
+async fn get_or_try_set_with_freshness_is_loaded_for_leader_and_waiters_and_then_fresh() {
     let cache: Cache<u32, u32> = Cache::new();
     let source = Source::new();
     let loader = || {

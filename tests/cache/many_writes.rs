@@ -228,7 +228,7 @@ async fn panic_in_a_batch_keeps_and_publishes_the_completed_part() {
 
 /// Batches take precedence over running loads, and discard kept errors.
 #[tokio::test(start_paused = true)]
-async fn batches_supersede_loads_and_discard_kept_errors() {
+async fn set_many_and_remove_many_supersede_loads_and_discard_kept_errors() {
     let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
     for removes in [false, true] {
         for key in [1, 2] {

@@ -85,7 +85,8 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn restore_returns_all_entries_with_their_remaining_ttls() {
+async fn restore_of_snapshot_and_snapshot_compressed_returns_all_entries_with_their_remaining_ttls()
+{
     let cache = Cache::new();
     for n in 0..2_000 {
         let key = (n, format!("key {n}"));
@@ -215,7 +216,7 @@ async fn restore_keeps_tags() {
 
 /// A value written after the restore has only its own tags.
 #[tokio::test(start_paused = true)]
-async fn restored_value_has_only_the_tags_of_its_snapshot() {
+async fn restored_value_has_only_the_tags_that_set_tagged_gave_it() {
     let cache = Cache::new();
     cache.set_tagged(1, 1, 10 * SECOND, ["then"]).await;
     let bytes = snapshot_of(&cache, false).await;

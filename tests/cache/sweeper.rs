@@ -195,7 +195,7 @@ async fn budget_limits_repeats_but_never_the_first_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn paused_sweeper_removes_nothing_and_reads_stay_correct() {
+async fn sweeper_paused_until_resume_sweeper_removes_nothing_and_reads_stay_correct() {
     let cache: Cache<u64, u64> = Cache::new();
     for key in 0..100 {
         cache.set_ex(key, key, SECOND).await;

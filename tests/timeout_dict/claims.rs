@@ -60,7 +60,7 @@ async fn only_the_later_of_two_claims_can_be_acked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_claim_gives_its_entry_back() {
+async fn dropped_claim_of_claim_expired_gives_its_entry_back() {
     let dict = dict_with_due(["a", "b"]).await;
     drop(dict.claim_expired(1, SECOND).await);
     assert_eq!(dict.get("a").await, Some(0));
