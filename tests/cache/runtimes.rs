@@ -289,17 +289,22 @@ async fn concurrent_shutdown_calls_all_return() {
 async fn on_expired_callback_may_call_shutdown() {
     let cache = cache();
     let calls = Arc::new(AtomicUsize::new(0));
-    let (ender, count) = (Arc::new(Mutex::new(Some(cache.clone()))), calls.clone());
+    let (all_set, are_set) = tokio::sync::oneshot::channel();
+    let ender = Arc::new(Mutex::new(Some((cache.clone(), are_set))));
+    let count = calls.clone();
     let callback = cache.on_expired(async move |_| {
         count.fetch_add(1, Relaxed);
-        let cache = ender.lock().unwrap().take();
-        if let Some(cache) = cache {
+        let ender = ender.lock().unwrap().take();
+        if let Some((cache, are_set)) = ender {
+            // On a busy machine, a sweep may come between two of the calls below.
+            are_set.await.unwrap();
             cache.shutdown().await;
         }
     });
     for key in 0..100 {
         cache.set_ex(key, key, Duration::ZERO).await;
     }
+    all_set.send(()).unwrap();
     within("the callback ends", callback).await.unwrap();
     assert_eq!(calls.load(Relaxed), 100, "the callback receives all due events before it ends");
     assert_eq!(cache.len(), 0);
