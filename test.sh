@@ -188,10 +188,6 @@ all() {
     features
     step "building all tests and examples"
     cargo test "${everything[@]}" --no-run
-    # These tests mostly wait for servers, timers and processes, while the other groups compile.
-    start builds interleavings sanitize fuzz msrv
-    start valkey on_valkey
-    start examples run_examples browser
     step "tests"
     local targets=(--lib) file
     for file in tests/*.rs tests/*/main.rs; do
@@ -199,8 +195,11 @@ all() {
         [ "$file" = examples ] || targets+=(--test "$file")
     done
     cargo test "${everything[@]}" "${targets[@]}"
-    finish valkey
-    finish examples
+    # These tests mostly wait for servers, timers and processes, while the other groups compile.
+    start builds interleavings sanitize fuzz msrv
+    on_valkey
+    run_examples
+    browser
     step "examples and links of the documentation"
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
