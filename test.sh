@@ -16,7 +16,7 @@
 #     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
 #     deny           licenses and sources of all dependencies                        (installs cargo-deny, which takes minutes)
 #     semver         the public API compared with the last release                   (installs cargo-semver-checks)
-# `all` is every group except `semver`, and `deny` only if cargo-deny is installed.
+# `all` is every group except `semver`; `deny` and `msrv` only if cargo-deny and that Rust are installed.
 #
 # A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 ./test.sh
 # On a busy machine: FLEETING_TEST_PATIENCE=4 ./test.sh allows servers and other processes four times as long.
@@ -196,7 +196,15 @@ all() {
     done
     cargo test "${everything[@]}" "${targets[@]}"
     # These tests mostly wait for servers, timers and processes, while the other groups compile.
-    start builds interleavings sanitize fuzz msrv
+    local compiling=(interleavings sanitize fuzz)
+    local oldest
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if cargo "+$oldest" --version >/dev/null 2>&1; then
+        compiling+=(msrv)
+    else
+        echo "skipped: ./test.sh msrv (Rust $oldest is not installed)"
+    fi
+    start builds "${compiling[@]}"
     on_valkey
     run_examples
     browser
