@@ -399,8 +399,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// [`charge_after`](RateLimitLayer::charge_after) or [`charge_sent`](RateLimitLayer::charge_sent). Defaults to no
     /// refund: the cost of a request is also its minimum.
     ///
-    /// Set it if `cost` is an estimate. Neither function should then return 0 for a request that caused work, because
-    /// such a request is not limited at all. A response to `HEAD` has no body, for example, nor has one with status 304,
+    /// Set it if `cost` is an estimate. Neither function should then return 0 for requests that caused work, because
+    /// these requests are not limited at all. A response to `HEAD` has no body, for example, nor has one with status 304,
     /// and a client may disconnect before the body is sent.
     pub fn refund_unused(mut self) -> Self {
         self.settings().refund_unused = true;
