@@ -1,14 +1,14 @@
 //! Decision of a check: from the cost alone if possible, by a cached denial, by the server, or by
 //! [`OnError`](super::OnError) if the server fails.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     super::Error,
-    deny_cache::Denial,
-    on_error::{Fallback, FallbackDecision},
+    deny_cache::{Denial, DenyCache, Lookup},
+    on_error::Fallback,
     permit::{Charged, Permit},
     protocol::{self, Outcome, Remaining, Reply, Verb},
     state::LimiterState,
@@ -17,6 +17,17 @@ use crate::{
     engine::coop,
     rate_limit::{Limit, Limited, PerLimit, Several},
 };
+
+/// A call that is to be decided.
+pub(super) struct Attempt<'a> {
+    pub(super) subject: &'a [u8],
+    pub(super) cost: u32,
+    pub(super) limits: &'a [Limit],
+    /// The limits if they are those of the call; `None` if they are the limiter's own.
+    pub(super) limits_override: Option<&'a [Limit]>,
+    /// True if a denial is not counted, since the caller may continue to wait. It is counted once, when its wait ends.
+    pub(super) is_waiter: bool,
+}
 
 /// Decision about a call.
 pub(super) struct Decision {
@@ -46,6 +57,9 @@ impl LimiterState {
         limits_override: Option<&[Limit]>,
         is_waiter: bool,
     ) -> Result<Decision, Error> {
+        if cost == 0 {
+            return self.probe(subject, 0, limits_override, is_waiter).await;
+        }
         coop::proceed().await;
         let current = self.current_limits.get();
         let limits = limits_override.unwrap_or(&current.limits);
@@ -55,23 +69,14 @@ impl LimiterState {
         if limits.is_empty() {
             return Ok(uncounted());
         }
-        if cost == 0 {
-            return self.probe(subject, 0, limits_override, is_waiter).await;
-        }
+        let attempt = Attempt { subject: &subject, cost, limits, limits_override, is_waiter };
         // Taken before the call: a cached denial counts from here, and is not cached if the subject changed during the
         // call.
-        let asked_at = Instant::now();
         let lookup = self.deny_cache.as_ref().map(|cache| (cache, cache.look_up(&subject)));
-        let found =
-            lookup.map(|(cache, at)| cache.find(at, &subject, cost, limits_override, asked_at));
+        let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, limits_override));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
-            // A waiter is counted once, when its wait ends.
-            if !is_waiter {
-                self.count_denial(&subject, limit_index(&denial.limited, limits));
-                self.counters.denied_locally.add(1);
-            }
-            return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
+            return Ok(self.deny_locally(&attempt, denial));
         }
         let args = self.limit_args_of(limits_override, &current);
         let call = protocol::call_with_limits(Verb::Check, self.window, &subject, cost, &args);
@@ -80,7 +85,7 @@ impl LimiterState {
         let Reply { outcome, remaining } = match self.call_for_reply(answer, cost, &args).await {
             Ok(reply) => reply,
             Err(error) => {
-                return self.decide_without_server(error, &subject, cost, limits, is_waiter).await;
+                return self.decide_without_server(error, &attempt, true).await;
             }
         };
         let outcome = match outcome {
@@ -106,53 +111,76 @@ impl LimiterState {
                 })
             }
             Outcome::Denied { limit, wait } => {
-                if !is_waiter {
-                    self.count_denial(&subject, limit);
-                }
-                let ready = Instant::now().checked_add(wait).map(Into::into);
-                let several = exceeded(limits, &remaining, cost);
-                let limited = Limited::new(limits[limit].clone(), cost, ready, several);
-                if let Some((cache, at)) = lookup
-                    && let Some(until) = asked_at.checked_add(wait)
-                {
-                    let (limited, remaining) = (limited.clone(), remaining.clone());
-                    let limits_override = limits_override.map(Into::into);
-                    let generation = at.generation;
-                    let denial = Denial { limited, remaining, limits_override, generation, until };
-                    cache.insert(at, &subject, denial);
-                }
-                Err(limited)
+                Err(self.deny_by_server(&attempt, limit, wait, &remaining, lookup))
             }
         };
         Ok(Decision { outcome, remaining })
     }
 
-    async fn decide_without_server(
+    /// Returns the decision about a call whose denial is cached, and counts it.
+    pub(super) fn deny_locally(&self, attempt: &Attempt<'_>, denial: Denial) -> Decision {
+        if !attempt.is_waiter {
+            self.count_denial(attempt.subject, limit_index(&denial.limited, attempt.limits));
+            self.counters.denied_locally.add(1);
+        }
+        Decision { outcome: Err(denial.limited), remaining: denial.remaining }
+    }
+
+    /// Returns the denial by the server of a call, counts it and caches it. `lookup` was taken before the call.
+    pub(super) fn deny_by_server(
+        &self,
+        attempt: &Attempt<'_>,
+        limit: usize,
+        wait: Duration,
+        remaining: &PerLimit<Remaining>,
+        lookup: Option<(&DenyCache, Lookup)>,
+    ) -> Limited {
+        let Attempt { subject, cost, limits, limits_override, is_waiter } = *attempt;
+        if !is_waiter {
+            self.count_denial(subject, limit);
+        }
+        let ready = Instant::now().checked_add(wait).map(Into::into);
+        let several = exceeded(limits, remaining, cost);
+        let limited = Limited::new(limits[limit].clone(), cost, ready, several);
+        if let Some((cache, at)) = lookup
+            && let Some(until) = at.asked_at.checked_add(wait)
+        {
+            let (limited, remaining) = (limited.clone(), remaining.clone());
+            let limits_override = limits_override.map(Into::into);
+            let generation = at.generation;
+            let denial = Denial { limited, remaining, limits_override, generation, until };
+            cache.insert(at, subject, denial);
+        }
+        limited
+    }
+
+    /// Decides by [`OnError`](super::OnError). If not `charges`, the permit has cost 0 and is not counted.
+    pub(super) async fn decide_without_server(
         &self,
         error: Error,
-        subject: &[u8],
-        cost: u32,
-        limits: &[Limit],
-        is_waiter: bool,
+        attempt: &Attempt<'_>,
+        charges: bool,
     ) -> Result<Decision, Error> {
         if !Fallback::is_for(&error) {
             return Err(error);
         }
         self.counters.by_policy.add(1);
-        let decision = match self.fallback.decide(error, subject, cost, limits).await? {
-            FallbackDecision::Uncounted => uncounted(),
-            FallbackDecision::Local(outcome, remaining) => {
+        let Attempt { subject, cost, limits, is_waiter, .. } = *attempt;
+        let decision = match self.fallback.decide(error, subject, cost, limits, charges).await? {
+            None => uncounted(),
+            Some((outcome, remaining)) => {
                 let outcome = outcome.map(|permit| {
                     let remaining = permit.remaining();
+                    let cost = if charges { cost } else { 0 };
                     Permit { charged: Charged::Local(permit), remaining, cost }
                 });
                 Decision { outcome, remaining }
             }
         };
         match &decision.outcome {
-            Ok(_) => self.counters.admitted.add(1),
+            Ok(_) if charges => self.counters.admitted.add(1),
             Err(limited) if !is_waiter => self.count_denial(subject, limit_index(limited, limits)),
-            Err(_) => {}
+            _ => {}
         }
         Ok(decision)
     }

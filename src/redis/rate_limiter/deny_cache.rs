@@ -57,9 +57,10 @@ pub(super) struct Denial {
     pub(super) until: Instant,
 }
 
-/// Location and version of a subject's denials, taken before the call to the server.
+/// Time, location and version of a subject's denials, taken before the call to the server.
 #[derive(Clone, Copy)]
 pub(super) struct Lookup {
+    pub(super) asked_at: Instant,
     location: Location,
     version: u64,
     pub(super) generation: u64,
@@ -86,10 +87,11 @@ impl DenyCache {
         // `Relaxed`, twice: with an outdated number, the call counts as made before the change, and its denial is not
         // cached or not found later.
         let generation = self.generation.load(Relaxed);
-        Lookup { location, version: self.version_at(location).load(Relaxed), generation }
+        let version = self.version_at(location).load(Relaxed);
+        Lookup { asked_at: Instant::now(), location, version, generation }
     }
 
-    /// Returns the denial that holds at `now` for a call, and whether the subject has any denials: if so, a charge must
+    /// Returns the denial that holds for a call, and whether the subject has any denials: if so, a charge must
     /// [`forget`](DenyCache::forget) them.
     pub(super) fn find(
         &self,
@@ -97,14 +99,13 @@ impl DenyCache {
         subject: &[u8],
         cost: u32,
         limits_override: Option<&[Limit]>,
-        now: Instant,
     ) -> (Option<Denial>, bool) {
         self.cache.store.inspect(at.location, subject, |entry| {
             let Some(entry) = entry else { return (None, false) };
             let holds = |denial: &&Denial| {
                 denial.is_for(cost, limits_override)
                     && denial.generation == at.generation
-                    && now < denial.until
+                    && at.asked_at < denial.until
             };
             (entry.value.iter().find(holds).cloned(), true)
         })

@@ -26,12 +26,8 @@ pub(super) enum Fallback {
     Local(rate_limit::RateLimiter<Vec<u8>>),
 }
 
-/// Decision made without the server.
-pub(super) enum FallbackDecision {
-    /// The call passes without being counted.
-    Uncounted,
-    Local(Result<rate_limit::Permit, Limited>, PerLimit<Remaining>),
-}
+/// Decision of the local limiter, and the remaining quota of each limit.
+type LocalDecision = (Result<rate_limit::Permit, Limited>, PerLimit<Remaining>);
 
 impl Fallback {
     pub(super) fn new(on_error: OnError, limits: &[Limit], window: Window, name: &str) -> Self {
@@ -53,21 +49,25 @@ impl Fallback {
         !matches!(error, Error::WrongType { .. } | Error::Encode(_) | Error::Decode { .. })
     }
 
-    /// Decides about a call for which the server returned `error`.
+    /// Decides about a call for which the server returned `error`; `None` if calls are not counted. If not `charges`, the
+    /// local limiter charges nothing.
     pub(super) async fn decide(
         &self,
         error: Error,
         subject: &[u8],
         cost: u32,
         limits: &[Limit],
-    ) -> Result<FallbackDecision, Error> {
+        charges: bool,
+    ) -> Result<Option<LocalDecision>, Error> {
         match self {
             Self::Deny => Err(error),
-            Self::Allow => Ok(FallbackDecision::Uncounted),
+            Self::Allow => Ok(None),
             Self::Local(limiter) => {
-                let outcome = limiter.check_n_with(subject, cost, limits).await;
-                let remaining = Self::remaining(limiter, subject, limits).await;
-                Ok(FallbackDecision::Local(outcome, remaining))
+                let outcome = match charges {
+                    true => limiter.check_n_with(subject, cost, limits).await,
+                    false => limiter.probe(&subject.to_vec(), cost, Some(limits)).0,
+                };
+                Ok(Some((outcome, Self::remaining(limiter, subject, limits).await)))
             }
         }
     }
@@ -88,24 +88,6 @@ impl Fallback {
             Self::Local(limiter) => {
                 let limited = limiter.soonest(subject, cost, limits);
                 Ok(Some((limited, Self::remaining(limiter, subject, limits).await)))
-            }
-        }
-    }
-
-    /// Decides about a call for which the server returned `error`, without charging it; `None` if calls are not counted.
-    pub(super) async fn probe(
-        &self,
-        error: Error,
-        subject: &[u8],
-        cost: u32,
-        limits: &[Limit],
-    ) -> Result<Option<(Result<rate_limit::Permit, Limited>, PerLimit<Remaining>)>, Error> {
-        match self {
-            Self::Deny => Err(error),
-            Self::Allow => Ok(None),
-            Self::Local(limiter) => {
-                let (outcome, _) = limiter.probe(&subject.to_vec(), cost, Some(limits));
-                Ok(Some((outcome, Self::remaining(limiter, subject, limits).await)))
             }
         }
     }

@@ -8,16 +8,16 @@ use tokio::time::{Duration, sleep_until};
 
 use super::{
     super::Error,
-    check::{Decision, deny_above_quota, exceeded, limit_index, uncounted},
-    deny_cache::Denial,
+    check::{Attempt, Decision, deny_above_quota, limit_index, uncounted},
+    limit_set::LimitSet,
     on_error::Fallback,
     permit::{Charged, Permit},
-    protocol::{Outcome, Reply},
+    protocol::{Outcome, Remaining, Reply},
     state::LimiterState,
 };
 use crate::{
     engine::coop,
-    rate_limit::{Limit, Limited, PerLimit},
+    rate_limit::{Limit, PerLimit},
 };
 
 impl LimiterState {
@@ -39,17 +39,13 @@ impl LimiterState {
         if limits.is_empty() {
             return Ok(uncounted());
         }
-        let asked_at = Instant::now();
+        let attempt = Attempt { subject: &subject, cost, limits, limits_override, is_waiter };
         let lookup = self.deny_cache.as_ref().map(|cache| (cache, cache.look_up(&subject)));
         let found = lookup
             .filter(|_| cost > 0)
-            .and_then(|(cache, at)| cache.find(at, &subject, cost, limits_override, asked_at).0);
+            .and_then(|(cache, at)| cache.find(at, &subject, cost, limits_override).0);
         if let Some(denial) = found {
-            if !is_waiter {
-                self.count_denial(&subject, limit_index(&denial.limited, limits));
-                self.counters.denied_locally.add(1);
-            }
-            return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
+            return Ok(self.deny_locally(&attempt, denial));
         }
         // A cost of 0 always passes; the call is only for the remaining quota.
         let peeked = self.peek_cost(&subject, cost.max(1), limits_override, &current).await;
@@ -62,31 +58,14 @@ impl LimiterState {
                 (PerLimit::Many([].into()), None)
             }
             Err(error) => {
-                return self.probe_without_server(error, &subject, cost, limits, is_waiter).await;
+                return self.decide_without_server(error, &attempt, false).await;
             }
         };
         let Some((limit, wait)) = denied else {
             let permit = self.free_permit(subject, limits_override, &remaining, &current);
             return Ok(Decision { outcome: Ok(permit), remaining });
         };
-        if !is_waiter {
-            self.count_denial(&subject, limit);
-        }
-        let ready = Instant::now().checked_add(wait).map(Into::into);
-        let several = exceeded(limits, &remaining, cost);
-        let limited = Limited::new(limits[limit].clone(), cost, ready, several);
-        if let Some((cache, at)) = lookup
-            && let Some(until) = asked_at.checked_add(wait)
-        {
-            let denial = Denial {
-                limited: limited.clone(),
-                remaining: remaining.clone(),
-                limits_override: limits_override.map(Into::into),
-                generation: at.generation,
-                until,
-            };
-            cache.insert(at, &subject, denial);
-        }
+        let limited = self.deny_by_server(&attempt, limit, wait, &remaining, lookup);
         Ok(Decision { outcome: Err(limited), remaining })
     }
 
@@ -120,41 +99,13 @@ impl LimiterState {
         }
     }
 
-    async fn probe_without_server(
-        &self,
-        error: Error,
-        subject: &[u8],
-        cost: u32,
-        limits: &[Limit],
-        is_waiter: bool,
-    ) -> Result<Decision, Error> {
-        if !Fallback::is_for(&error) {
-            return Err(error);
-        }
-        self.counters.by_policy.add(1);
-        let Some((outcome, remaining)) = self.fallback.probe(error, subject, cost, limits).await?
-        else {
-            return Ok(uncounted());
-        };
-        if let Err(limited) = &outcome
-            && !is_waiter
-        {
-            self.count_denial(subject, limit_index(limited, limits));
-        }
-        let outcome = outcome.map(|permit| {
-            let remaining = permit.remaining();
-            Permit { charged: Charged::Local(permit), remaining, cost: 0 }
-        });
-        Ok(Decision { outcome, remaining })
-    }
-
     /// Returns a permit that charged nothing.
     fn free_permit(
         self: &Arc<Self>,
         subject: Vec<u8>,
         limits_override: Option<&[Limit]>,
-        remaining: &[super::protocol::Remaining],
-        current: &super::limit_set::LimitSet,
+        remaining: &[Remaining],
+        current: &LimitSet,
     ) -> Permit {
         let least = remaining.iter().map(|quota| quota.remaining).min();
         let charged = Charged::OnServer {
