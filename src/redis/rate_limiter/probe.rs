@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
 #[cfg(feature = "axum")]
-use tokio::time::{Duration, sleep_until};
+use tokio::time::{Duration, Instant, sleep_until};
 
+#[cfg(feature = "axum")]
+use super::check::limit_index;
 use super::{
     super::Error,
-    check::{Attempt, Decision, deny_above_quota, limit_index, uncounted},
+    check::{Attempt, Decision, deny_above_quota, uncounted},
     limit_set::LimitSet,
     on_error::Fallback,
     permit::{Charged, Permit},
