@@ -16,7 +16,8 @@ use crate::{
 async fn sigterm_ends_requests_waiters_and_streams_and_loses_no_event() {
     let dir = scratch();
     let queue = dir.path().join("ended");
-    let mut server = Server::start("graceful_shutdown", &[queue.to_str().expect("UTF-8")]);
+    let mut server =
+        Server::start("graceful_shutdown", &["127.0.0.1:0", queue.to_str().expect("UTF-8")]);
     let client = Client::new();
     let put = async |user: &str| {
         let url = format!("{}/sessions/{user}", server.url);

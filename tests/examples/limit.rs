@@ -1,59 +1,26 @@
 //! Tests of the example `limit`, over real sockets.
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
-};
+use std::process::Command;
 
 use crate::{
     example::example,
     http::{Client, Response},
+    server::Server,
 };
 
-/// The running example on a free port, killed on drop.
-struct Example {
-    url: String,
-    child: Child,
-}
-
-impl Example {
-    fn start(args: &[&str]) -> Self {
-        let path = example("limit");
-        let mut child = Command::new(&path)
-            .args(["--listen", "127.0.0.1:0"])
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot run {}: {error}", path.display()));
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let mut example = Self { url: String::new(), child };
-        let mut lines = BufReader::new(stdout).lines();
-        example.url = lines.next().expect("a first line").expect("stdout is UTF-8");
-        assert!(
-            example.url.starts_with("http://127.0.0.1:"),
-            "unexpected first line {}",
-            example.url
-        );
-        for line in lines.take(3) {
-            let line = line.expect("stdout is UTF-8");
-            assert!(line.contains("curl") && line.contains(&example.url), "{line}");
-        }
-        example
+/// Starts the example on a free port.
+fn start(args: &[&str]) -> Server {
+    let mut example = Server::start("limit", &[&["--listen", "127.0.0.1:0"], args].concat());
+    for line in example.lines.by_ref().take(3) {
+        let line = line.expect("stdout is UTF-8");
+        assert!(line.contains("curl") && line.contains(&example.url), "{line}");
     }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        // Both fail if the process has already exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    example
 }
 
 #[tokio::test]
 async fn limits_apply_in_a_handler_as_a_layer_per_plan_and_by_actual_cost() {
-    let example = Example::start(&["--trust", "127.0.0.1"]);
+    let example = start(&["--trust", "127.0.0.1"]);
     let client = Client::new();
     let send = async |path: &str, client_ip: &str, token: &str| -> Response {
         let request = client.get(format!("{}{path}", example.url));

@@ -7,7 +7,7 @@ use crate::{
 
 #[tokio::test]
 async fn each_user_has_a_quota_and_failed_logins_have_one_per_address() {
-    let server = Server::start("limit_by_user", &[]);
+    let server = Server::start("limit_by_user", &["127.0.0.1:0"]);
     let client = Client::new();
     let send = async |token: &str| -> Response {
         client.get(&server.url).header("authorization", format!("Bearer {token}")).send().await

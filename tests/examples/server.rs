@@ -1,8 +1,8 @@
 //! Examples that serve HTTP, run as processes.
 
 use std::{
-    io::{BufRead, BufReader},
-    process::{Child, Command, ExitStatus, Stdio},
+    io::{BufRead, BufReader, Lines},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -16,24 +16,25 @@ const SHUTDOWN: Duration = Duration::from_secs(120);
 pub(crate) struct Server {
     /// Its first line: `http://127.0.0.1:` and the port.
     pub(crate) url: String,
+    /// The lines that it prints after the first one.
+    pub(crate) lines: Lines<BufReader<ChildStdout>>,
     child: Child,
 }
 
 impl Server {
-    /// Starts the example `name` on a free port, with further arguments.
+    /// Starts the example `name`, whose arguments tell it to listen on a free port.
     pub(crate) fn start(name: &str, args: &[&str]) -> Self {
         let path = example(name);
         let mut child = Command::new(&path)
-            .arg("127.0.0.1:0")
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", path.display()));
         let stdout = child.stdout.take().expect("stdout is piped");
-        let mut server = Self { url: String::new(), child };
-        let first = BufReader::new(stdout).lines().next();
-        server.url = first.expect("the example prints a line").expect("stdout is UTF-8");
+        let mut server = Self { url: String::new(), lines: BufReader::new(stdout).lines(), child };
+        let first = server.lines.next().expect("the example prints a line");
+        server.url = first.expect("stdout is UTF-8");
         assert!(server.url.starts_with("http://127.0.0.1:"), "unexpected line {}", server.url);
         server
     }
