@@ -91,26 +91,25 @@ where
     {
         let call = self.call();
         let default_deadline = self.deadline_for(None, &call);
-        let (mut result, mut is_unchanged, mut new_value) = (None, false, None);
-        let decide = |live: Option<(&V, Deadline)>| {
+        let (mut result, mut is_unchanged) = (None, false);
+        let decide = |live: Option<(&V, Deadline)>, new_value: &mut Option<V>| {
             let op = change(live.map(|(value, _)| value));
             let current_deadline = live.map(|(_, deadline)| deadline);
-            match self.decision(op, current_deadline, default_deadline, &call) {
-                Decision::Put(value, deadline) => {
-                    // Held in the outer scope: if `clone` panics, the value is dropped after unlock.
-                    result = Some((new_value.insert(value).clone(), deadline));
-                    new_value.take().map_or(Decision::Leave, |value| Decision::Put(value, deadline))
+            let decision = self.decision(op, current_deadline, default_deadline, &call, new_value);
+            match decision {
+                Decision::Put(deadline) => {
+                    result = new_value.clone().map(|value| (value, deadline));
                 }
                 Decision::Leave => {
                     is_unchanged = true;
                     result = live.map(|(value, deadline)| (value.clone(), deadline));
-                    Decision::Leave
                 }
-                Decision::Remove => Decision::Remove,
+                Decision::Remove => {}
             }
+            decision
         };
-        // Without a weight: the value is known only under the lock.
-        let written = self.shared.store.decide(key.to_key(), None, None, &call, decide);
+        let mut new = self.shared.store.new_entry(key.to_key());
+        let written = self.shared.store.decide(&mut new, &call, decide);
         // Nothing was written to an unchanged entry, so the failure of its last load still counts.
         if !is_unchanged {
             self.discard_failure(self.failure_location(key));
@@ -191,46 +190,45 @@ where
         let store = &self.shared.store;
         let call = self.call();
         let default_deadline = self.deadline_for(None, &call);
-        let mut result = None;
-        let weight = match &op {
-            Op::Set(value) | Op::SetEx(value, _) | Op::SetKeepTtl(value) => {
-                result = Some(value.clone());
-                store.weigh(&key.to_key(), value)
-            }
-            Op::Keep | Op::Remove => None,
-        };
-        let mut deadline = Deadline::PERSISTENT;
-        let decide = |live: Option<(&V, Deadline)>| {
+        let (mut result, mut deadline) = (None, Deadline::PERSISTENT);
+        let mut new = store.new_entry(key.to_key());
+        if let Op::Set(value) | Op::SetEx(value, _) | Op::SetKeepTtl(value) = &op {
+            result = Some(value.clone());
+            store.weigh_new(&mut new, value);
+        }
+        let decide = |live: Option<(&V, Deadline)>, new_value: &mut Option<V>| {
             let current_deadline = live.map(|(_, deadline)| deadline);
-            let decision = self.decision(op, current_deadline, default_deadline, &call);
-            if let Decision::Put(_, new_deadline) = &decision {
-                deadline = *new_deadline;
+            let decision = self.decision(op, current_deadline, default_deadline, &call, new_value);
+            if let Decision::Put(new_deadline) = decision {
+                deadline = new_deadline;
             }
             decision
         };
-        let written = store.decide(key.to_key(), weight, None, &call, decide);
+        let written = store.decide(&mut new, &call, decide);
         self.discard_failure(self.failure_location(key));
         self.finish_call(&call);
         result.filter(|_| !written.was_discarded() && !call.is_expired(deadline))
     }
 
-    /// Converts `op` to a decision of the store. `current_deadline` is that of the live value, if there is one.
+    /// Converts `op` to a decision of the store, and moves its value to `new_value`. `current_deadline` is that of the
+    /// live value, if there is one.
     fn decision(
         &self,
         op: Op<V>,
         current_deadline: Option<Deadline>,
         default_deadline: Deadline,
         call: &CallTime<'_>,
-    ) -> Decision<V> {
-        match op {
-            Op::Keep => Decision::Leave,
-            Op::Set(value) => Decision::Put(value, default_deadline),
-            Op::SetEx(value, ttl) => Decision::Put(value, self.deadline_for(Some(ttl), call)),
-            Op::SetKeepTtl(value) => {
-                Decision::Put(value, current_deadline.unwrap_or(default_deadline))
-            }
-            Op::Remove => Decision::Remove,
-        }
+        new_value: &mut Option<V>,
+    ) -> Decision {
+        let (value, deadline) = match op {
+            Op::Keep => return Decision::Leave,
+            Op::Remove => return Decision::Remove,
+            Op::Set(value) => (value, default_deadline),
+            Op::SetEx(value, ttl) => (value, self.deadline_for(Some(ttl), call)),
+            Op::SetKeepTtl(value) => (value, current_deadline.unwrap_or(default_deadline)),
+        };
+        *new_value = Some(value);
+        Decision::Put(deadline)
     }
 
     /// Returns a clone of the live value. It does not count as a read in `Stats`, for eviction or for the idle

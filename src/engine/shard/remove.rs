@@ -108,6 +108,7 @@ where
 
     /// Counts the replacement of a value, and records it if a clone was made for its subscribers. The map keeps its own
     /// equal key; the caller's key departs with the clone, or is dropped after the unlock.
+    #[inline]
     pub(crate) fn record_replaced(
         &mut self,
         key: K,
