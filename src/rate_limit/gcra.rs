@@ -83,11 +83,23 @@ impl Gcra {
         self.arrival.map_or(0, |arrival| arrival.nanoseconds_since(now)).into()
     }
 
-    /// Returns the units in use, rounded up. By the late clock: they are never too few.
+    /// Returns the units in use, rounded up.
     #[inline]
     fn units(&self, now: &impl Now) -> u64 {
+        let most = self.units_at(now.at_least());
+        // The late clock may even lie before the last charge, and then counts more units than were charged. The precise
+        // one is read only if a unit may have leaked in between.
+        if most == self.units_at(now.at_most()) { most } else { self.units_at(now.tick()) }
+    }
+
+    #[inline]
+    fn units_at(&self, at: Tick) -> u64 {
         let Some(arrival) = self.arrival else { return 0 };
-        let left = arrival.nanoseconds_since(now.at_least());
+        let left = arrival.nanoseconds_since(at);
+        // The fraction leaks within the nanosecond after `arrival`.
+        if at > arrival {
+            return 0;
+        }
         let (quota, part) = (u64::from(self.quota), u64::from(self.part));
         // In 64 bits if possible, which is several times as fast.
         match left.checked_mul(quota).and_then(|left| left.checked_add(part)) {
@@ -208,9 +220,6 @@ impl Algorithm for Gcra {
     }
 
     fn used(&self, _: &LimitParams, now: &impl Now) -> u32 {
-        if self.idle_at().is_none_or(|idle_at| now.has_reached(idle_at)) {
-            return 0;
-        }
         u32::try_from(self.units(now)).unwrap_or(u32::MAX)
     }
 

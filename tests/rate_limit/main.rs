@@ -15,6 +15,7 @@ mod access_log;
 mod changes;
 mod checks;
 mod everything;
+mod exact_remaining;
 mod foreign;
 mod keys;
 mod limit_texts;
