@@ -20,6 +20,7 @@ mod foreign;
 mod keys;
 mod limit_texts;
 mod limits;
+mod long_logs;
 mod model;
 mod peek_refund_reset;
 mod runtimes;
