@@ -17,8 +17,8 @@ use equivalent::Equivalent;
 use super::top_denied::{TopDenied, shown_hash};
 use super::{
     Limit, Limited, Permit, Window,
-    algorithm::{Algorithm, LimitParams},
-    check_args::Check,
+    algorithm::{Algorithm, LimitParams, Remaining},
+    check_args::{Caller, Check},
     denial_log::DenialLog,
     idle_evictor::IdleEvictor,
     key_state::{Admitted, Denied, Exceeded, KeyState, move_deadline},
@@ -123,7 +123,8 @@ where
             return Poll::Ready(self.decide_by_cost((place, key), (limits, params), cost));
         }
         let now = self.shared.clock.lazy_now();
-        let check = Check { place, params: &limit_set.params, cost, now, is_waiter: false };
+        let (params, caller) = (&limit_set.params, Caller::Final);
+        let check = Check { place, params, cost, now, caller };
         Poll::Ready(self.run_check(check, key, &limit_set.limits, &mut |_, _| {}))
     }
 
@@ -137,7 +138,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.decide_and_inspect(key, limits, cost, false, &mut |_, _| {})
+        self.decide_and_inspect(key, limits, cost, Caller::Final, &mut |_, _| {})
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
@@ -176,7 +177,7 @@ where
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        is_waiter: bool,
+        caller: Caller<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
@@ -187,7 +188,7 @@ where
             if cost == 0 || cost > least_quota(limits) {
                 return self.decide_by_cost((place, key), (limits, params), cost);
             }
-            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), is_waiter };
+            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), caller };
             self.run_check(check, key, limits, inspect)
         });
         decided.map(|permit| Permit {
@@ -245,7 +246,7 @@ where
                 cost: check.cost,
             }),
             Err(denied) => {
-                if !check.is_waiter {
+                if check.is_final() {
                     // In range: the parameters, whose index it is, are in the order of the limits.
                     let limit = &limits[denied.longest()];
                     self.report_denial(check.place, key, check.now.at_least(), limit);

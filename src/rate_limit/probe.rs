@@ -12,6 +12,7 @@ use super::settle::Settle;
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
+    check_args::Caller,
     dispatch,
     limit_set::{least_quota, params_of},
     limiter::Limiter,
@@ -114,7 +115,8 @@ where
     fn charge_anyway(&self, key: &K, cost: u32, limits: Option<&[Limit]>) {
         // By a check if it fits: that creates the entry of the key. A denial here concerns only the charge,
         // and is not counted.
-        if self.decide_and_inspect(key, limits, cost, true, &mut |_, _| {}).is_err() {
+        if self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), &mut |_, _| {}).is_err()
+        {
             let params = limits.map(|limits| Box::new(params_of(limits, self.window)));
             let free = self.free_permit(self.shared.store.locate(key), 0);
             self.settle(&Permit { params, ..free }, cost);
