@@ -5,7 +5,7 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    iter, mem,
+    mem,
     ops::ControlFlow,
     slice,
     sync::Arc,
@@ -373,9 +373,10 @@ where
         }
         let retry_after = RetryAfter::of(limited);
         let policy = Policy::of(slice::from_ref(retry_after.limit));
-        let field = iter::once_with(|| Field::denied(&retry_after));
+        let field = Field::denied(limited, &retry_after);
         // The handler's limiter may be another one, with other keys: so no partition key.
-        self.headers.replace(Partition { policy: &policy, key: None }, field, headers);
+        let partition = Partition { policy: &policy, key: None };
+        self.headers.replace(partition, field.into_iter(), headers);
     }
 
     fn denial(

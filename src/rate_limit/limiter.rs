@@ -351,20 +351,22 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        if limits.iter().any(|limit| limit.quota() < cost) {
-            return Err(self.never(limits, cost));
-        }
         let now = self.shared.clock.lazy_now();
         let remaining = self.inspect(key, params, &now, |state| state.remaining(params, &now));
+        if limits.iter().any(|limit| limit.quota() < cost) {
+            return Err(self.never(limits, cost, &remaining));
+        }
         let least = remaining.iter().map(|remaining| remaining.units).min();
         Ok(self.free_permit(place, least.unwrap_or(u32::MAX)))
     }
 
     /// Returns the denial of a cost above a quota.
-    pub(super) fn never(&self, limits: &[Limit], cost: u32) -> Limited {
-        let exceeded = || limits.iter().filter(|limit| limit.quota() < cost);
-        let limit = exceeded().next().expect("the cost is above a quota");
-        Limited::new(limit.clone(), cost, None, Several::of(exceeded()))
+    pub(super) fn never(&self, limits: &[Limit], cost: u32, remaining: &[Remaining]) -> Limited {
+        let exceeded = || limits.iter().zip(remaining).filter(|(limit, _)| limit.quota() < cost);
+        let (limit, left) = exceeded().next().expect("the cost is above a quota");
+        let more_at = left.more_at.map(|at| self.shared.clock.lazy_instant(at));
+        let several = Several::of(exceeded().map(|(limit, _)| limit));
+        Limited::new(limit.clone(), cost, more_at, several).with_remaining(left.units)
     }
 
     /// Returns a permit that charged nothing.
@@ -386,7 +388,8 @@ where
         // Rarely several. Computed before `Limited` is built; otherwise the compiler builds it in memory and copies it.
         let several =
             if denied.limits.are_several() { exceeded_limits(denied.limits, limits) } else { None };
-        Limited::new(limits[denied.longest()].clone(), cost, ready, several)
+        let limit = limits[denied.longest()].clone();
+        Limited::new(limit, cost, ready, several).with_remaining(denied.remaining)
     }
 }
 

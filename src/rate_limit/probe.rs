@@ -102,7 +102,7 @@ where
             let least = remaining.iter().map(|remaining| remaining.units).min();
             let decided = match denied {
                 Some(denied) => Err(self.limited_from(denied, limits, cost)),
-                None if is_above => Err(self.never(limits, cost)),
+                None if is_above => Err(self.never(limits, cost, &remaining)),
                 None => Ok(self.free_permit(place, least.unwrap_or(u32::MAX))),
             };
             (decided, remaining)

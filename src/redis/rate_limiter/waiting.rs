@@ -124,7 +124,8 @@ impl LimiterState {
                 let several = exceeded(limits, &remaining, cost);
                 let ready = Instant::now().checked_add(wait).unwrap_or_else(Instant::now);
                 let limited =
-                    Limited::new(limits[limit_at].clone(), cost, Some(ready.into()), several);
+                    Limited::new(limits[limit_at].clone(), cost, Some(ready.into()), several)
+                        .with_remaining(remaining[limit_at].remaining);
                 (limited, remaining)
             }
             Err(error) => {
