@@ -91,13 +91,17 @@ where
 {
     /// Charges a request as far as possible without waiting; [`continue_with`](Settings::continue_with) does the rest.
     #[inline]
-    pub(super) fn admit(&self, parts: &Parts) -> Step<K, S> {
+    pub(super) fn admit(&self, parts: &mut Parts) -> Step<K, S> {
         // Before the key is extracted: a health check may have none.
         if !self.enabled || self.skip.as_ref().is_some_and(|skip| skip(parts)) {
+            if let KeyExtractor::Recording(key) = &self.key {
+                let _ = key(parts);
+            }
             return Step::Decided(ControlFlow::Continue(None));
         }
         match &self.key {
             KeyExtractor::Function(key) => self.check(key(parts), parts),
+            KeyExtractor::Recording(key) => self.check(key(parts), parts),
             KeyExtractor::FromRequest(extract) => Step::Extract(extract.clone()),
         }
     }
