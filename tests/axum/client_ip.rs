@@ -386,6 +386,21 @@ proptest! {
     }
 }
 
+proptest! {
+    /// The same property as `fuzz/fuzz_targets/forwarded.rs`.
+    #[test]
+    fn only_addresses_that_a_trusted_proxy_vouched_for_are_found(
+        lines in prop::collection::vec(prop_oneof![junk(), any::<Vec<u8>>()], 0..4),
+        client: IpAddr,
+        hops in prop::collection::vec(any::<u8>(), 0..3),
+        is_forwarded: bool,
+        has_ports: bool,
+        has_own_lines: bool,
+    ) {
+        Forwarding { lines, client, hops, is_forwarded, has_ports, has_own_lines }.check();
+    }
+}
+
 #[test]
 fn ipv4_addresses_of_a_prefix_are_one_client() {
     let client = |bits: u8, addr: &str| {
