@@ -17,6 +17,7 @@ pub struct Limited {
     limit: Limit,
     cost: u32,
     /// One more than the units that the limit had left; `None` if unknown.
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "reported by responses"))]
     left: Option<NonZeroU32>,
     /// When the call would pass. If it never can: when more units are available, `None` if nothing is in use.
     at: Option<LazyInstant>,

@@ -92,8 +92,9 @@ impl Log {
         }
     }
 
+    /// Makes room for an item by removing items that have left the window, if it pays.
     #[inline]
-    fn push(&mut self, at: Tick, cost: u32) {
+    fn make_room(&mut self) {
         let (expired, len) = (self.expired_len(), self.calls.len());
         // At a full buffer, compacts only if at least half of the items have left the window, so that each is moved at
         // most once between two growths. Compacts early if nearly all have left: otherwise a burst would keep its
@@ -102,8 +103,16 @@ impl Log {
         if is_buffer_full || expired > SMALL_CAPACITY && expired / 4 > len - expired {
             self.compact();
         }
-        let sum = self.sum_before(self.calls.len()).wrapping_add(cost);
-        self.calls.push(Calls { at, sum });
+    }
+
+    /// Adds a cost to that of the last item.
+    #[cold]
+    fn merge(&mut self, cost: u32) {
+        let last = self.calls.len() - 1;
+        let before = self.sum_before(last);
+        // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
+        let sum = self.calls[last].sum.wrapping_sub(before).saturating_add(cost);
+        self.calls[last].sum = before.wrapping_add(sum);
     }
 
     #[cold]
@@ -196,17 +205,19 @@ impl Algorithm for Log {
         let mut at = now.tick();
         self.drop_expired(params, now);
         self.used = self.used.saturating_add(cost);
-        match self.in_window().last().map(Calls::at) {
+        self.make_room();
+        match self.calls.last().copied() {
             // Not after the last item: times stay in order even if a clock went back.
-            Some(last) if last >= at => {
-                let len = self.calls.len();
-                let (before, sum) = (self.sum_before(len - 1), &mut self.calls[len - 1]);
-                // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
-                sum.sum = before.wrapping_add(sum.sum.wrapping_sub(before).saturating_add(cost));
+            Some(last) if last.at() >= at && self.calls.len() > self.expired_len() => {
                 // `refund` finds the item by this time.
-                at = last;
+                at = last.at();
+                self.merge(cost);
             }
-            _ => self.push(at, cost),
+            last => {
+                // From the sum of the last item, even if that has left the window.
+                let sum = last.map_or(0, |last| last.sum).wrapping_add(cost);
+                self.calls.push(Calls { at, sum });
+            }
         }
         (Charge { mark: at, amount: u64::from(cost) }, params.quota.saturating_sub(self.used))
     }
