@@ -12,7 +12,7 @@
 #     docs           examples of the documentation, links, and the rules of its language
 #     interleavings  all schedules of small concurrent programs, by shuttle
 #     sanitize       AddressSanitizer, LeakSanitizer and valgrind                    (Linux x86_64; installs valgrind)
-#     fuzz           random calls compared with a naive map                          (nightly; installs cargo-fuzz)
+#     fuzz           random calls compared with a naive map, and fields of proxies   (nightly; installs cargo-fuzz)
 #     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
 #     deny           licenses and sources of all dependencies                        (installs cargo-deny, which takes minutes)
 #     semver         the public API compared with the last release                   (installs cargo-semver-checks)

@@ -198,9 +198,17 @@ fn send(load: &Runtime, port: u16, client: u64) -> AbortHandle {
     sending.abort_handle()
 }
 
-/// Views the dashboard as a browser does: opens a stream, and the next one when it ends.
+/// Views the dashboard as a browser does: opens a stream, and the next one when it ends, and requests each sample that it
+/// announces.
 fn view(load: &Runtime, port: u16) -> AbortHandle {
     let viewing = load.spawn(async move {
+        let samples =
+            TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts connections");
+        let (mut responses, mut requests) = samples.into_split();
+        tokio::spawn(async move {
+            let mut bytes = vec![0; 64 * 1_024];
+            while let Ok(1..) = responses.read(&mut bytes).await {}
+        });
         loop {
             let mut stream = TcpStream::connect(("127.0.0.1", port))
                 .await
@@ -208,7 +216,10 @@ fn view(load: &Runtime, port: u16) -> AbortHandle {
             let request = b"GET /fleeting/stream HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
             stream.write_all(request).await.expect("the request is sent");
             let mut bytes = vec![0; 64 * 1_024];
-            while let Ok(1..) = stream.read(&mut bytes).await {}
+            while let Ok(1..) = stream.read(&mut bytes).await {
+                let request = b"GET /fleeting/sample HTTP/1.1\r\nhost: x\r\n\r\n";
+                requests.write_all(request).await.expect("the request is sent");
+            }
         }
     });
     viewing.abort_handle()

@@ -99,6 +99,7 @@ fn main() {
         size.keys, size.keys
     );
     page += &runtime.block_on(removal(size));
+    page += &runtime.block_on(long_log(size.keys as u32));
     page += "\n## The axum layer\n\nMedian nanoseconds per request through a `Router` with one route, without a \
              socket.\n\n";
     page += &runtime.block_on(layers(size));
@@ -256,6 +257,48 @@ async fn removal(size: Size) -> String {
             .expect("writing to a String cannot fail");
     }
     page
+}
+
+/// Measures calls for a key whose `Log` contains very many calls.
+async fn long_log(calls: u32) -> String {
+    let hour = Duration::from_secs(3_600);
+    let limiter = RateLimiter::<u64>::builder().limit(Limit::new(2 * calls, hour)).build();
+    let call_half = async || {
+        for _ in 0..calls / 2 {
+            limiter.check(&7).await.expect("quota is left");
+        }
+    };
+    call_half().await;
+    let middle = Instant::now();
+    call_half().await;
+    let peek_half = async || {
+        let limits = [Limit::new(2 * calls, middle.elapsed())];
+        drop(black_box(limiter.peek_with(&7, &limits).await));
+    };
+    let deny = async || {
+        let cost = 2 * calls - calls / 2;
+        assert!(black_box(limiter.check_n(&7, cost).await).is_err());
+    };
+    let rows = [
+        ("peek, after half of the calls have left the window", time_of(&peek_half).await),
+        ("denial of a cost for which half of the calls have to leave", time_of(&deny).await),
+    ];
+    let mut page = format!("\n## A `Log` of {calls} calls of one key\n\n| | ns |\n| --- | --- |\n");
+    for (name, nanoseconds) in rows {
+        writeln!(page, "| {name} | {nanoseconds:.0} |").expect("writing to a String cannot fail");
+    }
+    page
+}
+
+/// Returns the median duration of a call in nanoseconds.
+async fn time_of(call: &impl AsyncFn()) -> f64 {
+    let mut samples = Vec::new();
+    for _ in 0..1_001 {
+        let start = Instant::now();
+        call().await;
+        samples.push(start.elapsed().as_nanos() as f64);
+    }
+    median(samples)
 }
 
 fn latencies(handle: &tokio::runtime::Handle, subject: &Subject, stop: &AtomicBool) -> Vec<u64> {

@@ -5,7 +5,7 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    iter, mem,
+    mem,
     ops::ControlFlow,
     slice,
     sync::Arc,
@@ -91,13 +91,17 @@ where
 {
     /// Charges a request as far as possible without waiting; [`continue_with`](Settings::continue_with) does the rest.
     #[inline]
-    pub(super) fn admit(&self, parts: &Parts) -> Step<K, S> {
+    pub(super) fn admit(&self, parts: &mut Parts) -> Step<K, S> {
         // Before the key is extracted: a health check may have none.
         if !self.enabled || self.skip.as_ref().is_some_and(|skip| skip(parts)) {
+            if let KeyExtractor::Recording(key) = &self.key {
+                let _ = key(parts);
+            }
             return Step::Decided(ControlFlow::Continue(None));
         }
         match &self.key {
             KeyExtractor::Function(key) => self.check(key(parts), parts),
+            KeyExtractor::Recording(key) => self.check(key(parts), parts),
             KeyExtractor::FromRequest(extract) => Step::Extract(extract.clone()),
         }
     }
@@ -373,9 +377,10 @@ where
         }
         let retry_after = RetryAfter::of(limited);
         let policy = Policy::of(slice::from_ref(retry_after.limit));
-        let field = iter::once_with(|| Field::denied(&retry_after));
+        let field = Field::denied(limited, &retry_after);
         // The handler's limiter may be another one, with other keys: so no partition key.
-        self.headers.replace(Partition { policy: &policy, key: None }, field, headers);
+        let partition = Partition { policy: &policy, key: None };
+        self.headers.replace(partition, field.into_iter(), headers);
     }
 
     fn denial(

@@ -21,6 +21,10 @@ use super::forwarded::{address, forwarded_for, from_right};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
+/// Default numbers of leading bits that identify a client.
+const IPV4_PREFIX: u8 = 32;
+const IPV6_PREFIX: u8 = 64;
+
 /// Address of a client: an IPv4 address, or the network of an IPv6 address.
 ///
 /// It is a key for a [`RateLimiter`](crate::RateLimiter), and an extractor. Two values are equal if their networks are
@@ -30,7 +34,9 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// address is the IPv4 address. `Display` writes the network: `192.0.2.1` or `2001:db8:0:1::/64`.
 ///
 /// The extractor returns the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
-/// peer, the extractor returns the client address that the peer reports: see [`TrustedProxies`].
+/// peer, the extractor returns the client address that the peer reports: see [`TrustedProxies`]. Without such a layer, but
+/// below a layer of [`by_ip`](crate::RateLimitLayer::by_ip), it returns the address by which the innermost of them limits
+/// requests.
 ///
 /// # Errors
 ///
@@ -193,6 +199,11 @@ impl ClientIp {
     }
 }
 
+/// Client by which an outer layer limits a request, as an extension; `None` if it found none, and admitted the request
+/// without one.
+#[derive(Clone, Copy)]
+struct LayerClient(Option<ClientIp>);
+
 impl PartialEq for ClientIp {
     fn eq(&self, other: &Self) -> bool {
         self.network() == other.network()
@@ -235,8 +246,11 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ClientIpRejection> {
         static NONE: LazyLock<TrustedProxies> = LazyLock::new(TrustedProxies::none);
 
-        match parts.extensions.get::<TrustedProxies>() {
-            Some(trusted) => trusted.client_of(parts),
+        if let Some(trusted) = parts.extensions.get::<TrustedProxies>() {
+            return trusted.client_of(parts);
+        }
+        match parts.extensions.get::<LayerClient>() {
+            Some(LayerClient(client)) => client.ok_or(ClientIpRejection),
             None => NONE.client_of(parts),
         }
     }
@@ -251,8 +265,8 @@ impl TrustedProxies {
             networks: [].into(),
             field,
             unix_socket: false,
-            ipv4_prefix: 32,
-            ipv6_prefix: 64,
+            ipv4_prefix: IPV4_PREFIX,
+            ipv6_prefix: IPV6_PREFIX,
             peer: None,
             has_warned,
         }
@@ -418,6 +432,20 @@ impl TrustedProxies {
         let first = claims.next().flatten().ok_or(ClientIpRejection)?;
         let addr = if self.trusts(first) { self.client_behind(first, claims) } else { first };
         Ok(self.with_prefix(addr))
+    }
+
+    /// Returns the client, and adds it to the extensions for extractors further inside.
+    pub(super) fn record_client(&self, parts: &mut Parts) -> Result<ClientIp, ClientIpRejection> {
+        let client = self.client_of(parts);
+        // Without a proxy, extractors find the same client, and need no extension, which costs an allocation.
+        let is_found = self.networks.is_empty()
+            && self.peer.is_none()
+            && !self.unix_socket
+            && (self.ipv4_prefix, self.ipv6_prefix) == (IPV4_PREFIX, IPV6_PREFIX);
+        if !is_found || parts.extensions.get::<LayerClient>().is_some() {
+            parts.extensions.insert(LayerClient(client.as_ref().ok().copied()));
+        }
+        client
     }
 
     fn peer_of(&self, extensions: &Extensions) -> Option<IpAddr> {

@@ -14,8 +14,8 @@ impl<S> RateLimitLayer<(), S> {
     /// Limits by the key that the extractor `E` takes from a request, as in a handler:
     /// `RateLimitLayer::by::<ClientIp>(..)`. If extraction fails, the request is answered by the rejection of `E`.
     ///
-    /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer; without such a layer, it is the address
-    /// of the peer. [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
+    /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer, or of an outer
+    /// [`by_ip`](RateLimitLayer::by_ip); without such a layer, it is the address of the peer.
     pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
     where
         E: FromRequestParts<()> + 'static,
@@ -142,6 +142,9 @@ impl<S> RateLimitLayer<(), S> {
 impl<S> RateLimitLayer<ClientIp, S> {
     /// Limits by the client's address, behind the given trusted proxies.
     ///
+    /// The extractor [`ClientIp`] returns the same address in layers and handlers below this layer, also for requests
+    /// that are not limited, unless an `Extension(TrustedProxies)` layer says otherwise.
+    ///
     /// The router must be served by `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise every request is
     /// answered by a 500 with a message that explains this.
     ///
@@ -172,11 +175,11 @@ impl<S> RateLimitLayer<ClientIp, S> {
     /// # }
     /// ```
     pub fn by_ip(limiter: impl Into<LayerLimiter<ClientIp, S>>, trusted: TrustedProxies) -> Self {
-        let extract = move |parts: &Parts| match trusted.client_of(parts) {
+        let extract = move |parts: &mut Parts| match trusted.record_client(parts) {
             Ok(client) => ControlFlow::Continue(Some(client)),
             Err(rejection) => ControlFlow::Break(rejection.into_response()),
         };
-        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(extract)))
+        Self::with_key(limiter.into(), KeyExtractor::Recording(Arc::new(extract)))
     }
 }
 

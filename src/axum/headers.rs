@@ -4,11 +4,12 @@ use std::{borrow::Cow, cmp::Reverse};
 
 use ::axum::http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::retry_after::{RetryAfter, whole_seconds, whole_seconds_until};
 use crate::{
     engine::clock::Now,
-    rate_limit::{Limit, Remaining},
+    rate_limit::{Limit, Limited, Remaining},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -73,6 +74,7 @@ pub(super) struct Partition<'a> {
 }
 
 /// Values of the fields for one limit.
+#[derive(Clone)]
 pub(super) struct Field<'a> {
     limit: &'a Limit,
     remaining: u32,
@@ -95,7 +97,9 @@ impl Headers {
         }
         if matches!(self, Headers::Draft11 | Headers::Both) {
             headers.append(POLICY, partition.policy());
-            headers.append(RATE_LIMIT, partition.rate_limit(fields.clone()));
+            if let Some(list) = partition.rate_limit(fields.clone()) {
+                headers.append(RATE_LIMIT, list);
+            }
         }
         if matches!(self, Headers::Legacy | Headers::Both)
             && !headers.contains_key(LEGACY_LIMIT)
@@ -150,7 +154,8 @@ impl Partition<'_> {
         HeaderValue::try_from(list).expect("names and partition keys are printable ASCII")
     }
 
-    fn rate_limit<'a>(&self, fields: impl Iterator<Item = Field<'a>>) -> HeaderValue {
+    /// Returns the members of the fields; `None` if there are none.
+    fn rate_limit<'a>(&self, fields: impl Iterator<Item = Field<'a>>) -> Option<HeaderValue> {
         let mut list = List::new();
         for (member, field) in self.policy.members.iter().zip(fields) {
             if !list.is_empty() {
@@ -173,7 +178,8 @@ impl Partition<'_> {
                 list.extend_from_slice(key.as_bytes());
             }
         }
-        HeaderValue::from_bytes(&list).expect("names and partition keys are printable ASCII")
+        let value = || HeaderValue::from_bytes(&list);
+        (!list.is_empty()).then(|| value().expect("names and partition keys are printable ASCII"))
     }
 }
 
@@ -183,16 +189,19 @@ impl<'a> Field<'a> {
         Self { limit, remaining: left.units, more_after }
     }
 
-    /// Values for the limit of a denial: no units are left for the denied call.
-    pub(super) fn denied(retry_after: &RetryAfter<'a>) -> Self {
-        Self { limit: retry_after.limit, remaining: 0, more_after: retry_after.seconds() }
+    /// Values for the limit of a denial; `None` if the units left are unknown.
+    pub(super) fn denied(limited: &'a Limited, retry_after: &RetryAfter<'_>) -> Option<Self> {
+        // Without a wait that helps: when any units are available.
+        let until = |at: Instant| whole_seconds(at.saturating_duration_since(Instant::now()));
+        let more_after = retry_after.seconds().or_else(|| limited.more_at().map(until));
+        Some(Self { limit: limited.limit(), remaining: limited.remaining()?, more_after })
     }
 
-    /// The same values; but for the limit that denied the call, `t` is the wait of that call. So the fields promise
-    /// nothing before `Retry-After`.
+    /// The same values; but for the limit that denied the call, `t` is the wait of that call, if a wait helps. So the
+    /// fields promise nothing before `Retry-After`.
     pub(super) fn after(mut self, retry_after: &RetryAfter<'_>) -> Self {
         if self.limit == retry_after.limit {
-            self.more_after = retry_after.seconds();
+            self.more_after = retry_after.seconds().or(self.more_after);
         }
         self
     }

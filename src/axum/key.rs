@@ -23,8 +23,13 @@ pub(super) type ExtractedKey<K> = ControlFlow<Response, Option<K>>;
 /// Source of a request's key.
 pub(super) enum KeyExtractor<K> {
     Function(RequestFn<ExtractedKey<K>>),
+    /// Adds what it finds to the extensions of the request, for the handler. So it runs for requests that are not limited,
+    /// too.
+    Recording(RecordingFn<K>),
     FromRequest(Extractor<K>),
 }
+
+pub(super) type RecordingFn<K> = Arc<dyn Fn(&mut Parts) -> ExtractedKey<K> + Send + Sync>;
 
 pub(super) type Extractor<K> =
     Arc<dyn for<'a> Fn(&'a mut Parts) -> BoxFuture<'a, ExtractedKey<K>> + Send + Sync>;
@@ -55,6 +60,7 @@ impl<K> Clone for KeyExtractor<K> {
     fn clone(&self) -> Self {
         match self {
             KeyExtractor::Function(find) => KeyExtractor::Function(find.clone()),
+            KeyExtractor::Recording(find) => KeyExtractor::Recording(find.clone()),
             KeyExtractor::FromRequest(extract) => KeyExtractor::FromRequest(extract.clone()),
         }
     }

@@ -55,7 +55,7 @@ impl IntoResponse for Limited {
         let retry_after = RetryAfter::of(&self);
         let mut response = problem(&self, &retry_after);
         let policy = Policy::of(std::slice::from_ref(retry_after.limit));
-        let fields = std::iter::once_with(|| Field::denied(&retry_after));
+        let fields = Field::denied(&self, &retry_after).into_iter();
         let partition = Partition { policy: &policy, key: None };
         Headers::Draft11.replace(partition, fields, response.headers_mut());
         response.extensions_mut().insert(self);

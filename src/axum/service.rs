@@ -78,7 +78,7 @@ where
         let (mut parts, body) = request.into_parts();
         let settings = self.settings.clone();
         // The decision is made in `call`, because `poll_ready` has no request.
-        let step = match settings.admit(&parts) {
+        let step = match settings.admit(&mut parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
                 settings.insert_standing(&admission, &mut parts.extensions);
                 // This very service, not a clone: `poll_ready` has reserved its capacity.

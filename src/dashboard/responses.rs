@@ -36,6 +36,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 
 /// Duration of a stream, after which the page requests it again. An endless response would delay a graceful shutdown,
 /// which waits for all responses.
+///
+/// The server notices the end only when it asks for more of the body, which it does not while the connection is full.
+/// So a stream only announces samples: those of its whole duration fit into the buffers of a connection whose client
+/// reads nothing.
 const STREAM_DURATION: Duration = Duration::from_secs(10);
 
 type Fields = [(HeaderName, &'static str); 5];
@@ -61,7 +65,7 @@ pub(super) async fn script() -> impl IntoResponse {
 
 /// Returns all current metrics and their history.
 pub(super) async fn metrics(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
-    (fields("application/json"), sampler.all().1)
+    (fields("application/json"), sampler.all())
 }
 
 /// Returns the history of the last hour.
@@ -69,14 +73,19 @@ pub(super) async fn hour(State(sampler): State<Arc<Sampler>>) -> impl IntoRespon
     (fields("application/json"), sampler.hour())
 }
 
-/// Streams all current metrics and their history, and then each sample.
+/// Returns the last sample.
+pub(super) async fn sample(State(sampler): State<Arc<Sampler>>) -> Response {
+    let text = sampler.last();
+    // It was not serialized if there was no stream.
+    let text = if text.is_empty() { sampler.all() } else { text.to_string() };
+    (fields("application/json"), text).into_response()
+}
+
+/// Streams the number of the last sample, and then that of each new one.
 pub(super) async fn stream(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
-    let stream_state = SampleStream {
-        samples: sampler.subscribe(),
-        sampler,
-        seen: None,
-        end: Instant::now() + STREAM_DURATION,
-    };
+    let mut samples = sampler.subscribe();
+    samples.mark_changed();
+    let stream_state = SampleStream { samples, sampler, end: Instant::now() + STREAM_DURATION };
     // Asks nginx and others not to buffer the response, which would delay each sample.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     (unbuffered, Sse::new(stream_state.events()).keep_alive(KeepAlive::default()))
@@ -120,10 +129,9 @@ pub(super) async fn ttl(body: Bytes) -> Response {
 }
 
 struct SampleStream {
+    /// Keeps the sender of the samples.
     sampler: Arc<Sampler>,
     samples: watch::Receiver<Sample>,
-    /// The number of the last sample that was sent.
-    seen: Option<u64>,
     end: Instant,
 }
 
@@ -136,27 +144,11 @@ impl SampleStream {
     }
 
     async fn next(&mut self) -> Option<Event> {
-        let Some(seen) = self.seen else { return Some(self.all()) };
-        loop {
-            // Ends the stream after its duration. `changed` does not fail, because `self.sampler` holds the sender.
-            timeout_at(self.end, self.samples.changed()).await.ok()?.ok()?;
-            let Sample { number, text } = self.samples.borrow_and_update().clone();
-            match number.saturating_sub(seen) {
-                0 => {}
-                1 if !text.is_empty() => {
-                    self.seen = Some(number);
-                    return Some(Event::default().event("sample").data(text));
-                }
-                // The client missed samples, or this one was not serialized because it had no client.
-                _ => return Some(self.all()),
-            }
-        }
-    }
-
-    fn all(&mut self) -> Event {
-        let (number, text) = self.sampler.all();
-        self.seen = Some(number);
-        Event::default().event("metrics").data(text)
+        // Ends the stream after its duration. `changed` does not fail, because `self.sampler` holds the sender.
+        timeout_at(self.end, self.samples.changed()).await.ok()?.ok()?;
+        let number = self.samples.borrow_and_update().number;
+        let news = json!({ "boot": self.sampler.boot(), "number": number });
+        Some(Event::default().event("sample").data(news.to_string()))
     }
 }
 

@@ -72,11 +72,20 @@ impl Sampler {
         sampler
     }
 
-    /// Returns the current metrics with their history, as JSON, and the number of the last sample in them.
-    pub(super) fn all(&self) -> (u64, String) {
+    /// Returns the identifier of this sampler.
+    pub(super) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Returns the current metrics with their history, as JSON.
+    pub(super) fn all(&self) -> String {
         let histories = self.histories();
-        let number = histories.number();
-        (number, self.write(number, histories.all().collect::<Vec<GroupWithHistory<'_>>>()))
+        self.write(histories.number(), histories.all().collect::<Vec<GroupWithHistory<'_>>>())
+    }
+
+    /// Returns the last sample, as JSON; empty if no client has subscribed.
+    pub(super) fn last(&self) -> Arc<str> {
+        self.live.borrow().text.clone()
     }
 
     /// Returns the history of the last hour, as JSON.

@@ -2,8 +2,8 @@
 //
 // 1. Names and keys may come from untrusted clients: all texts are set through textContent, never as HTML.
 // 2. A missing number is shown as a dash, and an answer other than 200 as a sentence.
-// 3. Browsers open six connections to a server, and a stream takes one. So one of all tabs receives the stream and
-//    forwards its events to the others (`share`). A tab that receives nothing polls.
+// 3. Browsers open six connections to a server, and a stream takes one. So one of all tabs receives the stream, requests
+//    the samples that it announces, and forwards them to the others (`share`). A tab that receives nothing polls.
 
 // Time without an event after which a tab polls, and interval of polls, in ms; longest pause between retries, in s.
 const SILENCE = 12_000, POLL = 2_000, LONGEST_PAUSE = 15;
@@ -12,10 +12,11 @@ const relative = path => new URL(path, import.meta.url);
 
 // --- Receiving ---------------------------------------------------------------------------------------------------
 
-// Receives a stream of events in one of all tabs. In each tab, it calls `onEvent(name, data)` for each event,
-// and `onProblem(sentence, seconds)` if the stream fails and is retried after `seconds`. `current()` returns the last
-// message for tabs that join later. Returns null if the browser cannot do this, as on a page over plain HTTP.
-export function share(address, { onEvent, onProblem, current = () => null }) {
+// Receives a stream of events in one of all tabs. There it calls `resolve(name, data)` for each event, which returns the
+// message for all tabs, or a sentence as its `problem`, or null. In each tab, it calls `onEvent(name, data)` with the
+// message, and `onProblem(sentence, seconds)` if the stream fails and is retried after `seconds`. `current()` returns the
+// last message for tabs that join later. Returns null if the browser cannot do this, as on a page over plain HTTP.
+export function share(address, { resolve, onEvent, onProblem, current = () => null }) {
   if (!navigator.locks || !window.BroadcastChannel) return null;
   const name = `fleeting ${address}`;
   const channel = new BroadcastChannel(name);
@@ -35,9 +36,12 @@ export function share(address, { onEvent, onProblem, current = () => null }) {
     isLeader = true;
     for (let pause = 0; ;) {
       const began = performance.now();
-      let problem = await listen(address, (name, data) => {
+      let problem = await listen(address, async (name, data) => {
+        const message = await resolve(name, data);
+        if (message?.problem) return message.problem;
         pause = 0;
-        broadcast({ name, data });
+        if (message) broadcast(message);
+        return null;
       });
       // Without a pause, a stream that always ends at once would be requested in a busy loop.
       const lasted = performance.now() - began;
@@ -52,8 +56,8 @@ export function share(address, { onEvent, onProblem, current = () => null }) {
   return { ask: () => channel.postMessage({ ask: true }) };
 }
 
-// Reads the stream until it ends; returns a sentence if there is a problem. It uses `fetch`, because an EventSource does
-// not retry after an error of a proxy, and does not report the status.
+// Reads the stream until it ends, or until `onEvent` returns a sentence; returns a sentence if there is a problem. It uses
+// `fetch`, because an EventSource does not retry after an error of a proxy, and does not report the status.
 async function listen(address, onEvent) {
   const stop = new AbortController();
   let timeout, hasEvents = false;
@@ -82,7 +86,8 @@ async function listen(address, onEvent) {
         }
         if (!data) continue;
         hasEvents = true;
-        onEvent(name, JSON.parse(data));
+        const problem = await onEvent(name, JSON.parse(data));
+        if (problem) return problem;
       }
     }
   } catch {
@@ -132,6 +137,7 @@ const state = document.getElementById("fleeting-state");
 const key = group => `${group.kind} ${group.name}`;
 
 const shared = share(relative("stream").href, {
+  resolve: (_, news) => requestNews(news),
   onEvent(name, data) {
     lastEventAt = performance.now();
     if (name === "metrics") showAll(data);
@@ -144,6 +150,19 @@ const shared = share(relative("stream").href, {
   },
   current: () => all && { name: "metrics", data: all },
 });
+
+// Requests what the stream announces: the next sample, or everything if this tab missed one. Returns null if it is known.
+async function requestNews({ boot, number }) {
+  const isKnown = all?.boot === boot;
+  if (isKnown && number <= all.number) return null;
+  if (isKnown && number === all.number + 1) {
+    const { problem, data } = await request("sample");
+    if (problem) return { problem };
+    // A later one, if this tab was slow.
+    if (data.boot === boot && data.number === number) return { name: "sample", data };
+  }
+  return { name: "metrics", ...await request("metrics") };
+}
 
 function showAll(metrics) {
   all = metrics;
@@ -186,12 +205,18 @@ async function poll() {
   }
 }
 
+// Requests JSON; returns it as `data`, or a sentence as `problem`.
+async function request(path) {
+  const answer = await fetch(relative(path), { signal: AbortSignal.timeout(SILENCE) });
+  const problem = refusal(answer, "application/json");
+  return problem ? { problem } : { data: await answer.json() };
+}
+
 // Requests the metrics once; returns a sentence if there is a problem.
 async function ask() {
   try {
-    const answer = await fetch(relative("metrics"), { signal: AbortSignal.timeout(SILENCE) });
-    const problem = refusal(answer, "application/json");
-    if (!problem) showAll(await answer.json());
+    const { problem, data } = await request("metrics");
+    if (!problem) showAll(data);
     return problem;
   } catch {
     return UNREACHABLE;

@@ -71,8 +71,7 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
     fn remaining(&self, params: &LimitParams, now: &impl Now) -> Remaining {
         let used = self.used(params, now);
         let units = params.quota.saturating_sub(used);
-        // Below the quota, as `ready` requires, since something is in use. `Gcra` counts usage by the coarse clock,
-        // which is late, so one more unit may pass already.
+        // At most the quota, as `ready` requires, since something is in use.
         let more = || self.ready(params, now, units + 1).unwrap_or_else(|| now.at_least());
         Remaining { units, more_at: (used > 0).then(more) }
     }

@@ -83,17 +83,36 @@ impl Gcra {
         self.arrival.map_or(0, |arrival| arrival.nanoseconds_since(now)).into()
     }
 
-    /// Returns the units in use, rounded up. By the late clock: they are never too few.
+    /// Returns the units in use, rounded up.
     #[inline]
     fn units(&self, now: &impl Now) -> u64 {
         let Some(arrival) = self.arrival else { return 0 };
-        let left = arrival.nanoseconds_since(now.at_least());
+        let (early, late) = (now.at_least(), now.at_most());
+        if early > arrival {
+            return 0;
+        }
+        // The late clock may even lie before the last charge, and then counts more units than were charged. The precise
+        // one is read only if a unit may have leaked in between. In 64 bits, which is several times as fast.
         let (quota, part) = (u64::from(self.quota), u64::from(self.part));
-        // In 64 bits if possible, which is several times as fast.
-        match left.checked_mul(quota).and_then(|left| left.checked_add(part)) {
+        let left = arrival.nanoseconds_since(early).checked_mul(quota);
+        if let Some(left) = left.and_then(|left| (left.checked_add(part)?).checked_sub(1))
+            && let Some(leaking) = late.nanoseconds_since(early).checked_mul(quota)
+            && leaking < self.per
+            && leaking <= left % self.per
+        {
+            return left / self.per + 1;
+        }
+        self.units_at(now.tick())
+    }
+
+    fn units_at(&self, at: Tick) -> u64 {
+        // The fraction leaks within the nanosecond after `arrival`.
+        let Some(arrival) = self.arrival.filter(|arrival| at <= *arrival) else { return 0 };
+        let (left, quota) = (arrival.nanoseconds_since(at), u64::from(self.quota));
+        match left.checked_mul(quota).and_then(|left| left.checked_add(self.part.into())) {
             Some(left) => left.div_ceil(self.per),
             None => {
-                let left = u128::from(left) * u128::from(quota) + u128::from(part);
+                let left = u128::from(left) * u128::from(quota) + u128::from(self.part);
                 u64::try_from(left.div_ceil(self.per.into())).unwrap_or(u64::MAX)
             }
         }
@@ -208,9 +227,6 @@ impl Algorithm for Gcra {
     }
 
     fn used(&self, _: &LimitParams, now: &impl Now) -> u32 {
-        if self.idle_at().is_none_or(|idle_at| now.has_reached(idle_at)) {
-            return 0;
-        }
         u32::try_from(self.units(now)).unwrap_or(u32::MAX)
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Denied {
     pub(super) limits: Exceeded,
     /// When the check would pass, unless more is charged in the meantime.
     pub(super) ready: Tick,
+    /// Units left of the limit with the longest wait.
+    pub(super) remaining: u32,
 }
 
 /// Exceeded limits. The lower half is the index of the one with the longest wait. The upper half has a bit for each of
@@ -87,7 +89,10 @@ impl<A: Algorithm> KeyState<A> {
             (PerLimit::One(state), [params]) => {
                 state.fit(params, now);
                 match state.ready(params, now, cost) {
-                    Some(ready) => Err(Denied { limits: Exceeded::one(0), ready }),
+                    Some(ready) => {
+                        let remaining = left_for(cost, || state.remaining(params, now));
+                        Err(Denied { limits: Exceeded::one(0), ready, remaining })
+                    }
                     None => {
                         let (charge, remaining) = state.charge(params, now, cost);
                         Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
@@ -129,8 +134,9 @@ impl<A: Algorithm> KeyState<A> {
     ) -> Result<(), Denied> {
         let waits =
             self.each.iter().zip(params).enumerate().filter_map(|(limit, (state, params))| {
-                let limits = Exceeded::one(limit);
-                state.ready(params, now, cost).map(|ready| Denied { limits, ready })
+                let ready = state.ready(params, now, cost)?;
+                let remaining = left_for(cost, || state.remaining(params, now));
+                Some(Denied { limits: Exceeded::one(limit), ready, remaining })
             });
         waits.reduce(Denied::longer).map_or(Ok(()), Err)
     }
@@ -222,6 +228,12 @@ impl<A: Algorithm> KeyState<A> {
             self.each = old.chain((0..missing).map(|_| A::default())).collect();
         }
     }
+}
+
+/// Returns the units left of a limit that denied a cost: none, if one unit is too many.
+#[inline]
+fn left_for(cost: u32, remaining: impl FnOnce() -> Remaining) -> u32 {
+    if cost == 1 { 0 } else { remaining().units }
 }
 
 impl Denied {

@@ -1,7 +1,7 @@
 //! `Limited`, the denial of a check: the exceeded limits and the time to wait. Its HTTP response is in
 //! `axum/response.rs`.
 
-use std::{fmt, time::Duration};
+use std::{fmt, num::NonZeroU32, time::Duration};
 
 use tokio::time::Instant;
 
@@ -16,7 +16,11 @@ pub struct Limited {
     /// The exceeded limit; of several, the one with the longest wait.
     limit: Limit,
     cost: u32,
-    ready: Option<LazyInstant>,
+    /// One more than the units that the limit had left; `None` if unknown.
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "reported by responses"))]
+    left: Option<NonZeroU32>,
+    /// When the call would pass. If it never can: when more units are available, `None` if nothing is in use.
+    at: Option<LazyInstant>,
     /// All exceeded limits if there are several. Most denials have one, and allocate nothing.
     several: Option<Box<Several>>,
 }
@@ -38,10 +42,29 @@ impl Limited {
     pub(crate) fn new(
         limit: Limit,
         cost: u32,
-        ready: Option<LazyInstant>,
+        at: Option<LazyInstant>,
         several: Option<Box<Several>>,
     ) -> Self {
-        Self { limit, cost, ready, several }
+        Self { limit, cost, left: None, at, several }
+    }
+
+    /// Adds the number of units that the limit had left.
+    #[inline]
+    pub(crate) fn with_remaining(self, units: u32) -> Self {
+        // Never the largest number: the call was denied, so its cost is above.
+        Self { left: NonZeroU32::new(units.wrapping_add(1)), ..self }
+    }
+
+    /// Returns the number of units that the limit had left, if it is known.
+    #[cfg(feature = "axum")]
+    pub(crate) fn remaining(&self) -> Option<u32> {
+        self.left.map(|left| left.get() - 1)
+    }
+
+    /// Returns when more units are available: the units of the call, or any if it can never pass.
+    #[cfg(feature = "axum")]
+    pub(crate) fn more_at(&self) -> Option<Instant> {
+        self.at.map(LazyInstant::instant)
     }
 
     /// Returns the time from now until the call would pass, if no other call is charged until then. Returns
@@ -56,7 +79,7 @@ impl Limited {
     /// Returns the time at which the call would pass, if no other call is charged until then. Returns `None` if the
     /// cost is above the quota, so that the call can never pass.
     pub fn ready_at(&self) -> Option<Instant> {
-        self.ready.map(LazyInstant::instant)
+        if self.cost > self.limit.quota() { None } else { self.at.map(LazyInstant::instant) }
     }
 
     /// Returns the limit that denied the call; of several, the one with the longest wait.

@@ -17,8 +17,8 @@ use equivalent::Equivalent;
 use super::top_denied::{TopDenied, shown_hash};
 use super::{
     Limit, Limited, Permit, Window,
-    algorithm::{Algorithm, LimitParams},
-    check_args::Check,
+    algorithm::{Algorithm, LimitParams, Remaining},
+    check_args::{Caller, Check},
     denial_log::DenialLog,
     idle_evictor::IdleEvictor,
     key_state::{Admitted, Denied, Exceeded, KeyState, move_deadline},
@@ -123,7 +123,8 @@ where
             return Poll::Ready(self.decide_by_cost((place, key), (limits, params), cost));
         }
         let now = self.shared.clock.lazy_now();
-        let check = Check { place, params: &limit_set.params, cost, now, is_waiter: false };
+        let (params, caller) = (&limit_set.params, Caller::Final);
+        let check = Check { place, params, cost, now, caller };
         Poll::Ready(self.run_check(check, key, &limit_set.limits, &mut |_, _| {}))
     }
 
@@ -137,7 +138,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.decide_and_inspect(key, limits, cost, false, &mut |_, _| {})
+        self.decide_and_inspect(key, limits, cost, Caller::Final, &mut |_, _| {})
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
@@ -176,7 +177,7 @@ where
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        is_waiter: bool,
+        caller: Caller<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
@@ -187,7 +188,7 @@ where
             if cost == 0 || cost > least_quota(limits) {
                 return self.decide_by_cost((place, key), (limits, params), cost);
             }
-            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), is_waiter };
+            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), caller };
             self.run_check(check, key, limits, inspect)
         });
         decided.map(|permit| Permit {
@@ -245,7 +246,7 @@ where
                 cost: check.cost,
             }),
             Err(denied) => {
-                if !check.is_waiter {
+                if check.is_final() {
                     // In range: the parameters, whose index it is, are in the order of the limits.
                     let limit = &limits[denied.longest()];
                     self.report_denial(check.place, key, check.now.at_least(), limit);
@@ -350,20 +351,22 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        if limits.iter().any(|limit| limit.quota() < cost) {
-            return Err(self.never(limits, cost));
-        }
         let now = self.shared.clock.lazy_now();
         let remaining = self.inspect(key, params, &now, |state| state.remaining(params, &now));
+        if limits.iter().any(|limit| limit.quota() < cost) {
+            return Err(self.never(limits, cost, &remaining));
+        }
         let least = remaining.iter().map(|remaining| remaining.units).min();
         Ok(self.free_permit(place, least.unwrap_or(u32::MAX)))
     }
 
     /// Returns the denial of a cost above a quota.
-    pub(super) fn never(&self, limits: &[Limit], cost: u32) -> Limited {
-        let exceeded = || limits.iter().filter(|limit| limit.quota() < cost);
-        let limit = exceeded().next().expect("the cost is above a quota");
-        Limited::new(limit.clone(), cost, None, Several::of(exceeded()))
+    pub(super) fn never(&self, limits: &[Limit], cost: u32, remaining: &[Remaining]) -> Limited {
+        let exceeded = || limits.iter().zip(remaining).filter(|(limit, _)| limit.quota() < cost);
+        let (limit, left) = exceeded().next().expect("the cost is above a quota");
+        let more_at = left.more_at.map(|at| self.shared.clock.lazy_instant(at));
+        let several = Several::of(exceeded().map(|(limit, _)| limit));
+        Limited::new(limit.clone(), cost, more_at, several).with_remaining(left.units)
     }
 
     /// Returns a permit that charged nothing.
@@ -385,7 +388,8 @@ where
         // Rarely several. Computed before `Limited` is built; otherwise the compiler builds it in memory and copies it.
         let several =
             if denied.limits.are_several() { exceeded_limits(denied.limits, limits) } else { None };
-        Limited::new(limits[denied.longest()].clone(), cost, ready, several)
+        let limit = limits[denied.longest()].clone();
+        Limited::new(limit, cost, ready, several).with_remaining(denied.remaining)
     }
 }
 

@@ -9,6 +9,9 @@ use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
 /// Times of admitted calls. A call counts for `per` from its time on, so the window is `(now - per, now]`.
+///
+/// Each item holds the sum of the costs up to it, so a search takes steps in the logarithm of the number of items, and
+/// not one for each: neither a peek after a long pause nor the denial of a large cost holds the lock for long.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     /// In order of time, one item per distinct time. The first two are stored inline.
@@ -27,7 +30,8 @@ const SMALL_CAPACITY: usize = 32;
 #[repr(C, packed(4))]
 struct Calls {
     at: Tick,
-    cost: u32,
+    /// Sum of the costs of all items up to this one. It wraps, but no cost does, so the differences are exact.
+    sum: u32,
 }
 
 impl Calls {
@@ -55,23 +59,42 @@ impl Log {
         &self.calls[self.expired_len()..]
     }
 
+    /// Returns the sum of the costs before an item; 0 before the first.
+    #[inline]
+    fn sum_before(&self, index: usize) -> u32 {
+        index.checked_sub(1).map_or(0, |last| self.calls[last].sum)
+    }
+
+    /// Returns the number of items in the window that have left it by now.
+    #[inline]
+    fn left_len(&self, params: &LimitParams, now: &impl Now) -> usize {
+        gallop(self.in_window(), |calls| now.has_reached(calls.at().later(params.per)))
+    }
+
+    /// Returns the sum of the costs of the first items in the window. Wraps if `used` is saturated.
+    #[inline]
+    fn cost_of_first(&self, items: usize) -> u32 {
+        let start = self.expired_len();
+        self.sum_before(start + items).wrapping_sub(self.sum_before(start))
+    }
+
     #[inline]
     fn drop_expired(&mut self, params: &LimitParams, now: &impl Now) {
-        let is_sum = self.used < u32::MAX;
-        while let Some(first) = self.in_window().first()
-            && now.has_reached(first.at().later(params.per))
-        {
-            // May wrap if it was saturated; then it is counted again below.
-            self.used = self.used.wrapping_sub(first.cost);
-            self.start = self.start.saturating_add(1);
+        let left = self.left_len(params, now);
+        if left == 0 {
+            return;
         }
+        let is_sum = self.used < u32::MAX;
+        self.used = self.used.wrapping_sub(self.cost_of_first(left));
+        self.start = self.start.saturating_add(left as u32);
         if !is_sum {
             self.recount();
         }
     }
 
+    /// Makes room for an item by removing items that have left the window, if it pays.
     #[inline]
-    fn push(&mut self, calls: Calls) {
+    fn make_room(&mut self) {
         let (expired, len) = (self.expired_len(), self.calls.len());
         // At a full buffer, compacts only if at least half of the items have left the window, so that each is moved at
         // most once between two growths. Compacts early if nearly all have left: otherwise a burst would keep its
@@ -80,62 +103,100 @@ impl Log {
         if is_buffer_full || expired > SMALL_CAPACITY && expired / 4 > len - expired {
             self.compact();
         }
-        self.calls.push(calls);
+    }
+
+    /// Adds a cost to that of the last item.
+    #[cold]
+    fn merge(&mut self, cost: u32) {
+        let last = self.calls.len() - 1;
+        let before = self.sum_before(last);
+        // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
+        let sum = self.calls[last].sum.wrapping_sub(before).saturating_add(cost);
+        self.calls[last].sum = before.wrapping_add(sum);
     }
 
     #[cold]
     fn compact(&mut self) {
-        let remaining = self.in_window().len();
+        let expired = self.expired_len();
+        let (remaining, base) = (self.in_window().len(), self.sum_before(expired));
         let enough = SMALL_CAPACITY.max(2 * remaining);
         if self.calls.capacity() / 4 > enough {
             let mut calls = SmallVec::with_capacity(enough);
             calls.extend_from_slice(self.in_window());
             self.calls = calls;
         } else {
-            self.calls.drain(..self.expired_len());
+            self.calls.drain(..expired);
+        }
+        // Sums begin with the first item.
+        for calls in &mut self.calls {
+            calls.sum = calls.sum.wrapping_sub(base);
         }
         self.start = NonZeroU32::MIN;
     }
 
-    /// Returns the sum of the costs, counted again if `used` is saturated.
-    #[inline]
-    fn total(&self) -> u64 {
-        if self.used < u32::MAX { self.used.into() } else { self.sum() }
-    }
-
-    #[cold]
-    fn sum(&self) -> u64 {
-        self.in_window().iter().map(|calls| u64::from(calls.cost)).sum()
-    }
-
     #[cold]
     fn recount(&mut self) {
-        self.used = u32::try_from(self.sum()).unwrap_or(u32::MAX);
+        let sum = self.releases(0).map(|(_, cost)| u64::from(cost)).sum::<u64>();
+        self.used = u32::try_from(sum).unwrap_or(u32::MAX);
     }
 
-    #[inline]
-    fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
-        self.in_window().iter().map(|calls| (calls.at().later(params.per), calls.cost))
+    /// Returns the items in the window one by one, with the times at which they leave it.
+    fn releases(&self, per: u64) -> impl Iterator<Item = (Tick, u32)> {
+        let mut before = self.sum_before(self.expired_len());
+        self.in_window().iter().map(move |calls| {
+            let cost = calls.sum.wrapping_sub(before);
+            before = calls.sum;
+            (calls.at().later(per), cost)
+        })
+    }
+
+    /// Implements `ready` for a saturated sum, whose differences may have wrapped: by a walk.
+    #[cold]
+    fn ready_in_debt(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
+        let used = self.releases(params.per).map(|(_, cost)| u64::from(cost)).sum();
+        self.releases(params.per).ready(used, params, now, cost)
+    }
+
+    /// Implements `used` for a saturated sum.
+    #[cold]
+    fn used_in_debt(&self, params: &LimitParams, now: &impl Now) -> u32 {
+        let in_use =
+            self.releases(params.per).filter(|(leaves_at, _)| !now.has_reached(*leaves_at));
+        let used = in_use.map(|(_, cost)| u64::from(cost)).sum::<u64>();
+        u32::try_from(used).unwrap_or(u32::MAX)
+    }
+}
+
+/// Returns the number of items at the front for which `is_in_front` is true, as `partition_point` does, in steps in the
+/// logarithm of that number: it is mostly 0 or 1.
+#[inline]
+fn gallop(items: &[Calls], is_in_front: impl Fn(&Calls) -> bool) -> usize {
+    let mut end = 1;
+    while items.get(end - 1).is_some_and(&is_in_front) {
+        end *= 2;
+    }
+    // The first `end / 2` are in front, and the item at `end - 1`, if any, is not.
+    let start = end / 2;
+    match items.get(start..end.min(items.len())) {
+        Some(unknown) if end > 1 => start + unknown.partition_point(is_in_front),
+        _ => start,
     }
 }
 
 impl Algorithm for Log {
     #[inline]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        let (used, headroom) = (self.total(), u64::from(params.quota - cost));
-        if used <= headroom {
+        let headroom = params.quota - cost;
+        if self.used <= headroom {
             return None;
         }
-        // From the side on which fewer units have to be counted: a large cost would otherwise walk all that is in use.
-        if used - headroom <= headroom {
-            return self.releases(params).ready(used, params, now, cost);
+        if self.used == u32::MAX {
+            return self.ready_in_debt(params, now, cost);
         }
-        let mut later = 0;
-        let must_leave = self.in_window().iter().rfind(|calls| {
-            later += u64::from(calls.cost);
-            later > headroom
-        })?;
-        let leaves_at = must_leave.at().later(params.per);
+        // As many units have to leave as are in the way.
+        let (excess, base) = (self.used - headroom, self.sum_before(self.expired_len()));
+        let must_leave = gallop(self.in_window(), |calls| calls.sum.wrapping_sub(base) < excess);
+        let leaves_at = self.in_window().get(must_leave)?.at().later(params.per);
         (!now.has_reached(leaves_at)).then_some(leaves_at)
     }
 
@@ -144,33 +205,37 @@ impl Algorithm for Log {
         let mut at = now.tick();
         self.drop_expired(params, now);
         self.used = self.used.saturating_add(cost);
-        let expired = self.expired_len();
-        match self.calls[expired..].last_mut() {
+        self.make_room();
+        match self.calls.last().copied() {
             // Not after the last item: times stay in order even if a clock went back.
-            Some(last) if last.at() >= at => {
-                // Saturates: a cost above every quota leaves as a whole, so its exact size makes no difference.
-                last.cost = last.cost.saturating_add(cost);
+            Some(last) if last.at() >= at && self.calls.len() > self.expired_len() => {
                 // `refund` finds the item by this time.
                 at = last.at();
+                self.merge(cost);
             }
-            _ => self.push(Calls { at, cost }),
+            last => {
+                // From the sum of the last item, even if that has left the window.
+                let sum = last.map_or(0, |last| last.sum).wrapping_add(cost);
+                self.calls.push(Calls { at, sum });
+            }
         }
         (Charge { mark: at, amount: u64::from(cost) }, params.quota.saturating_sub(self.used))
     }
 
     fn refund(&mut self, charge: Charge, _: &LimitParams, _: &impl Now) {
-        let expired = self.expired_len();
-        let in_window = &mut self.calls[expired..];
         // Times are in order and distinct. A charge that is not found has left the window or was reset.
-        let Ok(index) = in_window.binary_search_by_key(&charge.mark, Calls::at) else {
+        let Ok(index) = self.in_window().binary_search_by_key(&charge.mark, Calls::at) else {
             return;
         };
-        let back = in_window[index].cost.min(charge.amount as u32);
-        in_window[index].cost -= back;
-        let is_left = in_window[index].cost > 0;
+        let index = self.expired_len() + index;
+        let cost = self.calls[index].sum.wrapping_sub(self.sum_before(index));
+        let back = cost.min(charge.amount as u32);
+        for calls in &mut self.calls[index..] {
+            calls.sum = calls.sum.wrapping_sub(back);
+        }
         // An item without units would delay `idle_from`, and so the removal of the key.
-        if !is_left {
-            self.calls.remove(expired + index);
+        if back == cost {
+            self.calls.remove(index);
         }
         match self.used {
             u32::MAX => self.recount(),
@@ -179,16 +244,10 @@ impl Algorithm for Log {
     }
 
     fn used(&self, params: &LimitParams, now: &impl Now) -> u32 {
-        let calls = self.in_window();
-        let has_left = |calls: &Calls| now.has_reached(calls.at().later(params.per));
-        let (left, in_use) = calls.split_at(calls.partition_point(has_left));
-        let sum = |calls: &[Calls]| calls.iter().map(|calls| u64::from(calls.cost)).sum::<u64>();
-        // The shorter part is summed up: usually all calls are in use, or nearly all have left.
-        let used = match left.len() < in_use.len() {
-            true => self.total() - sum(left),
-            false => sum(in_use),
-        };
-        u32::try_from(used).unwrap_or(u32::MAX)
+        match self.used {
+            u32::MAX => self.used_in_debt(params, now),
+            used => used - self.cost_of_first(self.left_len(params, now)),
+        }
     }
 
     #[inline]

@@ -73,8 +73,8 @@ where
         self.with_limits(limits, |limits, params| {
             let now = self.shared.clock.lazy_now();
             let soonest = self.inspect(key, params, &now, |state| {
-                // Index of the call's last unit behind those ahead, from 0. `ahead` runs under the lock of the usage:
-                // see `Waiter::ahead`.
+                // Index of the call's last unit behind those ahead, from 0. `ahead` runs under the lock of the usage, as
+                // `Waiter::ahead` requires.
                 let last = ahead().saturating_add(cost.into()).saturating_sub(1);
                 let each = params.iter().enumerate().map(|(limit, params)| {
                     let quota = u64::from(params.quota);
@@ -83,11 +83,17 @@ where
                     let ready =
                         state.ready(limit, params, &now, first).unwrap_or_else(|| now.tick());
                     let ready = ready.later((last / quota).saturating_mul(params.per));
-                    Denied { limits: Exceeded::one(limit), ready }
+                    Denied { limits: Exceeded::one(limit), ready, remaining: 0 }
                 });
-                each.reduce(Denied::longer)
+                let mut denied = each.reduce(Denied::longer)?;
+                let remaining = state.remaining(params, &now);
+                denied.remaining = remaining.get(denied.longest()).map_or(0, |left| left.units);
+                Some(denied)
             });
-            let denied = soonest.unwrap_or(Denied { limits: Exceeded::one(0), ready: now.tick() });
+            // Without limits, which deny nothing.
+            let none =
+                || Denied { limits: Exceeded::one(0), ready: now.tick(), remaining: u32::MAX };
+            let denied = soonest.unwrap_or_else(none);
             self.limited_from(denied, limits, cost)
         })
     }

@@ -12,6 +12,7 @@ use super::settle::Settle;
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
+    check_args::Caller,
     dispatch,
     limit_set::{least_quota, params_of},
     limiter::Limiter,
@@ -101,7 +102,7 @@ where
             let least = remaining.iter().map(|remaining| remaining.units).min();
             let decided = match denied {
                 Some(denied) => Err(self.limited_from(denied, limits, cost)),
-                None if is_above => Err(self.never(limits, cost)),
+                None if is_above => Err(self.never(limits, cost, &remaining)),
                 None => Ok(self.free_permit(place, least.unwrap_or(u32::MAX))),
             };
             (decided, remaining)
@@ -114,7 +115,8 @@ where
     fn charge_anyway(&self, key: &K, cost: u32, limits: Option<&[Limit]>) {
         // By a check if it fits: that creates the entry of the key. A denial here concerns only the charge,
         // and is not counted.
-        if self.decide_and_inspect(key, limits, cost, true, &mut |_, _| {}).is_err() {
+        if self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), &mut |_, _| {}).is_err()
+        {
             let params = limits.map(|limits| Box::new(params_of(limits, self.window)));
             let free = self.free_permit(self.shared.store.locate(key), 0);
             self.settle(&Permit { params, ..free }, cost);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
-    check_args::Check,
+    check_args::{Caller, Check},
     dispatch,
     key_state::KeyState,
     limiter::Limiter,
@@ -93,8 +93,10 @@ where
         cost: u32,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
         let mut remaining = None;
-        let decided =
-            self.decide_and_inspect(key, limits, cost, false, &mut observer(&mut remaining));
+        let mut inspect = observer(&mut remaining);
+        let decided = self.decide_and_inspect(key, limits, cost, Caller::Final, &mut inspect);
+        // Ends its borrow of `remaining`.
+        drop(inspect);
         // If the cost alone decided, nothing was inspected.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }

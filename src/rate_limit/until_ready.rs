@@ -8,8 +8,12 @@ use std::{
 };
 
 use super::{
-    Limit, Limited, Permit, algorithm::Algorithm, check_args::Check, key_state::KeyState,
-    limit_set::least_quota, limiter::Limiter,
+    Limit, Limited, Permit,
+    algorithm::Algorithm,
+    check_args::{Caller, Check},
+    key_state::KeyState,
+    limit_set::least_quota,
+    limiter::Limiter,
 };
 use crate::engine::{coop, to_key::ToKey};
 
@@ -64,12 +68,12 @@ where
         let mut version = self.current_limits.version();
         let releases = self.waiting.releases();
         if self.needs_no_wait(limits, cost) {
-            return self.decide_and_inspect(key, limits, cost, false, inspect);
+            return self.decide_and_inspect(key, limits, cost, Caller::Final, inspect);
         }
         // If no call waits, it checks immediately, and joins the queue only if it is denied.
         let mut first_denial = None;
         if !self.waiting.has_queue(key) {
-            match self.decide_and_inspect(key, limits, cost, true, inspect) {
+            match self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), inspect) {
                 // Reused by the head's first turn, which would otherwise check twice at once.
                 Err(limited) if in_time(&limited).is_some() => first_denial = Some(limited),
                 decided => {
@@ -96,7 +100,7 @@ where
             // Checked again after each change of the limits: a call that passes at any usage, or can never pass, does
             // not wait.
             if self.needs_no_wait(limits, cost) {
-                return self.decide_and_inspect(key, limits, cost, false, inspect);
+                return self.decide_and_inspect(key, limits, cost, Caller::Final, inspect);
             }
             let now = clock.instant(clock.now());
             let wake_at = match waiter.turn(now) {
@@ -108,7 +112,8 @@ where
                 }
                 // Again after each sleep, since a check that did not wait may have taken the quota.
                 Ok(()) => {
-                    let check = || self.decide_and_inspect(key, limits, cost, true, inspect);
+                    let caller = Caller::Waiter(Some(waiter.units()));
+                    let check = || self.decide_and_inspect(key, limits, cost, caller, inspect);
                     match first_denial.map_or_else(check, Err) {
                         Ok(permit) => return Ok(permit),
                         Err(limited) => {

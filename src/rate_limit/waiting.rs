@@ -83,34 +83,65 @@ struct WaitQueue {
     was_rewoken: bool,
     /// Sum of the costs of all waiters that ever joined.
     joined_units: u64,
+    /// Sum of the costs of those that were charged or have left.
     departed_units: Arc<AtomicU64>,
     /// Number of slots that were removed.
     removed: u64,
 }
 
 struct QueueSlot {
-    notify: Arc<Notify>,
+    waiter: Arc<SharedWaiter>,
     /// Number of removed slots at which the waiter would be the head, if only those ahead of it were removed.
     head_at: u64,
-    /// Cost of the waiter until it departs: then it is 0, and counted in `departed_units`.
-    cost: u32,
+}
+
+/// Part of a waiter that its slot shares.
+struct SharedWaiter {
+    /// Notified when the waiter may have become the head.
+    notify: Notify,
+    units: WaiterUnits,
+}
+
+/// Units that a waiter waits for. They are ahead of those of later waiters until they depart.
+pub(crate) struct WaiterUnits {
+    /// 0 after they have departed.
+    pending: AtomicU64,
+    /// Units of the whole queue that have departed.
+    departed: Arc<AtomicU64>,
 }
 
 /// Waiters to wake, after the lock is released.
 #[derive(Default)]
 #[must_use = "the waiters sleep until they are notified"]
 struct Wakes {
-    head: Option<Arc<Notify>>,
+    head: Option<Arc<SharedWaiter>>,
     /// Waiter that has come near the head.
-    near: Option<Arc<Notify>>,
+    near: Option<Arc<SharedWaiter>>,
 }
 
 impl Wakes {
     fn notify(self) {
-        for notify in [self.head, self.near].into_iter().flatten() {
+        for waiter in [self.head, self.near].into_iter().flatten() {
             // Not lost if the waiter does not wait yet: `notify_one` stores a permit.
-            notify.notify_one();
+            waiter.notify.notify_one();
         }
+    }
+}
+
+impl WaiterUnits {
+    /// Counts the units as charged, unless they have departed.
+    ///
+    /// `Relaxed`: a reader that finds the charge is ordered by the lock of the charge, under which this is called.
+    pub(crate) fn depart(&self) {
+        let units = self.pending.swap(0, Relaxed);
+        self.departed.fetch_add(units, Relaxed);
+    }
+
+    /// Takes the departure of `cost` units back, since their check was denied.
+    #[cfg(feature = "redis")]
+    pub(crate) fn stay(&self, cost: u32) {
+        self.pending.store(cost.into(), Relaxed);
+        self.departed.fetch_sub(cost.into(), Relaxed);
     }
 }
 
@@ -119,14 +150,11 @@ pub(crate) struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
     waiting: &'a Waiting<K, S>,
     key: K,
     number: u64,
-    /// Notified when the waiter may have become the head.
-    notify: Arc<Notify>,
+    shared: Arc<SharedWaiter>,
     /// Number of waiters ahead when it joined.
     waiters_ahead: usize,
     /// Sum of the costs of all waiters that joined before it.
     units_before: u64,
-    /// Sum of the costs of all waiters of its queue that have been the head or have left.
-    departed_units: Arc<AtomicU64>,
 }
 
 impl WaitSettings {
@@ -216,19 +244,21 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
 
     /// Joins the wait queue of `key` at its end, for a call of `cost` units.
     pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
-        let notify = Arc::new(Notify::new());
-        let (number, waiters_ahead, units_before, departed_units) =
+        let (number, waiters_ahead, units_before, shared) =
             self.with_queue(&key, |wait_queue, next| {
                 let number = mem::replace(next, *next + 1);
                 let (waiters_ahead, units_before) =
                     (wait_queue.slots.len(), wait_queue.joined_units);
                 wait_queue.joined_units = wait_queue.joined_units.saturating_add(cost.into());
+                let departed = wait_queue.departed_units.clone();
+                let units = WaiterUnits { pending: AtomicU64::new(cost.into()), departed };
+                let shared = Arc::new(SharedWaiter { notify: Notify::new(), units });
                 let head_at = wait_queue.removed + waiters_ahead as u64;
-                let slot = QueueSlot { notify: notify.clone(), head_at, cost };
+                let slot = QueueSlot { waiter: shared.clone(), head_at };
                 wait_queue.slots.insert(number, slot);
-                (number, waiters_ahead, units_before, wait_queue.departed_units.clone())
+                (number, waiters_ahead, units_before, shared)
             });
-        Waiter { waiting: self, key, number, notify, waiters_ahead, units_before, departed_units }
+        Waiter { waiting: self, key, number, shared, waiters_ahead, units_before }
     }
 
     /// Changes the wait queue of `key`, creating it if there is none. `change` must leave a slot in it.
@@ -250,22 +280,29 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
     }
 }
 
+impl<K: Hash + Eq, S: BuildHasher> Waiter<'_, K, S> {
+    /// Returns the units that the waiter waits for.
+    pub(crate) fn units(&self) -> &WaiterUnits {
+        &self.shared.units
+    }
+}
+
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
     /// Returns the number of waiters that were ahead when it joined.
     pub(crate) fn behind(&self) -> usize {
         self.waiters_ahead
     }
 
-    /// Returns a lower bound on the units that earlier waiters wait for, without those that have been the head. A head
-    /// may be charged already, so call this under the lock under which the usage is read, and after it.
+    /// Returns a lower bound on the units that earlier waiters wait for. To be called under the lock of the usage: the
+    /// units of a head depart under that lock, together with their charge.
     pub(crate) fn ahead(&self) -> u64 {
-        self.units_before.saturating_sub(self.departed_units.load(Relaxed))
+        self.units_before.saturating_sub(self.units().departed.load(Relaxed))
     }
 
     /// Returns `Ok` if the waiter is the head and may check the limits, else the time to look again.
     pub(crate) fn turn(&self, now: Instant) -> Result<(), Instant> {
         let take_turn =
-            |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.notify, now);
+            |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.shared, now);
         // The lock ends with this statement: waking runs code of the waiter's runtime, which may call the limiter.
         let found = self.waiting.lock().by_key.get_mut(&self.key).map(take_turn);
         // `None` if the waiter had lost its slot and all others have left since. `with_queue` locks again, after it has
@@ -290,7 +327,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
     /// even before the announced time.
     pub(crate) async fn told_or(&self, mut change: Pin<&mut impl Future>) {
         // A notification between `turn` and this line is not lost: `notify_one` stores a permit.
-        let mut notified = pin!(self.notify.notified());
+        let mut notified = pin!(self.shared.notify.notified());
         let has_changed = poll_fn(|cx| match notified.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(false),
             Poll::Pending => change.as_mut().poll(cx).map(|_| true),
@@ -314,12 +351,12 @@ impl WaitQueue {
     fn turn(
         &mut self,
         number: u64,
-        notify: &Arc<Notify>,
+        waiter: &Arc<SharedWaiter>,
         now: Instant,
     ) -> (Result<(), Instant>, Wakes) {
-        // A waiter that lost its slot gets it back. Its cost was counted when it departed.
+        // A waiter that lost its slot gets it back. Its units departed with the slot.
         let head_at = self.removed;
-        let new = || QueueSlot { notify: notify.clone(), head_at, cost: 0 };
+        let new = || QueueSlot { waiter: waiter.clone(), head_at };
         let head_at = self.slots.entry(number).or_insert_with(new).head_at;
         if self.is_head(number) {
             self.mark_polled();
@@ -345,7 +382,7 @@ impl WaitQueue {
         } else {
             let (_, silent) = self.slots.pop_first().expect("another waiter is the head");
             self.removed += 1;
-            self.count_departed(silent.cost);
+            silent.waiter.units.depart();
             self.was_rewoken = false;
             if self.is_head(number) {
                 self.mark_polled();
@@ -357,30 +394,26 @@ impl WaitQueue {
 
     /// Returns the head, and also the last of those that are near if `is_shifted`.
     fn wakes(&self, is_shifted: bool) -> Wakes {
-        let notify = |slot: &QueueSlot| slot.notify.clone();
+        let waiter = |slot: &QueueSlot| slot.waiter.clone();
         Wakes {
-            head: self.head().map(notify),
-            near: self.slots.values().nth(NEAR - 1).filter(|_| is_shifted).map(notify),
+            head: self.head().map(waiter),
+            near: self.slots.values().nth(NEAR - 1).filter(|_| is_shifted).map(waiter),
         }
     }
 
     /// Records that the head was polled and checks the limits.
     fn mark_polled(&mut self) {
         (self.asks_at, self.was_rewoken) = (None, false);
-        if let Some(mut head) = self.slots.first_entry() {
-            // Before its charge, which happens under a lock: a reader of the charge also sees the departure.
-            let cost = mem::take(&mut head.get_mut().cost);
-            self.count_departed(cost);
-        }
     }
 
     /// Removes a waiter; returns the new head to wake if the old one left, and the waiter that has come near.
     fn remove_waiter(&mut self, number: u64) -> Wakes {
         let was_head = self.is_head(number);
         let was_near = self.slots.range(..number).take(NEAR).count() < NEAR;
-        let Some(slot) = self.slots.remove(&number) else { return Wakes::default() };
+        if self.slots.remove(&number).is_none() {
+            return Wakes::default();
+        }
         self.removed += 1;
-        self.count_departed(slot.cost);
         let mut wakes = self.wakes(was_near);
         if was_head {
             (self.asks_at, self.was_rewoken) = (None, false);
@@ -388,11 +421,6 @@ impl WaitQueue {
             wakes.head = None;
         }
         wakes
-    }
-
-    fn count_departed(&self, cost: u32) {
-        // `Relaxed`: a reader that finds the charge of a head is ordered by the lock of the charge (`mark_polled`).
-        self.departed_units.fetch_add(cost.into(), Relaxed);
     }
 
     fn is_head(&self, number: u64) -> bool {
@@ -406,6 +434,7 @@ impl WaitQueue {
 
 impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
     fn drop(&mut self) {
+        self.units().depart();
         let mut wait_queues = self.waiting.lock();
         let by_key = &mut wait_queues.by_key;
         let Some(wait_queue) = by_key.get_mut(&self.key) else { return };

@@ -16,8 +16,8 @@ use fleeting::{ClientIp, Limit, RateLimitLayer, RateLimiter, TrustedProxies};
 use proptest::prelude::*;
 use tracing::Level;
 
-use super::asking::{ask, get_with};
-use crate::log::Log;
+use super::asking::{ask, get_with, text};
+use crate::{log::Log, vouched::Forwarding};
 
 /// A trusted peer: the trusted networks are 10.0.0.0/8 and fd00::/8.
 const PEER: &str = "10.0.0.1";
@@ -386,6 +386,21 @@ proptest! {
     }
 }
 
+proptest! {
+    /// The same property as `fuzz/fuzz_targets/forwarded.rs`.
+    #[test]
+    fn only_addresses_that_a_trusted_proxy_vouched_for_are_found(
+        lines in prop::collection::vec(prop_oneof![junk(), any::<Vec<u8>>()], 0..4),
+        client: IpAddr,
+        hops in prop::collection::vec(any::<u8>(), 0..3),
+        is_forwarded: bool,
+        has_ports: bool,
+        has_own_lines: bool,
+    ) {
+        Forwarding { lines, client, hops, is_forwarded, has_ports, has_own_lines }.check();
+    }
+}
+
 #[test]
 fn ipv4_addresses_of_a_prefix_are_one_client() {
     let client = |bits: u8, addr: &str| {
@@ -431,4 +446,59 @@ async fn peer_function_reads_any_connect_info() {
     assert_eq!(call(Some("192.0.2.2"), "203.0.113.9").await, 200);
     assert_eq!(call(Some("192.0.2.2"), "203.0.113.10").await, 429);
     assert_eq!(call(None, "192.0.2.3").await, 500);
+}
+
+/// App whose handler returns its client, and a request by the given way.
+async fn client_in_handler(app: Router, peer: &str) -> (StatusCode, String) {
+    let peer = ConnectInfo(SocketAddr::new(ip(peer), 1337));
+    let mut request = get_with(&[("x-forwarded-for", "203.0.113.9, 2001:db8:1:2:3::4")]);
+    request.extensions_mut().insert(peer);
+    let response = ask(&app, request).await;
+    let status = response.status();
+    (status, text(response).await)
+}
+
+#[tokio::test(start_paused = true)]
+async fn extractor_below_by_ip_returns_the_client_by_which_the_layer_limits() {
+    let routes = || Router::new().route("/", get(async |client: ClientIp| client.to_string()));
+    let limiter = || RateLimiter::builder().limit(Limit::per_hour(100)).build();
+    let by = |trusted| RateLimitLayer::by_ip(limiter(), trusted);
+    let found = async |app, peer, expected: &str| {
+        let answer = client_in_handler(app, peer).await;
+        assert_eq!(answer, (StatusCode::OK, expected.to_owned()));
+    };
+    found(routes().layer(by(trusted())), PEER, "2001:db8:1:2::/64").await;
+    found(routes().layer(by(trusted())), "192.0.2.1", "192.0.2.1").await;
+    found(routes().layer(by(trusted().ipv6_prefix(48))), PEER, "2001:db8:1::/48").await;
+    found(routes().layer(by(TrustedProxies::none())), PEER, PEER).await;
+    found(routes().layer(by(TrustedProxies::none().ipv4_prefix(24))), PEER, "10.0.0.0/24").await;
+    let peer = |_: &axum::http::Extensions| Some(ip("198.51.100.7"));
+    found(routes().layer(by(TrustedProxies::none().peer(peer))), PEER, "198.51.100.7").await;
+    // For a layer that extracts its key, too.
+    let layer = RateLimitLayer::by::<ClientIp>(limiter())
+        .on_decision(|_, request| assert_eq!(request.uri.path(), "/"));
+    found(routes().layer(layer).layer(by(trusted())), PEER, "2001:db8:1:2::/64").await;
+    // Also for requests that are not limited.
+    found(routes().layer(by(trusted()).skip(|_| true)), PEER, "2001:db8:1:2::/64").await;
+    found(routes().layer(by(trusted()).enabled(false)), PEER, "2001:db8:1:2::/64").await;
+    found(routes().layer(by(trusted()).shadow()), PEER, "2001:db8:1:2::/64").await;
+    // The innermost layer decides, and an explicit extension before all of them.
+    let wide = || by(trusted().ipv6_prefix(32));
+    found(routes().layer(by(trusted())).layer(wide()), PEER, "2001:db8:1:2::/64").await;
+    found(routes().layer(wide()).layer(by(trusted())), PEER, "2001:db8::/32").await;
+    found(routes().layer(by(TrustedProxies::none())).layer(wide()), PEER, PEER).await;
+    let explicit = Extension(TrustedProxies::none());
+    found(routes().layer(by(trusted())).layer(explicit), PEER, PEER).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn extractor_below_by_ip_fails_if_the_layer_found_no_client() {
+    let routes = Router::new().route("/", get(async |client: ClientIp| client.to_string()));
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(100)).build();
+    let nowhere = TrustedProxies::none().peer(|_| None);
+    let layer = RateLimitLayer::by_ip(limiter, nowhere);
+    for layer in [layer.clone(), layer.clone().shadow(), layer.skip(|_| true)] {
+        let (status, _) = client_in_handler(routes.clone().layer(layer), PEER).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    }
 }

@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, Request, request::Parts},
     routing::get,
 };
-use fleeting::{Headers, Limit, RateLimitLayer, RateLimiter};
+use fleeting::{Headers, Limit, Limited, RateLimitLayer, RateLimiter, Window};
 use serde_json::{Value, json};
 use tokio::time::advance;
 
@@ -230,4 +230,86 @@ async fn nested_layers_list_the_limits_of_both() {
     assert_eq!(names(by_outer.headers()), ["minute"]);
     assert_eq!(number(by_outer.headers(), "retry-after"), Some(60));
     assert_eq!(number(by_outer.headers(), "x-ratelimit-limit"), Some(3));
+}
+
+/// Remaining units and `t` of the first limit.
+fn first_left(headers: &HeaderMap) -> [Option<i64>; 2] {
+    left(headers)[0].1
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_returned_by_a_handler_has_the_units_that_are_left() {
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        for style in [Headers::Draft11, Headers::Both] {
+            let builder = RateLimiter::<String>::builder().window(window);
+            let limiter = builder.limit(Limit::new(5, Duration::from_secs(5))).build();
+            let handler = async move |headers: HeaderMap| -> Result<&'static str, Limited> {
+                let cost = number(&headers, "cost").expect("the request has a cost");
+                limiter.check_n("ada", cost as u32).await?;
+                Ok("hello")
+            };
+            let outer = RateLimitLayer::new(hourly(1_000), all).headers(style);
+            let app = Router::new().route("/", get(handler)).layer(outer);
+            let denied = async |cost| {
+                let response = ask(&app, get_with(&[("cost", cost)])).await;
+                assert_eq!(response.status(), 429, "{cost} units, {window:?}");
+                let headers = response.headers();
+                if style == Headers::Both {
+                    let legacy = number(headers, "x-ratelimit-remaining").map(|r| r as i64);
+                    assert_eq!(legacy, first_left(headers)[0]);
+                }
+                (first_left(headers), number(headers, "retry-after"))
+            };
+            let gcra = |by_gcra, other| if window == Window::Gcra { by_gcra } else { other };
+            // A cost above the quota, of which all is left.
+            assert_eq!(denied("6").await, ([Some(5), None], None), "{window:?}");
+            assert_eq!(ask(&app, get_with(&[("cost", "3")])).await.status(), 200);
+            let wait = gcra(1, 5);
+            assert_eq!(denied("3").await, ([Some(2), Some(wait)], Some(wait as u64)), "{window:?}");
+            assert_eq!(denied("6").await, ([Some(2), Some(wait)], None), "{window:?}");
+            assert_eq!(ask(&app, get_with(&[("cost", "2")])).await.status(), 200);
+            assert_eq!(denied("1").await, ([Some(0), Some(wait)], Some(wait as u64)), "{window:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denial_of_a_cost_above_the_quota_has_the_time_until_more_units_are_available() {
+    let layer = RateLimitLayer::new(hourly(10), all)
+        .cost(|request| number(&request.headers, "cost").expect("the request has a cost") as u32)
+        .headers(Headers::Both);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let denied = ask(&app, get_with(&[("cost", "11")])).await;
+    assert_eq!(first_left(denied.headers()), [Some(10), None]);
+    assert_eq!(number(denied.headers(), "x-ratelimit-reset"), Some(0));
+    assert_eq!(ask(&app, get_with(&[("cost", "2")])).await.status(), 200);
+    advance(Duration::from_secs(10)).await;
+    let denied = ask(&app, get_with(&[("cost", "11")])).await;
+    assert_eq!(denied.status(), 429);
+    assert!(!denied.headers().contains_key("retry-after"), "no wait helps");
+    assert_eq!(first_left(denied.headers()), [Some(8), Some(3_590)]);
+    assert_eq!(number(denied.headers(), "x-ratelimit-remaining"), Some(8));
+    assert_eq!(number(denied.headers(), "x-ratelimit-reset"), Some(3_590));
+}
+
+/// The coarse clock, by which GCRA counts, lies up to some milliseconds before the charge. The real clock is the subject.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn fields_count_each_charge_once_right_after_it() {
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let builder = RateLimiter::<String>::builder().window(window);
+        // Long enough that no unit is free again during the test.
+        let limiter = builder.limit(Limit::new(4, Duration::from_secs(4 * HOUR))).build();
+        let key = |request: &Parts| Some(request.headers["key"].to_str().unwrap().to_owned());
+        let layer = RateLimitLayer::new(limiter, key)
+            .cost(|request| number(&request.headers, "cost").unwrap() as u32);
+        let app = Router::new().route("/", get("hello")).layer(layer);
+        for round in 0..100 {
+            let key = round.to_string();
+            for (cost, status, remaining) in [("1", 200, 3), ("1", 200, 2), ("3", 429, 2)] {
+                let response = ask(&app, get_with(&[("key", &key), ("cost", cost)])).await;
+                assert_eq!(response.status(), status);
+                assert_eq!(first_left(response.headers())[0], Some(remaining), "{window:?}");
+            }
+        }
+    }
 }

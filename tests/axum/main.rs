@@ -8,6 +8,8 @@ mod http;
 mod log;
 #[path = "../common/patience.rs"]
 mod patience;
+#[path = "../common/vouched.rs"]
+mod vouched;
 
 mod app;
 mod asking;

@@ -53,9 +53,9 @@ fn limiter_with_a_paused_clock_is_awaited_on_a_real_runtime() {
 #[test]
 fn max_wait_is_measured_by_the_clock_of_the_limiter() {
     let (real, paused) = (real(), paused());
-    let limiter = real.block_on(async { limiter_of(Window::Log, Limit::new(1, 1_000 * SECOND)) });
+    let limiter = real.block_on(async { limiter_of(Window::Log, Limit::new(2, 1_000 * SECOND)) });
     paused.block_on(async {
-        limiter.until_ready("ada").await;
+        limiter.check_n("ada", 2).await.unwrap();
         let mut first = tokio_test::task::spawn(limiter.until_ready("ada"));
         assert!(first.poll().is_pending());
         // So that the second call is not denied immediately; the head continues to sleep.

@@ -11,7 +11,7 @@ use std::{
 use fleeting::{Limit, RateLimiter, Window};
 use tokio::{
     task::{JoinHandle, yield_now},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
@@ -171,24 +171,73 @@ async fn until_ready_within_ends_at_its_maximum_behind_other_waiters() {
     let order = Order::default();
     let tasks = waiters(&limiter, "ada", 0..3, &order).await;
     let start = Instant::now();
-    // Denied immediately because of the waiters behind the head.
-    for wait in [Duration::ZERO, 3 * SECOND, 29 * SECOND] {
+    // Denied immediately because of the waiters ahead.
+    for wait in [Duration::ZERO, 3 * SECOND, 39 * SECOND] {
         let limited = limiter.until_ready_within("ada", wait).await.unwrap_err();
-        assert_eq!((start.elapsed(), limited.retry_after()), (Duration::ZERO, 30 * SECOND));
+        assert_eq!((start.elapsed(), limited.retry_after()), (Duration::ZERO, 40 * SECOND));
         assert_eq!((limited.limit(), limited.cost()), (&Limit::new(1, 10 * SECOND), 1));
     }
-    let late = limiter.until_ready_within("ada", 35 * SECOND);
-    // Waits for the third waiter, but not for those that gave up.
-    let permit = limiter.until_ready_within("ada", 40 * SECOND);
-    let (late, permit) = tokio::join!(late, async { (permit.await.is_ok(), start.elapsed()) });
-    assert_eq!(late.unwrap_err().retry_after(), Duration::ZERO, "the call would pass by now");
-    assert_eq!(permit, (true, 40 * SECOND));
+    // Waits for the third waiter, but not for those that were denied.
+    assert!(limiter.until_ready_within("ada", 40 * SECOND).await.is_ok());
+    assert_eq!(start.elapsed(), 40 * SECOND);
     for task in tasks {
         task.await.unwrap();
     }
     let expected: Vec<_> = (0..3).map(|id| (id, (id + 1) * 10 * SECOND)).collect();
     assert_eq!(*order.lock().unwrap(), expected);
     assert_eq!(limiter.stats().admitted, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn until_ready_within_ends_at_its_maximum_if_debts_delay_the_waiter_ahead() {
+    let limiter = limiter(Limit::new(2, 10 * SECOND));
+    let permits = [limiter.check("ada").await.unwrap(), limiter.check("ada").await.unwrap()];
+    let start = Instant::now();
+    let ahead = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.until_ready_n("ada", 2).await.map(|_| Instant::now()) })
+    };
+    yield_now().await;
+    let late = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let limited = limiter.until_ready_within("ada", 20 * SECOND).await.unwrap_err();
+            (Instant::now(), limited.retry_after())
+        })
+    };
+    // A debt counts from its charge on, so the waiter ahead passes at 24 s instead of 10 s.
+    for (permit, charged_at) in permits.into_iter().zip([5, 14]) {
+        sleep_until(start + charged_at * SECOND).await;
+        permit.settle(2).await;
+    }
+    let (ended_at, retry_after) = late.await.unwrap();
+    assert_eq!(ended_at - start, 20 * SECOND);
+    assert_eq!(retry_after, Duration::ZERO, "a call of one unit would pass by now");
+    assert_eq!(ahead.await.unwrap().unwrap() - start, 24 * SECOND);
+}
+
+/// The head of the queue, which is not charged yet, is ahead like all other waiters.
+#[tokio::test(start_paused = true)]
+async fn until_ready_within_counts_the_head_of_the_queue() {
+    for window in WINDOWS {
+        for cost in [1, 2] {
+            let limiter = limiter_of(window, Limit::new(cost, MINUTE));
+            limiter.check_n("ada", cost).await.unwrap();
+            let mut head = tokio_test::task::spawn(limiter.until_ready_n("ada", cost));
+            assert!(head.poll().is_pending());
+            let start = Instant::now();
+            let limited = limiter.until_ready_within("ada", MINUTE).await.unwrap_err();
+            assert_eq!(start.elapsed(), Duration::ZERO, "{window:?}: denied immediately");
+            // With GCRA, the first of several units leaks before the others.
+            let wait = if window == Window::Gcra { MINUTE + MINUTE / cost } else { 2 * MINUTE };
+            assert_eq!(limited.retry_after(), wait, "{window:?}");
+            // Once the head is charged, its units count as usage.
+            assert!(head.await.is_ok());
+            assert_eq!(start.elapsed(), MINUTE, "{window:?}");
+            let limited = limiter.until_ready_within("ada", SECOND).await.unwrap_err();
+            assert_eq!(limited.retry_after(), wait - MINUTE, "{window:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,8 @@ mod patience;
 #[path = "../common/redis.rs"]
 mod servers;
 
+#[cfg(feature = "axum")]
+mod behind_proxy;
 mod cache_events;
 mod cache_faults;
 mod client;

@@ -108,8 +108,8 @@ async fn until_ready_within_denies_immediately_if_the_queue_ahead_is_too_long() 
             waiting.push(wait(2));
             sleep(ms(50)).await;
         }
-        // The units ahead take two hours; with GCRA, two of them may pass immediately.
-        let least = if window == Window::Gcra { 90 } else { 120 };
+        // The units ahead take three hours, with those of the head; with GCRA, two of them may pass immediately.
+        let least = if window == Window::Gcra { 150 } else { 180 };
         let short = limiter.until_ready_within("ada", (least - 1) * MINUTE);
         let denied = limited(timeout(MINUTE, short).await.expect("the denial is immediate"));
         assert!(denied.retry_after() > (least - 1) * MINUTE, "{window:?}: {denied:?}");

@@ -54,6 +54,12 @@ pub(crate) trait Now {
         self.tick()
     }
 
+    /// Returns a tick that the present has certainly not passed: the present, or up to 50 ms later.
+    #[inline]
+    fn at_most(&self) -> Tick {
+        self.tick()
+    }
+
     /// Returns a tick that the present has certainly not passed: the present, or up to 50 ms later. Returns `None` if
     /// `deadline` has been reached. Both results follow from one reading.
     #[inline(always)]

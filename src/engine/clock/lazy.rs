@@ -117,4 +117,9 @@ impl Now for LazyNow<'_> {
     fn at_least(&self) -> Tick {
         self.bounds().0
     }
+
+    #[inline]
+    fn at_most(&self) -> Tick {
+        self.bounds().1
+    }
 }

@@ -141,7 +141,8 @@ impl LimiterState {
         }
         let ready = Instant::now().checked_add(wait).map(Into::into);
         let several = exceeded(limits, remaining, cost);
-        let limited = Limited::new(limits[limit].clone(), cost, ready, several);
+        let limited = Limited::new(limits[limit].clone(), cost, ready, several)
+            .with_remaining(remaining[limit].remaining);
         if let Some((cache, at)) = lookup
             && let Some(until) = at.asked_at.checked_add(wait)
         {

@@ -72,9 +72,12 @@ impl LimiterState {
                 Ok(()) => {
                     // During the round trip, this waiter must not be taken for one that is not polled.
                     waiter.asks_at(now.checked_add(self.timeout).unwrap_or(now));
+                    // The server may charge them at any time from now on.
+                    waiter.units().depart();
                     let decision =
                         self.decide_or_wait(subject.clone(), cost, limits_override, true).await?;
                     let Err(limited) = &decision.outcome else { return Ok(decision) };
+                    waiter.units().stay(cost);
                     let ready = limited.ready_at();
                     let Some(at) = ready.filter(|at| end.is_none_or(|end| *at <= end)) else {
                         // The check did not count it, and a cost that can never pass is not counted at all.
@@ -121,7 +124,8 @@ impl LimiterState {
                 let several = exceeded(limits, &remaining, cost);
                 let ready = Instant::now().checked_add(wait).unwrap_or_else(Instant::now);
                 let limited =
-                    Limited::new(limits[limit_at].clone(), cost, Some(ready.into()), several);
+                    Limited::new(limits[limit_at].clone(), cost, Some(ready.into()), several)
+                        .with_remaining(remaining[limit_at].remaining);
                 (limited, remaining)
             }
             Err(error) => {
