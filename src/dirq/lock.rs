@@ -18,9 +18,10 @@ use super::{
 /// [`Element`](super::Element).
 ///
 /// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, for example
-/// because of an error or a panic, the element is unlocked and delivered again, here or to another process. The drop
-/// makes a blocking file system call, with or without a runtime, which takes a few microseconds on a local disk.
-/// [`unlock`](Self::unlock) makes that call on another thread.
+/// because of an error or a panic, the element is unlocked and delivered again, here or to another process. Inside of a
+/// Tokio runtime, the drop returns immediately, and the element is unlocked by another thread: other processes see that
+/// a moment later, and later calls to the queue in this process see it in any case. Outside of a runtime, and in
+/// [memory](super#cost), the drop makes the file system call itself. [`unlock`](Self::unlock) waits for it.
 ///
 /// The age of a lock counts from the time at which it was acquired. For an element that
 /// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element

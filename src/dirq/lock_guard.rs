@@ -2,7 +2,9 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use super::{Error, Name, delivery::Delivery, protocol::Protocol, root::Opener};
+use super::{
+    Error, Name, blocking::run_detached, delivery::Delivery, protocol::Protocol, root::Opener,
+};
 
 /// A lock that is released on drop.
 ///
@@ -74,17 +76,9 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 
     /// Releases the lock. The element is delivered again after `delay`, or as the retry policy determines.
     pub(super) fn unlock(mut self, delay: Option<Duration>) -> Result<(), Error> {
-        self.unlock_once(delay)
-    }
-
-    fn unlock_once(&mut self, delay: Option<Duration>) -> Result<(), Error> {
         // Cleared first, so that the drop does not unlock again: by then the lock could be another process's.
         let name = mem::replace(&mut self.name, Name::NULL);
-        // Recorded before unlocking: otherwise the element could be delivered according to the old record.
-        let recorded = self
-            .delivery
-            .map_or(Ok(()), |delivery| delivery.record_unlock(self.queue.root(), &name, delay));
-        self.queue.unlock(&name).and(recorded)
+        release(&*self.queue, &name, self.delivery, delay)
     }
 
     /// Leaves the element locked.
@@ -97,8 +91,24 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     fn drop(&mut self) {
         if self.name != Name::NULL {
-            // Errors are ignored: either a purge removed the lock, or a purge will remove it.
-            let _ = self.unlock_once(None);
+            let (queue, name, delivery) = (self.queue.clone(), self.name, self.delivery);
+            run_detached(&self.queue, move || {
+                // Errors are ignored: either a purge removed the lock, or a purge will remove it.
+                let _ = release(&*queue, &name, delivery, None);
+            });
         }
     }
+}
+
+/// Records the outcome of a delivery and unlocks its element.
+fn release<P: Protocol + ?Sized>(
+    queue: &P,
+    name: &Name,
+    delivery: Option<Delivery>,
+    delay: Option<Duration>,
+) -> Result<(), Error> {
+    // Recorded before unlocking: otherwise the element could be delivered according to the old record.
+    let recorded =
+        delivery.map_or(Ok(()), |delivery| delivery.record_unlock(queue.root(), name, delay));
+    queue.unlock(name).and(recorded)
 }

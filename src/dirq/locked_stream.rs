@@ -70,8 +70,6 @@ struct Prefetch<T: Send + 'static> {
 impl<T: Send + 'static> Prefetch<T> {
     /// Maximum number of elements in a batch. The docs of `locked` state it.
     const MAX_COUNT: usize = 64;
-    /// Maximum size of a batch in bytes. The first element may be longer, because it was requested.
-    const MAX_BYTES: u64 = 1 << 20;
     /// If a batch is used up within this time, the size of the next one is doubled.
     const FAST_CONSUMER: Duration = Duration::from_millis(10);
     /// Maximum number of names that one call to another thread tries, so that a dropped stream ends soon.
@@ -118,74 +116,133 @@ impl<T: Send + 'static> Prefetch<T> {
     async fn fill(&mut self) -> Option<()> {
         let queues = self.queues.clone();
         let first = queues.first()?;
+        let limits = self.limits();
+        // In memory, a batch that only lists locks nothing, and a short element is locked in place for its caller.
+        let filler = self.buffer.filler(limits.length == Work::Long && limits.count > 0);
         let (released, stale) = self.buffer.take_all().await;
         let cursor = match self.has_ended {
             // Only prefetched elements that were unlocked remain to be returned.
             true => Cursor::at_end(&queues),
             false => self.cursor.take().unwrap_or_else(|| Cursor::at_start(&queues)),
         };
-        // Names that are already listed are locked in place. Listing may take long, and so may reading a long element.
-        let listed = cursor.listed();
-        let in_memory = in_memory(&queues);
-        let (length, tries, max_bytes) = match in_memory && listed > 0 && !self.is_long {
-            true => (Work::Short, listed.min(Self::MAX_TRIES_IN_PLACE), Work::SHORT_DATA as u64),
-            false => (Work::Long, Self::MAX_TRIES, u64::MAX),
-        };
-        let count = self.count;
-        let filled = run("list", length, first, {
+        let filled = run("list", limits.length, first, {
             let queues = queues.clone();
             move |_| {
                 let mut cursor = cursor;
                 // Stale locks are released first: they are as old as the call that acquired them.
-                let mut locked = cursor.requeue(released, stale);
-                let (mut bytes, mut is_long) = (0, false);
-                // Each queue's cached directories are validated once per batch.
-                let mut openers: Vec<_> = queues.iter().map(|_| None).collect();
-                for _ in 0..tries {
-                    if locked.len() >= count || bytes >= Self::MAX_BYTES {
-                        break;
-                    }
-                    let candidate = match cursor.next(&queues) {
-                        Some(Ok(candidate)) => candidate,
-                        Some(Err(error)) => {
-                            locked.push_back(Err(error));
-                            continue;
-                        }
-                        None => return Ok((None, locked, false)),
-                    };
-                    let queue = &queues[candidate.queue];
-                    let root = queue.root();
-                    // The first element was requested, so it is read however long it is.
-                    let limit = match bytes {
-                        0 => max_bytes,
-                        bytes => max_bytes.min(Self::MAX_BYTES - bytes),
-                    };
-                    let limit = limit.min(root.max_size);
-                    let begin_delivery =
-                        || Delivery::begin(root, &candidate.name, candidate.has_records);
-                    let opener = openers[candidate.queue].get_or_insert_with(|| root.opener());
-                    let taken = Lock::take(queue, opener, candidate.name, limit, begin_delivery);
-                    if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
-                        cursor.put_back(candidate);
-                        is_long = locked.is_empty();
-                        break;
-                    }
-                    if let Ok(Some(lock)) = &taken {
-                        bytes += queue.len_of(lock.value()) as u64;
-                    }
-                    locked.extend(taken.transpose());
-                }
-                Ok((Some(cursor), locked, is_long))
+                let errors = cursor.requeue(released, stale);
+                let mut batch = Batch { locks: errors, locked_at: Instant::now(), is_long: false };
+                let has_more = batch.lock_next(&mut cursor, &queues, limits);
+                // Here and not when the caller has the result: the caller may be gone.
+                filler.fill(batch.locks, batch.locked_at);
+                Ok((has_more.then_some(cursor), batch.is_long))
             }
         });
-        // Fails only if the runtime is shutting down. The cursor was dropped with the work, so the iteration ends.
-        let (cursor, locked, is_long) =
-            filled.await.unwrap_or_else(|error| (None, VecDeque::from([Err(error)]), false));
+        let (cursor, is_long) = match filled.await {
+            Ok(filled) => filled,
+            // The runtime is shutting down. The cursor was dropped with the work, so the iteration ends.
+            Err(error) => {
+                self.buffer.filler(false).fill([Err(error)].into(), Instant::now());
+                (None, false)
+            }
+        };
         self.has_ended = cursor.is_none();
         (self.cursor, self.is_long) = (cursor, is_long);
         self.filled_at = Instant::now();
-        self.buffer.fill(locked, !in_memory);
         Some(())
+    }
+
+    /// Returns the limits of the next batch. In memory, names that are already listed are locked in place. Listing may
+    /// take long, and so may reading a long element.
+    fn limits(&self) -> BatchLimits {
+        let (count, listed) = (self.count, self.cursor.as_ref().map_or(0, Cursor::listed));
+        let (length, count, tries, max_bytes) = match in_memory(&self.queues) && !self.is_long {
+            true if listed > 0 => {
+                let tries = listed.min(Self::MAX_TRIES_IN_PLACE);
+                (Work::Short, count, tries, Work::SHORT_DATA as u64)
+            }
+            true => (Work::Long, 0, 1, 0),
+            false => (Work::Long, count, Self::MAX_TRIES, u64::MAX),
+        };
+        BatchLimits { length, count, tries, max_bytes }
+    }
+}
+
+/// The limits of a batch.
+#[derive(Clone, Copy)]
+struct BatchLimits {
+    length: Work,
+    /// Maximum number of elements; 0 if the batch only lists names.
+    count: usize,
+    /// Maximum number of names to try.
+    tries: usize,
+    /// Maximum size of the first element in bytes.
+    max_bytes: u64,
+}
+
+/// Elements that are locked and read by one call to another thread.
+struct Batch<T: Send + 'static> {
+    locks: VecDeque<Result<Lock<T>, Error>>,
+    /// Time before the first lock.
+    locked_at: Instant,
+    /// True if the next element is too long for the batch and nothing was locked.
+    is_long: bool,
+}
+
+impl<T: Send + 'static> Batch<T> {
+    /// Maximum size of a batch in bytes. The first element may be longer, because it was requested.
+    const MAX_BYTES: u64 = 1 << 20;
+    /// Time after which a slow disk locks no more elements for the batch, so that the first does not become stale.
+    const MAX_TIME: Duration = Duration::from_millis(250);
+
+    /// Locks and reads elements from the cursor up to the limits. Returns false if the cursor is at its end.
+    fn lock_next(&mut self, cursor: &mut Cursor, queues: &Queues<T>, limits: BatchLimits) -> bool {
+        let mut bytes = 0;
+        // Each queue's cached directories are validated once per batch.
+        let mut openers: Vec<_> = queues.iter().map(|_| None).collect();
+        for _ in 0..limits.tries {
+            let has_locked = self.locks.iter().any(Result::is_ok);
+            if !has_locked {
+                self.locked_at = Instant::now();
+            }
+            let is_late = has_locked && self.locked_at.elapsed() > Self::MAX_TIME;
+            if is_late || bytes >= Self::MAX_BYTES || limits.count.max(1) <= self.locks.len() {
+                break;
+            }
+            let candidate = match cursor.next(queues) {
+                Some(Ok(candidate)) => candidate,
+                Some(Err(error)) => {
+                    self.locks.push_back(Err(error));
+                    continue;
+                }
+                None => return false,
+            };
+            if limits.count == 0 {
+                cursor.put_back(candidate);
+                break;
+            }
+            let queue = &queues[candidate.queue];
+            let root = queue.root();
+            // The first element was requested, so it is read however long it is.
+            let limit = match bytes {
+                0 => limits.max_bytes,
+                bytes => limits.max_bytes.min(Self::MAX_BYTES - bytes),
+            };
+            let limit = limit.min(root.max_size);
+            let begin_delivery = || Delivery::begin(root, &candidate.name, candidate.has_records);
+            let opener = openers[candidate.queue].get_or_insert_with(|| root.opener());
+            let taken = Lock::take(queue, opener, candidate.name, limit, begin_delivery);
+            if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
+                cursor.put_back(candidate);
+                self.is_long = self.locks.is_empty();
+                break;
+            }
+            if let Ok(Some(lock)) = &taken {
+                bytes += queue.len_of(lock.value()) as u64;
+            }
+            self.locks.extend(taken.transpose());
+        }
+        true
     }
 }
 

@@ -262,7 +262,7 @@ impl QueueBuilder {
             return Err(Error::InvalidOption { option: "max_elements", reason });
         }
         let path = options.path.clone();
-        let root = run_blocking("open", path, |_| options.open(&[TEMPORARY, OBSOLETE])).await?;
+        let root = run_blocking("open", &path, || options.open(&[TEMPORARY, OBSOLETE])).await?;
         let rotation = Rotation::new(max_elements);
         Ok(DirQueue::new(Normal { root, schema, rotation, sync_group: Group::default() }))
     }

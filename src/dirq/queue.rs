@@ -93,9 +93,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// On a disk, one round trip to another thread locks several elements if they are requested quickly. The stream
     /// then locks and reads up to 63 elements, and up to one mebibyte, ahead of the caller. These elements are unlocked
-    /// when the stream is dropped, or if no element was requested for one second. If the process is killed, they stay
-    /// locked until a [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when
-    /// it is requested.
+    /// when the stream is dropped, or if no element was requested for one second. The same applies to elements that are
+    /// locked for a call of `next` whose future was dropped. If the process is killed, they stay locked until a
+    /// [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when it is requested.
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
@@ -105,7 +105,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Panics
     ///
-    /// Panics on a runtime without a time driver, unless the queue is in memory.
+    /// Panics on a runtime without a time driver, unless the queue is in memory and its elements have up to 64 KiB.
     ///
     /// # Examples
     ///

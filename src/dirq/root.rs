@@ -27,6 +27,7 @@ use super::{
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
     retry_policy::RetryPolicy,
+    shared::SharedQueue,
     spin_handoff::SpinHandoff,
 };
 
@@ -90,6 +91,7 @@ impl Options {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let medium = medium(&path);
+        let shared = SharedQueue::at(&path);
         let root = Root {
             umask,
             sync,
@@ -99,7 +101,8 @@ impl Options {
             names: NameGenerator::new(rnd_hex),
             id: file_id(&at_path),
             medium,
-            handoff: Arc::default(),
+            handoff: Arc::new(SpinHandoff::new(shared.threads.clone())),
+            shared,
             cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
             metrics: Arc::default(),
@@ -133,6 +136,7 @@ pub struct Root {
     medium: Medium,
     /// Hands work to the thread of the previous call if that is still spinning.
     pub(super) handoff: Arc<SpinHandoff>,
+    pub(super) shared: Arc<SharedQueue>,
     /// `None` if the directory may be on a network: the cache relies on change times, which are reported late there.
     cache: Option<DirCache>,
     synced: Mutex<SyncedDirs>,

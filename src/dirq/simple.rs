@@ -290,7 +290,7 @@ impl QueueSimpleBuilder {
             return Err(Error::InvalidOption { option: "granularity", reason });
         };
         let path = options.path.clone();
-        let root = run_blocking("open", path, |_| options.open(&[])).await?;
+        let root = run_blocking("open", &path, || options.open(&[])).await?;
         Ok(DirQueue::new(Simple { root, granularity, sync_group: Group::default() }))
     }
 }
