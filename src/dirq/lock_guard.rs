@@ -3,7 +3,8 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use super::{
-    Error, Name, blocking::run_detached, delivery::Delivery, protocol::Protocol, root::Opener,
+    Error, Name, blocking::run_detached, delivery::Delivery, protocol::Protocol,
+    records::now_micros, root::Opener,
 };
 
 /// A lock that is released on drop.
@@ -100,7 +101,8 @@ impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     }
 }
 
-/// Records the outcome of a delivery and unlocks its element.
+/// Records the outcome of a delivery and unlocks its element. Streams of this process that wait learn when it can be
+/// locked again.
 fn release<P: Protocol + ?Sized>(
     queue: &P,
     name: &Name,
@@ -108,7 +110,17 @@ fn release<P: Protocol + ?Sized>(
     delay: Option<Duration>,
 ) -> Result<(), Error> {
     // Recorded before unlocking: otherwise the element could be delivered according to the old record.
-    let recorded =
-        delivery.map_or(Ok(()), |delivery| delivery.record_unlock(queue.root(), name, delay));
-    queue.unlock(name).and(recorded)
+    let recorded = delivery.map(|delivery| delivery.record_unlock(queue.root(), name, delay));
+    let due = recorded.transpose();
+    queue.unlock(name)?;
+    if let Some(wakeups) = queue.root().shared.active_wakeups() {
+        // An element that was not delivered has not failed, and another stream can have it immediately.
+        if delivery.is_some_and(|delivery| !delivery.is_delivered()) {
+            wakeups.wake_one();
+        }
+        if let Ok(Some(Some(due))) = due {
+            wakeups.set_due_in(Duration::from_micros(due.saturating_sub(now_micros())));
+        }
+    }
+    due.map(drop)
 }

@@ -17,7 +17,7 @@ use self::{
     rotation::Rotation,
 };
 use super::{
-    DirQueue, Element, Error, Name, Schema,
+    DirQueue, Element, Error, Name, Purge, Schema,
     blocking::{Work, run, run_blocking},
     group::{self, Group},
     root::Options,
@@ -209,6 +209,13 @@ impl QueueBuilder {
     /// Defaults to a digit that is chosen at random when the queue is opened.
     pub fn rnd_hex(mut self, digit: u8) -> Self {
         self.options.rnd_hex = Some(digit);
+        self
+    }
+
+    /// Sets the interval between purges of the queue by the streams of [`watch`](DirQueue::watch), as
+    /// [`QueueSimpleBuilder::purge_every`](super::QueueSimpleBuilder::purge_every) does. Defaults to no purges.
+    pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
+        self.options.purge_every = Some((every, purge));
         self
     }
 

@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::{Error, Lock, Name, root::DirId};
+use super::{Error, Lock, Name};
 
 /// Prefetched locks, in order. Locks that are not requested within [`MAX_AGE`] are released, even if the stream is not
 /// polled.
@@ -28,12 +28,14 @@ pub(super) struct PrefetchBuffer<T: Send + 'static>(Arc<Mutex<State<T>>>);
 
 struct State<T: Send + 'static> {
     locks: VecDeque<Result<Lock<T>, Error>>,
+    /// Time before the first lock was acquired.
+    locked_at: Instant,
     /// Time from which the locks are stale.
     expires_at: Instant,
     /// The task that releases stale locks.
     release_task: Option<JoinHandle<()>>,
     /// Receives the elements that were released.
-    released: Option<oneshot::Receiver<Vec<(DirId, Name)>>>,
+    released: Option<oneshot::Receiver<Vec<Name>>>,
 }
 
 impl<T: Send + 'static> PrefetchBuffer<T> {
@@ -43,10 +45,19 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
     /// The same, since the first lock was acquired: longer, so that a slow disk delivers elements, and short compared
     /// with `max_lock`, because a purge may have removed locks while the disk did not answer.
     const MAX_LOCK_AGE: Duration = Duration::from_secs(10);
+    /// Age from which locks are not even released: another worker may have them. A purge removes the others. Half of
+    /// the default `max_lock`.
+    const ABANDON_AFTER: Duration = Duration::from_secs(300);
 
     pub(super) fn new() -> Self {
-        let (locks, expires_at) = (VecDeque::new(), Instant::now());
-        Self(Arc::new(Mutex::new(State { locks, expires_at, release_task: None, released: None })))
+        let now = Instant::now();
+        Self(Arc::new(Mutex::new(State {
+            locks: VecDeque::new(),
+            locked_at: now,
+            expires_at: now,
+            release_task: None,
+            released: None,
+        })))
     }
 
     /// Returns the next lock, unless it is stale.
@@ -56,19 +67,26 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
         is_fresh.then(|| state.locks.pop_front()).flatten()
     }
 
+    /// Returns the number of the next element, unless it is stale; 0 for an error.
+    pub(super) fn peek(&self) -> Option<u64> {
+        let state = lock(&self.0);
+        let next = state.locks.front().filter(|_| Instant::now() < state.expires_at);
+        next.map(|next| next.as_ref().map_or(0, |lock| lock.name().element))
+    }
+
     /// Returns whether no further elements are expected from the buffer.
     pub(super) fn is_empty(&self) -> bool {
         let state = lock(&self.0);
         state.locks.is_empty() && state.released.is_none()
     }
 
-    /// Empties the buffer: returns the released elements, by queue and name, and the stale locks, which come after
-    /// them.
-    pub(super) async fn take_all(&self) -> (Vec<(DirId, Name)>, VecDeque<Result<Lock<T>, Error>>) {
+    /// Empties the buffer: returns the released elements, and the stale locks, which come after them.
+    pub(super) async fn take_all(&self) -> (Vec<Name>, VecDeque<Result<Lock<T>, Error>>) {
         let (released, locks) = {
             let mut state = lock(&self.0);
-            (state.released.take(), mem::take(&mut state.locks))
+            (state.released.take(), state.take_locks())
         };
+        let locks = locks.into_releasable();
         let names = match released {
             // The sender was dropped because the runtime is shutting down.
             Some(names) => names.await.unwrap_or_default(),
@@ -107,7 +125,7 @@ impl<T: Send + 'static> Filler<T> {
         let is_held = locks.iter().any(Result::is_ok);
         let has_release_task = {
             let mut state = lock(&self.state);
-            (state.locks, state.expires_at) = (locks, expires_at);
+            (state.locks, state.locked_at, state.expires_at) = (locks, locked_at, expires_at);
             // The task ends with its runtime, while the stream may have moved to another.
             state.release_task.as_ref().is_some_and(|release_task| !release_task.is_finished())
         };
@@ -120,6 +138,29 @@ impl<T: Send + 'static> Filler<T> {
             let release_task = runtime.spawn(release_stale(Arc::downgrade(&self.state), sleep));
             lock(&self.state).release_task = Some(release_task);
         }
+    }
+}
+
+impl<T: Send + 'static> State<T> {
+    fn take_locks(&mut self) -> StaleLocks<T> {
+        StaleLocks { locks: mem::take(&mut self.locks), locked_at: self.locked_at }
+    }
+}
+
+/// Locks that were taken out of the buffer.
+struct StaleLocks<T: Send + 'static> {
+    locks: VecDeque<Result<Lock<T>, Error>>,
+    locked_at: Instant,
+}
+
+impl<T: Send + 'static> StaleLocks<T> {
+    /// Abandons the locks if they may belong to another worker by now. Returns the others, and the errors.
+    fn into_releasable(self) -> VecDeque<Result<Lock<T>, Error>> {
+        let is_lost = self.locked_at.elapsed() >= PrefetchBuffer::<T>::ABANDON_AFTER;
+        let (lost, kept): (VecDeque<_>, _) =
+            self.locks.into_iter().partition(|lock| is_lost && lock.is_ok());
+        lost.into_iter().flatten().for_each(Lock::abandon);
+        kept
     }
 }
 
@@ -140,16 +181,18 @@ async fn release_stale<T: Send + 'static>(
             continue;
         }
         state.release_task = None;
-        let (locks, errors): (VecDeque<_>, _) =
-            mem::take(&mut state.locks).into_iter().partition(Result::is_ok);
+        let mut stale = state.take_locks();
+        let (locks, errors): (VecDeque<_>, _) = stale.locks.into_iter().partition(Result::is_ok);
         state.locks = errors;
         if locks.is_empty() {
             return;
         }
+        stale.locks = locks;
         let (sender, released) = oneshot::channel();
         state.released = Some(released);
         drop(state);
-        let names = locks.iter().flatten().map(Lock::queue_and_name).collect();
+        let locks = stale.into_releasable();
+        let names = locks.iter().flatten().map(|lock| *lock.name()).collect();
         // They are unlocked before the stream locks them again, because its call comes later.
         drop(locks);
         // Fails if the stream was dropped, which needs no names.

@@ -5,9 +5,12 @@ use std::{
     mem,
     path::{Path, PathBuf, absolute},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
+
+use super::wakeups::Wakeups;
 
 /// Maximum number of blocking threads that wait for the disk of one path. A disk that hangs would otherwise take all
 /// blocking threads of the runtime, of which Tokio starts up to 512.
@@ -24,6 +27,10 @@ pub(super) struct SharedQueue {
     /// leave their place if they are dropped.
     pub(super) threads: Arc<Semaphore>,
     deferred: Deferred,
+    /// The streams that wait for new elements, as long as there are any.
+    wakeups: Mutex<Weak<Wakeups>>,
+    /// When a stream began the latest purge.
+    purged_at: Mutex<Option<Instant>>,
 }
 
 impl SharedQueue {
@@ -36,9 +43,36 @@ impl SharedQueue {
         }
         queues.retain(|_, shared| shared.strong_count() > 0);
         let threads = Arc::new(Semaphore::new(MAX_THREADS));
-        let shared = Arc::new(Self { threads, deferred: Deferred::default() });
+        let (deferred, wakeups) = (Deferred::default(), Mutex::default());
+        let purged_at = Mutex::default();
+        let shared = Arc::new(Self { threads, deferred, wakeups, purged_at });
         queues.insert(path, Arc::downgrade(&shared));
         shared
+    }
+
+    /// Returns the wakeups for a stream that waits for new elements.
+    pub(super) fn wakeups(&self) -> Arc<Wakeups> {
+        let mut wakeups = lock(&self.wakeups);
+        wakeups.upgrade().unwrap_or_else(|| {
+            let new = Wakeups::new();
+            *wakeups = Arc::downgrade(&new);
+            new
+        })
+    }
+
+    /// Returns the wakeups if a stream uses them.
+    pub(super) fn active_wakeups(&self) -> Option<Arc<Wakeups>> {
+        lock(&self.wakeups).upgrade()
+    }
+
+    /// Returns whether no purge began within the time `every`, in which case the caller begins one.
+    pub(super) fn begin_purge(&self, every: Duration) -> bool {
+        let mut purged_at = lock(&self.purged_at);
+        let is_due = purged_at.is_none_or(|purged_at| purged_at.elapsed() >= every);
+        if is_due {
+            *purged_at = Some(Instant::now());
+        }
+        is_due
     }
 
     /// Defers `work`, which may block, until the next call of [`run_deferred`](Self::run_deferred). Returns the

@@ -13,7 +13,7 @@ use std::{
 
 use self::layout::Simple;
 use super::{
-    DirQueue, Error, Name,
+    DirQueue, Error, Name, Purge,
     blocking::{Work, run, run_blocking},
     group::{self, Group},
     root::Options,
@@ -233,6 +233,17 @@ impl QueueSimpleBuilder {
     /// Defaults to a digit that is chosen at random when the queue is opened.
     pub fn rnd_hex(mut self, digit: u8) -> Self {
         self.options.rnd_hex = Some(digit);
+        self
+    }
+
+    /// Sets the interval between purges of the queue by the streams of [`watch`](DirQueue::watch). The queue is purged
+    /// at the end of a scan if the last such purge by this process was at least `every` ago, however many streams there
+    /// are. If the purge removes locks, a stream then scans the queue again, so the elements of killed workers are
+    /// delivered. Defaults to no purges.
+    ///
+    /// A purge reads the whole queue, and delays the stream. Errors are logged.
+    pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
+        self.options.purge_every = Some((every, purge));
         self
     }
 

@@ -432,6 +432,39 @@ async fn keep_alive_drops_the_work_if_the_lock_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn keep_alive_continues_after_failed_renewals() {
+    let (_dir, queue) = queue().await;
+    queue.add("x").await.unwrap();
+    let lock = queue.locked().next().await.unwrap().unwrap();
+    let directory = lock_of(&queue, lock.name()).parent().unwrap().to_owned();
+    let moved = queue.path().join("moved");
+    let work = async {
+        // A failure that passes, such as that of a server which restarts.
+        sleep(Duration::from_secs(90)).await;
+        fs::rename(&directory, &moved).unwrap();
+        fs::write(&directory, "").unwrap();
+        sleep(Duration::from_secs(400)).await;
+        fs::remove_file(&directory).unwrap();
+        fs::rename(&moved, &directory).unwrap();
+        make_old(&lock_of(&queue, lock.name()), HOUR);
+        sleep(Duration::from_secs(400)).await;
+        "done"
+    };
+    assert_eq!(lock.keep_alive(Duration::from_secs(60), work).await.unwrap(), "done");
+    assert!(age(&lock_of(&queue, lock.name())) < HOUR / 2, "the lock is renewed again");
+
+    // A failure that lasts for as long as a lock.
+    fs::rename(&directory, &moved).unwrap();
+    fs::write(&directory, "").unwrap();
+    let begin = tokio::time::Instant::now();
+    let work = std::future::pending::<()>();
+    let error = lock.keep_alive(Duration::from_secs(60), work).await.unwrap_err();
+    assert!(!matches!(error, Error::NotLocked { .. }), "{error:?}");
+    let (least, most) = (Duration::from_secs(660), Duration::from_secs(662));
+    assert!((least..most).contains(&begin.elapsed()), "after {:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn keep_alive_touches_the_lock_at_its_interval() {
     let (_dir, queue) = queue().await;
     queue.add("x").await.unwrap();
