@@ -85,7 +85,9 @@
 //!
 //! # Cost
 //!
-//! File system calls are made on the runtime's blocking threads, with one round trip per call. A round trip between
+//! File system calls are made on the runtime's blocking threads, with one round trip per call. The handles of a process
+//! on one path use up to 16 of these threads at a time. Further calls wait in order without a thread, so a disk that
+//! hangs does not delay work on other disks. A call that is dropped while it waits is not executed. A round trip between
 //! threads costs 20 to 50 µs, which is more than an add to a local disk. For many elements, use
 //! [`add_many`](QueueSimple::add_many) and [`locked`](QueueSimple::locked), which share round trips, or call from
 //! several tasks concurrently.
@@ -164,6 +166,7 @@ mod normal;
 mod null;
 mod prefetch_buffer;
 mod protocol;
+mod purge;
 mod purge_options;
 mod queue;
 mod records;
@@ -172,9 +175,13 @@ mod retry_policy;
 mod root;
 mod schema;
 mod set;
+mod set_stream;
+mod shared;
 mod simple;
 mod spin_handoff;
+mod system_watch;
 mod table;
+mod wakeups;
 mod walk;
 mod watch;
 

@@ -1,18 +1,15 @@
 //! Chooses where work runs: in place, or on a thread of the runtime that may block on a disk.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, path::Path, sync::Arc};
 
-use tokio::task::consume_budget;
+use tokio::{runtime::Handle, task::consume_budget};
 
 use super::{
     Error,
     protocol::Protocol,
     root::Root,
-    spin_handoff::{NotStarted, SpinHandoff},
+    shared::SharedQueue,
+    spin_handoff::{NotStarted, SpinHandoff, may_block},
 };
 
 /// Units of Tokio's cooperative budget that a call consumes if its caller spins for the result: a task that does
@@ -41,8 +38,9 @@ impl Work {
 
 /// Runs `work` on a queue: in place if it is short and the queue is in memory, otherwise on a thread that may block.
 ///
-/// Dropping the future does not stop the work: its result is dropped on that thread, which undoes what must be undone.
-/// Work in place begins only after the last await.
+/// If the threads of the queue are all at work, the work waits for one, and never begins if the future is dropped.
+/// Dropping the future does not stop work that has begun: its result is dropped on that thread, which undoes what must
+/// be undone. Work in place begins only after the last await.
 ///
 /// # Panics
 ///
@@ -71,7 +69,11 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
         }
     }
     let target = queue.clone();
-    let done = queue.root().handoff.run(short, move || work(&target)).await;
+    let work = move || {
+        target.root().shared.run_deferred();
+        work(&target)
+    };
+    let done = queue.root().handoff.run(short, work).await;
     done.unwrap_or_else(|NotStarted| Err(failed(operation, queue.root().path())))
 }
 
@@ -102,20 +104,49 @@ pub(super) async fn run_read<P: Protocol + ?Sized, T: Send + 'static>(
     run(operation, length, queue, move |queue| work(queue, limit)).await
 }
 
-/// Runs `work` on a path, which may be on any disk, and so never in place.
+/// Runs short `work` on a queue for a caller that cannot wait, such as a drop: on a thread that may block if this one
+/// belongs to a runtime, and otherwise in place. Later calls to the queue find it done.
+pub(super) fn run_detached<P: Protocol + ?Sized>(
+    queue: &Arc<P>,
+    work: impl FnOnce() + Send + 'static,
+) {
+    let root = queue.root();
+    let runs_in_place = root.in_memory() || may_block();
+    // Plans of injected faults are thread-local.
+    #[cfg(test)]
+    let runs_in_place = runs_in_place || super::fs::faults::has_plan();
+    match Handle::try_current() {
+        Ok(runtime) if !runs_in_place => {
+            if let Some(run) = root.shared.defer(Box::new(work)) {
+                let handoff = root.handoff.clone();
+                // The task waits for a thread, and the thread for the disk.
+                runtime.spawn(async move { handoff.run(false, move || drop(run)).await });
+            }
+        }
+        _ => work(),
+    }
+}
+
+/// Runs `work` on a directory, which may be on any disk, and so never in place.
 pub(super) async fn run_blocking<T: Send + 'static>(
     operation: &'static str,
-    path: PathBuf,
-    work: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
+    directory: &Path,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     #[cfg(test)]
     if super::fs::faults::has_plan() {
-        return work(&path);
+        return work();
     }
-    let target = path.clone();
-    // A handoff that is used once never spins: only its treatment of panics and shutdown is needed.
-    let done = Arc::<SpinHandoff>::default().run(false, move || work(&target)).await;
-    done.unwrap_or_else(|NotStarted| Err(failed(operation, &path)))
+    // A handoff that is used once never spins: only its limit, and its treatment of panics and shutdown, are needed.
+    let shared = SharedQueue::at(directory);
+    let handoff = Arc::new(SpinHandoff::new(shared.threads.clone()));
+    let work = move || {
+        // Until the end of the work, even without its caller: calls at the same time share the limit.
+        let _shared = shared;
+        work()
+    };
+    let done = handoff.run(false, work).await;
+    done.unwrap_or_else(|NotStarted| Err(failed(operation, directory)))
 }
 
 fn failed(operation: &'static str, path: &Path) -> Error {

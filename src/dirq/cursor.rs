@@ -1,4 +1,4 @@
-//! The position of an iteration that locks elements: the names to be tried, of one queue or several.
+//! The position of an iteration that locks elements: the names to be tried.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,112 +9,88 @@ use super::{
     Error, Lock, Name,
     protocol::Protocol,
     records::{Record, Records, now_micros},
-    root::DirId,
 };
 
-/// The names to be tried, by queue.
-pub(super) struct Cursor(Vec<QueueCursor>);
-
-/// The names of one queue that are to be tried.
-struct QueueCursor {
-    id: DirId,
+/// The names of a queue that are to be tried.
+#[derive(Default)]
+pub(super) struct Cursor {
     names: VecDeque<Name>,
     /// Directories that are not listed yet; `None` before they are known.
     directories: Option<VecDeque<u32>>,
     /// Records of the queue's elements that were delivered before.
     records: HashMap<Name, Record>,
     has_records: bool,
-}
-
-/// An element to be locked.
-pub(super) struct Candidate {
-    /// The index of its queue.
-    pub(super) queue: usize,
-    pub(super) name: Name,
-    /// True if its queue may have a record of it.
-    pub(super) has_records: bool,
+    /// The element after which the iteration begins.
+    after: Option<Name>,
 }
 
 impl Cursor {
-    pub(super) fn at_start<T: Send + 'static>(queues: &[Arc<dyn Protocol<Payload = T>>]) -> Self {
-        Self(queues.iter().map(|queue| QueueCursor::new(queue.root().id(), None)).collect())
+    /// Returns a cursor that begins after an element, or at the first.
+    pub(super) fn after(after: Option<Name>) -> Self {
+        Self { after, ..Self::default() }
     }
 
     /// Returns a cursor at the end, which yields only requeued elements.
-    pub(super) fn at_end<T: Send + 'static>(queues: &[Arc<dyn Protocol<Payload = T>>]) -> Self {
-        let end = || Some(VecDeque::new());
-        Self(queues.iter().map(|queue| QueueCursor::new(queue.root().id(), end())).collect())
+    pub(super) fn at_end() -> Self {
+        Self { directories: Some(VecDeque::new()), ..Self::default() }
     }
 
-    /// Returns the minimum number of names that come before something has to be listed.
+    /// Returns the number of names that come before something has to be listed.
     pub(super) fn listed(&self) -> usize {
-        let left = self.0.iter().filter(|source| !source.is_exhausted());
-        left.map(|source| source.names.len()).min().unwrap_or(0)
+        self.names.len()
     }
 
-    /// Returns the next element. Each queue is read directory by directory; of the next elements of all queues, the
-    /// oldest is returned.
-    pub(super) fn next<T: Send + 'static>(
+    /// Returns the next name if it is listed.
+    pub(super) fn front(&self) -> Option<&Name> {
+        self.names.front()
+    }
+
+    /// Returns true if the queue may have records of elements.
+    pub(super) fn has_records(&self) -> bool {
+        self.has_records
+    }
+
+    /// Returns the next element to be locked. The queue is read directory by directory.
+    pub(super) fn next<P: Protocol + ?Sized>(
         &mut self,
-        queues: &[Arc<dyn Protocol<Payload = T>>],
-    ) -> Option<Result<Candidate, Error>> {
-        for (source, queue) in self.0.iter_mut().zip(queues) {
-            if let Err(error) = source.list(queue) {
-                return Some(Err(error));
-            }
+        queue: &Arc<P>,
+    ) -> Option<Result<Name, Error>> {
+        if let Err(error) = self.list(queue) {
+            return Some(Err(error));
         }
-        let heads = self.0.iter().enumerate();
-        let heads =
-            heads.filter_map(|(queue, source)| Some((source.names.front()?.element, queue)));
-        // By the numbers of the elements, which begin with their times.
-        let (_, queue) = heads.min()?;
-        let source = &mut self.0[queue];
-        let name = source.names.pop_front()?;
-        Some(Ok(Candidate { queue, name, has_records: source.has_records }))
+        self.names.pop_front().map(Ok)
     }
 
-    /// Makes the element the next of its queue.
-    pub(super) fn put_back(&mut self, candidate: Candidate) {
-        self.0[candidate.queue].names.push_front(candidate.name);
+    /// Makes the element the next one.
+    pub(super) fn put_back(&mut self, name: Name) {
+        self.names.push_front(name);
     }
 
     /// Requeues elements that were unlocked, and the stale ones, which this unlocks. Returns the errors among the stale
     /// ones.
     pub(super) fn requeue<T: Send + 'static>(
         &mut self,
-        released: Vec<(DirId, Name)>,
+        released: Vec<Name>,
         stale: VecDeque<Result<Lock<T>, Error>>,
     ) -> VecDeque<Result<Lock<T>, Error>> {
         let (locks, errors): (VecDeque<_>, _) = stale.into_iter().partition(Result::is_ok);
-        let stale = locks.iter().flatten().map(Lock::queue_and_name);
+        let stale = locks.iter().flatten().map(|lock| *lock.name());
         let requeued: Vec<_> = released.into_iter().chain(stale).collect();
         // In reverse, so that the first is the next one again.
-        for (id, name) in requeued.into_iter().rev() {
-            if let Some(source) = self.0.iter_mut().find(|source| source.id == id) {
-                source.names.push_front(name);
-            }
-        }
+        requeued.into_iter().rev().for_each(|name| self.names.push_front(name));
         errors
-    }
-}
-
-impl QueueCursor {
-    fn new(id: DirId, directories: Option<VecDeque<u32>>) -> Self {
-        let (names, records) = (VecDeque::new(), HashMap::new());
-        Self { id, names, directories, records, has_records: false }
-    }
-
-    fn is_exhausted(&self) -> bool {
-        self.names.is_empty() && self.directories.as_ref().is_some_and(VecDeque::is_empty)
     }
 
     /// Lists directories until a name is known or the queue is exhausted. Elements that wait for their backoff are
     /// omitted, even if they become due during the iteration.
     fn list<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> Result<(), Error> {
         if self.directories.is_none() {
-            // Set first: if the listing fails, the iteration of this queue ends.
+            // Set first: if the listing fails, the iteration ends.
             self.directories = Some(VecDeque::new());
-            self.directories = Some(queue.root().directories()?.into());
+            let mut directories = queue.root().directories()?;
+            directories
+                .retain(|&directory| self.after.is_none_or(|after| after.directory <= directory));
+            self.directories = Some(directories.into());
             if let Some(records) = Records::open(queue.root())? {
                 self.has_records = true;
                 self.records = records.list()?.into_iter().collect();
@@ -125,6 +101,7 @@ impl QueueCursor {
             let Some(directory) = next else { break };
             let (mut names, now) = (queue.unlocked(directory)?, now_micros());
             names.retain(|name| self.records.get(name).is_none_or(|record| record.is_due(now)));
+            names.retain(|name| self.after.is_none_or(|after| after < *name));
             names.sort_unstable();
             self.names = names.into();
         }

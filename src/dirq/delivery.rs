@@ -74,6 +74,10 @@ impl Delivery {
         self.is_delivered = true;
     }
 
+    pub(super) fn is_delivered(&self) -> bool {
+        self.is_delivered
+    }
+
     /// Removes the record of an element that was removed.
     pub(super) fn remove_record(&self, root: &Root, name: &Name) {
         if self.is_counted || self.previous.is_some() {
@@ -83,27 +87,29 @@ impl Delivery {
     }
 
     /// Records the outcome before the element is unlocked. A failed element waits for its backoff, or for `delay`.
+    /// Returns the time at which that ends, in microseconds since 1970.
     pub(super) fn record_unlock(
         &self,
         root: &Root,
         name: &Name,
         delay: Option<Duration>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<u64>, Error> {
         let given_out = Record::delivered(self.attempts);
         let current = if self.is_counted { Some(given_out) } else { self.previous };
         let next = self.record_after(root, name, delay);
         if next == current {
-            return Ok(());
+            return Ok(None);
         }
         let records = Records::open_or_make(root)?;
         // If the record has changed, another process has the lock, because a purge removed ours.
         if records.get(name)? != current {
-            return Ok(());
+            return Ok(None);
         }
         match next {
-            Some(next) => records.put(name, next),
-            None => records.remove(name),
+            Some(next) => records.put(name, next)?,
+            None => records.remove(name)?,
         }
+        Ok(next.and_then(|next| next.due))
     }
 
     /// Returns the record of the element after it is unlocked.

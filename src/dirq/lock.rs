@@ -1,26 +1,27 @@
 //! A locked element with its content, held by the user until the work is done.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, io, sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    Error, Name,
+    Error, Name, Purge,
     blocking::{Work, run},
     delivery::Delivery,
     lock_guard::LockGuard,
     protocol::Protocol,
-    root::{DirId, Opener},
+    root::Opener,
 };
 
 /// An element that this process has locked, with its content: [`Bytes`](bytes::Bytes), or an
 /// [`Element`](super::Element).
 ///
 /// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, for example
-/// because of an error or a panic, the element is unlocked and delivered again, here or to another process. The drop
-/// makes a blocking file system call, with or without a runtime, which takes a few microseconds on a local disk.
-/// [`unlock`](Self::unlock) makes that call on another thread.
+/// because of an error or a panic, the element is unlocked and delivered again, here or to another process. Inside of a
+/// Tokio runtime, the drop returns immediately, and the element is unlocked by another thread: other processes see that
+/// a moment later, and later calls to the queue in this process see it in any case. Outside of a runtime, and in
+/// [memory](super#cost), the drop makes the file system call itself. [`unlock`](Self::unlock) waits for it.
 ///
 /// The age of a lock counts from the time at which it was acquired. For an element that
 /// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element
@@ -38,6 +39,9 @@ pub struct Lock<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Lock<T> {
+    /// Pause after a failed renewal of `keep_alive`.
+    const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
+
     /// Locks and reads an element. Returns `None` if it is already locked or missing, or if `begin_delivery` returns
     /// `None`. If it cannot be read, the lock is released.
     pub(super) fn take(
@@ -62,9 +66,9 @@ impl<T: Send + 'static> Lock<T> {
         self
     }
 
-    /// Returns the queue's identity and the element's name.
-    pub(super) fn queue_and_name(&self) -> (DirId, Name) {
-        (self.guard.queue().root().id(), *self.name())
+    /// Leaves the element locked, for a purge or for another process that has the lock.
+    pub(super) fn abandon(self) {
+        self.guard.keep();
     }
 
     /// Returns the element's name.
@@ -215,9 +219,14 @@ impl<T: Send + 'static> Lock<T> {
     /// Runs long `work`, and resets the lock's age to zero after each interval `every` until the work is done. An
     /// interval below one millisecond is raised to one millisecond.
     ///
+    /// If that fails for another reason than a lost lock, it is tried again after `every`, or after one second if that is
+    /// sooner. `work` continues in the meantime: the lock is valid until a purge finds it too old.
+    ///
     /// # Errors
     ///
-    /// As for [`touch`](Self::touch). `work` is then dropped before it is finished.
+    /// [`Error::NotLocked`] if a purge removed the lock. If the lock could not be renewed for ten minutes, the default
+    /// [`max_lock`](super::Purge::max_lock), the error of the last attempt: purges of other processes may then remove
+    /// the lock. `work` is then dropped before it is finished.
     ///
     /// # Examples
     ///
@@ -246,20 +255,32 @@ impl<T: Send + 'static> Lock<T> {
     ) -> Result<R, Error> {
         // A shorter interval would be a busy loop.
         let every = every.max(Duration::from_millis(1));
-        let beat = async {
-            loop {
-                // `sleep` and not an interval: on a slow file system, missed renewals must not be made up for in a
-                // burst.
-                sleep(every).await;
-                if let Err(error) = self.touch().await {
-                    return error;
-                }
-            }
-        };
         // `work` is polled first: a failed renewal does not discard work that is already done.
-        match select(Box::pin(work), Box::pin(beat)).await {
+        match select(Box::pin(work), Box::pin(self.renew_until_lost(every))).await {
             Either::Left((done, _)) => Ok(done),
             Either::Right((error, _)) => Err(error),
+        }
+    }
+
+    /// Renews the lock after each interval. Returns the error by which it is lost.
+    async fn renew_until_lost(&self, every: Duration) -> Error {
+        let (mut pause, mut failing_since) = (every, None);
+        loop {
+            // `sleep` and not an interval: on a slow file system, missed renewals must not be made up for in a burst.
+            sleep(pause).await;
+            let gives_up_at =
+                *failing_since.get_or_insert_with(Instant::now) + Purge::DEFAULT_MAX_LOCK;
+            // A disk that hangs fails, too.
+            match timeout_at(gives_up_at, self.touch()).await {
+                Ok(Ok(())) => (pause, failing_since) = (every, None),
+                Ok(Err(error @ Error::NotLocked { .. })) => return error,
+                Ok(Err(error)) if Instant::now() >= gives_up_at => return error,
+                Ok(Err(_)) => pause = every.min(Self::RENEWAL_PAUSE),
+                Err(elapsed) => {
+                    let path = self.guard.queue().root().path_of(self.name());
+                    return Error::io("touch", path, io::Error::from(elapsed));
+                }
+            }
         }
     }
 

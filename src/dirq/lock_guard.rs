@@ -2,7 +2,10 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use super::{Error, Name, delivery::Delivery, protocol::Protocol, root::Opener};
+use super::{
+    Error, Name, blocking::run_detached, delivery::Delivery, protocol::Protocol,
+    records::now_micros, root::Opener,
+};
 
 /// A lock that is released on drop.
 ///
@@ -74,17 +77,9 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 
     /// Releases the lock. The element is delivered again after `delay`, or as the retry policy determines.
     pub(super) fn unlock(mut self, delay: Option<Duration>) -> Result<(), Error> {
-        self.unlock_once(delay)
-    }
-
-    fn unlock_once(&mut self, delay: Option<Duration>) -> Result<(), Error> {
         // Cleared first, so that the drop does not unlock again: by then the lock could be another process's.
         let name = mem::replace(&mut self.name, Name::NULL);
-        // Recorded before unlocking: otherwise the element could be delivered according to the old record.
-        let recorded = self
-            .delivery
-            .map_or(Ok(()), |delivery| delivery.record_unlock(self.queue.root(), &name, delay));
-        self.queue.unlock(&name).and(recorded)
+        release(&*self.queue, &name, self.delivery, delay)
     }
 
     /// Leaves the element locked.
@@ -97,8 +92,35 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     fn drop(&mut self) {
         if self.name != Name::NULL {
-            // Errors are ignored: either a purge removed the lock, or a purge will remove it.
-            let _ = self.unlock_once(None);
+            let (queue, name, delivery) = (self.queue.clone(), self.name, self.delivery);
+            run_detached(&self.queue, move || {
+                // Errors are ignored: either a purge removed the lock, or a purge will remove it.
+                let _ = release(&*queue, &name, delivery, None);
+            });
         }
     }
+}
+
+/// Records the outcome of a delivery and unlocks its element. Streams of this process that wait learn when it can be
+/// locked again.
+fn release<P: Protocol + ?Sized>(
+    queue: &P,
+    name: &Name,
+    delivery: Option<Delivery>,
+    delay: Option<Duration>,
+) -> Result<(), Error> {
+    // Recorded before unlocking: otherwise the element could be delivered according to the old record.
+    let recorded = delivery.map(|delivery| delivery.record_unlock(queue.root(), name, delay));
+    let due = recorded.transpose();
+    queue.unlock(name)?;
+    if let Some(wakeups) = queue.root().shared.active_wakeups() {
+        // An element that was not delivered has not failed, and another stream can have it immediately.
+        if delivery.is_some_and(|delivery| !delivery.is_delivered()) {
+            wakeups.wake_one();
+        }
+        if let Ok(Some(Some(due))) = due {
+            wakeups.set_due_in(Duration::from_micros(due.saturating_sub(now_micros())));
+        }
+    }
+    due.map(drop)
 }

@@ -3,11 +3,11 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use futures_util::stream::{Stream, unfold};
+use futures_util::stream::unfold;
 use tokio::time::Instant;
 
 use super::{
-    Error, Lock, Walk,
+    Error, Lock, Name, Walk,
     blocking::{Work, run},
     cursor::Cursor,
     delivery::Delivery,
@@ -16,47 +16,74 @@ use super::{
     watch::Watch,
 };
 
-/// The queues that are iterated over as one.
-pub(super) type Queues<T> = Arc<[Arc<dyn Protocol<Payload = T>>]>;
+/// A queue whose elements are locked.
+pub(super) type LockedQueue<T> = Arc<dyn Protocol<Payload = T>>;
 
 impl<T: Send + 'static> Walk<Lock<T>> {
     /// Locks all elements of a queue that can be locked, once or, with `poll_interval`, repeatedly.
-    pub(super) fn locked(
-        queue: Arc<dyn Protocol<Payload = T>>,
-        poll_interval: Option<Duration>,
-    ) -> Self {
-        Self::new(lock_all([queue].into(), poll_interval))
+    pub(super) fn locked(queue: LockedQueue<T>, poll_interval: Option<Duration>) -> Self {
+        // `unfold` keeps the future of a step in the stream. So dropping the future of `next` loses neither the cursor
+        // nor locked elements.
+        Self::new(unfold(LockedStream::new(queue, poll_interval), |mut stream| async move {
+            loop {
+                if let Some(next) = stream.next().await {
+                    return Some((next, stream));
+                }
+                if !stream.wait().await {
+                    return None;
+                }
+            }
+        }))
     }
 }
 
-/// Locks all elements of the queues that can be locked, in the order of their times, once or, with `poll_interval`,
-/// repeatedly.
-pub(super) fn lock_all<T: Send + 'static>(
-    queues: Queues<T>,
-    poll_interval: Option<Duration>,
-) -> impl Stream<Item = Result<Lock<T>, Error>> + Send {
-    let state = (Prefetch::new(queues), poll_interval.map(Watch::new));
-    // `unfold` keeps the future of a step in the stream. So dropping the future of `next` loses neither the cursor nor
-    // locked elements.
-    unfold(state, |(mut prefetch, mut watch)| async move {
-        loop {
-            if let Some(next) = prefetch.next().await {
-                return Some((next.map(Lock::mark_delivered), (prefetch, watch)));
-            }
-            watch.as_mut()?.wait(&prefetch.queues).await;
-        }
-    })
+/// Iterations over a queue that lock its elements, and the pauses between them.
+pub(super) struct LockedStream<T: Send + 'static> {
+    prefetch: Prefetch<T>,
+    /// `None` if there is only one iteration.
+    watch: Option<Watch>,
 }
 
-/// Repeated iterations over the queues, with a buffer of prefetched locks.
+impl<T: Send + 'static> LockedStream<T> {
+    pub(super) fn new(queue: LockedQueue<T>, poll_interval: Option<Duration>) -> Self {
+        let watch = poll_interval.map(|every| Watch::new(&queue, every));
+        Self { prefetch: Prefetch::new(queue), watch }
+    }
+
+    /// Returns the next element, or `None` at the end of an iteration.
+    pub(super) async fn next(&mut self) -> Option<Result<Lock<T>, Error>> {
+        let next = self.prefetch.next().await?;
+        if let (Some(watch), Ok(lock)) = (&mut self.watch, &next) {
+            watch.pass_turn_on(*lock.name());
+        }
+        Some(next.map(Lock::mark_delivered))
+    }
+
+    /// Returns the number of the next element, which begins with its time, without locking it; 0 for an error. Returns
+    /// `None` at the end of an iteration.
+    pub(super) async fn peek(&mut self) -> Option<u64> {
+        self.prefetch.peek().await
+    }
+
+    /// Waits until there may be new elements. Returns false if there is only one iteration.
+    pub(super) async fn wait(&mut self) -> bool {
+        let Some(watch) = &mut self.watch else { return false };
+        self.prefetch.begins_after = watch.wait(&self.prefetch.queue).await;
+        true
+    }
+}
+
+/// Repeated iterations over a queue, with a buffer of prefetched locks.
 ///
 /// Elements are locked and read in batches, because a round trip to another thread costs as much as the work itself.
 /// Buffered elements are locked although no worker uses them, so the batch size adapts to the rate of requests. In
 /// memory there is no round trip, and nothing is prefetched.
 struct Prefetch<T: Send + 'static> {
-    queues: Queues<T>,
+    queue: LockedQueue<T>,
     /// The position of the current iteration; `None` before it begins and after it ends.
     cursor: Option<Cursor>,
+    /// The element after which the next iteration begins.
+    begins_after: Option<Name>,
     has_ended: bool,
     buffer: PrefetchBuffer<T>,
     /// The size of the next batch, and its maximum.
@@ -70,8 +97,6 @@ struct Prefetch<T: Send + 'static> {
 impl<T: Send + 'static> Prefetch<T> {
     /// Maximum number of elements in a batch. The docs of `locked` state it.
     const MAX_COUNT: usize = 64;
-    /// Maximum size of a batch in bytes. The first element may be longer, because it was requested.
-    const MAX_BYTES: u64 = 1 << 20;
     /// If a batch is used up within this time, the size of the next one is doubled.
     const FAST_CONSUMER: Duration = Duration::from_millis(10);
     /// Maximum number of names that one call to another thread tries, so that a dropped stream ends soon.
@@ -79,15 +104,15 @@ impl<T: Send + 'static> Prefetch<T> {
     /// The same limit in place, where a task must soon let others run.
     const MAX_TRIES_IN_PLACE: usize = 16;
 
-    fn new(queues: Queues<T>) -> Self {
+    fn new(queue: LockedQueue<T>) -> Self {
         // If deliveries are counted, a crash of the process would count prefetched elements as failed.
-        let counts_deliveries = queues.iter().any(|queue| queue.root().retries.is_some());
-        let one_at_a_time = counts_deliveries || in_memory(&queues);
+        let one_at_a_time = queue.root().retries.is_some() || queue.root().in_memory();
         let max_count = if one_at_a_time { 1 } else { Self::MAX_COUNT };
         let (buffer, filled_at) = (PrefetchBuffer::new(), Instant::now());
         Self {
-            queues,
+            queue,
             cursor: None,
+            begins_after: None,
             has_ended: false,
             buffer,
             count: 0,
@@ -103,92 +128,179 @@ impl<T: Send + 'static> Prefetch<T> {
             if let Some(next) = self.buffer.pop() {
                 return Some(next);
             }
-            // A flag, because `cursor` is also `None` before the iteration begins.
-            if self.has_ended && self.buffer.is_empty() {
-                self.has_ended = false;
+            if self.take_end() {
                 return None;
             }
             let is_fast = self.filled_at.elapsed() < Self::FAST_CONSUMER;
             self.count = if is_fast { (self.count * 2).clamp(1, self.max_count) } else { 1 };
-            self.fill().await?;
+            self.fill(self.limits()).await;
         }
     }
 
-    /// Locks the next batch. Returns `None` if there are no queues.
-    async fn fill(&mut self) -> Option<()> {
-        let queues = self.queues.clone();
-        let first = queues.first()?;
+    /// Returns the number of the next element; 0 for an error. Returns `None` at the end, as `next` does.
+    async fn peek(&mut self) -> Option<u64> {
+        loop {
+            if let Some(next) = self.buffer.peek() {
+                return Some(next);
+            }
+            if self.take_end() {
+                return None;
+            }
+            if let Some(name) = self.cursor.as_ref().and_then(Cursor::front) {
+                return Some(name.element);
+            }
+            self.fill(BatchLimits::LIST).await;
+        }
+    }
+
+    /// Returns whether the iteration is at its end, and resets that.
+    fn take_end(&mut self) -> bool {
+        // A flag, because `cursor` is also `None` before the iteration begins.
+        let is_at_end = self.has_ended && self.buffer.is_empty();
+        self.has_ended &= !is_at_end;
+        is_at_end
+    }
+
+    /// Locks the next batch.
+    async fn fill(&mut self, limits: BatchLimits) {
+        // In memory, a short element is locked in place for its caller. Listing locks nothing.
+        let filler = self.buffer.filler(limits.length == Work::Long && limits.count > 0);
         let (released, stale) = self.buffer.take_all().await;
         let cursor = match self.has_ended {
             // Only prefetched elements that were unlocked remain to be returned.
-            true => Cursor::at_end(&queues),
-            false => self.cursor.take().unwrap_or_else(|| Cursor::at_start(&queues)),
-        };
-        // Names that are already listed are locked in place. Listing may take long, and so may reading a long element.
-        let listed = cursor.listed();
-        let in_memory = in_memory(&queues);
-        let (length, tries, max_bytes) = match in_memory && listed > 0 && !self.is_long {
-            true => (Work::Short, listed.min(Self::MAX_TRIES_IN_PLACE), Work::SHORT_DATA as u64),
-            false => (Work::Long, Self::MAX_TRIES, u64::MAX),
-        };
-        let count = self.count;
-        let filled = run("list", length, first, {
-            let queues = queues.clone();
-            move |_| {
-                let mut cursor = cursor;
-                // Stale locks are released first: they are as old as the call that acquired them.
-                let mut locked = cursor.requeue(released, stale);
-                let (mut bytes, mut is_long) = (0, false);
-                // Each queue's cached directories are validated once per batch.
-                let mut openers: Vec<_> = queues.iter().map(|_| None).collect();
-                for _ in 0..tries {
-                    if locked.len() >= count || bytes >= Self::MAX_BYTES {
-                        break;
-                    }
-                    let candidate = match cursor.next(&queues) {
-                        Some(Ok(candidate)) => candidate,
-                        Some(Err(error)) => {
-                            locked.push_back(Err(error));
-                            continue;
-                        }
-                        None => return Ok((None, locked, false)),
-                    };
-                    let queue = &queues[candidate.queue];
-                    let root = queue.root();
-                    // The first element was requested, so it is read however long it is.
-                    let limit = match bytes {
-                        0 => max_bytes,
-                        bytes => max_bytes.min(Self::MAX_BYTES - bytes),
-                    };
-                    let limit = limit.min(root.max_size);
-                    let begin_delivery =
-                        || Delivery::begin(root, &candidate.name, candidate.has_records);
-                    let opener = openers[candidate.queue].get_or_insert_with(|| root.opener());
-                    let taken = Lock::take(queue, opener, candidate.name, limit, begin_delivery);
-                    if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
-                        cursor.put_back(candidate);
-                        is_long = locked.is_empty();
-                        break;
-                    }
-                    if let Ok(Some(lock)) = &taken {
-                        bytes += queue.len_of(lock.value()) as u64;
-                    }
-                    locked.extend(taken.transpose());
-                }
-                Ok((Some(cursor), locked, is_long))
+            true => Cursor::at_end(),
+            false => {
+                let begins_after = self.begins_after.take();
+                self.cursor.take().unwrap_or_else(|| Cursor::after(begins_after))
             }
+        };
+        let filled = run("list", limits.length, &self.queue, move |queue| {
+            let mut cursor = cursor;
+            // Stale locks are released first: they are as old as the call that acquired them.
+            let errors = cursor.requeue(released, stale);
+            let mut batch = Batch { locks: errors, locked_at: Instant::now(), is_long: false };
+            let has_more = batch.lock_next(&mut cursor, queue, limits);
+            // Here and not when the caller has the result: the caller may be gone.
+            filler.fill(batch.locks, batch.locked_at);
+            Ok((has_more.then_some(cursor), batch.is_long))
         });
-        // Fails only if the runtime is shutting down. The cursor was dropped with the work, so the iteration ends.
-        let (cursor, locked, is_long) =
-            filled.await.unwrap_or_else(|error| (None, VecDeque::from([Err(error)]), false));
+        let (cursor, is_long) = match filled.await {
+            Ok(filled) => filled,
+            // The runtime is shutting down. The cursor was dropped with the work, so the iteration ends.
+            Err(error) => {
+                self.buffer.filler(false).fill([Err(error)].into(), Instant::now());
+                (None, false)
+            }
+        };
         self.has_ended = cursor.is_none();
         (self.cursor, self.is_long) = (cursor, is_long);
         self.filled_at = Instant::now();
-        self.buffer.fill(locked, !in_memory);
-        Some(())
+    }
+
+    /// Returns the limits of the next batch. In memory, names that are already listed are locked in place. Listing may
+    /// take long, and so may reading a long element.
+    fn limits(&self) -> BatchLimits {
+        let (count, listed) = (self.count, self.cursor.as_ref().map_or(0, Cursor::listed));
+        match self.queue.root().in_memory() && !self.is_long {
+            true if listed == 0 => BatchLimits::LIST,
+            true => BatchLimits {
+                length: Work::Short,
+                count,
+                tries: listed.min(Self::MAX_TRIES_IN_PLACE),
+                max_bytes: Work::SHORT_DATA as u64,
+            },
+            false => BatchLimits {
+                length: Work::Long,
+                count,
+                tries: Self::MAX_TRIES,
+                max_bytes: u64::MAX,
+            },
+        }
     }
 }
 
-fn in_memory<T: Send + 'static>(queues: &Queues<T>) -> bool {
-    queues.iter().all(|queue| queue.root().in_memory())
+/// The limits of a batch.
+#[derive(Clone, Copy)]
+struct BatchLimits {
+    length: Work,
+    /// Maximum number of elements; 0 if the batch only lists names.
+    count: usize,
+    /// Maximum number of names to try.
+    tries: usize,
+    /// Maximum size of the first element in bytes.
+    max_bytes: u64,
+}
+
+impl BatchLimits {
+    /// Lists names and locks none.
+    const LIST: Self = Self { length: Work::Long, count: 0, tries: 1, max_bytes: 0 };
+}
+
+/// Elements that are locked and read by one call to another thread.
+struct Batch<T: Send + 'static> {
+    locks: VecDeque<Result<Lock<T>, Error>>,
+    /// Time before the first lock.
+    locked_at: Instant,
+    /// True if the next element is too long for the batch and nothing was locked.
+    is_long: bool,
+}
+
+impl<T: Send + 'static> Batch<T> {
+    /// Maximum size of a batch in bytes. The first element may be longer, because it was requested.
+    const MAX_BYTES: u64 = 1 << 20;
+    /// Time after which a slow disk locks no more elements for the batch, so that the first does not become stale.
+    const MAX_TIME: Duration = Duration::from_millis(250);
+
+    /// Locks and reads elements from the cursor up to the limits. Returns false if the cursor is at its end.
+    fn lock_next(
+        &mut self,
+        cursor: &mut Cursor,
+        queue: &LockedQueue<T>,
+        limits: BatchLimits,
+    ) -> bool {
+        let (root, mut bytes) = (queue.root(), 0);
+        // The queue's cached directories are validated once per batch.
+        let mut opener = None;
+        for _ in 0..limits.tries {
+            let has_locked = self.locks.iter().any(Result::is_ok);
+            if !has_locked {
+                self.locked_at = Instant::now();
+            }
+            let is_late = has_locked && self.locked_at.elapsed() > Self::MAX_TIME;
+            if is_late || bytes >= Self::MAX_BYTES || limits.count.max(1) <= self.locks.len() {
+                break;
+            }
+            let name = match cursor.next(queue) {
+                Some(Ok(name)) => name,
+                Some(Err(error)) => {
+                    self.locks.push_back(Err(error));
+                    continue;
+                }
+                None => return false,
+            };
+            if limits.count == 0 {
+                cursor.put_back(name);
+                break;
+            }
+            // The first element was requested, so it is read however long it is.
+            let limit = match bytes {
+                0 => limits.max_bytes,
+                bytes => limits.max_bytes.min(Self::MAX_BYTES - bytes),
+            };
+            let limit = limit.min(root.max_size);
+            let begin_delivery = || Delivery::begin(root, &name, cursor.has_records());
+            let opener = opener.get_or_insert_with(|| root.opener());
+            let taken = Lock::take(queue, opener, name, limit, begin_delivery);
+            if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
+                cursor.put_back(name);
+                self.is_long = self.locks.is_empty();
+                break;
+            }
+            if let Ok(Some(lock)) = &taken {
+                bytes += queue.len_of(lock.value()) as u64;
+            }
+            self.locks.extend(taken.transpose());
+        }
+        true
+    }
 }

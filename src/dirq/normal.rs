@@ -17,7 +17,7 @@ use self::{
     rotation::Rotation,
 };
 use super::{
-    DirQueue, Element, Error, Name, Schema,
+    DirQueue, Element, Error, Name, Purge, Schema,
     blocking::{Work, run, run_blocking},
     group::{self, Group},
     root::Options,
@@ -212,6 +212,13 @@ impl QueueBuilder {
         self
     }
 
+    /// Sets the interval between purges of the queue by the streams of [`watch`](DirQueue::watch), as
+    /// [`QueueSimpleBuilder::purge_every`](super::QueueSimpleBuilder::purge_every) does. Defaults to no purges.
+    pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
+        self.options.purge_every = Some((every, purge));
+        self
+    }
+
     /// Sets whether new elements survive a crash of the machine. If so, each add waits until the files, their names,
     /// and the names of all parent directories up to the mount point are on disk. Defaults to false, as in the other
     /// implementations.
@@ -262,7 +269,7 @@ impl QueueBuilder {
             return Err(Error::InvalidOption { option: "max_elements", reason });
         }
         let path = options.path.clone();
-        let root = run_blocking("open", path, |_| options.open(&[TEMPORARY, OBSOLETE])).await?;
+        let root = run_blocking("open", &path, || options.open(&[TEMPORARY, OBSOLETE])).await?;
         let rotation = Rotation::new(max_elements);
         Ok(DirQueue::new(Normal { root, schema, rotation, sync_group: Group::default() }))
     }

@@ -66,8 +66,9 @@ impl QueueNull {
     /// [`Error::Io`] if the file cannot be removed.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
-        let remove = |path: &Path| unlink(path).map_err(Error::on("remove", || path));
-        run_blocking("remove", path, remove).await?;
+        let directory = path.parent().unwrap_or(&path).to_owned();
+        let remove = move || unlink(&path).map_err(Error::on("remove", || path));
+        run_blocking("remove", &directory, remove).await?;
         Ok(Name::NULL)
     }
 

@@ -1,4 +1,7 @@
 //! The buffer of prefetched locks, which are released if they are not requested soon.
+//!
+//! The thread that acquires locks puts them into the buffer itself. A future of `next` that was polled once and dropped
+//! would otherwise keep them, in a result that no caller receives.
 
 use std::{
     collections::VecDeque,
@@ -9,12 +12,13 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::oneshot,
-    task::{JoinHandle, spawn_blocking},
-    time::{Instant, Sleep, sleep_until},
+    task::JoinHandle,
+    time::{Instant, Sleep, sleep},
 };
 
-use super::{Error, Lock, Name, root::DirId};
+use super::{Error, Lock, Name};
 
 /// Prefetched locks, in order. Locks that are not requested within [`MAX_AGE`] are released, even if the stream is not
 /// polled.
@@ -24,29 +28,50 @@ pub(super) struct PrefetchBuffer<T: Send + 'static>(Arc<Mutex<State<T>>>);
 
 struct State<T: Send + 'static> {
     locks: VecDeque<Result<Lock<T>, Error>>,
-    filled_at: Instant,
+    /// Time before the first lock was acquired.
+    locked_at: Instant,
+    /// Time from which the locks are stale.
+    expires_at: Instant,
     /// The task that releases stale locks.
     release_task: Option<JoinHandle<()>>,
     /// Receives the elements that were released.
-    released: Option<oneshot::Receiver<Vec<(DirId, Name)>>>,
+    released: Option<oneshot::Receiver<Vec<Name>>>,
 }
 
 impl<T: Send + 'static> PrefetchBuffer<T> {
     /// Older locks are released and their elements locked again when they are requested. Short compared with
     /// `max_lock`.
     const MAX_AGE: Duration = Duration::from_secs(1);
+    /// The same, since the first lock was acquired: longer, so that a slow disk delivers elements, and short compared
+    /// with `max_lock`, because a purge may have removed locks while the disk did not answer.
+    const MAX_LOCK_AGE: Duration = Duration::from_secs(10);
+    /// Age from which locks are not even released: another worker may have them. A purge removes the others. Half of
+    /// the default `max_lock`.
+    const ABANDON_AFTER: Duration = Duration::from_secs(300);
 
     pub(super) fn new() -> Self {
-        let filled_at = Instant::now();
-        let state = State { locks: VecDeque::new(), filled_at, release_task: None, released: None };
-        Self(Arc::new(Mutex::new(state)))
+        let now = Instant::now();
+        Self(Arc::new(Mutex::new(State {
+            locks: VecDeque::new(),
+            locked_at: now,
+            expires_at: now,
+            release_task: None,
+            released: None,
+        })))
     }
 
     /// Returns the next lock, unless it is stale.
     pub(super) fn pop(&self) -> Option<Result<Lock<T>, Error>> {
         let mut state = lock(&self.0);
-        let is_fresh = state.filled_at.elapsed() < Self::MAX_AGE;
+        let is_fresh = Instant::now() < state.expires_at;
         is_fresh.then(|| state.locks.pop_front()).flatten()
+    }
+
+    /// Returns the number of the next element, unless it is stale; 0 for an error.
+    pub(super) fn peek(&self) -> Option<u64> {
+        let state = lock(&self.0);
+        let next = state.locks.front().filter(|_| Instant::now() < state.expires_at);
+        next.map(|next| next.as_ref().map_or(0, |lock| lock.name().element))
     }
 
     /// Returns whether no further elements are expected from the buffer.
@@ -55,13 +80,13 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
         state.locks.is_empty() && state.released.is_none()
     }
 
-    /// Empties the buffer: returns the released elements, by queue and name, and the stale locks, which come after
-    /// them.
-    pub(super) async fn take_all(&self) -> (Vec<(DirId, Name)>, VecDeque<Result<Lock<T>, Error>>) {
+    /// Empties the buffer: returns the released elements, and the stale locks, which come after them.
+    pub(super) async fn take_all(&self) -> (Vec<Name>, VecDeque<Result<Lock<T>, Error>>) {
         let (released, locks) = {
             let mut state = lock(&self.0);
-            (state.released.take(), mem::take(&mut state.locks))
+            (state.released.take(), state.take_locks())
         };
+        let locks = locks.into_releasable();
         let names = match released {
             // The sender was dropped because the runtime is shutting down.
             Some(names) => names.await.unwrap_or_default(),
@@ -70,30 +95,72 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
         (names, locks)
     }
 
-    /// Fills the buffer, which must be empty. If `may_be_many`, stale locks are released in time.
+    /// Returns a handle that fills the buffer on another thread. If `releases_stale`, locks that become stale are
+    /// released, by a task of the current runtime.
     ///
     /// # Panics
     ///
-    /// Panics on a runtime without a time driver, if `may_be_many`.
-    pub(super) fn fill(&self, locks: VecDeque<Result<Lock<T>, Error>>, may_be_many: bool) {
-        let filled_at = Instant::now();
-        // Created even if it is not needed, so that a missing time driver causes a panic at the first call or never.
-        let sleep = may_be_many.then(|| sleep_until(filled_at + Self::MAX_AGE));
-        // The first lock is returned immediately, so a single one cannot become stale.
-        let sleep = sleep.filter(|_| locks.len() > 1);
+    /// Panics on a runtime without a time driver, if `releases_stale`.
+    pub(super) fn filler(&self, releases_stale: bool) -> Filler<T> {
+        // Created even if it will not be needed, so that a missing time driver causes a panic at the first call or
+        // never.
+        let release = releases_stale.then(|| (Handle::current(), Box::pin(sleep(Self::MAX_AGE))));
+        Filler { state: self.0.clone(), release }
+    }
+}
+
+/// Fills the buffer once, on any thread.
+pub(super) struct Filler<T: Send + 'static> {
+    state: Arc<Mutex<State<T>>>,
+    /// The runtime and the timer of the task that releases stale locks.
+    release: Option<(Handle, Pin<Box<Sleep>>)>,
+}
+
+impl<T: Send + 'static> Filler<T> {
+    /// Fills the buffer, which must be empty, with `locks`. The first of them was requested at `locked_at`.
+    pub(super) fn fill(self, locks: VecDeque<Result<Lock<T>, Error>>, locked_at: Instant) {
+        let max_age = PrefetchBuffer::<T>::MAX_AGE;
+        let max_lock_age = PrefetchBuffer::<T>::MAX_LOCK_AGE;
+        let expires_at = (Instant::now() + max_age).min(locked_at + max_lock_age);
+        let is_held = locks.iter().any(Result::is_ok);
         let has_release_task = {
-            let mut state = lock(&self.0);
-            (state.locks, state.filled_at) = (locks, filled_at);
+            let mut state = lock(&self.state);
+            (state.locks, state.locked_at, state.expires_at) = (locks, locked_at, expires_at);
             // The task ends with its runtime, while the stream may have moved to another.
             state.release_task.as_ref().is_some_and(|release_task| !release_task.is_finished())
         };
-        if let Some(sleep) = sleep
+        // A single lock needs the task too: the caller that requested it may be gone.
+        if let Some((runtime, mut sleep)) = self.release
+            && is_held
             && !has_release_task
         {
-            let release_task =
-                tokio::spawn(release_stale(Arc::downgrade(&self.0), Box::pin(sleep)));
-            lock(&self.0).release_task = Some(release_task);
+            sleep.as_mut().reset(expires_at);
+            let release_task = runtime.spawn(release_stale(Arc::downgrade(&self.state), sleep));
+            lock(&self.state).release_task = Some(release_task);
         }
+    }
+}
+
+impl<T: Send + 'static> State<T> {
+    fn take_locks(&mut self) -> StaleLocks<T> {
+        StaleLocks { locks: mem::take(&mut self.locks), locked_at: self.locked_at }
+    }
+}
+
+/// Locks that were taken out of the buffer.
+struct StaleLocks<T: Send + 'static> {
+    locks: VecDeque<Result<Lock<T>, Error>>,
+    locked_at: Instant,
+}
+
+impl<T: Send + 'static> StaleLocks<T> {
+    /// Abandons the locks if they may belong to another worker by now. Returns the others, and the errors.
+    fn into_releasable(self) -> VecDeque<Result<Lock<T>, Error>> {
+        let is_lost = self.locked_at.elapsed() >= PrefetchBuffer::<T>::ABANDON_AFTER;
+        let (lost, kept): (VecDeque<_>, _) =
+            self.locks.into_iter().partition(|lock| is_lost && lock.is_ok());
+        lost.into_iter().flatten().for_each(Lock::abandon);
+        kept
     }
 }
 
@@ -107,30 +174,29 @@ async fn release_stale<T: Send + 'static>(
         // If the stream is dropped, so are its locks.
         let Some(state) = state.upgrade() else { return };
         let mut state = lock(&state);
-        let expires_at = state.filled_at + PrefetchBuffer::<T>::MAX_AGE;
+        let expires_at = state.expires_at;
         if !state.locks.is_empty() && Instant::now() < expires_at {
             drop(state);
             sleep.as_mut().reset(expires_at);
             continue;
         }
         state.release_task = None;
-        let (locks, errors): (VecDeque<_>, _) =
-            mem::take(&mut state.locks).into_iter().partition(Result::is_ok);
+        let mut stale = state.take_locks();
+        let (locks, errors): (VecDeque<_>, _) = stale.locks.into_iter().partition(Result::is_ok);
         state.locks = errors;
         if locks.is_empty() {
             return;
         }
+        stale.locks = locks;
         let (sender, released) = oneshot::channel();
         state.released = Some(released);
         drop(state);
-        // Unlocking may block on the disk. If the stream is polled in the meantime, it waits for the names.
-        spawn_blocking(move || {
-            let names = locks.iter().flatten().map(Lock::queue_and_name).collect();
-            // Unlocked before the names are sent: the stream then locks these elements again.
-            drop(locks);
-            // Fails if the stream was dropped, which needs no names.
-            let _ = sender.send(names);
-        });
+        let locks = stale.into_releasable();
+        let names = locks.iter().flatten().map(|lock| *lock.name()).collect();
+        // They are unlocked before the stream locks them again, because its call comes later.
+        drop(locks);
+        // Fails if the stream was dropped, which needs no names.
+        let _ = sender.send(names);
         return;
     }
 }

@@ -33,6 +33,8 @@ pub struct Purge {
 }
 
 impl Purge {
+    pub(super) const DEFAULT_MAX_LOCK: Duration = Duration::from_secs(600);
+
     /// Sets the maximum age of an element that is not completely added or removed. [`Duration::ZERO`] keeps all of
     /// them. Defaults to 300 seconds.
     pub fn max_temp(mut self, age: Duration) -> Self {
@@ -58,7 +60,7 @@ impl Purge {
 
 impl Default for Purge {
     fn default() -> Self {
-        Self { max_temp: Duration::from_secs(300), max_lock: Duration::from_secs(600) }
+        Self { max_temp: Duration::from_secs(300), max_lock: Self::DEFAULT_MAX_LOCK }
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     bound::CapacityPermit,
     lock_guard::LockGuard,
     protocol::Protocol,
-    records::Records,
+    purge::purge_all,
     set::SetMember,
     walk::Walk,
 };
@@ -93,9 +93,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// On a disk, one round trip to another thread locks several elements if they are requested quickly. The stream
     /// then locks and reads up to 63 elements, and up to one mebibyte, ahead of the caller. These elements are unlocked
-    /// when the stream is dropped, or if no element was requested for one second. If the process is killed, they stay
-    /// locked until a [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when
-    /// it is requested.
+    /// when the stream is dropped, or if no element was requested for one second. The same applies to elements that are
+    /// locked for a call of `next` whose future was dropped. If the process is killed, they stay locked until a
+    /// [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when it is requested.
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
@@ -105,7 +105,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Panics
     ///
-    /// Panics on a runtime without a time driver, unless the queue is in memory.
+    /// Panics on a runtime without a time driver, unless the queue is in memory and its elements have up to 64 KiB.
     ///
     /// # Examples
     ///
@@ -138,10 +138,17 @@ impl<P: Protocol> DirQueue<P> {
     /// after each interval `every`. The scan finds elements that were unlocked or that other machines added on a
     /// network file system, and it is the only mechanism if the system's limit of watches is reached. An element that
     /// was unlocked, or that cannot be read, is therefore yielded again after at most that interval. If the
-    /// [backoff](super#retries-and-dead-letters) of an element began before the stream went to sleep, the stream wakes
-    /// when the backoff ends. Otherwise the next scan finds the element.
+    /// [backoff](super#retries-and-dead-letters) of an element began in this process, or before the stream went to sleep,
+    /// the stream wakes when the backoff ends. Otherwise the next scan finds the element.
     ///
     /// Any number of tasks and processes may watch a queue. Each element is locked by one of them at a time.
+    ///
+    /// The streams of a process on one path share one watch of the operating system. A new element wakes one stream that
+    /// waits, and the others sleep: the cost of an element does not grow with the number of streams. An element that
+    /// fails in this process wakes a stream when its backoff ends.
+    ///
+    /// The locks of killed workers are only removed by a [`purge`](Self::purge). The setting
+    /// [`purge_every`](super::QueueSimpleBuilder::purge_every) makes the stream do that.
     ///
     /// In all other respects the stream behaves like that of [`locked`](Self::locked).
     ///
@@ -278,16 +285,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// [`Error::Io`] if the queue itself cannot be listed.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
-        run("purge", Work::Long, &self.protocol, move |queue| {
-            let mut report = queue.purge(&purge)?;
-            match Records::open(queue.root()) {
-                Ok(Some(records)) => records.purge(queue.root(), &mut report)?,
-                Ok(None) => {}
-                Err(error) => report.fail(error),
-            }
-            Ok(report)
-        })
-        .await
+        run("purge", Work::Long, &self.protocol, move |queue| purge_all(&**queue, &purge)).await
     }
 
     /// Reserves capacity for `count` elements if the queue is bounded. Waits for it if the queue was opened with

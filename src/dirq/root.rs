@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 pub(super) use self::sync::Unpublished;
 use super::{
-    Error, Name,
+    Error, Name, Purge,
     bound::Bound,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
@@ -27,6 +27,7 @@ use super::{
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
     retry_policy::RetryPolicy,
+    shared::SharedQueue,
     spin_handoff::SpinHandoff,
 };
 
@@ -43,6 +44,8 @@ pub(super) struct Options {
     /// `None` if the number of elements is not bounded.
     pub(super) max_elements: Option<u64>,
     pub(super) wait_for_room: Option<Duration>,
+    /// `None` if streams do not purge the queue.
+    pub(super) purge_every: Option<(Duration, Purge)>,
 }
 
 impl Options {
@@ -56,6 +59,7 @@ impl Options {
             retries: None,
             max_elements: None,
             wait_for_room: None,
+            purge_every: None,
         }
     }
 
@@ -66,8 +70,8 @@ impl Options {
 
     /// Creates the queue's directory, its parents, and the subdirectories `always`, unless they exist.
     pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
-        let Self { path, umask, rnd_hex, sync, max_size, retries, max_elements, wait_for_room } =
-            self;
+        let Self { path, umask, rnd_hex, sync, max_size, retries, purge_every, .. } = self;
+        let (max_elements, wait_for_room) = (self.max_elements, self.wait_for_room);
         if let Some(retries) = &retries {
             retries.check()?;
         }
@@ -90,16 +94,19 @@ impl Options {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let medium = medium(&path);
+        let shared = SharedQueue::at(&path);
         let root = Root {
             umask,
             sync,
             max_size,
             retries,
+            purge_every,
             bound: max_elements.map(|max| Bound::new(max, wait_for_room)),
             names: NameGenerator::new(rnd_hex),
             id: file_id(&at_path),
             medium,
-            handoff: Arc::default(),
+            handoff: Arc::new(SpinHandoff::new(shared.threads.clone())),
+            shared,
             cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
             metrics: Arc::default(),
@@ -124,6 +131,8 @@ pub struct Root {
     pub(super) max_size: u64,
     /// `None` if deliveries are not counted.
     pub(super) retries: Option<RetryPolicy>,
+    /// `None` if streams do not purge the queue.
+    pub(super) purge_every: Option<(Duration, Purge)>,
     /// `None` if the number of elements is not bounded.
     pub(super) bound: Option<Arc<Bound>>,
     pub(super) names: NameGenerator,
@@ -133,6 +142,7 @@ pub struct Root {
     medium: Medium,
     /// Hands work to the thread of the previous call if that is still spinning.
     pub(super) handoff: Arc<SpinHandoff>,
+    pub(super) shared: Arc<SharedQueue>,
     /// `None` if the directory may be on a network: the cache relies on change times, which are reported late there.
     cache: Option<DirCache>,
     synced: Mutex<SyncedDirs>,

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::{TryStreamExt, future::BoxFuture, stream::unfold};
 
-use super::{Error, Lock, Name, Walk, locked_stream::lock_all, protocol::Protocol};
+use super::{Error, Lock, Name, Walk, protocol::Protocol, set_stream::lock_all};
 
 /// Several queues of one kind that are iterated over as one.
 ///
@@ -111,7 +111,10 @@ impl<Q: SetMember> QueueSet<Q> {
     /// ends after the last element.
     ///
     /// The stream behaves like [`locked`](super::DirQueue::locked) of one queue. Of the next elements of all queues, it
-    /// returns the oldest first. If one of the queues counts deliveries, nothing is prefetched.
+    /// returns the oldest first. Each queue prefetches elements of its own, unless it counts deliveries.
+    ///
+    /// If the disk of a queue does not answer for one second, the stream continues with the elements of the other queues
+    /// and returns those of that queue when its disk answers. The stream does not end before that.
     ///
     /// # Panics
     ///
@@ -152,12 +155,9 @@ impl<Q: SetMember> QueueSet<Q> {
 
     fn walk(&self, poll_interval: Option<Duration>) -> Walk<(Q, Lock<Q::Payload>)> {
         let queues = self.queues.clone();
-        let protocols: Arc<[_]> = queues.iter().map(Q::protocol).collect();
-        Walk::new(lock_all(protocols, poll_interval).map_ok(move |lock| {
-            let (id, _) = lock.queue_and_name();
-            let queue = queues.iter().find(|queue| queue.id() == id);
-            (queue.expect("the lock is of one of the queues").clone(), lock)
-        }))
+        let protocols = queues.iter().map(Q::protocol).collect();
+        let locks = lock_all(protocols, poll_interval);
+        Walk::new(locks.map_ok(move |(index, lock)| (queues[index].clone(), lock)))
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use self::layout::Simple;
 use super::{
-    DirQueue, Error, Name,
+    DirQueue, Error, Name, Purge,
     blocking::{Work, run, run_blocking},
     group::{self, Group},
     root::Options,
@@ -236,6 +236,17 @@ impl QueueSimpleBuilder {
         self
     }
 
+    /// Sets the interval between purges of the queue by the streams of [`watch`](DirQueue::watch). The queue is purged
+    /// at the end of a scan if the last such purge by this process was at least `every` ago, however many streams there
+    /// are. If the purge removes locks, a stream then scans the queue again, so the elements of killed workers are
+    /// delivered. Defaults to no purges.
+    ///
+    /// A purge reads the whole queue, and delays the stream. Errors are logged.
+    pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
+        self.options.purge_every = Some((every, purge));
+        self
+    }
+
     /// Sets whether new elements survive a crash of the machine. If so, each add waits until the file, its name, and
     /// the names of all parent directories up to the mount point are on disk. Defaults to false, as in the other
     /// implementations.
@@ -290,7 +301,7 @@ impl QueueSimpleBuilder {
             return Err(Error::InvalidOption { option: "granularity", reason });
         };
         let path = options.path.clone();
-        let root = run_blocking("open", path, |_| options.open(&[])).await?;
+        let root = run_blocking("open", &path, || options.open(&[])).await?;
         Ok(DirQueue::new(Simple { root, granularity, sync_group: Group::default() }))
     }
 }

@@ -1,7 +1,8 @@
 //! A fast path to a thread that may block, for calls in quick succession. The thread that ran the previous call's work
 //! spins for the next, and the caller spins for the result. Neither has to be woken, which may cost more than the work.
 //!
-//! 1. No work waits behind other work: it is handed to an idle thread, or runs on a new one.
+//! 1. No work waits behind other work: it is handed to an idle thread, or runs on a new one. If as many threads work as
+//!    the queue may use, it waits for a permit, and is withdrawn if its caller is dropped.
 //! 2. Per queue, at most one thread spins for work and one caller spins for a result, for [`WORKER_SPIN`] and
 //!    [`CALLER_SPIN`].
 //! 3. If spinning fails, for instance because other programs need the processors, the next calls do not spin: more of
@@ -13,6 +14,7 @@ mod tests;
 
 use std::{
     any::Any,
+    cell::Cell,
     fmt,
     hint::spin_loop,
     mem,
@@ -28,7 +30,10 @@ use std::{
 };
 
 use tokio::{
-    sync::oneshot::{self, Receiver, Sender, error::TryRecvError},
+    sync::{
+        Semaphore,
+        oneshot::{self, Receiver, Sender, error::TryRecvError},
+    },
     task::spawn_blocking,
 };
 
@@ -46,9 +51,20 @@ const WORKER_SPIN: Duration = Duration::from_micros(250);
 /// it to shut down.
 const MAX_WORKER_TIME: Duration = Duration::from_millis(5);
 
+thread_local! {
+    /// True on a thread that runs jobs.
+    static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread runs jobs, and so may wait for a disk.
+pub(super) fn may_block() -> bool {
+    MAY_BLOCK.get()
+}
+
 /// Hands work to the spinning thread, or to a new blocking thread of the runtime if none spins.
-#[derive(Default)]
 pub(super) struct SpinHandoff {
+    /// One permit per thread that may work.
+    threads: Arc<Semaphore>,
     state: Mutex<State>,
     /// True if the slot may hold a job. The spinning thread polls this flag, and takes the lock only if it is set.
     has_job: AtomicBool,
@@ -79,9 +95,13 @@ enum WorkerSlot {
 pub(super) struct NotStarted;
 
 impl SpinHandoff {
+    pub(super) fn new(threads: Arc<Semaphore>) -> Self {
+        Self { threads, state: Mutex::default(), has_job: AtomicBool::new(false) }
+    }
+
     /// Runs `work` on a thread that may block. If the work is probably `short`, the caller spins for its result.
     ///
-    /// Dropping the future does not stop the work: its result is dropped on that thread.
+    /// Dropping the future does not stop work that has begun: its result is dropped on that thread.
     ///
     /// # Panics
     ///
@@ -91,6 +111,13 @@ impl SpinHandoff {
         short: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotStarted> {
+        let permit = self.threads.clone().acquire_owned().await;
+        let permit = permit.expect("the semaphore is never closed");
+        let work = move || {
+            // Released before the result is sent: the caller may need it for its next call.
+            let _permit = permit;
+            work()
+        };
         let (sender, mut receiver) = oneshot::channel();
         let job = Box::new(Task { work: Some(work), done: None, sender });
         let seen = match self.hand_over(job) {
@@ -172,7 +199,14 @@ impl SpinHandoff {
         spawn_blocking(move || handoff.run_jobs(job, keep_spinning));
     }
 
-    fn run_jobs(&self, mut job: Box<dyn Job>, keep_spinning: bool) {
+    fn run_jobs(&self, job: Box<dyn Job>, keep_spinning: bool) {
+        MAY_BLOCK.set(true);
+        self.run_each(job, keep_spinning);
+        // The thread belongs to the runtime, which also runs work of others on it.
+        MAY_BLOCK.set(false);
+    }
+
+    fn run_each(&self, mut job: Box<dyn Job>, keep_spinning: bool) {
         let retires_at = Instant::now() + MAX_WORKER_TIME;
         loop {
             job.run();

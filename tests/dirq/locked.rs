@@ -125,9 +125,9 @@ async fn drop_stream_with_prefetched_locks() -> bool {
     drop(locks);
     until(|| locked() == 20).await;
     held.truncate(5);
-    assert_eq!(locked(), 5);
+    until(|| locked() == 5).await;
     drop(held);
-    assert_eq!(locked(), 0);
+    until(|| locked() == 0).await;
     assert_eq!(queue.count().await.unwrap(), 200);
     ahead > 0 || IN_MEMORY
 }
@@ -182,6 +182,45 @@ async fn wait_until_prefetched_locks_are_stale() -> bool {
         rest.push(*lock.unwrap().name());
     }
     let free: Vec<_> = [11].into_iter().chain(13..40).map(|i| names[i]).collect();
+    assert_eq!(rest, free, "each element once, in order");
+    true
+}
+
+#[tokio::test]
+async fn elements_locked_for_a_dropped_next_are_released() {
+    until_enough(drop_next_while_it_locks).await;
+}
+
+/// Drops the future of a `next` that was polled once, as `select!` and `timeout` do. Returns true if the call had begun.
+async fn drop_next_while_it_locks() -> bool {
+    let (_dir, queue) = queue().await;
+    let names = queue.add_many((0..60).map(|i| i.to_string())).await.unwrap();
+    let locked = || names.iter().filter(|name| is_locked(&queue, name)).count();
+    let mut jobs = queue.locked();
+    // Batches of 1, 2, 4 and 8 elements if they are requested quickly; the next call locks another batch.
+    for _ in 0..if IN_MEMORY { 0 } else { 15 } {
+        jobs.next().await.unwrap().unwrap().ack().await.unwrap();
+    }
+    if locked() > 0 || jobs.next().now_or_never().is_some() {
+        return false;
+    }
+    if IN_MEMORY {
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(locked(), 0, "elements in memory are locked on request");
+        return true;
+    }
+    // On the thread that was asked to lock them.
+    until(|| locked() > 1).await;
+    // The stream is not polled again.
+    until(|| locked() == 0).await;
+    // Another process takes one of them. The stream continues with the others.
+    let other = QueueSimple::open(queue.path()).await.unwrap();
+    assert!(other.lock(&names[16]).await.unwrap());
+    let mut rest = Vec::new();
+    while let Some(job) = jobs.next().await {
+        rest.push(*job.unwrap().name());
+    }
+    let free: Vec<_> = [15].into_iter().chain(17..60).map(|i| names[i]).collect();
     assert_eq!(rest, free, "each element once, in order");
     true
 }
@@ -390,6 +429,39 @@ async fn keep_alive_drops_the_work_if_the_lock_is_lost() {
         .unwrap()
         .unwrap_err();
     assert!(matches!(error, Error::NotLocked { .. }), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keep_alive_continues_after_failed_renewals() {
+    let (_dir, queue) = queue().await;
+    queue.add("x").await.unwrap();
+    let lock = queue.locked().next().await.unwrap().unwrap();
+    let directory = lock_of(&queue, lock.name()).parent().unwrap().to_owned();
+    let moved = queue.path().join("moved");
+    let work = async {
+        // A failure that passes, such as that of a server which restarts.
+        sleep(Duration::from_secs(90)).await;
+        fs::rename(&directory, &moved).unwrap();
+        fs::write(&directory, "").unwrap();
+        sleep(Duration::from_secs(400)).await;
+        fs::remove_file(&directory).unwrap();
+        fs::rename(&moved, &directory).unwrap();
+        make_old(&lock_of(&queue, lock.name()), HOUR);
+        sleep(Duration::from_secs(400)).await;
+        "done"
+    };
+    assert_eq!(lock.keep_alive(Duration::from_secs(60), work).await.unwrap(), "done");
+    assert!(age(&lock_of(&queue, lock.name())) < HOUR / 2, "the lock is renewed again");
+
+    // A failure that lasts for as long as a lock.
+    fs::rename(&directory, &moved).unwrap();
+    fs::write(&directory, "").unwrap();
+    let begin = tokio::time::Instant::now();
+    let work = std::future::pending::<()>();
+    let error = lock.keep_alive(Duration::from_secs(60), work).await.unwrap_err();
+    assert!(!matches!(error, Error::NotLocked { .. }), "{error:?}");
+    let (least, most) = (Duration::from_secs(660), Duration::from_secs(662));
+    assert!((least..most).contains(&begin.elapsed()), "after {:?}", begin.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,6 +18,8 @@ mod sequences;
 
 mod crash;
 #[cfg(target_os = "linux")]
+mod hung_disk;
+#[cfg(target_os = "linux")]
 mod in_place;
 mod queue_set;
 mod schema;

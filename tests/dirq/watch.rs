@@ -4,11 +4,14 @@ use std::{
     collections::BTreeSet,
     env, fs,
     process::Command,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
-use fleeting::dirq::{Element, QueueSimple};
+use fleeting::dirq::{Element, Purge, QueueSimple};
 use tokio::{
     sync::Mutex,
     time::{sleep, timeout},
@@ -20,7 +23,7 @@ use super::{
 };
 use crate::{
     WATCHES,
-    directory::{name, test_name, tree},
+    directory::{make_old, name, test_name, tree},
     patience::patience,
 };
 
@@ -132,6 +135,254 @@ async fn without_watches() {
         assert_eq!(lock.name(), &added);
         lock.ack().await.unwrap();
     }
+}
+
+/// Runs the test `with_watches_after_a_failure` of this binary on a system whose watches are all taken, until the test
+/// frees them.
+#[test]
+fn watch_uses_the_system_again_after_a_failure() {
+    let limit = r#"echo 0 > /proc/sys/user/max_inotify_instances && exec "$@""#;
+    let namespace = || {
+        let mut command = Command::new("unshare");
+        command.args(["-r", "sh", "-c", limit, "sh"]);
+        command
+    };
+    if !namespace().arg("true").output().is_ok_and(|output| output.status.success()) {
+        println!("not run: this system has no user namespaces, in which watches can be limited");
+        return;
+    }
+    run_alone(namespace(), "with_watches_after_a_failure");
+}
+
+/// Runs an ignored test of this file in a process of its own.
+fn run_alone(mut command: Command, test: &str) {
+    let test = test_name(module_path!(), test);
+    let exe = env::current_exe().unwrap();
+    let output = command.arg(exe).args(["--exact", &test, "--ignored", "--nocapture"]).output();
+    let output = output.unwrap();
+    let output_text =
+        String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
+    println!("{output_text}");
+}
+
+#[tokio::test]
+#[ignore = "it is started by the test of a system whose watches fail at first"]
+async fn with_watches_after_a_failure() {
+    let (_dir, queue) = queue().await;
+    let mut locks = queue.watch(HOUR);
+    assert!(timeout(Duration::from_millis(50), locks.next()).await.is_err(), "nothing is there");
+    fs::write("/proc/sys/user/max_inotify_instances", "128").unwrap();
+    let added = queue.add("x").await.unwrap();
+    let lock = timeout(patience(), locks.next()).await.expect("the stream wakes").unwrap().unwrap();
+    assert_eq!(lock.name(), &added);
+}
+
+#[tokio::test]
+async fn watch_wakes_in_a_directory_that_replaced_the_queue() {
+    let _has_watches = WATCHES.read().await;
+    let (dir, queue) = queue().await;
+    let mut locks = queue.watch(HOUR);
+    for i in 0..2 {
+        assert!(
+            timeout(Duration::from_millis(50), locks.next()).await.is_err(),
+            "nothing is there"
+        );
+        // As a backup that is restored.
+        fs::rename(queue.path(), dir.path().join(format!("old {i}"))).unwrap();
+        fs::create_dir(queue.path()).unwrap();
+        for body in ["a", "b"] {
+            let added = queue.add(body).await.unwrap();
+            let lock = timeout(patience(), locks.next())
+                .await
+                .expect("the stream wakes")
+                .unwrap()
+                .unwrap();
+            assert_eq!(lock.name(), &added);
+            lock.ack().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn failed_job_of_another_task_is_delivered_again_after_its_backoff() {
+    let dir = tempdir().unwrap();
+    let backoff = Duration::from_millis(100);
+    let queue = QueueSimple::builder(dir.path()).backoff(backoff, backoff).open().await.unwrap();
+    queue.add("x").await.unwrap();
+    let mut jobs = queue.watch(HOUR);
+    for attempt in 1..=3 {
+        let job = timeout(patience(), jobs.next())
+            .await
+            .expect("the stream wakes at the end of the backoff")
+            .unwrap()
+            .unwrap();
+        assert_eq!(job.attempts(), attempt);
+        // It fails while the stream waits.
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(50)).await;
+            drop(job);
+        });
+    }
+}
+
+#[tokio::test]
+async fn turn_of_a_stream_that_is_not_polled_goes_to_another() {
+    let _has_watches = WATCHES.read().await;
+    let (_dir, queue) = queue().await;
+    let mut first = queue.watch(HOUR);
+    let mut second = queue.watch(HOUR);
+    for stream in [&mut first, &mut second] {
+        assert!(timeout(Duration::from_millis(100), stream.next()).await.is_err());
+    }
+    // The stream that waits for longest is not polled any more, but not dropped either.
+    for body in ["a", "b"] {
+        let added = queue.add(body).await.unwrap();
+        let job = timeout(patience(), second.next()).await.expect("it is woken").unwrap().unwrap();
+        assert_eq!(job.name(), &added);
+        job.ack().await.unwrap();
+    }
+    drop(second);
+    let added = queue.add("c").await.unwrap();
+    let job = timeout(patience(), first.next()).await.expect("it is woken").unwrap().unwrap();
+    assert_eq!(job.name(), &added);
+}
+
+#[tokio::test]
+async fn waiting_streams_share_a_burst_of_elements() {
+    let _has_watches = WATCHES.read().await;
+    let (_dir, queue) = queue().await;
+    let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+    for _ in 0..8 {
+        let (mut jobs, sender) = (queue.watch(HOUR), sender.clone());
+        tokio::spawn(async move {
+            // Works on its first job forever.
+            let job = jobs.next().await.unwrap().unwrap();
+            sender.send(*job.name()).unwrap();
+            std::future::pending::<()>().await;
+            drop((job, jobs));
+        });
+    }
+    sleep(Duration::from_millis(200)).await;
+    let mut names = queue.add_many((0..8).map(|i| i.to_string())).await.unwrap();
+    let mut found = Vec::new();
+    while found.len() < 8 {
+        let next = timeout(patience(), received.recv()).await;
+        found.push(next.expect("each stream has one of the elements").unwrap());
+    }
+    found.sort();
+    names.sort();
+    assert_eq!(found, names);
+}
+
+#[tokio::test]
+async fn elements_that_fail_do_not_circle_between_waiting_streams() {
+    let _has_watches = WATCHES.read().await;
+    let (_dir, queue) = queue().await;
+    let deliveries = Arc::new(AtomicU32::new(0));
+    for _ in 0..4 {
+        let (mut jobs, deliveries) = (queue.watch(HOUR), deliveries.clone());
+        tokio::spawn(async move {
+            while let Some(job) = jobs.next().await {
+                deliveries.fetch_add(1, Relaxed);
+                drop(job);
+            }
+        });
+    }
+    sleep(Duration::from_millis(100)).await;
+    queue.add_many(["a", "b", "c"]).await.unwrap();
+    sleep(Duration::from_millis(500)).await;
+    let deliveries = deliveries.load(Relaxed);
+    assert!((3..100).contains(&deliveries), "three elements were delivered {deliveries} times");
+}
+
+/// Runs the test `many_idle_streams` of this binary in a process whose watches and processor time can be measured.
+#[cfg(target_os = "linux")]
+#[test]
+fn idle_streams_share_one_watch_and_do_not_wake_for_each_element() {
+    let _has_watches = WATCHES.blocking_read();
+    run_alone(Command::new("env"), "many_idle_streams");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "it is started by the test of idle streams"]
+async fn many_idle_streams() {
+    let few = processor_time_of_jobs(2).await;
+    let many = processor_time_of_jobs(64).await;
+    println!("40 jobs: {few:?} of processor time with 2 streams, {many:?} with 64");
+    assert!(many < few * 6 + Duration::from_millis(300), "{many:?} instead of {few:?}");
+}
+
+/// Returns the processor time of this process for 40 jobs, one after another, with `streams` idle streams.
+#[cfg(target_os = "linux")]
+async fn processor_time_of_jobs(streams: usize) -> Duration {
+    let (_dir, queue) = queue().await;
+    let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
+    let mut workers = Vec::new();
+    for _ in 0..streams {
+        // Each opens the queue separately.
+        let worker = QueueSimple::open(queue.path()).await.unwrap();
+        let sender = sender.clone();
+        workers.push(tokio::spawn(async move {
+            let mut jobs = worker.watch(HOUR);
+            while let Some(job) = jobs.next().await {
+                let job = job.unwrap();
+                let name = *job.name();
+                job.ack().await.unwrap();
+                sender.send(name).unwrap();
+            }
+        }));
+    }
+    sleep(Duration::from_millis(500)).await;
+    let watches = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let watches = watches.filter_map(|fd| fs::read_link(fd.path()).ok());
+    let watches = watches.filter(|target| target.to_string_lossy().contains("inotify")).count();
+    assert_eq!(watches, 1, "{streams} streams share one watch");
+    let begin = processor_time();
+    for i in 0..40 {
+        let added = queue.add(i.to_string()).await.unwrap();
+        let next = timeout(patience(), done.recv()).await.expect("a stream wakes");
+        assert_eq!(next, Some(added));
+        // The other streams fall asleep again.
+        sleep(Duration::from_millis(20)).await;
+    }
+    let spent = processor_time() - begin;
+    for worker in workers {
+        worker.abort();
+        let _ = worker.await;
+    }
+    spent
+}
+
+/// Returns the processor time that this process has used.
+#[cfg(target_os = "linux")]
+fn processor_time() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    // The 14th and 15th field of the line, in hundredths of a second.
+    let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+#[tokio::test]
+async fn watch_purges_the_locks_of_killed_workers() {
+    let dir = tempdir().unwrap();
+    let purge = Purge::default().max_lock(Duration::from_secs(60));
+    let builder = QueueSimple::builder(dir.path()).purge_every(Duration::from_millis(50), purge);
+    let queue = builder.open().await.unwrap();
+    let names = queue.add_many(["killed", "working"]).await.unwrap();
+    for name in &names {
+        assert!(queue.lock(name).await.unwrap());
+    }
+    let mut jobs = queue.watch(HOUR);
+    assert!(timeout(Duration::from_millis(150), jobs.next()).await.is_err(), "both are locked");
+    make_old(&dir.path().join(format!("{}.lck", names[0])), HOUR);
+    let job =
+        timeout(patience(), jobs.next()).await.expect("the queue is purged").unwrap().unwrap();
+    assert_eq!(job.name(), &names[0]);
+    job.ack().await.unwrap();
+    assert!(timeout(Duration::from_millis(150), jobs.next()).await.is_err(), "its lock is young");
 }
 
 #[tokio::test]

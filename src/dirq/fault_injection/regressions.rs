@@ -377,3 +377,37 @@ fn count_of_a_directory_does_not_block_other_callers() {
     asker.join().expect("the thread does not panic");
     answered.expect("the caller was blocked by the count");
 }
+
+/// As on a disk that hangs during a batch, until a purge has removed the locks and another worker has taken the
+/// elements.
+#[tokio::test(start_paused = true)]
+async fn elements_whose_locks_became_old_during_their_batch_are_not_delivered() {
+    let temp_dir =
+        tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory can be created");
+    let path = temp_dir.path().join("queue");
+    let queue = QueueSimple::open(&path).await.expect("the queue can be opened");
+    let names = queue.add_many((0..8).map(|i| i.to_string())).await.expect("elements are added");
+    let mut jobs = queue.locked();
+    // Batches of one, two and four elements, of which the last one is slow.
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(jobs.next().await.expect("more are left").expect("it can be locked"));
+    }
+    let mut links = 0;
+    let (purged, other) = (names.clone(), queue.clone());
+    let hangs = move |what: &'static str| {
+        links += usize::from(what == "link");
+        if links == 2 && what == "link" {
+            let _ = tokio::time::advance(Duration::from_secs(3600)).now_or_never();
+            let _ = fs::remove_file(path.join(format!("{}.lck", purged[3])));
+            assert_eq!(in_place(other.lock(&purged[3])).ok(), Some(true));
+        }
+        Fault::None
+    };
+    let next = with_plan(hangs, || in_place(jobs.next()));
+    let next = next.expect("more are left").expect("it can be locked");
+    // A purge removes the lock of the element in between, which no worker has.
+    assert_eq!(next.name(), &names[5], "another worker has the third");
+    drop(jobs);
+    assert_eq!(in_place(queue.lock(&names[3])).ok(), Some(false), "its lock was not released");
+}

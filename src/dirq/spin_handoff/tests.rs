@@ -8,16 +8,20 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use tokio::{runtime::Runtime, task::yield_now};
+use tokio::{runtime::Runtime, sync::Semaphore, task::yield_now};
 
 use super::*;
+
+fn new_handoff() -> Arc<SpinHandoff> {
+    Arc::new(SpinHandoff::new(Arc::new(Semaphore::new(4))))
+}
 
 /// Longer than any test waits.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Returns a handoff whose slot is filled by a thread that runs `times` jobs and is always scheduled.
 fn spinning_worker(times: usize) -> (Arc<SpinHandoff>, JoinHandle<()>) {
-    let handoff = Arc::<SpinHandoff>::default();
+    let handoff = new_handoff();
     assert!(handoff.finish_work(Instant::now(), true));
     let thread = thread::spawn({
         let handoff = handoff.clone();
@@ -35,7 +39,7 @@ fn spinning_worker(times: usize) -> (Arc<SpinHandoff>, JoinHandle<()>) {
 
 /// Returns a handoff whose slot is filled without a thread, as if the thread were never scheduled.
 fn stalled_worker() -> Arc<SpinHandoff> {
-    let handoff = Arc::<SpinHandoff>::default();
+    let handoff = new_handoff();
     assert!(handoff.finish_work(Instant::now(), true));
     handoff
 }
@@ -59,7 +63,7 @@ fn job_runs_on_the_spinning_thread() {
 #[test]
 fn worker_spins_for_the_next_job_after_back_to_back_calls() {
     let runtime = runtime();
-    let handoff = Arc::<SpinHandoff>::default();
+    let handoff = new_handoff();
     runtime.block_on(async {
         // Depends on the scheduler, so it may take several attempts on a busy machine.
         while handoff.state().tickets < 3 {
@@ -105,7 +109,7 @@ async fn idle_worker_stops_spinning_and_the_next_calls_do_not_spin() {
 
 #[tokio::test]
 async fn no_work_waits_behind_other_work() {
-    let handoff = Arc::<SpinHandoff>::default();
+    let handoff = new_handoff();
     let (release, released) = mpsc::channel::<()>();
     let mut slow = pin!(handoff.run(true, move || released.recv()));
     let waker = Waker::noop();
@@ -115,6 +119,38 @@ async fn no_work_waits_behind_other_work() {
     }
     drop(release);
     assert!(slow.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn work_above_the_limit_waits_and_is_withdrawn_with_its_caller() {
+    let handoff = new_handoff();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let waker = Waker::noop();
+    let mut slow: Vec<_> = (0..5)
+        .map(|_| {
+            let released = released.clone();
+            let wait = move || drop(released.lock().map(|released| released.recv()));
+            let handoff = handoff.clone();
+            Box::pin(async move { handoff.run(false, wait).await })
+        })
+        .collect();
+    for call in &mut slow {
+        assert!(call.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    // All four threads work, and the fifth call waits.
+    assert_eq!(handoff.threads.available_permits(), 0);
+    let (sender, ran) = mpsc::channel();
+    {
+        let mut dropped = pin!(handoff.run(false, move || sender.send(())));
+        assert!(dropped.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    drop(release);
+    for call in slow {
+        call.await.unwrap();
+    }
+    assert_eq!(handoff.run(false, || 7).await.unwrap(), 7);
+    assert!(ran.recv().is_err(), "the work was executed although its caller was gone");
 }
 
 #[test]
@@ -141,7 +177,7 @@ impl Wake for PanickingWaker {
 #[test]
 fn spinning_worker_survives_a_panicking_waker() {
     let runtime = runtime();
-    let handoff = Arc::<SpinHandoff>::default();
+    let handoff = new_handoff();
     let entered = runtime.enter();
     let (release, released) = mpsc::channel::<()>();
     let waker = Waker::from(Arc::new(PanickingWaker));
@@ -187,7 +223,7 @@ fn job_runs_although_its_caller_is_dropped() {
 
 #[test]
 fn runtime_shuts_down_while_another_runtime_uses_its_thread() {
-    let handoff = Arc::<SpinHandoff>::default();
+    let handoff = new_handoff();
     let (stop, stopped) = mpsc::channel::<()>();
     let other = thread::spawn({
         let handoff = handoff.clone();

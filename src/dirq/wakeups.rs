@@ -1,0 +1,289 @@
+//! Wakes the streams of this process that wait for elements of one queue: one stream per new element.
+//!
+//! 1. A stream that is woken has a [`Turn`]: it scans the queue. If it finds an element, another stream that waits
+//!    continues after that element, because there may be more. So the number of scans is proportional to the number of
+//!    elements, and does not grow with the number of idle streams. An element that fails is not found again by the same
+//!    turn.
+//! 2. A turn is never lost: if no stream waits, the next one that would wait gets it, and a turn that is dropped is
+//!    given to another stream. A stream that has a turn and is not polled keeps it only for [`MAX_TURN`].
+//! 3. The streams share their timers: the queue is scanned by one of them after each interval, and when a backoff ends.
+
+use std::{
+    collections::VecDeque,
+    fmt, mem,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, futures::Notified, oneshot},
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+use super::{Error, Name, system_watch::SystemWatch};
+
+/// Time after which a turn that was not used is given to another stream too. Longer than most scans.
+const MAX_TURN: Duration = Duration::from_millis(250);
+
+/// The streams of this process that wait for elements of one queue.
+pub(super) struct Wakeups {
+    state: Mutex<State>,
+    /// Notifies all waiting streams that their timers may have to be shortened.
+    rearm: Notify,
+    /// The directories that the operating system watches.
+    system: Mutex<SystemWatch>,
+}
+
+struct State {
+    /// Waiting streams, in order of arrival.
+    waiters: VecDeque<oneshot::Sender<Turn>>,
+    /// True if a turn is left for the next stream that would wait.
+    has_turn: bool,
+    /// Numbers of turns that were given to a waiter, and that were used.
+    given: u64,
+    used: u64,
+    /// The task that gives unused turns to other streams, and the runtime of the latest waiter, where it runs.
+    turn_task: Option<JoinHandle<()>>,
+    runtime: Option<Handle>,
+    last_scan: Instant,
+    /// When the next backoff ends.
+    due: Option<Instant>,
+    /// Time of the last check for backoffs, in microseconds since 1970.
+    last_check: u64,
+}
+
+impl Wakeups {
+    pub(super) fn new() -> Arc<Self> {
+        let state = State {
+            waiters: VecDeque::new(),
+            has_turn: false,
+            given: 0,
+            used: 0,
+            turn_task: None,
+            runtime: None,
+            last_scan: Instant::now(),
+            due: None,
+            last_check: 0,
+        };
+        let (rearm, system) = (Notify::new(), Mutex::default());
+        Arc::new(Self { state: Mutex::new(state), rearm, system })
+    }
+
+    /// Wakes one stream, because there may be an element for it. If none waits, the next one that would wait has the
+    /// turn.
+    pub(super) fn wake_one(self: &Arc<Self>) {
+        self.give_turn(None, true);
+    }
+
+    /// Gives a turn for elements after `after` to a stream that waits. If none waits, a turn is left for the next one if
+    /// `is_kept`.
+    fn give_turn(self: &Arc<Self>, after: Option<Name>, is_kept: bool) {
+        loop {
+            let waiter = {
+                let mut state = self.state();
+                let Some(waiter) = state.waiters.pop_front() else {
+                    state.has_turn |= is_kept;
+                    return;
+                };
+                state.given += 1;
+                waiter
+            };
+            match waiter.send(self.turn(after)) {
+                Ok(()) => return self.supervise_turns(),
+                // The waiter is gone. Its turn goes to the next one.
+                Err(turn) => turn.finish(),
+            }
+        }
+    }
+
+    fn turn(self: &Arc<Self>, after: Option<Name>) -> Turn {
+        Turn { wakeups: Arc::downgrade(self), after }
+    }
+
+    /// Announces that the backoff of an element ends after `delay`.
+    pub(super) fn set_due_in(&self, delay: Duration) {
+        let Some(due) = Instant::now().checked_add(delay) else { return };
+        {
+            let mut state = self.state();
+            if state.due.is_some_and(|earlier| earlier <= due) {
+                return;
+            }
+            state.due = Some(due);
+        }
+        self.rearm.notify_waiters();
+    }
+
+    /// Announces the times at which backoffs end, in microseconds since 1970 as `now`.
+    pub(super) fn set_next_due(&self, dues: impl Iterator<Item = u64>, now: u64) {
+        let last_check = mem::replace(&mut self.state().last_check, now);
+        // Elements that were due at the last check are locked: an immediate scan would find them locked again.
+        if let Some(soonest) = dues.filter(|due| *due > last_check).min() {
+            self.set_due_in(Duration::from_micros(soonest.saturating_sub(now)));
+        }
+    }
+
+    /// Makes the system report new elements in `directories` of the queue at `root`. Returns whether it reports all of
+    /// them, and an error for the first failure of a series.
+    pub(super) fn watch_directories(
+        self: &Arc<Self>,
+        root: &Path,
+        directories: impl Iterator<Item = PathBuf>,
+    ) -> Result<bool, Error> {
+        let wakeups = Arc::downgrade(self);
+        let notify = move || {
+            if let Some(wakeups) = wakeups.upgrade() {
+                wakeups.wake_one();
+            }
+        };
+        let mut system = self.system.lock().unwrap_or_else(PoisonError::into_inner);
+        let updated = system.update(root, directories, notify)?;
+        drop(system);
+        if updated.has_new {
+            // Elements that were added before the watch was active are found by another scan.
+            self.wake_one();
+        }
+        Ok(updated.is_complete)
+    }
+
+    /// Returns the turn that is left, or the receiver of a turn.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime.
+    pub(super) fn enter(self: &Arc<Self>) -> Result<Turn, oneshot::Receiver<Turn>> {
+        let runtime = Handle::current();
+        let mut state = self.state();
+        if mem::take(&mut state.has_turn) {
+            state.given += 1;
+            drop(state);
+            return Ok(self.turn(None));
+        }
+        let (sender, receiver) = oneshot::channel();
+        // Waiters that were dropped, or ended by a timer.
+        state.waiters.retain(|waiter| !waiter.is_closed());
+        state.waiters.push_back(sender);
+        state.runtime = Some(runtime);
+        Err(receiver)
+    }
+
+    /// Returns a future that completes when the next deadline may have become earlier.
+    pub(super) fn rearmed(&self) -> Notified<'_> {
+        self.rearm.notified()
+    }
+
+    /// Returns the time at which a stream that waits since `entered` should scan the queue; `None` if it is never.
+    pub(super) fn next_scan(&self, entered: Instant, every: Duration) -> Option<Instant> {
+        self.state().next_scan(entered, every)
+    }
+
+    /// Returns the turn of the stream whose timer has ended, or `None` if another stream has taken it.
+    pub(super) fn take_timer(self: &Arc<Self>, entered: Instant, every: Duration) -> Option<Turn> {
+        let now = Instant::now();
+        let mut state = self.state();
+        if state.next_scan(entered, every).is_none_or(|next| now < next) {
+            return None;
+        }
+        state.due = state.due.filter(|due| *due > now);
+        state.last_scan = now;
+        state.given += 1;
+        Some(self.turn(None))
+    }
+
+    /// Notes that a stream scans the queue.
+    pub(super) fn begin_scan(&self) {
+        self.state().last_scan = Instant::now();
+    }
+
+    /// Makes a task give the turns that are not used in time to other streams.
+    fn supervise_turns(self: &Arc<Self>) {
+        let runtime = {
+            let state = self.state();
+            // The task ends with its runtime.
+            let is_supervised = state.turn_task.as_ref().is_some_and(|task| !task.is_finished());
+            if is_supervised { None } else { state.runtime.clone() }
+        };
+        if let Some(runtime) = runtime {
+            let task = runtime.spawn(pass_on_unused_turns(Arc::downgrade(self)));
+            self.state().turn_task = Some(task);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is consistent at every point where a thread can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn next_scan(&self, entered: Instant, every: Duration) -> Option<Instant> {
+        let by_interval = entered.max(self.last_scan).checked_add(every);
+        self.due.into_iter().chain(by_interval).min()
+    }
+}
+
+/// The turn of a stream that was woken: it should scan the queue. Dropping it gives the turn to another stream.
+pub(super) struct Turn {
+    wakeups: Weak<Wakeups>,
+    after: Option<Name>,
+}
+
+impl Turn {
+    /// Returns the element after which the scan begins; `None` if it begins at the first.
+    pub(super) fn after(&self) -> Option<Name> {
+        self.after
+    }
+
+    /// Ends the turn: nothing was found.
+    pub(super) fn finish(mut self) {
+        if let Some(wakeups) = mem::take(&mut self.wakeups).upgrade() {
+            wakeups.state().used += 1;
+        }
+    }
+
+    /// Ends the turn: `found` is the stream's. Another stream that waits continues after it. A stream that does not wait
+    /// scans the queue anyway.
+    pub(super) fn pass_on(self, found: Name) {
+        let wakeups = self.wakeups.upgrade();
+        self.finish();
+        if let Some(wakeups) = wakeups {
+            wakeups.give_turn(Some(found), false);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(wakeups) = self.wakeups.upgrade() {
+            wakeups.state().used += 1;
+            wakeups.wake_one();
+        }
+    }
+}
+
+/// Gives turns that are not used in time to other streams: a stream that was woken may not be polled.
+async fn pass_on_unused_turns(wakeups: Weak<Wakeups>) {
+    loop {
+        sleep(MAX_TURN).await;
+        let Some(wakeups) = wakeups.upgrade() else { return };
+        {
+            let mut state = wakeups.state();
+            if state.used >= state.given || state.waiters.is_empty() {
+                state.used = state.given;
+                state.turn_task = None;
+                return;
+            }
+            // Counted as used, so that each is passed on once.
+            state.used = state.given;
+        }
+        wakeups.wake_one();
+    }
+}
+
+impl fmt::Debug for Wakeups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wakeups").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! Queues on a disk that hangs instead of failing: a frozen ext4 file system on a loop device, on which each write
+//! waits until it is thawed. That needs root and loop devices; without them, the tests report that they cannot run.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::mpsc::{Sender, channel},
+    thread,
+    time::Duration,
+};
+
+use fleeting::dirq::{QueueSet, QueueSimple};
+use futures::FutureExt;
+use tempfile::TempDir;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{Instant, sleep, timeout},
+};
+
+use crate::patience::patience;
+
+/// Longer than any test.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A mounted file system. Dropping it thaws and unmounts it.
+struct Disk {
+    dir: TempDir,
+}
+
+impl Disk {
+    /// Returns `None`, with a message, if this system does not allow mounts.
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let image = dir.path().join("image");
+        fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        let disk = Self { dir };
+        fs::create_dir(disk.path()).unwrap();
+        let made = run("mkfs.ext4", &["-q", "-F"], &image);
+        let mounted = made && {
+            let mut mount = Command::new("mount");
+            mount.args(["-o", "loop"]).arg(&image).arg(disk.path());
+            mount.output().is_ok_and(|output| output.status.success())
+        };
+        if !mounted {
+            println!("not run: a hung disk needs root, loop devices, mkfs.ext4 and fsfreeze");
+        }
+        mounted.then_some(disk)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("mounted")
+    }
+
+    /// Freezes the disk until the returned value is dropped, or for [`patience`]: a test that waits for the disk must
+    /// fail and not hang.
+    fn freeze(&self) -> Frozen {
+        assert!(run("fsfreeze", &["-f"], &self.path()));
+        let (stop, stopped) = channel::<()>();
+        let path = self.path();
+        let watchdog = thread::spawn(move || {
+            let _ = stopped.recv_timeout(patience());
+            assert!(run("fsfreeze", &["-u"], &path));
+        });
+        Frozen { stop: Some(stop), watchdog: Some(watchdog) }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run("umount", &["-l"], &self.path());
+    }
+}
+
+struct Frozen {
+    stop: Option<Sender<()>>,
+    watchdog: Option<thread::JoinHandle<()>>,
+}
+
+impl Frozen {
+    /// Returns whether the disk is still frozen, so that everything that happened so far did not wait for it.
+    fn is_frozen(&self) -> bool {
+        self.watchdog.as_ref().is_some_and(|watchdog| !watchdog.is_finished())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.watchdog.take().map(thread::JoinHandle::join);
+    }
+}
+
+fn run(program: &str, args: &[&str], path: &Path) -> bool {
+    Command::new(program).args(args).arg(path).output().is_ok_and(|output| output.status.success())
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+#[test]
+fn adds_to_a_hung_disk_leave_threads_for_other_queues() {
+    let Some(disk) = Disk::mount() else { return };
+    runtime().block_on(async {
+        let healthy_dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let healthy = QueueSimple::open(healthy_dir.path()).await.unwrap();
+        let hung = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        hung.add("first").await.unwrap();
+        let frozen = disk.freeze();
+        let mut adds = Vec::new();
+        for i in 0..600 {
+            let queue = hung.clone();
+            adds.push(tokio::spawn(async move { queue.add(i.to_string()).await }));
+            // As a program that opens the queue for each call.
+            let path = hung.path().to_owned();
+            adds.push(tokio::spawn(async move { QueueSimple::open(path).await?.add("x").await }));
+        }
+        // Each task has been polled, and all threads have begun to wait for the disk.
+        sleep(Duration::from_millis(200)).await;
+        let metadata = timeout(patience(), tokio::fs::metadata(healthy_dir.path())).await;
+        assert!(metadata.is_ok() && frozen.is_frozen(), "`tokio::fs` waits for another disk");
+        let added = timeout(patience(), healthy.add("x")).await;
+        assert!(added.is_ok() && frozen.is_frozen(), "a healthy queue waits for another disk");
+        for add in &adds {
+            add.abort();
+        }
+        for add in adds {
+            let _ = add.await;
+        }
+        drop(frozen);
+        // An add that has begun cannot be stopped. The others were cancelled in the queue's own line.
+        sleep(Duration::from_millis(100)).await;
+        let added = hung.count().await.unwrap() - 1;
+        assert!(added <= 32, "{added} adds were executed although their callers were gone");
+    });
+}
+
+#[test]
+fn locks_dropped_on_a_hung_disk_do_not_block_the_runtime() {
+    let Some(disk) = Disk::mount() else { return };
+    runtime().block_on(async {
+        let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let names = queue.add_many((0..8).map(|i| i.to_string())).await.unwrap();
+        let mut jobs = queue.locked();
+        let mut held = Vec::new();
+        for _ in &names {
+            held.push(jobs.next().await.unwrap().unwrap());
+        }
+        let frozen = disk.freeze();
+        // More than the runtime has threads.
+        let drops: Vec<_> = held.into_iter().map(|job| tokio::spawn(async { drop(job) })).collect();
+        for dropped in drops {
+            dropped.await.unwrap();
+        }
+        tokio::spawn(sleep(Duration::from_millis(1))).await.unwrap();
+        assert!(frozen.is_frozen(), "the runtime waited for the disk");
+        drop(frozen);
+        // The elements are unlocked as soon as the disk answers.
+        let mut jobs = queue.locked();
+        for name in &names {
+            let job = timeout(patience(), jobs.next()).await.unwrap().unwrap().unwrap();
+            assert_eq!(job.name(), name);
+        }
+    });
+}
+
+#[test]
+fn set_continues_without_a_queue_on_a_hung_disk() {
+    let Some(disk) = Disk::mount() else { return };
+    runtime().block_on(async {
+        let healthy_dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let hung = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let healthy = QueueSimple::open(healthy_dir.path()).await.unwrap();
+        let oldest = hung.add("on the hung disk").await.unwrap();
+        let names = healthy.add_many((0..20).map(|i| i.to_string())).await.unwrap();
+        let set = QueueSet::new([hung.clone(), healthy.clone()]).unwrap();
+        let frozen = disk.freeze();
+        // Listing works on a frozen disk, and locking does not.
+        let mut jobs = set.watch(HOUR);
+        let begin = Instant::now();
+        for name in &names {
+            let next = timeout(patience(), jobs.next()).await;
+            let (queue, job) = next.expect("the set continues").unwrap().unwrap();
+            assert!(frozen.is_frozen(), "the set waited for the disk");
+            assert_eq!((queue.path(), job.name()), (healthy.path(), name));
+            job.ack().await.unwrap();
+        }
+        println!("{} elements in {:?} next to a hung disk", names.len(), begin.elapsed());
+        assert!(jobs.next().now_or_never().is_none());
+        drop(frozen);
+        let (queue, job) = timeout(patience(), jobs.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!((queue.path(), job.name()), (hung.path(), &oldest), "the disk answers again");
+        job.ack().await.unwrap();
+    });
+}
