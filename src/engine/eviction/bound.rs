@@ -5,15 +5,18 @@
 //!
 //! A write that exceeds the limit by very many entries evicts only a part of them and defers the rest, because eviction
 //! must not keep its worker for long. The deferred weight is evicted part by part: by the call itself, by every other
-//! write in the meantime, and by the sweeper. So the call may be cancelled at any time.
+//! write in the meantime, and by the sweeper, one at a time. So the call may be cancelled at any time.
 
-use std::sync::Arc;
+use std::sync::{Arc, TryLockError};
 
 use crate::engine::{
     clock::{Deadline, Now, Tick},
-    sync::atomic::{
-        AtomicU64, AtomicUsize,
-        Ordering::{Relaxed, SeqCst},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+        },
     },
 };
 
@@ -29,11 +32,13 @@ pub(crate) struct Bound<K, V> {
     /// [`Deadline::order`] of a time before which no entry in any shard expires; `u64::MAX` if none expires. See
     /// `Store::expire_to_fit` for how it is raised.
     pub(crate) earliest_expiry: AtomicU64,
-    /// Weight above the limit whose eviction was deferred. Relaxed, as is `deferred_for`: only a count, since entries are
-    /// evicted under the locks of their shards.
+    /// Weight above the limit whose eviction was deferred. Any writer adds to it, and the one whose turn it is subtracts.
     deferred: AtomicU64,
     /// Hash of the key whose write was the last to defer evictions. Its entry is evicted only by later writes.
     deferred_for: AtomicU64,
+    /// Held while deferred weight is evicted. If two calls did that at a time, both might evict the same weight, and the
+    /// slower one would subtract it again from the weight that another write has deferred since.
+    turn: Mutex<()>,
     /// The shard at which the next eviction outside of the written shard begins. Rotates, so that all shards are
     /// evicted from equally.
     next_shard: AtomicUsize,
@@ -44,6 +49,20 @@ pub(crate) struct Bound<K, V> {
 #[repr(align(128))]
 struct Used(AtomicU64);
 
+/// The right to evict deferred weight.
+pub(crate) struct Turn<'a> {
+    deferred: &'a AtomicU64,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Turn<'_> {
+    /// Ends the turn and subtracts evicted weight from the deferred weight, of which it is a part.
+    pub(crate) fn settle(self, evicted: u64) {
+        // Relaxed: the turn is passed on by its lock, and writers only add.
+        self.deferred.fetch_sub(evicted, Relaxed);
+    }
+}
+
 impl<K, V> Bound<K, V> {
     pub(crate) fn new(limit: u64, weigher: Option<Weigher<K, V>>, evicts: bool) -> Self {
         Self {
@@ -53,6 +72,7 @@ impl<K, V> Bound<K, V> {
             earliest_expiry: AtomicU64::new(u64::MAX),
             deferred: AtomicU64::new(0),
             deferred_for: AtomicU64::new(0),
+            turn: Mutex::new(()),
             next_shard: AtomicUsize::new(0),
             used: Used(AtomicU64::new(0)),
         }
@@ -152,13 +172,15 @@ impl<K, V> Bound<K, V> {
     /// Defers the eviction of `weight` after a write to the key with this hash.
     pub(crate) fn defer(&self, weight: u64, hash: u64) {
         self.deferred_for.store(hash, Relaxed);
-        self.deferred.fetch_add(weight, Relaxed);
+        // Release, for `deferred`: a call that knows of this weight knows that it is in use, and must not find the store
+        // within its bound.
+        self.deferred.fetch_add(weight, Release);
     }
 
     /// Returns the weight whose eviction was deferred.
     #[inline]
     pub(crate) fn deferred(&self) -> u64 {
-        self.deferred.load(Relaxed)
+        self.deferred.load(Acquire)
     }
 
     /// Returns the hash of the key whose write was the last to defer evictions.
@@ -166,15 +188,17 @@ impl<K, V> Bound<K, V> {
         self.deferred_for.load(Relaxed)
     }
 
-    /// Subtracts evicted weight from the deferred weight.
-    pub(crate) fn settle_deferred(&self, evicted: u64) {
-        let remaining = |deferred: u64| Some(deferred.saturating_sub(evicted));
-        let _ = self.deferred.fetch_update(Relaxed, Relaxed, remaining);
-    }
-
-    /// Forgets the deferred weight, because nothing is left to evict, unless more was deferred since it was `seen`.
-    pub(crate) fn end_deferred(&self, seen: u64) {
-        let _ = self.deferred.compare_exchange(seen, 0, Relaxed, Relaxed);
+    /// Begins to evict deferred weight, unless another call does so at the moment. No entry may be dropped during the
+    /// turn, since `Drop` is user code.
+    pub(crate) fn try_begin_turn(&self) -> Option<Turn<'_>> {
+        match self.turn.try_lock() {
+            Ok(guard) => Some(Turn { deferred: &self.deferred, _guard: guard }),
+            // Poisoned by a `Hash` that panicked: the weight is still deferred.
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(Turn { deferred: &self.deferred, _guard: poisoned.into_inner() })
+            }
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Returns the shard at which the next eviction begins.

@@ -25,8 +25,9 @@ use crate::engine::{
 };
 
 /// Maximum number of locks under which one part of an eviction evicts live entries, and maximum number under which it
-/// removes expired ones: at most some thousand entries, which take about a millisecond.
-const MAX_EVICTION_STEPS: usize = 32;
+/// removes expired ones: at most some thousand entries, which take about a millisecond. Few in the tests of
+/// interleavings, so that evictions are deferred in a small store.
+const MAX_EVICTION_STEPS: usize = if cfg!(all(test, shuttle)) { 1 } else { 32 };
 const MAX_EXPIRY_STEPS: usize = 64;
 
 /// Maximum number of locks under which one call searches for values with removed tags: about 16,000 buckets.
@@ -119,17 +120,25 @@ where
     /// Evicts a part of the weight whose eviction was deferred. Returns whether there is more.
     pub(crate) fn evict_deferred(&self, now: &impl Now) -> bool {
         let Some(bound) = self.context.evicting_bound() else { return false };
-        let deferred = bound.deferred();
-        if deferred == 0 {
+        if bound.deferred() == 0 {
             return false;
         }
-        // Other writers and removals may have freed weight in the meantime.
-        let to_evict = deferred.min(bound.excess());
-        let exempt = self.locate_hash(bound.deferred_for());
-        match self.evict_part(bound, to_evict, exempt, now) {
-            0 => bound.end_deferred(deferred),
-            remaining => bound.settle_deferred(to_evict - remaining),
+        // Before the turn, as this drops values: their `Drop` may write to this cache, and so wait for the turn.
+        if !self.expire_to_fit(bound, 0, now) {
+            return true;
         }
+        let mut drop_queue = DropQueue::new();
+        if let Some(turn) = bound.try_begin_turn() {
+            let deferred = bound.deferred();
+            // Other writers and removals may have freed weight in the meantime.
+            let to_evict = deferred.min(bound.excess());
+            let exempt = self.locate_hash(bound.deferred_for());
+            match self.evict_from_any_shard(bound, to_evict, exempt, now, &mut drop_queue) {
+                0 => turn.settle(deferred),
+                remaining => turn.settle(to_evict - remaining),
+            }
+        }
+        drop_queue.drop_all();
         bound.deferred() > 0
     }
 
@@ -215,7 +224,14 @@ where
         }
         drop(locked);
         if to_evict > 0 {
-            let remaining = self.evict_part(bound, to_evict, exempt.location, now);
+            // Expired entries of any shard first, and live ones if none of them is left.
+            let remaining = match self.expire_to_fit(bound, 0, now) {
+                true => {
+                    let exempt = exempt.location;
+                    self.evict_from_any_shard(bound, to_evict, exempt, now, drop_queue)
+                }
+                false => to_evict,
+            };
             if remaining > 0 {
                 bound.defer(remaining, exempt.location.hash());
                 // If the call is cancelled, the sweeper evicts the rest.
@@ -224,30 +240,17 @@ where
         }
     }
 
-    /// Evicts at most `to_evict`, in about a millisecond, until the store is within its bound: expired entries of any
-    /// shard, and live ones if none of them is left. Never evicts the entry of the key at `exempt`. Returns the
-    /// remaining weight to evict; zero if there is no entry to evict.
+    /// Evicts at most `to_evict` of live entries of any shard, in about a millisecond, until the store is within its
+    /// bound. Never evicts the entry of the key at `exempt`. Returns the remaining weight to evict; zero if there is no
+    /// entry to evict.
     #[cold]
-    fn evict_part(
-        &self,
-        bound: &Bound<K, V>,
-        to_evict: u64,
-        exempt: Location,
-        now: &impl Now,
-    ) -> u64 {
-        match to_evict > 0 && self.expire_to_fit(bound, 0, now) {
-            true => self.evict_from_any_shard(bound, to_evict, exempt, now),
-            false => to_evict,
-        }
-    }
-
-    /// Evicts live entries of any shard: see [`evict_part`](Self::evict_part).
     fn evict_from_any_shard(
         &self,
         bound: &Bound<K, V>,
         mut to_evict: u64,
         exempt: Location,
         now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
         let shards = self.shard_count();
         let first = bound.next_shard(shards);
@@ -275,10 +278,8 @@ where
                     true => locked.bucket_of_hash(exempt.hash()),
                     false => None,
                 };
-                let mut drop_queue = DropQueue::new();
-                let freed = locked.evict(to_evict, exempt, now, &mut drop_queue);
+                let freed = locked.evict(to_evict, exempt, now, drop_queue);
                 drop(locked);
-                drop_queue.drop_all();
                 to_evict = to_evict.saturating_sub(freed);
                 found |= freed > 0;
                 steps += usize::from(freed > 0);
