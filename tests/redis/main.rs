@@ -13,6 +13,7 @@ mod patience;
 mod servers;
 
 mod cache_events;
+mod cache_eviction;
 mod cache_faults;
 mod client;
 mod compat;

@@ -241,12 +241,10 @@ impl Commands {
 
     /// Invalidates all loads in progress and all stale values of a shard.
     pub(super) fn clear_loads(&self, shard: u16) -> Call<'_> {
-        /// Longer than any load. The stale window is added.
-        const DAY: u64 = 86_400_000;
         let cleared = &self.shards[usize::from(shard)].cleared;
         // Random and not a counter: the key may expire or be evicted, and a counter would then repeat its values.
         let unique: u64 = rand::make_rng::<SmallRng>().random();
-        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(self.stale.saturating_add(DAY))
+        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(self.cleared_ttl())
     }
 
     /// Writes values at keys of one shard.
@@ -265,7 +263,14 @@ impl Commands {
         // An empty token takes no lease.
         let (token, duration) = lease.unwrap_or_default();
         let call = LOOKUP_LEASE.call(&[self.keyspace.record(key), self.load_key(key), cleared]);
-        call.arg(token).arg(Expiry::of(duration).arg())
+        call.arg(token).arg(Expiry::of(duration).arg()).arg(self.cleared_ttl())
+    }
+
+    /// Returns the TTL of the value that `clear` changes, in milliseconds.
+    fn cleared_ttl(&self) -> u64 {
+        /// Longer than any load. The stale window is added.
+        const DAY: u64 = 86_400_000;
+        self.stale.saturating_add(DAY)
     }
 
     /// Renews a lease held with `token` and hands it to `holder`; a `duration` of zero releases it.
