@@ -51,6 +51,9 @@ static CHANGE_AND_END_LOAD: Script = Script::new(["\
     return answer"]);
 static CREATE_GROUP: Script =
     Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
+static REMOVE_GROUP: Script =
+    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("remove_group.lua")]);
+static GROUPS: Script = Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("groups.lua")]);
 static READ_GROUP: Script =
     Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
 static READ_STREAM: Script =
@@ -309,6 +312,14 @@ impl Commands {
 
     pub(super) fn create_group(&self, shard: u16, group: &str) -> Call<'_> {
         self.subscriber_script(&CREATE_GROUP, shard).arg(group)
+    }
+
+    pub(super) fn remove_group(&self, shard: u16, group: &str) -> Call<'_> {
+        self.subscriber_script(&REMOVE_GROUP, shard).arg(group)
+    }
+
+    pub(super) fn groups(&self, shard: u16) -> Call<'_> {
+        self.subscriber_script(&GROUPS, shard)
     }
 
     pub(super) fn ack(&self, shard: u16, group: &str, id: &str) -> Call<'_> {
