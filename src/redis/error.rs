@@ -104,6 +104,16 @@ pub enum Error {
     /// to.
     #[error("the cache was built without events; enable them with `CacheBuilder::events`")]
     NoEvents,
+
+    /// An item of a [lossless subscription](super::LosslessEvents): this many events were lost because their
+    /// [retention](super::CacheBuilder::events) had passed before they were acknowledged.
+    #[error("{0} events were lost because their retention had passed")]
+    Missed(u64),
+
+    /// The last item of a [lossless subscription](super::LosslessEvents) whose group was
+    /// [removed](super::Cache::remove_group).
+    #[error("the group of the subscription was removed; subscribe again to receive later events")]
+    GroupRemoved,
 }
 
 impl Error {

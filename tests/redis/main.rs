@@ -14,8 +14,13 @@ mod servers;
 
 #[cfg(feature = "axum")]
 mod behind_proxy;
+mod cache_event_index;
+mod cache_event_loss;
+mod cache_event_retries;
 mod cache_events;
+mod cache_eviction;
 mod cache_faults;
+mod cache_groups;
 mod client;
 mod compat;
 mod conformance;

@@ -33,14 +33,15 @@ const BATCH: usize = 64;
 #[derive(Clone, Default)]
 struct StreamPosition {
     last_id: String,
-    /// Number of entries added to the stream up to this position. Entries added since then that the stream no longer
-    /// has were missed.
-    added: u64,
+    /// Number of the last event that was read or missed. Later ones that the stream no longer has were missed.
+    number: u64,
+    /// Id of the counts on the server from which this number is.
+    counts_id: String,
 }
 
 /// Reply of `read_stream.lua`: the server's time, entries, whether there are more, the stream's version, the position
-/// after the entries (two fields), and the number of missed events.
-type ReadStreamReply = (u64, Vec<StreamEntry>, bool, String, String, u64, u64);
+/// after the entries (three fields), and the number of missed events.
+type ReadStreamReply = (u64, Vec<StreamEntry>, bool, String, String, u64, String, u64);
 
 struct BroadcastTask<K, V> {
     /// Name of the cache, for log messages.
@@ -92,11 +93,11 @@ where
 async fn stream_ends(commands: &Commands) -> Result<Vec<StreamPosition>, Error> {
     let ends = (0..SHARDS).map(async |shard| {
         loop {
-            let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg(0);
-            let (_, _, more, _, last_id, added, _): ReadStreamReply =
+            let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg("").arg(0);
+            let (_, _, more, _, last_id, number, counts_id, _): ReadStreamReply =
                 call.send_idempotent(&commands.client.for_batches()).await?;
             if !more {
-                return Ok(StreamPosition { last_id, added });
+                return Ok(StreamPosition { last_id, number, counts_id });
             }
         }
     });
@@ -147,8 +148,9 @@ where
         let (may_read, mut failure) = self.hints.refresh(commands).await;
         let due = (0..SHARDS).filter(|shard| may_read && self.hints.needs_read(*shard));
         let polls = due.map(async |shard| {
-            let StreamPosition { last_id, added } = &self.positions[usize::from(shard)];
-            let call = commands.read_stream(shard).arg(BATCH).arg(last_id).arg(*added);
+            let StreamPosition { last_id, number, counts_id } = &self.positions[usize::from(shard)];
+            let call = commands.read_stream(shard).arg(BATCH);
+            let call = call.arg(last_id).arg(*number).arg(counts_id);
             // Trimming reads the state of all groups, which is expensive, so only the periodic check does it.
             let call = call.arg(u8::from(self.hints.needs_check(shard)));
             let client = commands.client.for_batches();
@@ -166,9 +168,11 @@ where
                     continue;
                 }
             };
-            let (server, entries, has_more, stream_version, last_id, added, missed) = answer;
+            let (server, entries, has_more, stream_version, last_id, number, counts_id, missed) =
+                answer;
             let now = ClockPair { server, local };
-            self.positions[usize::from(shard)] = StreamPosition { last_id, added };
+            let position = StreamPosition { last_id, number, counts_id };
+            self.positions[usize::from(shard)] = position;
             self.hints.record_read(shard, now, stream_version, has_more, CHECK_EVERY);
             more |= has_more;
             self.report_missed(missed);

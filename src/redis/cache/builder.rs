@@ -3,7 +3,7 @@
 use std::{
     fmt,
     marker::PhantomData,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -104,11 +104,14 @@ impl<K, V> CacheBuilder<K, V> {
     /// An event is kept on the server for at most `retention`. Within that time, it is kept until all
     /// [groups](Cache::events_lossless) have acknowledged it, and for at least a minute for the subscribers of
     /// [`events`](Cache::events), whose positions the server does not store. If no subscriber reads for longer than
-    /// that, events are lost.
+    /// that, events are lost. Subscribers are told how many: by [`Error::Missed`] or
+    /// [`Lagged`](crate::Lagged).
     ///
-    /// An expired value whose event was not published takes memory on the server until its retention has passed; its
-    /// entry in the index of its shard may stay for another eighth of `retention` after that of the latest deadline.
-    /// After that, only the names of the groups remain.
+    /// An expired value whose event was not published takes memory on the server until its retention has passed. After
+    /// that, its key stays in the index of its shard until a write to the shard or a subscriber removes it. Without
+    /// groups, the index expires an eighth of `retention` after the retention of its latest deadline. It does not expire
+    /// if there are groups, because it is needed to count lost events: [remove](Cache::remove_group) groups that are not
+    /// used any more. After that, only the names of the groups and a few counters remain.
     ///
     /// Redis' own keyspace notifications are not used: they arrive minutes late or never, and without the value.
     /// Instead, the deadlines of each shard are in a sorted set next to its values. A value with a deadline is stored
@@ -119,6 +122,8 @@ impl<K, V> CacheBuilder<K, V> {
     /// Either all processes that share a name must enable events, or none. Values written by a process without events
     /// expire without an event, and values that it removes may be reported as expired. The same applies to values that
     /// other programs delete or that the server evicts, so the server should not evict (`maxmemory-policy noeviction`).
+    /// If its settings permit evictions, the first subscription logs a warning, unless the Redis user is not permitted to
+    /// run `INFO`.
     pub fn events(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
@@ -230,6 +235,7 @@ impl<K, V> CacheBuilder<K, V> {
             flights: Arc::default(),
             near,
             ring: Arc::new(Mutex::new(None)),
+            is_eviction_checked: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         };
         Ok(Cache { state: Arc::new(state) })

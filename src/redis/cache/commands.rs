@@ -51,6 +51,9 @@ static CHANGE_AND_END_LOAD: Script = Script::new(["\
     return answer"]);
 static CREATE_GROUP: Script =
     Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
+static REMOVE_GROUP: Script =
+    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("remove_group.lua")]);
+static GROUPS: Script = Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("groups.lua")]);
 static READ_GROUP: Script =
     Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
 static READ_STREAM: Script =
@@ -241,12 +244,10 @@ impl Commands {
 
     /// Invalidates all loads in progress and all stale values of a shard.
     pub(super) fn clear_loads(&self, shard: u16) -> Call<'_> {
-        /// Longer than any load. The stale window is added.
-        const DAY: u64 = 86_400_000;
         let cleared = &self.shards[usize::from(shard)].cleared;
         // Random and not a counter: the key may expire or be evicted, and a counter would then repeat its values.
         let unique: u64 = rand::make_rng::<SmallRng>().random();
-        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(self.stale.saturating_add(DAY))
+        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(self.cleared_ttl())
     }
 
     /// Writes values at keys of one shard.
@@ -265,7 +266,14 @@ impl Commands {
         // An empty token takes no lease.
         let (token, duration) = lease.unwrap_or_default();
         let call = LOOKUP_LEASE.call(&[self.keyspace.record(key), self.load_key(key), cleared]);
-        call.arg(token).arg(Expiry::of(duration).arg())
+        call.arg(token).arg(Expiry::of(duration).arg()).arg(self.cleared_ttl())
+    }
+
+    /// Returns the TTL of the value that `clear` changes, in milliseconds.
+    fn cleared_ttl(&self) -> u64 {
+        /// Longer than any load. The stale window is added.
+        const DAY: u64 = 86_400_000;
+        self.stale.saturating_add(DAY)
     }
 
     /// Renews a lease held with `token` and hands it to `holder`; a `duration` of zero releases it.
@@ -304,6 +312,14 @@ impl Commands {
 
     pub(super) fn create_group(&self, shard: u16, group: &str) -> Call<'_> {
         self.subscriber_script(&CREATE_GROUP, shard).arg(group)
+    }
+
+    pub(super) fn remove_group(&self, shard: u16, group: &str) -> Call<'_> {
+        self.subscriber_script(&REMOVE_GROUP, shard).arg(group)
+    }
+
+    pub(super) fn groups(&self, shard: u16) -> Call<'_> {
+        self.subscriber_script(&GROUPS, shard)
     }
 
     pub(super) fn ack(&self, shard: u16, group: &str, id: &str) -> Call<'_> {

@@ -3,14 +3,13 @@
 //! and acks them.
 //!
 //! On the server, all subscribers of a group are one consumer. The lease of an event is the time for which it has been
-//! pending: each poll takes over events that have been pending for longer (`XAUTOCLAIM`).
+//! pending: each poll takes over events that have been pending for longer (`XCLAIM`).
 
 use std::{
-    collections::BTreeSet,
     mem,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -29,6 +28,7 @@ use super::{
         script::Call,
     },
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
+    shard_consumer::{RetryAfter, ShardConsumer},
     shard_hints::{CHECK_EVERY, ShardHints},
     state::CacheState,
     stats::Counters,
@@ -49,6 +49,8 @@ pub(super) enum Delivery<K, V> {
     /// An event and its size in bytes.
     Event(StreamId, Event<K, V>, usize),
     Undecodable(StreamId, Error, usize),
+    /// Number of events that were lost.
+    Missed(u64),
     /// The server has become unreachable.
     Unreachable(Error),
 }
@@ -58,6 +60,8 @@ pub(super) enum Delivery<K, V> {
 pub(super) struct StreamId {
     pub(super) shard: u16,
     pub(super) entry: String,
+    /// Number of failed attempts before this delivery.
+    pub(super) failures: u32,
 }
 
 /// Reply of the subscriber to an event.
@@ -66,6 +70,8 @@ pub(super) enum Acknowledgement {
     Ack(StreamId),
     /// The event was never received: another subscriber should get it immediately.
     Nack(StreamId),
+    /// The event was received, and is to be delivered again. The text is the reason for the log, if it was a failure.
+    Retry(StreamId, RetryAfter, Option<String>),
 }
 
 /// The subscriber's ends of the channels to its task.
@@ -75,9 +81,13 @@ pub(super) struct Subscription<K, V> {
     pub(super) acknowledgements: mpsc::UnboundedSender<Acknowledgement>,
     /// Total size of the buffered deliveries.
     pub(super) buffered_bytes: Arc<AtomicUsize>,
+    /// True once the group was removed. The channel of deliveries then ends.
+    pub(super) is_removed: Arc<AtomicBool>,
 }
 
 struct ConsumerTask<K, V> {
+    /// Name of the cache, for log messages.
+    name: String,
     decoder: EventDecoder<K, V>,
     counters: Arc<Counters>,
     group: Arc<str>,
@@ -86,6 +96,9 @@ struct ConsumerTask<K, V> {
     deliveries: Option<mpsc::Sender<Delivery<K, V>>>,
     acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
     buffered_bytes: Arc<AtomicUsize>,
+    is_removed: Arc<AtomicBool>,
+    /// Number of lost events that were not delivered to the subscriber yet, because the channel was full.
+    missed: u64,
     shards: Vec<ShardConsumer>,
     hints: ShardHints,
     leases_renewed: Instant,
@@ -93,20 +106,9 @@ struct ConsumerTask<K, V> {
     is_unreachable: bool,
 }
 
-/// Events of a shard that this subscriber has leased, and acknowledgements that were not sent yet.
-#[derive(Default)]
-struct ShardConsumer {
-    /// Ids of events in this process that are not acknowledged.
-    leased: BTreeSet<String>,
-    /// Ids that the next poll sends. They are kept until the server has replied, because a request may be lost; to send
-    /// them twice changes nothing.
-    acked: Vec<String>,
-    nacked: Vec<String>,
-}
-
-/// Reply of `read_group.lua`: the server's time, entries, whether there are more, the stream's version, and the number
-/// of events that the group had leased before this poll.
-type ReadGroupReply = (u64, Vec<StreamEntry>, bool, String, usize);
+/// Reply of `read_group.lua`.
+type ReadGroupReply =
+    (u64, Vec<StreamEntry>, Vec<u32>, bool, String, usize, String, u64, Vec<String>, bool);
 
 /// Joins a group, and creates it if it is new.
 pub(super) async fn join<K, V>(
@@ -118,13 +120,16 @@ where
     V: DeserializeOwned + Send + 'static,
 {
     let commands = &state.commands;
-    let creations = (0..SHARDS)
-        .map(|shard| commands.create_group(shard, group).send_idempotent::<bool>(&commands.client));
-    try_join_all(creations).await?;
+    let creations = (0..SHARDS).map(|shard| {
+        commands.create_group(shard, group).send_idempotent::<String>(&commands.client)
+    });
+    let counts_ids = try_join_all(creations).await?;
     let (deliveries, delivered) = mpsc::channel(BUFFER_CAPACITY);
     let (acknowledge, acknowledgements) = mpsc::unbounded_channel();
     let buffered_bytes = Arc::<AtomicUsize>::default();
+    let is_removed = Arc::<AtomicBool>::default();
     let task = ConsumerTask {
+        name: state.name.clone(),
         decoder: state.event_decoder(),
         counters: state.counters.clone(),
         group: group.into(),
@@ -132,13 +137,16 @@ where
         deliveries: Some(deliveries),
         acknowledgements,
         buffered_bytes: buffered_bytes.clone(),
-        shards: (0..SHARDS).map(|_| ShardConsumer::default()).collect(),
+        is_removed: is_removed.clone(),
+        missed: 0,
+        shards: counts_ids.into_iter().map(ShardConsumer::new).collect(),
         hints: ShardHints::new(),
         leases_renewed: Instant::now(),
         is_unreachable: false,
     };
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
-    Ok(Subscription { deliveries: delivered, acknowledgements: acknowledge, buffered_bytes })
+    let acknowledgements = acknowledge;
+    Ok(Subscription { deliveries: delivered, acknowledgements, buffered_bytes, is_removed })
 }
 
 impl<K, V> ConsumerTask<K, V>
@@ -160,16 +168,17 @@ where
             // At most the free capacity of the channel: an event that could not be delivered would be leased, and
             // renewed here, while no subscriber can get it.
             let capacity = self.capacity(&deliveries);
-            if self.poll(capacity).await && self.capacity(&deliveries) > 0 {
+            let has_more = self.poll(capacity).await;
+            if self.deliveries.is_none() || has_more && self.capacity(&deliveries) > 0 {
                 continue;
             }
             let poll_at = Instant::now() + poll_every;
-            // With a long `poll_every`, leases are renewed in between.
+            // With a long `poll_every`, leases are renewed and events given back in between.
             while tokio::select! {
                 _ = stop.wait_for(|is_stopped| *is_stopped) => false,
                 () = deliveries.closed() => false,
                 () = sleep_until(poll_at) => false,
-                () = sleep_until(self.renewal_due_at()), if self.has_leased_events() => true,
+                () = sleep_until(self.upkeep_due_at()), if self.has_leased_events() => true,
             } {
                 self.drain_acknowledgements();
                 self.poll(0).await;
@@ -212,20 +221,31 @@ where
 
     /// Records an acknowledgement, which the next poll sends.
     fn record_acknowledgement(&mut self, acknowledgement: Acknowledgement) {
-        let (id, is_ack) = match acknowledgement {
-            Acknowledgement::Ack(id) => (id, true),
-            Acknowledgement::Nack(id) => (id, false),
-        };
-        let shard = &mut self.shards[usize::from(id.shard)];
-        if shard.leased.remove(&id.entry) {
-            let ids = if is_ack { &mut shard.acked } else { &mut shard.nacked };
-            ids.push(id.entry);
+        let shard = |id: &StreamId| usize::from(id.shard);
+        match acknowledgement {
+            Acknowledgement::Ack(id) => self.shards[shard(&id)].ack(id),
+            Acknowledgement::Nack(id) => self.shards[shard(&id)].nack(id),
+            Acknowledgement::Retry(id, after, reason) => {
+                let (attempts, lease) = (id.failures + 1, self.lease);
+                let is_dead = self.shards[shard(&id)].retry(id, after, lease);
+                if is_dead {
+                    let (cache, group) = (&*self.name, &*self.group);
+                    tracing::error!(
+                        cache,
+                        group,
+                        attempts,
+                        error = reason,
+                        "expiration is not delivered again after too many failed attempts"
+                    );
+                }
+            }
         }
     }
 
     /// Polls the shards that may have events or for which there is something to send, and reads up to `capacity` events
     /// from each. Returns whether more can be read immediately.
     async fn poll(&mut self, capacity: usize) -> bool {
+        self.shards.iter_mut().for_each(ShardConsumer::give_back_due);
         let must_renew = Instant::now() >= self.renewal_due_at();
         if must_renew {
             // Before the requests, so that their duration does not delay the next renewal.
@@ -238,7 +258,7 @@ where
         let polls = self.shards.iter().zip(0..).filter(|(shard, number)| {
             may_take && self.hints.needs_read(*number)
                 || !shard.is_synced()
-                || must_renew && !shard.leased.is_empty()
+                || must_renew && shard.has_leased()
         });
         let client = self.decoder.commands.client.for_batches();
         let polls = polls.map(async |(shard, number)| {
@@ -252,30 +272,14 @@ where
         let mut more = false;
         for (number, answer, local) in answers {
             match answer {
-                Ok((server, entries, has_more, stream_version, leased_in_group)) => {
-                    let now = ClockPair { server, local };
-                    let shard = &mut self.shards[usize::from(number)];
-                    shard.clear_reported();
-                    more |= has_more;
-                    if capacity > 0 {
-                        // Events leased by other subscribers become available when those crash, without any hint.
-                        let is_shared = leased_in_group > shard.leased.len();
-                        let next_check = if is_shared { self.lease / 2 } else { CHECK_EVERY };
-                        self.hints.record_read(
-                            number,
-                            now,
-                            stream_version,
-                            has_more,
-                            next_check.min(CHECK_EVERY),
-                        );
-                    }
-                    for entry in entries {
-                        self.deliver(number, entry.into(), now);
-                    }
+                Ok(reply) => {
+                    let clock = ClockPair { server: reply.0, local };
+                    more |= self.record_reply(number, reply, clock, capacity > 0);
                 }
                 Err(error) => failure = Some(error),
             }
         }
+        self.deliver_missed();
         let was_unreachable = mem::replace(&mut self.is_unreachable, failure.is_some());
         if let (Some(error), Some(deliveries), false) = (failure, &self.deliveries, was_unreachable)
         {
@@ -285,13 +289,53 @@ where
         more && !self.is_unreachable
     }
 
+    /// Records the reply of a shard and delivers its events. Returns whether more can be read immediately.
+    fn record_reply(
+        &mut self,
+        number: u16,
+        reply: ReadGroupReply,
+        clock: ClockPair,
+        was_read: bool,
+    ) -> bool {
+        let (_, entries, failures, has_more, stream_version, leased_count, counts_id, ..) = reply;
+        let (.., missed, gone, is_removed) = reply;
+        let shard = &mut self.shards[usize::from(number)];
+        let is_shared = shard.record_reply(counts_id, leased_count);
+        // Events that the server has deleted are not lost if this subscriber still has them.
+        let lost = gone.iter().filter(|id| !shard.is_leased(id)).count();
+        let missed = missed.saturating_add(u64::try_from(lost).unwrap_or(u64::MAX));
+        self.counters.missed(missed);
+        self.missed += missed;
+        if was_read {
+            // Events leased by other subscribers become available when those crash, without any hint.
+            let next_check = if is_shared { self.lease / 2 } else { CHECK_EVERY };
+            let next_check = next_check.min(CHECK_EVERY);
+            self.hints.record_read(number, clock, stream_version, has_more, next_check);
+        }
+        for (entry, failures) in entries.into_iter().zip(failures) {
+            self.deliver(number, entry.into(), failures, clock);
+        }
+        if is_removed {
+            self.is_removed.store(true, Relaxed);
+            // The subscriber receives the buffered deliveries, and then the end of the stream.
+            self.deliveries = None;
+        }
+        has_more
+    }
+
     /// A third of the lease after the last renewal, so that the lease survives two failed polls.
     fn renewal_due_at(&self) -> Instant {
         self.leases_renewed + self.lease / 3
     }
 
+    /// Returns when the next poll is due that renews leases or gives events back.
+    fn upkeep_due_at(&self) -> Instant {
+        let retries = self.shards.iter().filter_map(ShardConsumer::next_retry);
+        retries.fold(self.renewal_due_at(), Instant::min)
+    }
+
     fn has_leased_events(&self) -> bool {
-        self.shards.iter().any(|shard| !shard.leased.is_empty())
+        self.shards.iter().any(ShardConsumer::has_leased)
     }
 
     /// Arguments in the order of `read_group.lua`.
@@ -302,7 +346,6 @@ where
         capacity: usize,
         must_renew: bool,
     ) -> Call<'_> {
-        let renewed = if must_renew { shard.leased.len() } else { 0 };
         let call = self
             .decoder
             .commands
@@ -311,25 +354,20 @@ where
             .arg(self.lease.as_millis().to_string())
             .arg(capacity)
             // Trimming reads the state of all groups, which is expensive, so only the periodic check does it.
-            .arg(u8::from(self.hints.needs_check(number)))
-            .arg(shard.acked.len())
-            .arg(shard.nacked.len())
-            .arg(renewed)
-            .arg(&shard.acked)
-            .arg(&shard.nacked);
-        shard.leased.iter().take(renewed).fold(call, |call, id| call.arg(id))
+            .arg(u8::from(self.hints.needs_check(number)));
+        shard.add_args(call, must_renew)
     }
 
-    fn deliver(&mut self, shard: u16, record: EventRecord, now: ClockPair) {
-        let id = StreamId { shard, entry: record.id.clone() };
+    fn deliver(&mut self, shard: u16, record: EventRecord, failures: u32, now: ClockPair) {
+        let id = StreamId { shard, entry: record.id.clone(), failures };
         let size = record.size();
         let delivery = match self.decoder.decode(&record, now) {
-            Ok(event) => Delivery::Event(id, event, size),
-            Err(error) => Delivery::Undecodable(id, error, size),
+            Ok(event) => Delivery::Event(id.clone(), event, size),
+            Err(error) => Delivery::Undecodable(id.clone(), error, size),
         };
         let shard = &mut self.shards[usize::from(shard)];
         // Our own lease had expired, and we took the event over from ourselves: it was delivered already.
-        if !shard.leased.insert(record.id.clone()) {
+        if !shard.lease(record.id) {
             return;
         }
         // Before the delivery is sent, because the subscriber subtracts it on receipt. `Relaxed`: it is only a bound.
@@ -339,21 +377,15 @@ where
             self.counters.event();
         } else {
             // The subscription has just been dropped.
-            shard.leased.remove(&record.id);
-            shard.nacked.push(record.id);
+            shard.nack(id);
         }
     }
-}
 
-impl ShardConsumer {
-    /// Forgets the acknowledgements that the server has received.
-    fn clear_reported(&mut self) {
-        self.acked.clear();
-        self.nacked.clear();
-    }
-
-    /// Returns whether there are no acknowledgements to send.
-    fn is_synced(&self) -> bool {
-        self.acked.is_empty() && self.nacked.is_empty()
+    fn deliver_missed(&mut self) {
+        let deliveries = self.deliveries.as_ref().filter(|_| self.missed > 0);
+        // If the channel is full, the next poll tries again.
+        if deliveries.is_some_and(|it| it.try_send(Delivery::Missed(self.missed)).is_ok()) {
+            self.missed = 0;
+        }
     }
 }

@@ -2,16 +2,25 @@
 --
 -- KEYS      as in subscriber_prelude.lua
 -- ARGV[2]   the group
--- Returns 1 if it was new, else 0.
+-- Returns the id of the counts.
 --
 -- Redis deletes an idle stream with its groups when it expires. So the names of the groups are also kept in the set
--- `groups`, which does not expire. A group that is in the set but not on the stream starts at the first entry.
+-- `groups`, which does not expire.
 
-local was_known = redis.call('SADD', groups, ARGV[2]) == 0
-local made = redis.pcall('XGROUP', 'CREATE', stream, ARGV[2], was_known and '0' or '$', 'MKSTREAM')
-if made.err then
-    return string.find(made.err, 'BUSYGROUP', 1, true) and 0 or made
+local group = ARGV[2]
+-- A full server refuses to add anything, unless the script has already called a command that writes. No such key
+-- exists.
+redis.call('UNLINK', index .. '.none')
+local id = open_counts()
+restore_groups()
+local is_new = redis.call('SADD', groups, group) == 1
+if is_new then
+    local made = redis.pcall('XGROUP', 'CREATE', stream, group, '$')
+    if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
+    -- From before its creation.
+    drop_lost(math.huge)
+    -- From now on, it does not expire.
+    if redis.call('EXISTS', index) == 1 then set_index_expiry(NEVER_MS) end
 end
--- As in `bump_stream_version`: without an expiry, a stream without events would stay forever.
-redis.call('PEXPIRE', stream, integer(retention))
-return 1
+redis.call(is_new and 'HSET' or 'HSETNX', counts, 'read:' .. group, read_count('events'))
+return id

@@ -8,6 +8,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_core::Stream;
@@ -23,15 +24,17 @@ use super::{
     Cache, broadcast,
     commands::Commands,
     consumer_group::{self, Acknowledgement, Delivery, StreamId, Subscription},
+    shard_consumer::RetryAfter,
     state::BroadcastItem,
 };
 use crate::engine::event::{Event, Lagged};
 
 /// A stream of expirations that is broadcast to all subscribers. Created by [`Cache::events`].
 ///
-/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. It also misses the events
-/// that the server [deleted](super::CacheBuilder::events) while this process could not reach it, usually those that
-/// were older than a minute. An event that cannot be decoded counts as missed.
+/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. It also misses, and is told
+/// of, the events that the server [deleted](super::CacheBuilder::events) while this process could not reach it, usually
+/// those that were older than a minute. An event that cannot be decoded counts as missed. If the server loses its data,
+/// the number of missed events is unknown and not reported.
 ///
 /// When the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), the stream returns the
 /// events that this process has already read, and then ends. It does not keep the cache alive.
@@ -45,7 +48,13 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 /// subscriber holds a lease on the event and renews it, no matter how long the event takes. If the process crashes or
 /// cannot reach the server, its events are delivered to other subscribers of the group when their
 /// [lease](super::CacheBuilder::lease) has expired. The same applies to the last event if the subscription is dropped
-/// before it was acknowledged.
+/// before it was acknowledged. [`retry_in`](LosslessEvents::retry_in) and [`fail`](LosslessEvents::fail) give an event
+/// back.
+///
+/// Events that the group did not acknowledge within their [retention](super::CacheBuilder::events) are lost. One of the
+/// subscribers receives their number as [`Error::Missed`]: the delivered events and these numbers add up to all events
+/// since the group was created. An event that is delivered twice counts once. If the server loses its data, or the reply
+/// of a poll is lost, such a number may be lost, too.
 ///
 /// Up to 1,024 events, or about 16 MiB, are read ahead into this process. If the subscription is dropped, unread events
 /// are given back immediately.
@@ -96,15 +105,17 @@ where
     pub async fn events(&self) -> Result<Events<K, V>, Error> {
         self.require_events()?;
         let receiver = broadcast::subscribe(&self.state).await?;
+        self.check_eviction();
         Ok(Events(Box::pin(unfold(receiver, recv_item))))
     }
 
     /// Subscribes to expirations as one subscriber of `group`: each event is delivered to one subscriber of the group,
     /// at least once.
     ///
-    /// A new group receives the events from its creation on. The server remembers the group forever, even after a
-    /// period without events that is longer than the [retention](super::CacheBuilder::events). Events that occur while
-    /// the group has no subscriber are delivered to its next subscriber, if that subscribes within the retention.
+    /// A new group receives the events from its creation on. The server remembers the group until it is
+    /// [removed](Cache::remove_group), even after a period without events that is longer than the
+    /// [retention](super::CacheBuilder::events). Events that occur while the group has no subscriber are delivered to its
+    /// next subscriber, if that subscribes within the retention; otherwise, it receives their number.
     ///
     /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
     /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
@@ -134,6 +145,7 @@ where
     pub async fn events_lossless(&self, group: &str) -> Result<LosslessEvents<K, V>, Error> {
         self.require_events()?;
         let subscription = consumer_group::join(&self.state, group).await?;
+        self.check_eviction();
         let (commands, group) = (self.state.commands.clone(), group.to_owned());
         Ok(LosslessEvents { commands, group, subscription, last: None })
     }
@@ -191,10 +203,6 @@ where
     pub async fn shutdown(&self) {
         self.state.stop.send_replace(true);
     }
-
-    fn require_events(&self) -> Result<(), Error> {
-        if self.state.commands.has_events() { Ok(()) } else { Err(Error::NoEvents) }
-    }
 }
 
 impl<K, V> Events<K, V> {
@@ -213,9 +221,12 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] for an event that cannot be decoded; it is not delivered again. If the server becomes
-    /// unreachable, the error of the connection is returned once per outage. Errors do not end the stream: the next
-    /// call waits for the next event.
+    /// - [`Error::Decode`] for an event that cannot be decoded. This is a failed attempt: the event is delivered again
+    ///   after its lease, perhaps to a subscriber of another release, until it is [dead](LosslessEvents::fail).
+    /// - [`Error::Missed`] if events were lost.
+    /// - The error of the connection if the server becomes unreachable, once per outage.
+    /// - [`Error::GroupRemoved`] if the group was removed. This is the last item. All other errors do not end the
+    ///   stream: the next call waits for the next event.
     ///
     /// # Cancel safety
     ///
@@ -241,6 +252,49 @@ impl<K, V> LosslessEvents<K, V> {
         Ok(())
     }
 
+    /// Gives the latest event back, to be delivered again in `delay` to any subscriber of the group; returns false if
+    /// there is none, or if it was acknowledged or given back already.
+    ///
+    /// This counts as a failed attempt: see [`fail`](LosslessEvents::fail). This subscriber renews its lease until the
+    /// delay has passed. If the process crashes, the event is delivered again when the lease has expired. No round trip:
+    /// the task of the subscription informs the server with its next poll.
+    ///
+    /// # Errors
+    ///
+    /// None at present.
+    ///
+    /// # Cancel safety
+    ///
+    /// The event is given back at the first poll of the future, which completes it.
+    pub async fn retry_in(&mut self, delay: Duration) -> Result<bool, Error> {
+        Ok(self.give_back(RetryAfter::Delay(delay), None))
+    }
+
+    /// Gives the latest event back because its processing failed, to be delivered again after a backoff of 1 s, which
+    /// doubles with each failed attempt up to 1 min, with jitter. Returns false if there is no such event, or if it was
+    /// acknowledged or given back already.
+    ///
+    /// An event whose processing failed 16 times is dead: `reason` is logged as an error, and the event is not delivered
+    /// again. It stays on the server until its retention has passed, and then counts as [missed](Error::Missed). Crashes
+    /// of subscribers are not failed attempts.
+    ///
+    /// # Errors
+    ///
+    /// None at present.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`retry_in`](LosslessEvents::retry_in).
+    pub async fn fail(&mut self, reason: impl Into<String>) -> Result<bool, Error> {
+        Ok(self.give_back(RetryAfter::Backoff, Some(reason.into())))
+    }
+
+    fn give_back(&mut self, after: RetryAfter, reason: Option<String>) -> bool {
+        let Some(id) = self.last.take() else { return false };
+        self.send(Acknowledgement::Retry(id, after, reason));
+        true
+    }
+
     /// Hands the acknowledgement to the task, which sends it with its next poll.
     fn acknowledge(&mut self) {
         if let Some(id) = self.last.take() {
@@ -250,7 +304,18 @@ impl<K, V> LosslessEvents<K, V> {
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event<K, V>, Error>>> {
         self.acknowledge();
-        self.subscription.deliveries.poll_recv(cx).map(|delivery| match delivery? {
+        self.subscription.deliveries.poll_recv(cx).map(|delivery| match delivery {
+            // The error is the last item.
+            None => {
+                let was_removed = self.subscription.is_removed.swap(false, Relaxed);
+                was_removed.then_some(Err(Error::GroupRemoved))
+            }
+            Some(delivery) => self.receive(delivery),
+        })
+    }
+
+    fn receive(&mut self, delivery: Delivery<K, V>) -> Option<Result<Event<K, V>, Error>> {
+        match delivery {
             Delivery::Event(id, event, size) => {
                 self.last = Some(id);
                 self.release_bytes(size);
@@ -258,12 +323,14 @@ impl<K, V> LosslessEvents<K, V> {
             }
             Delivery::Undecodable(id, error, size) => {
                 self.release_bytes(size);
-                // Acked: no subscriber of the group can decode it, so it would be delivered forever.
-                self.send(Acknowledgement::Ack(id));
+                // A subscriber of another release may be able to decode it.
+                let reason = Some(error.to_string());
+                self.send(Acknowledgement::Retry(id, RetryAfter::Lease, reason));
                 Some(Err(error))
             }
+            Delivery::Missed(events) => Some(Err(Error::Missed(events))),
             Delivery::Unreachable(error) => Some(Err(error)),
-        })
+        }
     }
 
     fn send(&self, acknowledgement: Acknowledgement) {

@@ -172,6 +172,8 @@ pub(super) fn clone_error(error: &Error) -> Error {
         Error::Limited(limited) => Error::Limited(limited.clone()),
         Error::Contended => Error::Contended,
         Error::NoEvents => Error::NoEvents,
+        Error::Missed(events) => Error::Missed(*events),
+        Error::GroupRemoved => Error::GroupRemoved,
     }
 }
 

@@ -3,9 +3,10 @@
 --
 -- KEYS[1]   the record
 -- KEYS[2]   its load
--- KEYS[3]   a random value that `clear` changes
+-- KEYS[3]   a random value that `clear` changes; written here if it is missing
 -- ARGV[1]   the token of the caller; empty to take no lease
 -- ARGV[2]   the lease in milliseconds
+-- ARGV[3]   for how many milliseconds the random value is kept
 -- Returns the live value or false; the stale value, which may be used during the load, or false; and for how many
 -- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does.
 --
@@ -37,6 +38,13 @@ if token and token ~= my_token and now < last_ms then
     return { false, stale, last_ms - now }
 end
 if my_token == '' then return { false, stale, -1 } end
+-- Without a value, an eviction of the value of a later `clear` would go unnoticed.
+if cleared == '' then
+    cleared = my_token
+    redis.call('SET', KEYS[3], cleared, 'PX', ARGV[3])
+elseif redis.call('PTTL', KEYS[3]) < ARGV[3] / 2 then
+    redis.call('PEXPIRE', KEYS[3], ARGV[3])
+end
 last_ms = string.format('%.0f', now + ARGV[2])
 redis.call('HSET', load, 'token', my_token, 'till', last_ms, 'cleared', cleared)
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))

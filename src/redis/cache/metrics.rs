@@ -9,10 +9,7 @@ static SERIES: [Series; 7] = [
     counter("fleeting_redis_cache_hits_total", "Reads that found a live value."),
     counter("fleeting_redis_cache_misses_total", "Reads that found no live value."),
     counter("fleeting_redis_cache_events_total", "Expirations received by this process."),
-    counter(
-        "fleeting_redis_cache_events_missed_total",
-        "Expirations that were missed on the server.",
-    ),
+    counter("fleeting_redis_cache_events_missed_total", "Expirations that subscribers missed."),
     counter("fleeting_redis_cache_near_hits_total", "Reads that were answered in this process."),
     counter("fleeting_redis_cache_invalidations_total", "Changes of keys reported by servers."),
     counter("fleeting_redis_cache_bypassed_total", "Answers that could not be cached near."),

@@ -9,8 +9,9 @@
 -- A record is the value of a key, a string that Redis expires. Without events there is nothing else. With events, a
 -- value with a deadline is also in the index (a sorted set of keys by deadline in milliseconds), and a copy of the
 -- value is in its shadow, because Redis deletes the record at the deadline. Both remain until the event is published.
--- If it is not published within the retention, they expire, as do the stream and the hints. Hints are read often to
--- save scripts. A hint may be missing, or announce something too early, but never too late.
+-- If it is not published within the retention, it is lost: they expire, as do the stream and the hints. With groups of
+-- subscribers, the index does not expire, so that lost events are counted. Hints are read often to save scripts. A hint
+-- may be missing, or announce something too early, but never too late.
 
 local record, shadow, load = KEYS[1], KEYS[2], KEYS[3]
 local index, stream = KEYS[#KEYS - 3], KEYS[#KEYS - 2]
@@ -37,18 +38,45 @@ local function deadline_in(ttl)
     return math.floor(now) + (ttl == 0 and 0 or ttl + 1)
 end
 
+-- Lets the stream expire in `period` milliseconds, or later if it would otherwise.
+local function keep_stream(period)
+    if redis.call('PEXPIRE', stream, integer(period), 'GT') == 0 then
+        redis.call('PEXPIRE', stream, integer(period), 'NX')
+    end
+end
+
 -- Announces new events to the subscribers, which poll the version of the stream. Renews the expiry of the stream.
 local function bump_stream_version()
-    redis.call('PEXPIRE', stream, integer(retention))
+    keep_stream(retention)
     redis.call('SET', stream_version, time[1] .. '.' .. time[2], 'PX', integer(retention))
 end
 
+-- Counts `more` events, which are added to the stream or lost. Returns the number of all events so far; nil if they are
+-- not counted, since there was no subscriber yet. The name of the key is made here because few calls need it.
+local function count_events(more)
+    local counts = index .. '.counts'
+    return redis.call('EXISTS', counts) == 1 and redis.call('HINCRBY', counts, 'events', more) or nil
+end
+
 -- Adds an event to the stream; the caller must call `bump_stream_version`. Trims events that are older than the
--- retention. An idle stream expires as a whole.
+-- retention. An idle stream expires as a whole. Events are numbered, so that subscribers notice lost ones.
 local function append_event(key, value, deadline)
-    local oldest = math.max(0, now - retention)
-    redis.call('XADD', stream, 'MINID', '~', integer(oldest), '*',
-        'key', key, 'value', value, 'deadline', integer(deadline))
+    local oldest, number = math.max(0, now - retention), count_events(1)
+    local fields = { 'key', key, 'value', value, 'deadline', integer(deadline) }
+    if number then fields[7], fields[8] = 'number', integer(number) end
+    redis.call('XADD', stream, 'MINID', '~', integer(oldest), '*', unpack(fields))
+end
+
+-- Removes at most `most` of the entries of the index that expired before the retention: their events are lost. Returns
+-- their number.
+local function drop_lost(most)
+    local lost = redis.call('ZCOUNT', index, '-inf', string.format('%.3f', now - retention))
+    lost = math.min(lost, most)
+    if lost > 0 then
+        redis.call('ZREMRANGEBYRANK', index, 0, lost - 1)
+        count_events(lost)
+    end
+    return lost
 end
 
 local function publish_event(key, value, deadline)
@@ -65,22 +93,39 @@ local function unindex(key, shadow)
     if redis.call('EXISTS', index) == 0 then redis.call('DEL', earliest_deadline) end
 end
 
--- Returns the deadline for which a shadow was written.
-local function deadline_of(shadow)
-    return redis.call('PEXPIRETIME', shadow) + 1 - retention
+-- Expiry time of an index that does not expire, with as many digits as other times have.
+local NEVER_MS = 9999999999999
+
+-- Sets the hint of an index that has entries and this expiry time.
+local function set_hint(last_ms)
+    local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
+    redis.call('SET', earliest_deadline, integer(first) .. ' ' .. integer(last_ms), 'PXAT', integer(last_ms))
+end
+
+local function set_index_expiry(last_ms)
+    redis.call('PEXPIREAT', index, integer(last_ms))
+    set_hint(last_ms)
+end
+
+-- Returns the expiry time of an index with this latest deadline: an eighth of the retention later than needed, so that
+-- most later writes need not extend it.
+local function index_expiry(deadline)
+    return deadline - 1 + retention + math.floor(retention / 8)
 end
 
 -- Extends the expiry of the index to the retention of this deadline, and moves the hint to this deadline if it is
--- earlier.
+-- earlier. Removes some entries whose events are lost: more than one, so that writes remove them faster than they add
+-- others, and few, since each write is to be fast.
 local function update_hint(deadline)
-    local last = deadline - 1 + retention
     local first, last_ms = string.match(redis.call('GET', earliest_deadline) or '', '^(%d+) (%d+)$')
-    if first and deadline >= tonumber(first) and last <= tonumber(last_ms) then return end
-    -- An eighth more than needed, so that most later writes need not extend it.
-    last_ms = integer(math.max(redis.call('PEXPIRETIME', index), last + math.floor(retention / 8)))
-    redis.call('PEXPIREAT', index, last_ms)
-    first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
-    redis.call('SET', earliest_deadline, integer(first) .. ' ' .. last_ms, 'PXAT', last_ms)
+    local has_lost = not first or now >= tonumber(first) + retention
+    if not has_lost and deadline >= tonumber(first) and deadline - 1 + retention <= tonumber(last_ms) then return end
+    if has_lost then drop_lost(16) end
+    last_ms = NEVER_MS
+    if redis.call('EXISTS', index .. '.groups') == 0 then
+        last_ms = math.max(redis.call('PEXPIRETIME', index), index_expiry(deadline))
+    end
+    set_index_expiry(last_ms)
 end
 
 -- Publishes the expiry of the value of a key if it has expired but was not published. Returns the deadline of a live
@@ -90,7 +135,7 @@ local function expire_if_due(key, shadow)
     if not deadline or now < deadline then return deadline or nil, false end
     -- The event of the old value precedes all events of a new one.
     local value = redis.call('GET', shadow)
-    if value then publish_event(key, value, deadline) end
+    if value then publish_event(key, value, deadline) else count_events(1) end
     unindex(key, shadow)
     return nil, true
 end

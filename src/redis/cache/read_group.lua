@@ -6,72 +6,137 @@
 -- ARGV[3]   the lease in milliseconds
 -- ARGV[4]   maximum number of events to read; 0 to read none
 -- ARGV[5]   1 to trim the stream
--- ARGV[6]   number of ids that follow of events that are acked,
--- ARGV[7]   then the number of those given back,
--- ARGV[8]   then the number of those still held
--- ARGV[9]   and the following: these ids
--- Returns the time, entries, whether more can be read immediately, the stream's version, and the number of events that
--- the group had leased.
+-- ARGV[6]   id of the counts when the subscriber joined the group or last read
+-- ARGV[7]   number of failed attempts after which an event is not delivered again
+-- ARGV[8]   number of ids that follow of events that are acked,
+-- ARGV[9]   then the number of those still held,
+-- ARGV[10]  then the number of those given back
+-- ARGV[11]  and the following: these ids; after each id that is given back, its number of failed attempts
+-- Returns the time, entries, the number of failed attempts of each, whether more can be read immediately, the stream's
+-- version, the number of events that the group had leased, the id of the counts, the number of missed events, ids of
+-- leased events that were missed unless the caller holds them, and 1 if the group was removed.
 --
 -- All subscribers are one consumer, `fleeting`. Redis records when an entry was last delivered, and the idle time since
--- then is its lease. So a subscriber leaves no consumer behind that would have to be deleted.
+-- then is its lease. So a subscriber leaves no consumer behind that would have to be deleted. Redis also counts the
+-- deliveries of an entry; here this is one more than its failed attempts.
 
-local group, lease, limit = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local group, lease, limit, max_attempts = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[7])
+local acked, held, returned = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local held_from, returned_from = 11 + acked, 11 + acked + held
+local counts_id = open_counts()
+local missed, leased_count = 0, 0
 
-local function ids(from, count)
-    local ids = {}
-    for at = from, from + count - 1 do ids[#ids + 1] = ARGV[at] end
-    return ids
+-- Sets the idle time of leased events: to zero, to renew their leases, or to a lease, so that they expire. Returns the
+-- ids of those that are leased and in the stream. The group may be missing, if the stream has expired; this error must
+-- not stop the script.
+local function set_idle(ids, idle, ...)
+    local call = { 'XCLAIM', stream, group, 'fleeting', 0, unpack(ids) }
+    for _, option in ipairs({ 'IDLE', idle, 'JUSTID', ... }) do call[#call + 1] = option end
+    return redis.pcall(unpack(call))
 end
 
-local acked, returned, held = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+-- Records the number of leased events, of which subscribers learn if the stream is lost.
+local function record_leased()
+    local pending = redis.pcall('XPENDING', stream, group)
+    if pending.err then return pending end
+    if pending[1] ~= read_count('leased:' .. group) then
+        redis.call('HSET', counts, 'leased:' .. group, pending[1])
+    end
+    -- At least two renewals.
+    if pending[1] > 0 then keep_stream(lease) end
+    return pending
+end
+
+local function reply(entries, failures, more, version, gone, is_removed)
+    return { math.floor(now), entries, failures, more and 1 or 0, version, leased_count, counts_id, missed, gone,
+        is_removed and 1 or 0 }
+end
 
 if acked > 0 then
-    redis.call('XACK', stream, group, unpack(ids(9, acked)))
+    redis.call('XACK', stream, group, unpack(ARGV, 11, held_from - 1))
 end
-
--- Sets the idle time of events: to the lease, so that it expires, or to zero, to renew it. The group may be missing, if
--- the stream has expired; this error must not stop the script.
-local function hold(ids, idle)
-    if #ids == 0 then return end
-    local call = { 'XCLAIM', stream, group, 'fleeting', 0, unpack(ids) }
-    for _, option in ipairs({ 'IDLE', idle, 'JUSTID' }) do call[#call + 1] = option end
-    redis.pcall(unpack(call))
+if held > 0 then set_idle({ unpack(ARGV, held_from, returned_from - 1) }, 0) end
+for at = returned_from, returned_from + 2 * returned - 1, 2 do
+    local id, failures = ARGV[at], tonumber(ARGV[at + 1])
+    -- Available to other subscribers, unless it is dead.
+    local idle = failures < max_attempts and lease or 0
+    local found = set_idle({ id }, idle, 'RETRYCOUNT', failures + 1)
+    if not found.err and #found == 0 and #redis.call('XRANGE', stream, id, id) == 0 then missed = missed + 1 end
 end
-hold(ids(9 + acked, returned), lease)
-hold(ids(9 + acked + returned, held), 0)
--- Events that are given back are available to other subscribers.
 if returned > 0 and redis.call('EXISTS', stream) == 1 then bump_stream_version() end
 
-if limit == 0 then return { math.floor(now), {}, 0, '', 0 } end
+if limit == 0 then
+    if missed > 0 then redis.call('HINCRBY', counts, 'missed:' .. group, missed) end
+    record_leased()
+    return reply({}, {}, false, '', {}, false)
+end
+
+-- Joins the group again if it was lost; returns whether it did.
+local function rejoin()
+    restore_groups()
+    if redis.call('SISMEMBER', groups, group) == 1 then return true end
+    if counts_id == ARGV[6] then return false end
+    -- The server has lost its data, not only this group.
+    redis.call('SADD', groups, group)
+    redis.call('XGROUP', 'CREATE', stream, group, '0')
+    return true
+end
 
 local is_all = move_expired(limit)
-local entries = {}
-local function read_idle(cursor)
-    return function(count)
-        local claimed = redis.call('XAUTOCLAIM', stream, group, 'fleeting', lease, cursor, 'COUNT', count)
-        cursor = claimed[1]
-        extend(entries, claimed[2])
-        return cursor == '0-0'
+local pending = redis.pcall('XPENDING', stream, group)
+if pending.err and string.find(pending.err, 'NOGROUP', 1, true) then
+    if not rejoin() then return reply({}, {}, false, '', {}, true) end
+elseif pending.err then
+    return pending
+else
+    leased_count = pending[1]
+end
+
+local entries, failures, gone, from = {}, {}, {}, '-'
+local function read_idle(most)
+    local idle = redis.call('XPENDING', stream, group, 'IDLE', lease, from, '+', most)
+    for _, event in ipairs(idle) do
+        local id, attempts = event[1], event[4] - 1
+        from = '(' .. id
+        if attempts >= max_attempts then
+            -- It is kept until the retention has passed, and examined once per lease.
+            if #set_idle({ id }, 0, 'RETRYCOUNT', event[4]) == 0 then missed = missed + 1 end
+        else
+            local claimed = redis.call('XCLAIM', stream, group, 'fleeting', 0, id, 'RETRYCOUNT', event[4])
+            if claimed[1] then
+                entries[#entries + 1], failures[#failures + 1] = claimed[1], attempts
+            else
+                gone[#gone + 1] = id
+            end
+        end
     end
+    return #idle < most
 end
-local leased_count = redis.pcall('XPENDING', stream, group)
-if leased_count.err and string.find(leased_count.err, 'NOGROUP', 1, true) then
-    -- The stream has expired with its groups. All events on the new stream are unread.
-    redis.call('SADD', groups, group)
-    redis.call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
-    redis.call('PEXPIRE', stream, integer(retention))
-    leased_count = { 0 }
-elseif leased_count.err then
-    return leased_count
+local is_known = counts_id == ARGV[6]
+local seen_before = read_count('read:' .. group)
+local count_missed, seen = miss_counter(seen_before), seen_before
+local function count(entry)
+    local more
+    more, seen = count_missed(entry)
+    missed = missed + (is_known and more or 0)
 end
-local are_all_idle = leased_count[1] == 0 or gather(entries, limit, read_idle('0-0'))
-local are_all_new = are_all_idle and gather(entries, limit, function(count)
-    local new = redis.call('XREADGROUP', 'GROUP', group, 'fleeting', 'COUNT', count, 'STREAMS', stream, '>')
+local are_all_idle = leased_count == 0 or gather(entries, limit, read_idle)
+local are_all_new = are_all_idle and gather(entries, limit, function(most)
+    local new = redis.call('XREADGROUP', 'GROUP', group, 'fleeting', 'COUNT', most, 'STREAMS', stream, '>')
     local some = new and new[1][2] or {}
-    extend(entries, some)
-    return #some < count
+    for _, entry in ipairs(some) do
+        entries[#entries + 1], failures[#failures + 1] = entry, 0
+        count(entry)
+    end
+    return #some < most
 end)
+if are_all_new then count() end
+if seen ~= seen_before then redis.call('HSET', counts, 'read:' .. group, seen) end
+local unreported = read_count('missed:' .. group)
+if unreported > 0 then
+    missed = missed + unreported
+    redis.call('HDEL', counts, 'missed:' .. group)
+end
+record_leased()
 if ARGV[5] == '1' then trim() end
-local more = not (is_all and are_all_new)
-return { math.floor(now), entries, more and 1 or 0, read_stream_version(), leased_count[1] }
+return reply(entries, failures, not (is_all and are_all_new), read_stream_version(), gone, false)

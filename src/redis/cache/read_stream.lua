@@ -3,40 +3,53 @@
 -- KEYS      as in subscriber_prelude.lua
 -- ARGV[2]   maximum number of events to return
 -- ARGV[3]   id of the last event that was read; empty to get the end of the stream
--- ARGV[4]   number of events that had been added to the stream by then
--- ARGV[5]   1 to trim the stream
--- Returns the time, entries, whether more can be read immediately, the stream's version, the next ARGV[3] and ARGV[4],
--- and the number of missed events, which were trimmed before they were read.
+-- ARGV[4]   number of the last event that was read or missed
+-- ARGV[5]   id of the counts from which this number is
+-- ARGV[6]   1 to trim the stream
+-- Returns the time, entries, whether more can be read immediately, the stream's version, the next ARGV[3] to ARGV[5],
+-- and the number of missed events, which were lost before they were read.
 
-local limit, after_id, seen = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local limit, after_id = tonumber(ARGV[2]), ARGV[3]
 
+local counts_id = open_counts()
 local is_all = move_expired(limit)
-local added, length, last = 0, 0, '0-0'
+local last_id = '0-0'
 if redis.call('EXISTS', stream) == 1 then
-    local info = named(redis.call('XINFO', 'STREAM', stream))
-    added, length, last = info['entries-added'], info['length'], info['last-generated-id']
+    last_id = named(redis.call('XINFO', 'STREAM', stream))['last-generated-id']
 end
 if after_id == '' then
     -- Entries that have expired so far are for earlier subscribers only.
-    return { math.floor(now), {}, is_all and 0 or 1, read_stream_version(), last, added, 0 }
+    local seen = read_count('events')
+    return { math.floor(now), {}, is_all and 0 or 1, read_stream_version(), last_id, seen, counts_id, 0 }
 end
 
-local first, missed, from = added - length, 0, '(' .. after_id
-if added < seen then
-    -- A new stream: the old one has expired.
-    seen, from = first, '-'
-elseif first > seen then
-    missed, seen, from = first - seen, first, '-'
+-- A new stream may have lower ids, if the clock of a new server is behind.
+local function is_before(id, other)
+    local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+    local other_ms, other_seq = string.match(other, '^(%d+)-(%d+)$')
+    ms, other_ms = tonumber(ms), tonumber(other_ms)
+    return ms < other_ms or ms == other_ms and tonumber(seq) < tonumber(other_seq)
+end
+if is_before(last_id, after_id) then after_id = '0-0' end
+
+-- If the counts were lost, nothing is known about the events before.
+local is_known = ARGV[5] == counts_id
+local seen, missed = is_known and tonumber(ARGV[4]) or 0, 0
+local count_missed = miss_counter(seen)
+local function count(entry)
+    local more
+    more, seen = count_missed(entry)
+    missed = missed + (is_known and more or 0)
 end
 local entries = {}
-local are_all = gather(entries, limit, function(count)
-    local some = redis.call('XRANGE', stream, from, '+', 'COUNT', count)
+local are_all = gather(entries, limit, function(most)
+    local some = redis.call('XRANGE', stream, '(' .. after_id, '+', 'COUNT', most)
     extend(entries, some)
-    if #some > 0 then from = '(' .. some[#some][1] end
-    return #some < count
+    for _, entry in ipairs(some) do count(entry) end
+    if #some > 0 then after_id = some[#some][1] end
+    return #some < most
 end)
-if ARGV[5] == '1' then trim() end
-if #entries > 0 then after_id = entries[#entries][1] end
--- At most the count of the current stream, which may have started again at zero.
-seen = math.min(seen + #entries, added)
-return { math.floor(now), entries, is_all and are_all and 0 or 1, read_stream_version(), after_id, seen, missed }
+if are_all then count() end
+if ARGV[6] == '1' then trim() end
+local more = not (is_all and are_all)
+return { math.floor(now), entries, more and 1 or 0, read_stream_version(), after_id, seen, counts_id, missed }

@@ -6,9 +6,10 @@
 -- Returns the live value, or false.
 
 local key = ARGV[2]
+-- First: a full server refuses to add an event, unless the script has already changed something.
+redis.call('UNLINK', load)
 local at, had_expired = expire_if_due(key, shadow)
 local value = redis.call('GET', record)
-redis.call('UNLINK', load)
 if had_expired or not value then return false end
 if ARGV[3] == 'EXPIRE' then publish_event(key, value, math.floor(now)) end
 redis.call('UNLINK', record)

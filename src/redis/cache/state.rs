@@ -2,7 +2,7 @@
 
 use std::{
     marker::PhantomData,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -37,6 +37,8 @@ pub(super) struct CacheState<K, V> {
     pub(super) near: Option<Arc<dyn DynNearCache<V>>>,
     /// Channel of the task that serves all [`Events`](super::Events), while such a task runs.
     pub(super) ring: Arc<Mutex<Ring<K, V>>>,
+    /// True once the settings of the server were examined for a warning.
+    pub(super) is_eviction_checked: AtomicBool,
     /// True once the streams are to end. They also end when this sender is dropped with the last handle.
     pub(super) stop: watch::Sender<bool>,
 }

@@ -22,7 +22,8 @@ pub struct CacheStats {
     /// Expirations received by this process: each is counted once for all [`Events`](super::Events) together, and once
     /// for each [`LosslessEvents`](super::LosslessEvents).
     pub events: u64,
-    /// Expirations that [`Events`](super::Events) missed: the server no longer had them, or they could not be decoded.
+    /// Expirations that subscribers missed: the server no longer had them, or an [`Events`](super::Events) could not
+    /// decode them. Counted like `events`.
     pub missed: u64,
     /// Hits and misses that the [near cache](super::CacheBuilder::near) answered, without the server.
     pub near_hits: u64,

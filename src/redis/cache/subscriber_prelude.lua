@@ -7,7 +7,11 @@
 -- Both reading scripts return a table that begins with the time in milliseconds, entries of the stream, 1 if more can
 -- be read immediately, and the stream's version.
 
-local groups = KEYS[1]
+-- The hash `counts` exists as soon as there was a subscriber: `events` is the number of all events since then, `id`
+-- changes if the hash was lost. For each group, `read:` is the number of the last event that was delivered or missed,
+-- `leased:` the number of leased events, and `missed:` the number of lost events that were not reported yet.
+
+local groups, counts = KEYS[1], index .. '.counts'
 
 -- How long events are kept for broadcast subscribers, whose positions are unknown to the server. Older ones are kept
 -- only for groups.
@@ -16,10 +20,31 @@ local MIN_AGE_MS = 60000
 -- Number of value bytes after which a script stops, because the server executes nothing else in the meantime.
 local MAX_REPLY_BYTES = 1048576
 
--- Moves at most `most` expired entries to the stream, for all subscribers; returns whether these were all.
+-- Number of index entries without an event that a script removes, for the same reason.
+local MAX_LOST = 10000
+
+-- Returns the id of the counts, and creates them if there are none.
+local function open_counts()
+    local id = redis.call('HGET', counts, 'id')
+    if not id then
+        id = time[1] .. '.' .. time[2]
+        redis.call('HSET', counts, 'id', id)
+    end
+    return id
+end
+
+local function read_count(field)
+    return tonumber(redis.call('HGET', counts, field) or 0)
+end
+
+-- Moves at most `most` expired entries to the stream, for all subscribers; returns whether these were all. Entries whose
+-- events are lost are removed first, many at once, so that a subscriber that returns soon gets current events.
 local function move_expired(most)
+    local is_all = drop_lost(MAX_LOST) < MAX_LOST
     local due = redis.call('ZRANGEBYSCORE', index, '-inf', string.format('%.3f', now),
         'WITHSCORES', 'LIMIT', 0, most)
+    -- A full server refuses to add events, unless the script has already changed something.
+    if #due > 0 then redis.call('UNLINK', earliest_deadline) end
     local bytes, moved, shadows = 0, {}, {}
     for at = 1, #due, 2 do
         local key, deadline = due[at], tonumber(due[at + 1])
@@ -27,9 +52,13 @@ local function move_expired(most)
         local value = redis.pcall('GET', shadow)
         -- Skips a key at which another program has written since then: that value is live or has another deadline.
         local last = redis.call('PEXPIRETIME', index .. ':' .. key)
-        if type(value) == 'string' and (last == -2 or last == deadline - 1) then
-            append_event(key, value, deadline)
-            bytes = bytes + #value
+        if last == -2 or last == deadline - 1 then
+            if type(value) == 'string' then
+                append_event(key, value, deadline)
+                bytes = bytes + #value
+            elseif not value then
+                count_events(1)
+            end
         end
         moved[#moved + 1], shadows[#shadows + 1] = key, shadow
         if bytes >= MAX_REPLY_BYTES then break end
@@ -39,14 +68,15 @@ local function move_expired(most)
         redis.call('UNLINK', unpack(shadows))
         if bytes > 0 then bump_stream_version() end
     end
-    local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
-    if first then
-        local last_ms = integer(redis.call('PEXPIRETIME', index))
-        redis.call('SET', earliest_deadline, integer(first) .. ' ' .. last_ms, 'PXAT', last_ms)
+    local last_ms = redis.call('PEXPIRETIME', index)
+    if last_ms >= 0 then
+        set_hint(last_ms)
+    elseif last_ms == -1 then
+        set_index_expiry(NEVER_MS)
     else
         redis.call('DEL', earliest_deadline)
     end
-    return #moved * 2 == #due and #moved < most
+    return is_all and #moved * 2 == #due and #moved < most
 end
 
 local function size_of(entries, from)
@@ -70,7 +100,7 @@ local function gather(entries, limit, read)
         if is_all then return true end
         -- As many as fit, estimated by the entries of the last read.
         local fit = math.floor((MAX_REPLY_BYTES - bytes) * (#entries - from + 1) / math.max(more, 1))
-        count = math.max(1, math.min(4 * count, fit))
+        count = more == 0 and 4 * count or math.max(1, math.min(4 * count, fit))
     end
     return false
 end
@@ -90,13 +120,65 @@ local function milliseconds(id)
     return tonumber(string.match(id, '^%d+'))
 end
 
--- Removes events from the stream that are acked by all groups and are too old for broadcast subscribers.
+-- Returns a function that counts the missed events before an entry, if `seen` is the number of the last event that was
+-- read; without an entry, those up to the last event. It also returns the number of the last event then. An event has no
+-- number if an older release or a process before the first subscriber has added it.
+local function miss_counter(seen)
+    local total = read_count('events')
+    return function(entry)
+        local number = total
+        if entry then number = tonumber(named(entry[2])['number'] or 0) end
+        -- Above the total: from before the counts were lost.
+        if number <= seen or number > total then return 0, seen end
+        local missed = number - seen - (entry and 1 or 0)
+        seen = number
+        return missed, seen
+    end
+end
+
+-- Group that no subscriber reads. A stream without it is new: the old one has expired, with its groups.
+local MARKER = 'fleeting:restored'
+
+local function forget_group(group)
+    redis.call('SREM', groups, group)
+    redis.call('HDEL', counts, 'read:' .. group, 'leased:' .. group, 'missed:' .. group)
+end
+
+-- Creates the groups of a new stream, which have read none of its events. On any other stream, a missing group was
+-- destroyed by another program, and is forgotten.
+local function restore_groups()
+    local is_present = {}
+    if redis.call('EXISTS', stream) == 1 then
+        for _, reply in ipairs(redis.call('XINFO', 'GROUPS', stream)) do is_present[named(reply)['name']] = true end
+    end
+    local names = redis.call('SMEMBERS', groups)
+    if is_present[MARKER] then
+        for _, group in ipairs(names) do
+            if not is_present[group] then forget_group(group) end
+        end
+        return
+    end
+    -- At the last possible id, so that it never has anything to read.
+    redis.call('XGROUP', 'CREATE', stream, MARKER, '18446744073709551615-18446744073709551615', 'MKSTREAM')
+    keep_stream(retention)
+    for _, group in ipairs(names) do
+        if not is_present[group] then
+            redis.call('XGROUP', 'CREATE', stream, group, '0')
+            -- Subscribers keep the stream while they hold events, so those that held these have crashed.
+            local leased = read_count('leased:' .. group)
+            if leased > 0 then
+                redis.call('HINCRBY', counts, 'missed:' .. group, leased)
+                redis.call('HDEL', counts, 'leased:' .. group)
+            end
+        end
+    end
+end
+
+-- Removes events from the stream that are older than the retention, or that are acked by all groups and are too old for
+-- broadcast subscribers.
 local function trim()
     if redis.call('EXISTS', stream) == 0 then return end
-    -- Groups of an expired stream have not read any event of this one.
-    for _, group in ipairs(redis.call('SMEMBERS', groups)) do
-        redis.pcall('XGROUP', 'CREATE', stream, group, '0')
-    end
+    restore_groups()
     local oldest = math.max(0, now - MIN_AGE_MS)
     for _, reply in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
         local group = named(reply)
@@ -107,7 +189,7 @@ local function trim()
         end
         oldest = math.min(oldest, milliseconds(first))
     end
-    redis.call('XTRIM', stream, 'MINID', '~', integer(oldest))
+    redis.call('XTRIM', stream, 'MINID', '~', integer(math.max(oldest, now - retention)))
 end
 
 local function read_stream_version()

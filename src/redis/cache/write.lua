@@ -12,11 +12,15 @@ local key, value, ttl, how = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
 -- The rest of a write that write_fast_path.lua has begun.
 if last_ms then
-    local expired_value = not replaced and was_known and redis.call('GET', shadow)
-    local expired_at = expired_value and deadline_of(shadow)
-    redis.call('SET', shadow, value, 'PXAT', integer(last_ms + retention))
+    if has_expired_value then
+        -- Another process may have written the shadow with another retention: only the index has the deadline.
+        local deadline = tonumber(redis.call('ZSCORE', index, key))
+        local expired_value = redis.call('GET', shadow)
+        redis.call('ZADD', index, integer(last_ms + 1), key)
+        redis.call('SET', shadow, value, 'PXAT', integer(last_ms + retention))
+        if expired_value then publish_event(key, expired_value, deadline) else count_events(1) end
+    end
     update_hint(last_ms + 1)
-    if expired_value then publish_event(key, expired_value, expired_at) end
     return replaced
 end
 

@@ -10,10 +10,10 @@ use super::{Client, CommandBatch, Resend};
 const INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Client {
-    /// Logs a warning if a server's settings let it evict the keys of the limiter `name`.
+    /// Returns the policy of a server whose settings let it evict keys, for a warning.
     ///
-    /// Without the right to `INFO`, nothing is logged.
-    pub(in crate::redis) async fn warn_of_eviction(&self, name: &str) {
+    /// Without the right to `INFO`, it returns `None`.
+    pub(in crate::redis) async fn evicting_policy(&self) -> Option<String> {
         let mut info = ::redis::cmd("INFO");
         info.arg("memory");
         for node in self.nodes().await.unwrap_or_default() {
@@ -23,15 +23,11 @@ impl Client {
             let Ok(answer) = answer else { continue };
             let text = String::from_redis_value(answer).unwrap_or_default();
             if let Some(policy) = evicting_policy(&text) {
-                tracing::warn!(
-                    limiter = name,
-                    policy,
-                    "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
-                );
-                // One warning per limiter is enough.
-                return;
+                // One warning is enough.
+                return Some(policy.to_owned());
             }
         }
+        None
     }
 }
 

@@ -68,7 +68,13 @@ impl LimiterState {
             let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
             if let Some(name) = to_warn {
                 is_warned = true;
-                client.warn_of_eviction(&name).await;
+                if let Some(policy) = client.evicting_policy().await {
+                    tracing::warn!(
+                        limiter = name,
+                        policy,
+                        "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
+                    );
+                }
             }
             let Some(limiter) = state.upgrade() else { return };
             let stored = match text.as_deref().map(decode) {
