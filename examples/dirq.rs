@@ -61,7 +61,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
-use fleeting::dirq::{Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
+use fleeting::dirq::{DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
@@ -395,11 +395,13 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             }
             let bar = progress(None);
             let removed = match &queue {
-                Either::Simple(queue) => {
-                    remove_dead(async |max| queue.take_dead(max).await, |b| of_bytes(b), &bar).await
+                Either::Simple(simple) => {
+                    let take = async |max| simple.take_dead(max).await;
+                    remove_dead(&queue, take, |bytes| of_bytes(bytes), &bar).await
                 }
-                Either::Normal(queue, _) => {
-                    remove_dead(async |max| queue.take_dead(max).await, of_element, &bar).await
+                Either::Normal(normal, _) => {
+                    let take = async |max| normal.take_dead(max).await;
+                    remove_dead(&queue, take, of_element, &bar).await
                 }
             };
             return report_unreadable(&queue, removed).await;
@@ -549,7 +551,7 @@ impl Either {
         Ok(())
     }
 
-    async fn dead(&self) -> Result<Vec<(Name, u32)>, Failure> {
+    async fn dead(&self) -> Result<Vec<DeadElement>, Failure> {
         Ok(either!(self, queue => queue.dead().await?))
     }
 
@@ -606,11 +608,9 @@ async fn print_dead(queue: &Either) -> Result<bool, Failure> {
     let dead = queue.dead().await?;
     let bar = progress(Some(dead.len() as u64));
     let mut all = true;
-    for (name, attempts) in dead {
-        match queue.peek(&name).await {
-            Ok(element) => {
-                print_line(&json!({ "name": name, "attempts": attempts, "element": element }))?;
-            }
+    for dead in dead {
+        match queue.peek(&dead.name).await {
+            Ok(element) => print_line(&dead_line(&dead, element))?,
             Err(failure) => {
                 bar.suspend(|| report(&*failure));
                 all = false;
@@ -621,21 +621,35 @@ async fn print_dead(queue: &Either) -> Result<bool, Failure> {
     Ok(all)
 }
 
+/// Returns the line of a dead letter. It has a reason if the worker gave one.
+fn dead_line(dead: &DeadElement, element: Json) -> Json {
+    let mut line = json!({ "name": dead.name, "attempts": dead.attempts, "element": element });
+    if let Some(reason) = &dead.reason {
+        line["reason"] = json!(reason);
+    }
+    line
+}
+
 /// Prints the dead letters and removes each, except those that are locked by others.
 async fn remove_dead<T: Send + 'static>(
+    queue: &Either,
     take: impl AsyncFn(usize) -> Result<Vec<Lock<T>>, fleeting::dirq::Error>,
     to_json: impl Fn(&T) -> Json,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
+    let listed: HashMap<_, _> =
+        queue.dead().await?.into_iter().map(|dead| (dead.name, dead)).collect();
     loop {
         let dead = take(DEAD_LETTER_BATCH).await?;
         if dead.is_empty() {
             return Ok(());
         }
         for letter in &dead {
-            let (name, attempts) = (letter.name(), letter.attempts());
-            let element = to_json(letter.value());
-            print_line(&json!({ "name": name, "attempts": attempts, "element": element }))?;
+            let (name, element) = (letter.name(), to_json(letter.value()));
+            print_line(&match listed.get(name) {
+                Some(dead) => dead_line(dead, element),
+                None => json!({ "name": name, "attempts": letter.attempts(), "element": element }),
+            })?;
             bar.inc(1);
         }
         Lock::ack_all(dead).await?;
@@ -646,8 +660,8 @@ async fn remove_dead<T: Send + 'static>(
 async fn report_unreadable(queue: &Either, done: Result<(), Failure>) -> Result<bool, Failure> {
     let Err(failure) = done else { return Ok(true) };
     let mut reported = false;
-    for (name, _) in queue.dead().await? {
-        if let Err(failure) = queue.peek(&name).await {
+    for dead in queue.dead().await? {
+        if let Err(failure) = queue.peek(&dead.name).await {
             report(&*failure);
             reported = true;
         }
@@ -659,7 +673,7 @@ async fn report_unreadable(queue: &Either, done: Result<(), Failure>) -> Result<
 async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool, Failure> {
     let (mut all, mut names) = (true, names.to_vec());
     if names.is_empty() {
-        names.extend(queue.dead().await?.into_iter().map(|(name, _)| name));
+        names.extend(queue.dead().await?.into_iter().map(|dead| dead.name));
     }
     for name in names {
         let revived = queue.revive(&name, delay).await?;

@@ -232,6 +232,20 @@ impl Error {
         }
     }
 
+    /// Returns whether the same call may succeed a moment later: the process or the system was short of something, and
+    /// the file itself is not at fault.
+    pub(super) fn is_passing(&self) -> bool {
+        let code = match self {
+            Self::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        code.map(Errno::from_raw_os_error).is_some_and(|error| {
+            is_out_of_file_descriptors(error)
+                || [Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN, Errno::INTR, Errno::BUSY]
+                    .contains(&error)
+        })
+    }
+
     /// Returns whether the process, or the system, has too many open files.
     pub(super) fn is_out_of_file_descriptors(&self) -> bool {
         let code = match self {

@@ -3,8 +3,12 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use super::{
-    Error, Name, blocking::run_detached, delivery::Delivery, protocol::Protocol,
-    records::now_micros, root::Opener,
+    Error, Name,
+    blocking::run_detached,
+    delivery::{Delivery, Outcome},
+    protocol::Protocol,
+    record::now_micros,
+    root::Opener,
 };
 
 /// A lock that is released on drop.
@@ -26,15 +30,17 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         Ok(locked.then(|| Self { queue: queue.clone(), name, delivery: None }))
     }
 
-    /// Locks and reads an element, or returns `None` if it cannot be locked.
+    /// Locks and reads an element, or returns `None` if it cannot be locked. The element is locked even if it cannot be
+    /// read.
+    #[expect(clippy::type_complexity, reason = "a type of its own would have one use")]
     pub(super) fn take(
         queue: &Arc<P>,
         opener: &Opener<'_>,
         name: Name,
         limit: u64,
-    ) -> Result<Option<(Self, P::Payload)>, Error> {
+    ) -> Result<Option<(Self, Result<P::Payload, Error>)>, Error> {
         let taken = queue.take(opener, &name, limit)?;
-        Ok(taken.map(|payload| (Self { queue: queue.clone(), name, delivery: None }, payload)))
+        Ok(taken.map(|read| (Self { queue: queue.clone(), name, delivery: None }, read)))
     }
 
     /// Attaches the delivery, whose outcome is recorded when the lock is released.
@@ -61,7 +67,17 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         &self.name
     }
 
+    /// Removes the element and its lock.
     pub(super) fn remove(self) -> Result<(), Error> {
+        // If the record cannot be read, the element is removed nevertheless: otherwise, its work would be done again.
+        if let Some(delivery) = &self.delivery
+            && let Err(error @ Error::NotLocked { .. }) =
+                delivery.check(self.queue.root(), &self.name)
+        {
+            // The lock is another process's.
+            self.keep();
+            return Err(error);
+        }
         // On error, `self` is dropped, which releases the lock.
         self.queue.remove(&self.name)?;
         self.queue.root().metrics.removed();
@@ -75,11 +91,11 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         Ok(())
     }
 
-    /// Releases the lock. The element is delivered again after `delay`, or as the retry policy determines.
-    pub(super) fn unlock(mut self, delay: Option<Duration>) -> Result<(), Error> {
+    /// Releases the lock. The `outcome` determines when the element is delivered again.
+    pub(super) fn unlock(mut self, outcome: &Outcome) -> Result<(), Error> {
         // Cleared first, so that the drop does not unlock again: by then the lock could be another process's.
         let name = mem::replace(&mut self.name, Name::NULL);
-        release(&*self.queue, &name, self.delivery, delay)
+        release(&*self.queue, &name, self.delivery, outcome)
     }
 
     /// Leaves the element locked.
@@ -95,7 +111,7 @@ impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
             let (queue, name, delivery) = (self.queue.clone(), self.name, self.delivery);
             run_detached(&self.queue, move || {
                 // Errors are ignored: either a purge removed the lock, or a purge will remove it.
-                let _ = release(&*queue, &name, delivery, None);
+                let _ = release(&*queue, &name, delivery, &Outcome::Dropped);
             });
         }
     }
@@ -107,15 +123,21 @@ fn release<P: Protocol + ?Sized>(
     queue: &P,
     name: &Name,
     delivery: Option<Delivery>,
-    delay: Option<Duration>,
+    outcome: &Outcome,
 ) -> Result<(), Error> {
     // Recorded before unlocking: otherwise the element could be delivered according to the old record.
-    let recorded = delivery.map(|delivery| delivery.record_unlock(queue.root(), name, delay));
-    let due = recorded.transpose();
+    let recorded = delivery.map(|delivery| delivery.record_unlock(queue.root(), name, outcome));
+    let due = match recorded.transpose() {
+        // The lock is another process's.
+        Err(error @ Error::NotLocked { .. }) => return Err(error),
+        due => due,
+    };
     queue.unlock(name)?;
     if let Some(wakeups) = queue.root().shared.active_wakeups() {
-        // An element that was not delivered has not failed, and another stream can have it immediately.
-        if delivery.is_some_and(|delivery| !delivery.is_delivered()) {
+        // Such an element has not failed, and another stream can have it immediately.
+        if delivery.is_some_and(|delivery| !delivery.is_delivered())
+            || matches!(outcome, Outcome::Released)
+        {
             wakeups.wake_one();
         }
         if let Ok(Some(Some(due))) = due {

@@ -253,7 +253,7 @@ impl QueueBuilder {
     ///
     /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.options.retries().max_attempts = Some(attempts);
+        self.options.retries().max_attempts = attempts;
         self
     }
 

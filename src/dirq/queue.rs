@@ -10,6 +10,7 @@ use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, run, run_read},
     bound::CapacityPermit,
+    delivery::Outcome,
     lock_guard::LockGuard,
     protocol::Protocol,
     purge::purge_all,
@@ -99,8 +100,8 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
-    /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. The stream continues
-    /// with the next element. A loop over the stream should continue after an error. Otherwise a single unreadable
+    /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. If deliveries are
+    /// counted, this is a failed one. The stream continues with the next element. A loop over the stream should continue after an error. Otherwise a single unreadable
     /// element stops the worker each time it is started.
     ///
     /// # Panics
@@ -220,8 +221,11 @@ impl<P: Protocol> DirQueue<P> {
         name.check()?;
         run_read("read", &self.protocol, move |queue, limit| {
             let taken = LockGuard::take(queue, &queue.root().opener(), name, limit)?;
-            let Some((guard, element)) = taken else { return Ok(None) };
-            guard.unlock(None)?;
+            let Some((guard, read)) = taken else { return Ok(None) };
+            let unlocked = guard.unlock(&Outcome::Dropped);
+            // The original error is more useful than that of the cleanup.
+            let element = read?;
+            unlocked?;
             Ok(Some(element))
         })
         .await

@@ -32,6 +32,7 @@ static WATCHES: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 #[path = "."]
 mod on_disk {
     mod bound;
+    mod dead_letters;
     mod hostile;
     mod locked;
     mod python;
@@ -52,6 +53,7 @@ mod on_disk {
 #[path = "."]
 mod in_memory {
     mod bound;
+    mod dead_letters;
     mod hostile;
     mod locked;
     mod python;

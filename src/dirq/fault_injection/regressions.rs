@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
-use super::*;
+use tracing::Level;
+
+use super::{log::Log, *};
 use crate::dirq::purge_options::PurgeReport;
 
 fn mode(path: &Path) -> u32 {
@@ -324,6 +326,7 @@ async fn element_is_delivered_although_its_record_cannot_be_written() {
             "symlink" => Fault::Fail(Errno::NOSPC),
             _ => Fault::None,
         };
+        let (log, _capture) = Log::start(Level::WARN);
         either!(&process, queue => with_plan(full, || {
             let job = in_place(queue.locked().next()).expect("an element is available").expect("the element is readable");
             assert_eq!(job.attempts(), 1);
@@ -334,6 +337,8 @@ async fn element_is_delivered_although_its_record_cannot_be_written() {
             in_place(job.ack()).expect("the element is locked");
         }));
         assert_eq!(process.names(), []);
+        let lines = log.lines("delivery could not be recorded, its failure will not count");
+        assert_eq!(lines.len(), 1, "consecutive failures are logged once: {lines:?}");
     }
 }
 
