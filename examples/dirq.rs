@@ -25,14 +25,20 @@
 //! | `touch QUEUE NAME...` | sets the age of elements and their locks to zero, which postpones their purge |
 //! | `remove QUEUE NAME...` | locks elements and removes them |
 //! | `drain QUEUE`, `watch QUEUE` | prints and removes each element; `watch` waits for more |
+//! | `watch QUEUE --exec COMMAND` | runs a shell command for each element, and removes it if the command succeeds |
 //! | `dead QUEUE` | prints the dead letters: elements that failed too often; `--remove` also removes them |
-//! | `retry QUEUE [NAME]...` | revives all or some dead letters, immediately or after `--in` seconds |
+//! | `revive QUEUE [NAME]...` | revives all or some dead letters, immediately or after `--in` seconds |
 //! | `purge QUEUE` | removes leftovers of crashed processes |
 //! | `convert FROM TO` | moves all elements to a queue of the other kind |
 //!
 //! Pass `--locked` to `get` and `remove` if you have locked the elements. `drain` and `watch` remove an element after
 //! its line is written: if they are killed, the last printed element may be delivered again. Ctrl-C releases the locks
 //! that the command holds.
+//!
+//! `watch --exec` passes the bytes of an element of a simple queue, or the JSON of a normal one, to the stdin of the
+//! command, and its name and number of attempts in `DIRQ_NAME` and `DIRQ_ATTEMPTS`. It keeps the lock young while the
+//! command runs. If the command fails, the element is delivered again after a backoff of 1 s to 1 min. After
+//! `--max-attempts`, it is a dead letter, whose reason is the status of the command and the end of its stderr.
 //!
 //! # Failures
 //!
@@ -55,7 +61,7 @@ use std::{
     error::Error,
     io::{self, BufRead, Write},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{ExitCode, Stdio},
     str,
     time::Duration,
 };
@@ -64,7 +70,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use fleeting::dirq::{DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value as Json, json};
-use tokio::sync::mpsc;
+use tokio::{io::AsyncWriteExt, process, sync::mpsc};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -79,7 +85,8 @@ Examples:
   dirq add copy < /dev/null      # no text: reads lines of JSON from stdin
   dirq drain jobs | dirq add copy
   dirq watch copy --limit 2      # without --limit, waits for more elements
-  dirq dead copy                 # elements that failed too often; deliver them again with: dirq retry copy
+  dirq dead copy                 # elements that failed too often; deliver them again with: dirq revive copy
+  dirq watch jobs --exec 'convert - /photos/$DIRQ_NAME.png' --max-attempts 5
   dirq --schema body:string convert --field body copy normal
 
 Exit status:
@@ -215,12 +222,22 @@ enum Command {
         limit: Option<u64>,
     },
     /// Print and remove all elements, and wait for more
+    ///
+    /// With --exec, runs a shell command for each element, one after the other, and prints a line with its success.
+    /// The element is on the stdin of the command; its name and number of attempts are in DIRQ_NAME and DIRQ_ATTEMPTS.
+    /// Start the program several times to run several commands at once.
     Watch {
         /// Directory of the queue
         queue: PathBuf,
         /// Maximum number of elements
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
+        /// Shell command; an element is removed if it succeeds, and otherwise delivered again after a backoff
+        #[arg(long, value_name = "COMMAND")]
+        exec: Option<String>,
+        /// Number of failures after which an element is a dead letter; by default it is tried forever
+        #[arg(long, value_name = "N", requires = "exec")]
+        max_attempts: Option<u32>,
     },
     /// Print the dead letters: elements that failed too often
     Dead {
@@ -231,7 +248,8 @@ enum Command {
         remove: bool,
     },
     /// Revive dead letters, so that they are delivered again
-    Retry {
+    #[command(alias = "retry")]
+    Revive {
         /// Directory of the queue
         queue: PathBuf,
         /// Dead letters to revive; without any, all
@@ -288,7 +306,7 @@ async fn main() -> ExitCode {
 
 /// Returns false if a part of the command failed, and the failure has been reported.
 async fn run(args: &Args) -> Result<bool, Failure> {
-    let open = |path| Either::open(args, path, kind_of(args, path));
+    let open = |path| Either::open(args, path, kind_of(args, path), None);
     match &args.command {
         Command::Add { queue, texts } if texts.is_empty() => {
             let queue = open(queue).await?;
@@ -406,7 +424,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             };
             return report_unreadable(&queue, removed).await;
         }
-        Command::Retry { queue, names, delay } => {
+        Command::Revive { queue, names, delay } => {
             let queue = open(queue).await?;
             let delay = Duration::from_secs(*delay);
             return revive(&queue, names, delay).await;
@@ -424,7 +442,23 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 }
             };
         }
-        Command::Watch { queue, limit } => {
+        Command::Watch { queue, limit, exec: Some(command), max_attempts } => {
+            let kind = kind_of(args, queue);
+            // Counted, so that an element whose command kills this program is a dead letter some day, too.
+            let max_attempts = Some(max_attempts.unwrap_or(u32::MAX));
+            return match Either::open(args, queue, kind, max_attempts).await? {
+                Either::Simple(queue) => {
+                    let jobs = queue.watch(POLL_INTERVAL);
+                    execute_each(jobs, |bytes| bytes.to_vec(), command, *limit).await
+                }
+                Either::Normal(queue, _) => {
+                    require_schema(&queue)?;
+                    let json = |element: &Element| of_element(element).to_string().into_bytes();
+                    execute_each(queue.watch(POLL_INTERVAL), json, command, *limit).await
+                }
+            };
+        }
+        Command::Watch { queue, limit, .. } => {
             let bar = progress(None);
             return match open(queue).await? {
                 Either::Simple(queue) => {
@@ -469,7 +503,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 )
                 .into());
             }
-            let (from, to) = (open(from).await?, Either::open(args, to, other).await?);
+            let (from, to) = (open(from).await?, Either::open(args, to, other, None).await?);
             return convert(&from, &to, field.as_deref()).await;
         }
     }
@@ -494,12 +528,24 @@ macro_rules! either {
 }
 
 impl Either {
-    async fn open(args: &Args, path: &Path, kind: Kind) -> Result<Self, Failure> {
+    /// Opens a queue. It counts deliveries if `max_attempts` is given.
+    async fn open(
+        args: &Args,
+        path: &Path,
+        kind: Kind,
+        max_attempts: Option<u32>,
+    ) -> Result<Self, Failure> {
         if kind == Kind::Simple {
-            let queue = QueueSimple::builder(path).sync(args.sync).open().await?;
-            return Ok(Self::Simple(queue));
+            let mut queue = QueueSimple::builder(path).sync(args.sync);
+            if let Some(max_attempts) = max_attempts {
+                queue = queue.max_attempts(max_attempts);
+            }
+            return Ok(Self::Simple(queue.open().await?));
         }
         let mut queue = Queue::builder(path).sync(args.sync);
+        if let Some(max_attempts) = max_attempts {
+            queue = queue.max_attempts(max_attempts);
+        }
         let mut types = HashMap::new();
         if let Some(schema) = &args.schema {
             queue = queue.schema(schema.parse()?);
@@ -698,6 +744,80 @@ async fn print_all<T: Send + 'static>(
         bar.inc(1);
     }
     Ok(unreadable.0.is_empty())
+}
+
+/// Interval at which the lock of an element is renewed while its command runs.
+const RENEWAL: Duration = Duration::from_secs(60);
+
+/// Runs a shell command for each element, and prints a line with its success. Returns false if any element failed.
+async fn execute_each<T: Send + 'static>(
+    mut jobs: Walk<Lock<T>>,
+    to_bytes: impl Fn(&T) -> Vec<u8>,
+    command: &str,
+    limit: Option<u64>,
+) -> Result<bool, Failure> {
+    let (mut unreadable, bar, mut all) = (Unreadable::default(), progress(None), true);
+    for _ in 0..limit.unwrap_or(u64::MAX) {
+        let Some(job) = unreadable.next(&mut jobs, &bar).await else { break };
+        let (name, attempts) = (*job.name(), job.attempts());
+        let work = execute(command, &name, attempts, to_bytes(job.value()));
+        // The command is killed if the lock was lost: another process may run it, too.
+        let failed = match job.keep_alive(RENEWAL, work).await {
+            Ok(done) => done?.err(),
+            Err(error) => Some(message(&error)),
+        };
+        let mut line = json!({ "name": name, "attempts": attempts, "done": failed.is_none() });
+        match failed {
+            None => job.ack().await?,
+            Some(reason) => {
+                line["reason"] = json!(reason);
+                all = false;
+                match job.fail(reason).await {
+                    Ok(()) | Err(fleeting::dirq::Error::NotLocked { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        print_line(&line)?;
+        bar.inc(1);
+    }
+    Ok(all && unreadable.0.is_empty())
+}
+
+/// Runs a shell command with `input` on its stdin. Returns the reason of its failure, if it fails.
+async fn execute(
+    command: &str,
+    name: &Name,
+    attempts: u32,
+    input: Vec<u8>,
+) -> io::Result<Result<(), String>> {
+    let mut child = process::Command::new("sh")
+        .args(["-c", command])
+        .env("DIRQ_NAME", name.to_string())
+        .env("DIRQ_ATTEMPTS", attempts.to_string())
+        .stdin(Stdio::piped())
+        // The stdout of this program is for its own lines.
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut stdin = child.stdin.take();
+    let write = async {
+        if let Some(stdin) = &mut stdin {
+            // Fails if the command ends without reading everything, which is its right.
+            let _ = stdin.write_all(&input).await;
+        }
+        drop(stdin.take());
+    };
+    let (output, ()) = tokio::join!(child.wait_with_output(), write);
+    let output = output?;
+    if output.status.success() {
+        return Ok(Ok(()));
+    }
+    // The end of stderr: the reason of a failure comes last.
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.trim().lines().last().unwrap_or_default();
+    Ok(Err(format!("{}: {last}", output.status).trim_end_matches([':', ' ']).to_owned()))
 }
 
 /// Messages about unreadable elements that have been printed. A walk may return the same element more than once.
