@@ -60,6 +60,11 @@ impl Cursor {
         self.names.push_front(name);
     }
 
+    /// Ends the iteration.
+    pub(super) fn end(&mut self) {
+        *self = Self::at_end();
+    }
+
     /// Requeues elements that were unlocked, and the stale ones, which this unlocks. Returns the errors among the stale
     /// ones.
     pub(super) fn requeue<T: Send + 'static>(

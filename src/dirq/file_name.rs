@@ -89,14 +89,14 @@ const SEPARATOR: &str = "-";
 const REASON: &str = ".reason";
 
 /// A file in the directory of records: a record or a reason, or a draft of one of them.
-pub(super) struct RecordFile {
+pub(super) struct RecordEntry {
     pub(super) directory: u32,
     pub(super) element: u64,
     pub(super) is_reason: bool,
     pub(super) is_draft: bool,
 }
 
-impl RecordFile {
+impl RecordEntry {
     /// Parses the name of a file in the directory of records.
     pub(super) fn parse(name: &[u8]) -> Option<Self> {
         let draft = name.strip_suffix(TEMPORARY.as_bytes());

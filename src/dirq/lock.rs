@@ -1,6 +1,6 @@
 //! A locked element with its content, held by the user until the work is done.
 
-use std::{error::Error as _, fmt, future::Future, io, sync::Arc, time::Duration};
+use std::{error::Error as _, fmt, future::Future, io, sync::Arc, thread, time::Duration};
 
 use futures_util::future::{Either, select};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -9,7 +9,7 @@ use super::{
     Error, Name, Purge,
     blocking::{Work, run},
     delivery::{Delivery, Outcome},
-    lock_guard::LockGuard,
+    lock_guard::{LockGuard, Removal},
     protocol::Protocol,
     root::Opener,
 };
@@ -113,16 +113,15 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. If
+    /// the process or the system is short of file descriptors or memory, the removal is tried again for a second before
+    /// it fails.
     ///
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the element may or may not be removed; most likely it is.
     pub async fn ack(self) -> Result<(), Error> {
-        let guard = self.guard;
-        let queue = guard.queue().clone();
-        // The closure owns the guard: if the caller drops the future, the removal still completes.
-        run("remove", Work::Short, &queue, move |_| guard.remove()).await
+        acknowledge(self.guard).await
     }
 
     /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread, which is faster than
@@ -162,14 +161,29 @@ impl<T: Send + 'static> Lock<T> {
         let mut done = Ok(());
         // Separate calls: each consumes cooperative budget before it begins. One call for all would block other tasks.
         for guard in in_place {
-            let queue = guard.queue().clone();
-            done = done.and(run("remove", Work::Short, &queue, move |_| guard.remove()).await);
+            done = done.and(acknowledge(guard).await);
         }
         let Some(queue) = others.first().map(|guard| guard.queue().clone()) else { return done };
         let removed = run("remove", Work::Long, &queue, move |_| {
-            others.into_iter().map(LockGuard::remove).fold(Ok(()), Result::and)
+            let (mut done, mut left) = (Ok(()), Vec::new());
+            for guard in others {
+                match guard.try_remove() {
+                    Removal::Done => {}
+                    Removal::Failed(error) => done = done.and(Err(error)),
+                    Removal::TryAgain(guard, _) => left.push(guard),
+                }
+            }
+            Ok((done, left))
         });
-        done.and(removed.await)
+        let (removed, left) = match removed.await {
+            Ok((removed, left)) => (removed, left),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        done = done.and(removed);
+        for guard in left {
+            done = done.and(acknowledge(guard).await);
+        }
+        done
     }
 
     /// Unlocks the element: it stays in the queue and is delivered again, after its backoff if deliveries are counted.
@@ -230,7 +244,8 @@ impl<T: Send + 'static> Lock<T> {
     /// Unlocks the element as if it had not been delivered: it can be locked again immediately, and this does not count
     /// as a failed attempt. A worker that shuts down releases the elements that it has not begun.
     ///
-    /// Streams of [`watch`](super::DirQueue::watch) that wait find the element at their next scan.
+    /// A waiting stream of [`watch`](super::DirQueue::watch) of this process gets the element. Those of other processes
+    /// find it at their next scan.
     ///
     /// # Errors
     ///
@@ -388,6 +403,41 @@ impl<T: Send + 'static> Lock<T> {
         let guard = self.guard;
         let queue = guard.queue().clone();
         run("unlock", Work::Short, &queue, move |_| guard.unlock(&outcome)).await
+    }
+}
+
+/// The guard of a locked element with content `T`.
+type Guard<T> = LockGuard<dyn Protocol<Payload = T>>;
+
+/// Pauses before a removal is tried again, which together are a second.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(5),
+    Duration::from_millis(45),
+    Duration::from_millis(250),
+    Duration::from_millis(700),
+];
+
+/// Removes an element and its lock. Tries again after errors that pass: otherwise its work would be done again.
+async fn acknowledge<T: Send + 'static>(guard: Guard<T>) -> Result<(), Error> {
+    let queue = guard.queue().clone();
+    let mut pauses = PAUSES.into_iter();
+    // The closure owns the guard: if the caller drops the future, the removal still completes.
+    let mut removed = run("remove", Work::Short, &queue, move |_| Ok(guard.try_remove())).await?;
+    loop {
+        let (guard, pause) = match removed {
+            Removal::Done => return Ok(()),
+            Removal::Failed(error) => return Err(error),
+            Removal::TryAgain(guard, error) => match pauses.next() {
+                Some(pause) => (guard, pause),
+                None => return Err(error),
+            },
+        };
+        // On a thread that may block, because the runtime may have no time driver.
+        removed = run("remove", Work::Long, &queue, move |_| {
+            thread::sleep(pause);
+            Ok(guard.try_remove())
+        })
+        .await?;
     }
 }
 

@@ -23,6 +23,15 @@ pub(super) struct LockGuard<P: Protocol + ?Sized> {
     delivery: Option<Delivery>,
 }
 
+/// The result of removing an element.
+pub(super) enum Removal<P: Protocol + ?Sized> {
+    Done,
+    /// The lock was released, or is another process's.
+    Failed(Error),
+    /// The element is still locked, and another attempt may succeed.
+    TryAgain(LockGuard<P>, Error),
+}
+
 impl<P: Protocol + ?Sized> LockGuard<P> {
     /// Locks an element, or returns `None` if it cannot be locked.
     pub(super) fn lock(queue: &Arc<P>, name: Name) -> Result<Option<Self>, Error> {
@@ -68,17 +77,32 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     /// Removes the element and its lock.
-    pub(super) fn remove(self) -> Result<(), Error> {
+    pub(super) fn try_remove(self) -> Removal<P> {
+        match self.remove_once() {
+            Ok(()) => {
+                // The lock was removed with the element.
+                self.keep();
+                Removal::Done
+            }
+            // The lock is another process's.
+            Err(error @ Error::NotLocked { .. }) => {
+                self.keep();
+                Removal::Failed(error)
+            }
+            Err(error) if error.is_passing() => Removal::TryAgain(self, error),
+            // Dropping `self` releases the lock.
+            Err(error) => Removal::Failed(error),
+        }
+    }
+
+    fn remove_once(&self) -> Result<(), Error> {
         // If the record cannot be read, the element is removed nevertheless: otherwise, its work would be done again.
         if let Some(delivery) = &self.delivery
             && let Err(error @ Error::NotLocked { .. }) =
                 delivery.check(self.queue.root(), &self.name)
         {
-            // The lock is another process's.
-            self.keep();
             return Err(error);
         }
-        // On error, `self` is dropped, which releases the lock.
         self.queue.remove(&self.name)?;
         self.queue.root().metrics.removed();
         if let Some(delivery) = &self.delivery {
@@ -86,8 +110,6 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
             // other order, it would leave an element that has lost its number of attempts.
             delivery.remove_record(self.queue.root(), &self.name);
         }
-        // The lock was removed with the element.
-        self.keep();
         Ok(())
     }
 

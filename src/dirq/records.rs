@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::{
     Error, Name, PurgeReport,
-    file_name::{FileName, RecordFile},
+    file_name::{FileName, RecordEntry},
     fs::{Dir, Mode},
     record::Record,
     retry_budget::RetryBudget,
@@ -197,7 +197,7 @@ impl Records {
     fn listing(&self) -> Result<Listing, Error> {
         let (mut names, mut with_reason) = (Vec::new(), HashSet::new());
         let listed = self.dir.list(|name, _| {
-            let Some(file) = RecordFile::parse(name.to_bytes()) else { return };
+            let Some(file) = RecordEntry::parse(name.to_bytes()) else { return };
             let name = Name { directory: file.directory, element: file.element };
             names.push(name);
             if file.is_reason {

@@ -35,6 +35,7 @@ mod on_disk {
     mod dead_letters;
     mod hostile;
     mod locked;
+    mod purge;
     mod python;
     mod queue;
     mod retries;
@@ -56,6 +57,7 @@ mod in_memory {
     mod dead_letters;
     mod hostile;
     mod locked;
+    mod purge;
     mod python;
     mod queue;
     mod retries;

@@ -17,7 +17,7 @@ use rustix::{
         AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, fsync,
         linkat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
     },
-    io::Result,
+    io::{Errno, Result},
 };
 
 use super::{
@@ -206,13 +206,32 @@ impl Dir {
 
     /// Syncs the names in the directory, so that they survive a crash of the machine.
     pub(in crate::dirq) fn sync(&self) -> Result<()> {
-        let readable = self.readable()?;
-        call("sync a directory", || fsync(readable))
+        match self.readable() {
+            Ok(readable) => call("sync a directory", || fsync(readable)),
+            // A drop box: a directory that this process may write and not read.
+            Err(Errno::ACCESS) => self.sync_file_system(),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Syncs the whole file system of the directory, which needs no permission to read. `EACCES` if neither is possible.
+    #[cfg(target_os = "linux")]
+    fn sync_file_system(&self) -> Result<()> {
+        // A file without a name, because a descriptor for paths only cannot be synced.
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let open = || openat(&self.fd, c".", flags, Mode::RUSR | Mode::WUSR);
+        let file = call("create a file without a name", open).map_err(|_| Errno::ACCESS)?;
+        call("sync the file system", || rustix::fs::syncfs(file))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn sync_file_system(&self) -> Result<()> {
+        Err(Errno::ACCESS)
     }
 
     fn readable(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        call("open", || openat(&self.fd, c".", flags, Mode::empty()))
+        call("open for reading", || openat(&self.fd, c".", flags, Mode::empty()))
     }
 }
 

@@ -19,7 +19,7 @@ use super::Records;
 use crate::dirq::{
     Error, Name, PurgeReport,
     dir_version::DirVersion,
-    file_name::RecordFile,
+    file_name::RecordEntry,
     root::Root,
     snapshot::{Cached, Snapshot},
 };
@@ -62,7 +62,7 @@ impl Records {
     fn read_changes(&self, last: &Snapshot) -> Result<Snapshot, Error> {
         let (mut dead, mut unknown) = (Vec::new(), Vec::new());
         let listed = self.dir.list_with_inodes(|name, _, inode| {
-            let Some(file) = RecordFile::parse(name.to_bytes()) else { return };
+            let Some(file) = RecordEntry::parse(name.to_bytes()) else { return };
             let name = Name { directory: file.directory, element: file.element };
             if file.is_reason || file.is_draft {
                 return;
