@@ -25,14 +25,20 @@
 //! | `touch QUEUE NAME...` | sets the age of elements and their locks to zero, which postpones their purge |
 //! | `remove QUEUE NAME...` | locks elements and removes them |
 //! | `drain QUEUE`, `watch QUEUE` | prints and removes each element; `watch` waits for more |
+//! | `watch QUEUE --exec COMMAND` | runs a shell command for each element, and removes it if the command succeeds |
 //! | `dead QUEUE` | prints the dead letters: elements that failed too often; `--remove` also removes them |
-//! | `retry QUEUE [NAME]...` | revives all or some dead letters, immediately or after `--in` seconds |
+//! | `revive QUEUE [NAME]...` | revives all or some dead letters, immediately or after `--in` seconds |
 //! | `purge QUEUE` | removes leftovers of crashed processes |
 //! | `convert FROM TO` | moves all elements to a queue of the other kind |
 //!
 //! Pass `--locked` to `get` and `remove` if you have locked the elements. `drain` and `watch` remove an element after
 //! its line is written: if they are killed, the last printed element may be delivered again. Ctrl-C releases the locks
 //! that the command holds.
+//!
+//! `watch --exec` passes the bytes of an element of a simple queue, or the JSON of a normal one, to the stdin of the
+//! command, and its name and number of attempts in `DIRQ_NAME` and `DIRQ_ATTEMPTS`. It keeps the lock young while the
+//! command runs. If the command fails, the element is delivered again after a backoff of 1 s to 1 min. After
+//! `--max-attempts`, it is a dead letter, whose reason is the status of the command and the end of its stderr.
 //!
 //! # Failures
 //!
@@ -55,16 +61,16 @@ use std::{
     error::Error,
     io::{self, BufRead, Write},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{ExitCode, Stdio},
     str,
     time::Duration,
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
-use fleeting::dirq::{Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
+use fleeting::dirq::{DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value as Json, json};
-use tokio::sync::mpsc;
+use tokio::{io::AsyncWriteExt, process, sync::mpsc};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -79,7 +85,8 @@ Examples:
   dirq add copy < /dev/null      # no text: reads lines of JSON from stdin
   dirq drain jobs | dirq add copy
   dirq watch copy --limit 2      # without --limit, waits for more elements
-  dirq dead copy                 # elements that failed too often; deliver them again with: dirq retry copy
+  dirq dead copy                 # elements that failed too often; deliver them again with: dirq revive copy
+  dirq watch jobs --exec 'convert - /photos/$DIRQ_NAME.png' --max-attempts 5
   dirq --schema body:string convert --field body copy normal
 
 Exit status:
@@ -215,12 +222,22 @@ enum Command {
         limit: Option<u64>,
     },
     /// Print and remove all elements, and wait for more
+    ///
+    /// With --exec, runs a shell command for each element, one after the other, and prints a line with its success.
+    /// The element is on the stdin of the command; its name and number of attempts are in DIRQ_NAME and DIRQ_ATTEMPTS.
+    /// Start the program several times to run several commands at once.
     Watch {
         /// Directory of the queue
         queue: PathBuf,
         /// Maximum number of elements
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
+        /// Shell command; an element is removed if it succeeds, and otherwise delivered again after a backoff
+        #[arg(long, value_name = "COMMAND")]
+        exec: Option<String>,
+        /// Number of failures after which an element is a dead letter; by default it is tried forever
+        #[arg(long, value_name = "N", requires = "exec")]
+        max_attempts: Option<u32>,
     },
     /// Print the dead letters: elements that failed too often
     Dead {
@@ -231,7 +248,8 @@ enum Command {
         remove: bool,
     },
     /// Revive dead letters, so that they are delivered again
-    Retry {
+    #[command(alias = "retry")]
+    Revive {
         /// Directory of the queue
         queue: PathBuf,
         /// Dead letters to revive; without any, all
@@ -288,7 +306,7 @@ async fn main() -> ExitCode {
 
 /// Returns false if a part of the command failed, and the failure has been reported.
 async fn run(args: &Args) -> Result<bool, Failure> {
-    let open = |path| Either::open(args, path, kind_of(args, path));
+    let open = |path| Either::open(args, path, kind_of(args, path), None);
     match &args.command {
         Command::Add { queue, texts } if texts.is_empty() => {
             let queue = open(queue).await?;
@@ -395,16 +413,18 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             }
             let bar = progress(None);
             let removed = match &queue {
-                Either::Simple(queue) => {
-                    remove_dead(async |max| queue.take_dead(max).await, |b| of_bytes(b), &bar).await
+                Either::Simple(simple) => {
+                    let take = async |max| simple.take_dead(max).await;
+                    remove_dead(&queue, take, |bytes| of_bytes(bytes), &bar).await
                 }
-                Either::Normal(queue, _) => {
-                    remove_dead(async |max| queue.take_dead(max).await, of_element, &bar).await
+                Either::Normal(normal, _) => {
+                    let take = async |max| normal.take_dead(max).await;
+                    remove_dead(&queue, take, of_element, &bar).await
                 }
             };
             return report_unreadable(&queue, removed).await;
         }
-        Command::Retry { queue, names, delay } => {
+        Command::Revive { queue, names, delay } => {
             let queue = open(queue).await?;
             let delay = Duration::from_secs(*delay);
             return revive(&queue, names, delay).await;
@@ -422,7 +442,23 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 }
             };
         }
-        Command::Watch { queue, limit } => {
+        Command::Watch { queue, limit, exec: Some(command), max_attempts } => {
+            let kind = kind_of(args, queue);
+            // Counted, so that an element whose command kills this program is a dead letter some day, too.
+            let max_attempts = Some(max_attempts.unwrap_or(u32::MAX));
+            return match Either::open(args, queue, kind, max_attempts).await? {
+                Either::Simple(queue) => {
+                    let jobs = queue.watch(POLL_INTERVAL);
+                    execute_each(jobs, |bytes| bytes.to_vec(), command, *limit).await
+                }
+                Either::Normal(queue, _) => {
+                    require_schema(&queue)?;
+                    let json = |element: &Element| of_element(element).to_string().into_bytes();
+                    execute_each(queue.watch(POLL_INTERVAL), json, command, *limit).await
+                }
+            };
+        }
+        Command::Watch { queue, limit, .. } => {
             let bar = progress(None);
             return match open(queue).await? {
                 Either::Simple(queue) => {
@@ -467,7 +503,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 )
                 .into());
             }
-            let (from, to) = (open(from).await?, Either::open(args, to, other).await?);
+            let (from, to) = (open(from).await?, Either::open(args, to, other, None).await?);
             return convert(&from, &to, field.as_deref()).await;
         }
     }
@@ -492,12 +528,24 @@ macro_rules! either {
 }
 
 impl Either {
-    async fn open(args: &Args, path: &Path, kind: Kind) -> Result<Self, Failure> {
+    /// Opens a queue. It counts deliveries if `max_attempts` is given.
+    async fn open(
+        args: &Args,
+        path: &Path,
+        kind: Kind,
+        max_attempts: Option<u32>,
+    ) -> Result<Self, Failure> {
         if kind == Kind::Simple {
-            let queue = QueueSimple::builder(path).sync(args.sync).open().await?;
-            return Ok(Self::Simple(queue));
+            let mut queue = QueueSimple::builder(path).sync(args.sync);
+            if let Some(max_attempts) = max_attempts {
+                queue = queue.max_attempts(max_attempts);
+            }
+            return Ok(Self::Simple(queue.open().await?));
         }
         let mut queue = Queue::builder(path).sync(args.sync);
+        if let Some(max_attempts) = max_attempts {
+            queue = queue.max_attempts(max_attempts);
+        }
         let mut types = HashMap::new();
         if let Some(schema) = &args.schema {
             queue = queue.schema(schema.parse()?);
@@ -549,7 +597,7 @@ impl Either {
         Ok(())
     }
 
-    async fn dead(&self) -> Result<Vec<(Name, u32)>, Failure> {
+    async fn dead(&self) -> Result<Vec<DeadElement>, Failure> {
         Ok(either!(self, queue => queue.dead().await?))
     }
 
@@ -606,11 +654,9 @@ async fn print_dead(queue: &Either) -> Result<bool, Failure> {
     let dead = queue.dead().await?;
     let bar = progress(Some(dead.len() as u64));
     let mut all = true;
-    for (name, attempts) in dead {
-        match queue.peek(&name).await {
-            Ok(element) => {
-                print_line(&json!({ "name": name, "attempts": attempts, "element": element }))?;
-            }
+    for dead in dead {
+        match queue.peek(&dead.name).await {
+            Ok(element) => print_line(&dead_line(&dead, element))?,
             Err(failure) => {
                 bar.suspend(|| report(&*failure));
                 all = false;
@@ -621,21 +667,35 @@ async fn print_dead(queue: &Either) -> Result<bool, Failure> {
     Ok(all)
 }
 
+/// Returns the line of a dead letter. It has a reason if the worker gave one.
+fn dead_line(dead: &DeadElement, element: Json) -> Json {
+    let mut line = json!({ "name": dead.name, "attempts": dead.attempts, "element": element });
+    if let Some(reason) = &dead.reason {
+        line["reason"] = json!(reason);
+    }
+    line
+}
+
 /// Prints the dead letters and removes each, except those that are locked by others.
 async fn remove_dead<T: Send + 'static>(
+    queue: &Either,
     take: impl AsyncFn(usize) -> Result<Vec<Lock<T>>, fleeting::dirq::Error>,
     to_json: impl Fn(&T) -> Json,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
+    let listed: HashMap<_, _> =
+        queue.dead().await?.into_iter().map(|dead| (dead.name, dead)).collect();
     loop {
         let dead = take(DEAD_LETTER_BATCH).await?;
         if dead.is_empty() {
             return Ok(());
         }
         for letter in &dead {
-            let (name, attempts) = (letter.name(), letter.attempts());
-            let element = to_json(letter.value());
-            print_line(&json!({ "name": name, "attempts": attempts, "element": element }))?;
+            let (name, element) = (letter.name(), to_json(letter.value()));
+            print_line(&match listed.get(name) {
+                Some(dead) => dead_line(dead, element),
+                None => json!({ "name": name, "attempts": letter.attempts(), "element": element }),
+            })?;
             bar.inc(1);
         }
         Lock::ack_all(dead).await?;
@@ -646,8 +706,8 @@ async fn remove_dead<T: Send + 'static>(
 async fn report_unreadable(queue: &Either, done: Result<(), Failure>) -> Result<bool, Failure> {
     let Err(failure) = done else { return Ok(true) };
     let mut reported = false;
-    for (name, _) in queue.dead().await? {
-        if let Err(failure) = queue.peek(&name).await {
+    for dead in queue.dead().await? {
+        if let Err(failure) = queue.peek(&dead.name).await {
             report(&*failure);
             reported = true;
         }
@@ -659,7 +719,7 @@ async fn report_unreadable(queue: &Either, done: Result<(), Failure>) -> Result<
 async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool, Failure> {
     let (mut all, mut names) = (true, names.to_vec());
     if names.is_empty() {
-        names.extend(queue.dead().await?.into_iter().map(|(name, _)| name));
+        names.extend(queue.dead().await?.into_iter().map(|dead| dead.name));
     }
     for name in names {
         let revived = queue.revive(&name, delay).await?;
@@ -684,6 +744,80 @@ async fn print_all<T: Send + 'static>(
         bar.inc(1);
     }
     Ok(unreadable.0.is_empty())
+}
+
+/// Interval at which the lock of an element is renewed while its command runs.
+const RENEWAL: Duration = Duration::from_secs(60);
+
+/// Runs a shell command for each element, and prints a line with its success. Returns false if any element failed.
+async fn execute_each<T: Send + 'static>(
+    mut jobs: Walk<Lock<T>>,
+    to_bytes: impl Fn(&T) -> Vec<u8>,
+    command: &str,
+    limit: Option<u64>,
+) -> Result<bool, Failure> {
+    let (mut unreadable, bar, mut all) = (Unreadable::default(), progress(None), true);
+    for _ in 0..limit.unwrap_or(u64::MAX) {
+        let Some(job) = unreadable.next(&mut jobs, &bar).await else { break };
+        let (name, attempts) = (*job.name(), job.attempts());
+        let work = execute(command, &name, attempts, to_bytes(job.value()));
+        // The command is killed if the lock was lost: another process may run it, too.
+        let failed = match job.keep_alive(RENEWAL, work).await {
+            Ok(done) => done?.err(),
+            Err(error) => Some(message(&error)),
+        };
+        let mut line = json!({ "name": name, "attempts": attempts, "done": failed.is_none() });
+        match failed {
+            None => job.ack().await?,
+            Some(reason) => {
+                line["reason"] = json!(reason);
+                all = false;
+                match job.fail(reason).await {
+                    Ok(()) | Err(fleeting::dirq::Error::NotLocked { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        print_line(&line)?;
+        bar.inc(1);
+    }
+    Ok(all && unreadable.0.is_empty())
+}
+
+/// Runs a shell command with `input` on its stdin. Returns the reason of its failure, if it fails.
+async fn execute(
+    command: &str,
+    name: &Name,
+    attempts: u32,
+    input: Vec<u8>,
+) -> io::Result<Result<(), String>> {
+    let mut child = process::Command::new("sh")
+        .args(["-c", command])
+        .env("DIRQ_NAME", name.to_string())
+        .env("DIRQ_ATTEMPTS", attempts.to_string())
+        .stdin(Stdio::piped())
+        // The stdout of this program is for its own lines.
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut stdin = child.stdin.take();
+    let write = async {
+        if let Some(stdin) = &mut stdin {
+            // Fails if the command ends without reading everything, which is its right.
+            let _ = stdin.write_all(&input).await;
+        }
+        drop(stdin.take());
+    };
+    let (output, ()) = tokio::join!(child.wait_with_output(), write);
+    let output = output?;
+    if output.status.success() {
+        return Ok(Ok(()));
+    }
+    // The end of stderr: the reason of a failure comes last.
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.trim().lines().last().unwrap_or_default();
+    Ok(Err(format!("{}: {last}", output.status).trim_end_matches([':', ' ']).to_owned()))
 }
 
 /// Messages about unreadable elements that have been printed. A walk may return the same element more than once.

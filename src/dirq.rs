@@ -57,31 +57,39 @@
 //!   compared with the client's clock: keep both synchronized. A file that the server no longer has (`ESTALE`) counts
 //!   as missing. NFS keeps a file that was removed while it was open as a `.nfs` file. Such files are ignored; they
 //!   disappear when the file is closed, or with a purge.
+//! - **A full disk may keep its elements.** Locking an element creates a directory ([`Queue`]) or a name
+//!   ([`QueueSimple`]). If the disk or the quota has no free block or inode for it, the element cannot be locked, and so
+//!   not be removed: each iteration then yields one error and ends. Free some space outside of the queue first.
 //! - **No access control of its own.** The permissions of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Retries and dead letters
 //!
-//! An element is returned to the queue if its work fails: if the [`Lock`] is dropped, or by
-//! [`retry_in`](Lock::retry_in). If a queue is opened with [`max_attempts`](QueueSimpleBuilder::max_attempts) or
-//! [`backoff`](QueueSimpleBuilder::backoff), each delivery by [`locked`](DirQueue::locked) and
-//! [`watch`](DirQueue::watch) is counted before the element is handed out, so a job that crashes its process counts
-//! too. A failed element is skipped until its backoff has passed. The backoff doubles after each failure, and other
-//! elements are delivered in the meantime. An element that has failed `max_attempts` times is a dead letter: it stays
-//! in the queue, and only [`take_dead`](DirQueue::take_dead) delivers it until it is [revived](DirQueue::revive). An
-//! element that cannot be read is not delivered; it is reported as an error each time.
+//! An element is returned to the queue if its work fails: if the [`Lock`] is dropped, by [`retry_in`](Lock::retry_in),
+//! or with a reason by [`fail`](Lock::fail). If a queue is opened with
+//! [`max_attempts`](QueueSimpleBuilder::max_attempts) or [`backoff`](QueueSimpleBuilder::backoff), each delivery by
+//! [`locked`](DirQueue::locked) and [`watch`](DirQueue::watch) is counted before the element is handed out, so a job
+//! that crashes its process counts too. A failed element is skipped until its backoff has passed. The backoff doubles
+//! after each failure, and other elements are delivered in the meantime. An element that has failed `max_attempts`
+//! times is a dead letter: it stays in the queue, and only [`take_dead`](DirQueue::take_dead) delivers it until it is
+//! [revived](DirQueue::revive). [`dead`](DirQueue::dead) lists dead letters with their reasons.
+//! [`release`](Lock::release) returns an element without a failed attempt. An element that cannot be read is not
+//! delivered but yielded as an error. If deliveries are counted, this is a failed one: the element waits for its
+//! backoff and becomes a dead letter, with the error as its reason.
 //!
 //! The record of an element is kept in the directory `retries` next to the directories of elements. It is a symbolic
 //! link without an existing target. Its text holds the number of deliveries and the time from which the element is
-//! delivered again, by the wall clock of its writer. All processes that use this library respect these records. The
-//! other implementations ignore that directory: they deliver waiting and dead elements like any other. A purge by this
-//! library deletes the records of elements that no longer exist. (Records are not stored next to the files of their
-//! elements, because Perl's purge removes all files there with a dot in their name, and because an additional file
-//! would keep a directory from being removed.) Delete the directory `retries` to forget all records, for instance after
-//! a wrong clock. A crash of the machine may lose the latest records, even with [`sync`](QueueSimpleBuilder::sync).
+//! delivered again, by the wall clock of its writer. The reason of the last failure is a file next to it. All processes
+//! that use this library respect these records. The other implementations ignore that directory: they deliver waiting
+//! and dead elements like any other. A purge by this library deletes the records of elements that no longer exist, and
+//! so do `locked` and `watch` now and then. (Records are not stored next to the files of their elements, because Perl's
+//! purge removes all files there with a dot in their name, and because an additional file would keep a directory from
+//! being removed.) Delete the directory `retries` to forget all records, for instance after a wrong clock. A crash of
+//! the machine may lose the latest records, even with [`sync`](QueueSimpleBuilder::sync).
 //!
-//! Counting costs two or three system calls per delivery, and disables prefetching on a disk. Each iteration, and each
-//! scan of a `watch`, begins by reading all records, so dead letters that are never removed slow it down. Without these
-//! settings, a queue counts only calls of `retry_in`.
+//! Counting costs four to six system calls per delivery, and disables prefetching on a disk. If a record cannot be
+//! written, for instance on a full disk, the element is delivered nevertheless, its failure does not count, and a
+//! warning is logged. Each iteration, and each scan of a `watch`, lists all records. Those of dead letters are read once
+//! per process, and again every ten seconds. Without these settings, a queue counts only calls of `retry_in` and `fail`.
 //!
 //! # Cost
 //!
@@ -149,6 +157,7 @@ mod delivery;
 #[cfg(feature = "dashboard")]
 mod depth;
 mod dir_cache;
+mod dir_version;
 mod element;
 mod error;
 #[cfg(test)]
@@ -169,6 +178,7 @@ mod protocol;
 mod purge;
 mod purge_options;
 mod queue;
+mod record;
 mod records;
 mod retry_budget;
 mod retry_policy;
@@ -178,6 +188,7 @@ mod set;
 mod set_stream;
 mod shared;
 mod simple;
+mod snapshot;
 mod spin_handoff;
 mod system_watch;
 mod table;
@@ -188,6 +199,7 @@ mod watch;
 #[cfg(test)]
 pub(crate) use self::fs::faults;
 pub use self::{
+    dead_letters::DeadElement,
     element::{Element, Value},
     error::Error,
     lock::Lock,

@@ -12,10 +12,12 @@ mod interleavings;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 pub(crate) mod panics;
+pub(crate) mod retries;
 #[cfg(feature = "serde")]
 pub(crate) mod seconds;
 pub(crate) mod shard;
 pub(crate) mod shards;
+pub(crate) mod split_mix;
 pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod sweeper;

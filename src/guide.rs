@@ -26,6 +26,7 @@
 //! | --- | --- |
 //! | [`redis`] | `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis and Valkey, and their behavior during failures (feature `redis`) |
 //! | [`directory_queues`] | queues in files, shared with programs in other languages (feature `dirq`) |
+//! | [`dirq_tool`] | the command `dirq`: directory queues from a shell, and workers in any language |
 //!
 //! # Operation
 //!
@@ -161,6 +162,9 @@ pub mod redis {}
     doc = "This page is available on Unix, with feature `dirq`."
 )]
 pub mod directory_queues {}
+
+#[doc = include_str!("guide/dirq_tool.md")]
+pub mod dirq_tool {}
 
 /// Measurements: tables written by the benchmarks, each with the command that produced it.
 ///

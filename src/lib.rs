@@ -223,7 +223,9 @@ pub use rate_limit::{
     InvalidLimit, Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing,
     State, Window,
 };
-pub use sets::{ExpiringSet, ExpiringSetBuilder, ExpiringSets, SortedSet};
+pub use sets::{
+    ExpiringSet, ExpiringSetBuilder, ExpiringSets, InsertIf, NotANumber, Score, SortedSet,
+};
 #[cfg(all(feature = "dirq", unix))]
 #[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
 pub use spool::{Spool, SpoolStats};

@@ -3,10 +3,12 @@
 
 mod expiring;
 mod rank_tree;
+mod score;
 mod scores;
 mod sorted;
 
 pub use self::{
     expiring::{ExpiringSet, ExpiringSetBuilder, ExpiringSets},
-    sorted::SortedSet,
+    score::{NotANumber, Score},
+    sorted::{InsertIf, SortedSet},
 };

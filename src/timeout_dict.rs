@@ -18,7 +18,6 @@ mod interleavings;
 mod key_index;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod retries;
 mod state;
 mod turn_watch;
 mod turns;
@@ -32,8 +31,6 @@ use std::{
 
 use equivalent::Equivalent;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::retries::Retries;
 use self::state::SharedState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim, dead::DeadLetter};
 use crate::engine::{

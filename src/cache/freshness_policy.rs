@@ -13,9 +13,12 @@ use std::{
 };
 
 use super::failed_loads::Failures;
-use crate::engine::hasher::DefaultHasher;
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{Histogram, Slot};
+use crate::engine::{
+    hasher::DefaultHasher,
+    split_mix::{GAMMA, unit_fraction},
+};
 
 /// Freshness settings of a cache. Handles own it and the sweeper does not, so its strong count is the number of
 /// handles: see [`Cache`](super::Cache).
@@ -117,13 +120,9 @@ impl Settings {
 }
 
 impl Rng {
-    /// Returns a number from 0 to below 1 (SplitMix64: Steele, Lea, Flood, OOPSLA 2014).
+    /// Returns a number from 0 to below 1.
     fn next(&self) -> f64 {
-        const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut bits = self.0.fetch_add(GAMMA, Relaxed).wrapping_add(GAMMA);
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        unit_fraction(self.0.fetch_add(GAMMA, Relaxed).wrapping_add(GAMMA))
     }
 }
 

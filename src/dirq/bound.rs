@@ -40,6 +40,11 @@ impl Bound {
     /// much.
     const ALLOWANCE_DIVISOR: u64 = 8;
 
+    /// The number of intervals for which an add of several elements that waits for capacity lets others go first.
+    /// Without it, a large add would block all small ones for as long as it waits; without the limit, small adds could
+    /// use all capacity before there is enough for the large one.
+    pub(super) const MAX_OVERTAKES: u32 = 100;
+
     pub(super) fn new(max: u64, poll_interval: Option<Duration>) -> Arc<Self> {
         // A shorter interval would be a busy loop.
         let poll_interval = poll_interval.map(|every| every.max(Duration::from_millis(1)));

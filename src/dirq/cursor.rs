@@ -1,14 +1,9 @@
 //! The position of an iteration that locks elements: the names to be tried.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    Error, Lock, Name,
-    protocol::Protocol,
-    records::{Record, Records, now_micros},
+    Error, Lock, Name, protocol::Protocol, record::now_micros, records::Records, snapshot::Snapshot,
 };
 
 /// The names of a queue that are to be tried.
@@ -17,9 +12,8 @@ pub(super) struct Cursor {
     names: VecDeque<Name>,
     /// Directories that are not listed yet; `None` before they are known.
     directories: Option<VecDeque<u32>>,
-    /// Records of the queue's elements that were delivered before.
-    records: HashMap<Name, Record>,
-    has_records: bool,
+    /// Records of the queue's elements that were delivered before; `None` if there are none.
+    records: Option<Arc<Snapshot>>,
     /// The element after which the iteration begins.
     after: Option<Name>,
 }
@@ -47,7 +41,7 @@ impl Cursor {
 
     /// Returns true if the queue may have records of elements.
     pub(super) fn has_records(&self) -> bool {
-        self.has_records
+        self.records.is_some()
     }
 
     /// Returns the next element to be locked. The queue is read directory by directory.
@@ -64,6 +58,11 @@ impl Cursor {
     /// Makes the element the next one.
     pub(super) fn put_back(&mut self, name: Name) {
         self.names.push_front(name);
+    }
+
+    /// Ends the iteration.
+    pub(super) fn end(&mut self) {
+        *self = Self::at_end();
     }
 
     /// Requeues elements that were unlocked, and the stale ones, which this unlocks. Returns the errors among the stale
@@ -91,16 +90,15 @@ impl Cursor {
             directories
                 .retain(|&directory| self.after.is_none_or(|after| after.directory <= directory));
             self.directories = Some(directories.into());
-            if let Some(records) = Records::open(queue.root())? {
-                self.has_records = true;
-                self.records = records.list()?.into_iter().collect();
-            }
+            self.records = Records::snapshot(queue.root())?;
         }
         while self.names.is_empty() {
             let next = self.directories.as_mut().and_then(VecDeque::pop_front);
             let Some(directory) = next else { break };
             let (mut names, now) = (queue.unlocked(directory)?, now_micros());
-            names.retain(|name| self.records.get(name).is_none_or(|record| record.is_due(now)));
+            if let Some(records) = &self.records {
+                names.retain(|name| records.is_due(name, now));
+            }
             names.retain(|name| self.after.is_none_or(|after| after < *name));
             names.sort_unstable();
             self.names = names.into();

@@ -7,8 +7,21 @@ use super::{
     blocking::{Work, run},
     delivery::Delivery,
     protocol::Protocol,
-    records::{Record, Records, due_in, element_exists},
+    record::{Record, due_in},
+    records::{Records, element_exists},
 };
+
+/// A dead letter of a directory queue. Returned by [`DirQueue::dead`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadElement {
+    /// Name of the element.
+    pub name: Name,
+    /// Number of failed deliveries.
+    pub attempts: u32,
+    /// Reason of the last failed delivery that had one, given to [`Lock::fail`].
+    pub reason: Option<String>,
+}
 
 impl<P: Protocol> DirQueue<P> {
     /// Locks and reads up to `max` dead letters, in the order of their names.
@@ -89,36 +102,52 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
-    /// Returns the names of all dead letters, including locked ones, in the order of their names, each with its number
-    /// of deliveries. Reads the records of all elements that were delivered and not acked.
+    /// Returns all dead letters, including locked ones, in the order of their names, with the reasons of their
+    /// failures. Reads the records of all elements that were delivered and not acked.
     ///
     /// Use [`peek`](Self::peek) to read a dead letter without locking it.
     ///
     /// # Errors
     ///
     /// [`Error::Io`].
-    pub async fn dead(&self) -> Result<Vec<(Name, u32)>, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::dirq::{Error, QueueSimple};
+    ///
+    /// async fn report(queue: &QueueSimple) -> Result<(), Error> {
+    ///     for dead in queue.dead().await? {
+    ///         let reason = dead.reason.as_deref().unwrap_or("no reason");
+    ///         println!("{} failed {} times: {reason}", dead.name, dead.attempts);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub async fn dead(&self) -> Result<Vec<DeadElement>, Error> {
         run("list", Work::Long, &self.protocol, |queue| {
-            let mut found = Vec::new();
-            let Some(records) = Records::open(queue.root())? else { return Ok(found) };
-            for (name, record) in records.list()? {
-                // Another implementation may have removed it.
-                if record.is_dead() && element_exists(queue.root(), &name)? {
-                    found.push((name, record.attempts));
-                }
-            }
-            Ok(found)
+            let Some(records) = Records::open(queue.root())? else { return Ok(Vec::new()) };
+            let dead = records.dead(queue.root())?.into_iter();
+            dead.map(|(name, attempts, has_reason)| {
+                let reason = has_reason.then(|| records.reason(&name)).transpose()?.flatten();
+                Ok(DeadElement { name, attempts, reason })
+            })
+            .collect()
         })
         .await
     }
 
-    /// Returns the number of dead letters, including locked ones. Costs as much as [`dead`](Self::dead).
+    /// Returns the number of dead letters, including locked ones. Reads all records, as [`dead`](Self::dead) does.
     ///
     /// # Errors
     ///
     /// [`Error::Io`].
     pub async fn dead_len(&self) -> Result<u64, Error> {
-        Ok(self.dead().await?.len() as u64)
+        run("list", Work::Long, &self.protocol, |queue| {
+            let Some(records) = Records::open(queue.root())? else { return Ok(0) };
+            Ok(records.dead(queue.root())?.len() as u64)
+        })
+        .await
     }
 
     /// Makes a dead letter available again after `delay`, as if it had never failed. Returns false if the element is
@@ -157,6 +186,8 @@ impl<P: Protocol> DirQueue<P> {
             if !is_dead || !element_exists(queue.root(), name)? {
                 return Ok(false);
             }
+            // First: a revived element must not keep the reason of an earlier failure.
+            records.remove_reason(name)?;
             match delay.is_zero() {
                 // Without a record, the element counts as never delivered.
                 true => records.remove(name)?,

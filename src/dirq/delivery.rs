@@ -4,15 +4,34 @@
 //! 2. A prefetched element that the user never received has not failed: its record is restored.
 //! 3. If the record cannot be written, for instance on a full disk, the element is delivered nevertheless: its worker
 //!    may free space.
+//! 4. The record is also a fence: if it is that of another delivery, a purge has removed the lock of this one, and
+//!    another process has locked the element since. Its lock must not be released or renewed.
 
 use std::time::Duration;
 
 use super::{
     Error, Name,
-    records::{Record, Records, due_in, now_micros},
-    retry_policy::RetryPolicy,
+    record::{Record, due_in, now_micros},
+    records::Records,
+    retry_policy::backoff,
     root::Root,
 };
+use crate::engine::retries::Retries;
+
+/// The end of a delivery whose element stays in the queue.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// A failure: the element waits for its backoff if deliveries are counted.
+    Dropped,
+    /// A failure after which the element waits for the given time.
+    RetryIn(Duration),
+    /// A failure with its reason, after which the element waits for its backoff.
+    Failed(String),
+    /// The element could not be read: a failure with its reason if deliveries are counted.
+    Unreadable(String),
+    /// No attempt: the element is as it was before the delivery.
+    Released,
+}
 
 /// The delivery of a locked element.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +56,13 @@ impl Delivery {
                 .is_none_or(|previous| previous.is_due(now_micros()))
                 .then(|| Self::new(previous));
         };
-        let Ok(records) = Records::open_or_make(root) else { return Some(Self::new(None)) };
+        let records = match Records::open_or_make(root) {
+            Ok(records) => records,
+            Err(error) => {
+                root.note_recorded(Err(error));
+                return Some(Self::new(None));
+            }
+        };
         let previous = records.get(name).ok().flatten();
         if previous.is_some_and(|previous| !previous.is_due(now_micros())) {
             return None;
@@ -51,7 +76,9 @@ impl Delivery {
             let _ = records.put(name, Record::dead(previous.attempts));
             return None;
         }
-        delivery.is_counted = records.put(name, Record::delivered(delivery.attempts)).is_ok();
+        let recorded = records.put(name, Record::delivered(delivery.attempts));
+        delivery.is_counted = recorded.is_ok();
+        root.note_recorded(recorded);
         Some(delivery)
     }
 
@@ -80,50 +107,100 @@ impl Delivery {
 
     /// Removes the record of an element that was removed.
     pub(super) fn remove_record(&self, root: &Root, name: &Name) {
-        if self.is_counted || self.previous.is_some() {
-            // On failure the purge removes the record later.
-            let _ = Records::open(root).map(|records| records.map(|records| records.remove(name)));
+        if !self.is_counted && self.previous.is_none() {
+            return;
+        }
+        let Ok(Some(records)) = Records::open(root) else { return };
+        // On failure the purge removes them later.
+        let _ = records.remove(name);
+        // The first delivery has no earlier failure.
+        if self.previous.is_some() {
+            let _ = records.remove_reason(name);
         }
     }
 
-    /// Records the outcome before the element is unlocked. A failed element waits for its backoff, or for `delay`.
-    /// Returns the time at which that ends, in microseconds since 1970.
+    /// Returns [`Error::NotLocked`] if another process has locked the element since this delivery, as far as records
+    /// show it.
+    pub(super) fn check(&self, root: &Root, name: &Name) -> Result<(), Error> {
+        if root.retries.is_none() && self.previous.is_none() {
+            return Ok(());
+        }
+        match Records::open(root)? {
+            Some(records) => self.has_record(root, &records, name).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Records the outcome before the element is unlocked, and returns the time at which it is delivered again, in
+    /// microseconds since 1970. Returns [`Error::NotLocked`] as [`check`](Self::check) does.
     pub(super) fn record_unlock(
         &self,
         root: &Root,
         name: &Name,
-        delay: Option<Duration>,
+        outcome: &Outcome,
     ) -> Result<Option<u64>, Error> {
-        let given_out = Record::delivered(self.attempts);
-        let current = if self.is_counted { Some(given_out) } else { self.previous };
-        let next = self.record_after(root, name, delay);
-        if next == current {
-            return Ok(None);
+        let next = self.record_after(root, name, outcome);
+        let reason = match outcome {
+            Outcome::Failed(reason) if self.is_delivered => Some(reason),
+            Outcome::Unreadable(reason) if root.retries.is_some() => Some(reason),
+            _ => None,
+        };
+        if next == self.record() && reason.is_none() {
+            return self.check(root, name).map(|()| None);
         }
         let records = Records::open_or_make(root)?;
-        // If the record has changed, another process has the lock, because a purge removed ours.
-        if records.get(name)? != current {
+        if !self.has_record(root, &records, name)? {
+            // All records were deleted, in order to forget them.
             return Ok(None);
         }
-        match next {
-            Some(next) => records.put(name, next)?,
-            None => records.remove(name)?,
-        }
+        // Before the record: a dead letter has its reason as soon as it is listed.
+        let explained = reason.map_or(Ok(()), |reason| records.put_reason(name, reason));
+        let recorded = match next {
+            next if next == self.record() => Ok(()),
+            Some(next) => records.put(name, next),
+            None => records.remove(name),
+        };
+        recorded.and(explained)?;
         Ok(next.and_then(|next| next.due))
     }
 
+    /// Returns whether the record is still that of this delivery, or false if it was deleted; [`Error::NotLocked`] if
+    /// it is another.
+    fn has_record(&self, root: &Root, records: &Records, name: &Name) -> Result<bool, Error> {
+        match records.get(name)? {
+            found if found == self.record() => Ok(true),
+            None => Ok(false),
+            Some(_) => Err(Error::NotLocked { path: root.path_of(name) }),
+        }
+    }
+
+    /// Returns the record during this delivery.
+    fn record(&self) -> Option<Record> {
+        match self.is_counted {
+            true => Some(Record::delivered(self.attempts)),
+            false => self.previous,
+        }
+    }
+
     /// Returns the record of the element after it is unlocked.
-    fn record_after(&self, root: &Root, name: &Name, delay: Option<Duration>) -> Option<Record> {
-        let is_recorded = root.retries.is_some() || delay.is_some();
+    fn record_after(&self, root: &Root, name: &Name, outcome: &Outcome) -> Option<Record> {
         let is_dead = self.previous.is_some_and(|previous| previous.is_dead());
-        if !self.is_delivered || !is_recorded || is_dead {
+        if !self.is_delivered || is_dead {
             return self.previous;
         }
-        let retries = root.retries.unwrap_or(RetryPolicy::DEFAULT);
+        let retries = match (root.retries, outcome) {
+            (_, Outcome::Released) | (None, Outcome::Dropped | Outcome::Unreadable(_)) => {
+                return self.previous;
+            }
+            (retries, _) => retries.unwrap_or(Retries::DEFAULT),
+        };
         if retries.is_exhausted(self.attempts) {
             return Some(Record::dead(self.attempts));
         }
-        let delay = delay.unwrap_or_else(|| retries.backoff(self.attempts, name.element));
+        let delay = match outcome {
+            Outcome::RetryIn(delay) => *delay,
+            _ => backoff(&retries, self.attempts, name),
+        };
         Some(Record { attempts: self.attempts, due: Some(due_in(delay)) })
     }
 

@@ -19,9 +19,7 @@ fn depth<P: Protocol>(queue: &P) -> Option<QueueDepth> {
         depth.length += length;
         depth.locked += queue.locked_in(directory).ok()?.min(length);
     }
-    if let Some(records) = Records::open(queue.root()).ok()? {
-        let records = records.list().ok()?;
-        depth.dead = records.iter().filter(|(_, record)| record.is_dead()).count() as u64;
-    }
+    let records = Records::snapshot(queue.root()).ok()?;
+    depth.dead = records.map_or(0, |records| records.dead_len() as u64);
     Some(depth)
 }

@@ -11,10 +11,13 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::SystemTime,
 };
 
-use super::fs::{Dir, Stat, stat};
+use super::{
+    dir_version::DirVersion,
+    fs::{Dir, stat},
+};
 
 /// The most recently opened directories of a queue, valid for one generation of the queue's directory.
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub(super) struct DirCache(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     /// The version that was seen last.
-    version: Version,
+    version: DirVersion,
     /// Incremented with each new version; zero before the first.
     generation: u64,
     /// True if any further change must alter the version, because the last one is older than a clock tick.
@@ -31,9 +34,6 @@ struct State {
     /// Oldest first.
     open: Vec<CachedDir>,
 }
-
-/// Device, inode, and change time in seconds and nanoseconds.
-type Version = (u64, u64, i64, i64);
 
 #[derive(Debug)]
 struct CachedDir {
@@ -46,25 +46,19 @@ impl DirCache {
     /// Enough for the directories of a normal queue's elements that are read and written, and for `temporary` and
     /// `obsolete`.
     const MAX_OPEN: usize = 4;
-    /// Changes within one tick of the kernel's clock may have the same time. Ticks are shorter than this.
-    const TICK: Duration = Duration::from_millis(100);
 
     /// Checks the queue's directory, and clears the cache if it has changed. Returns the generation, which differs from
     /// the last one after a change, or `None` if changes cannot be detected.
     pub(super) fn validate(&self, path: &Path) -> Option<u64> {
-        // Read before `stat`. Otherwise a recent change could look older than a tick, although another change in the
-        // same tick may follow.
+        // Before `stat`, as `is_settled` requires.
         let now = SystemTime::now();
         // Without metadata nothing is cached, and opening a directory reports the error.
-        let version = version_of(&stat(path).ok()?);
+        let version = DirVersion::of(&stat(path).ok()?);
         let mut state = self.state();
         let next = State { version, generation: state.generation + 1, ..State::default() };
         let old = (state.version != version).then(|| mem::replace(&mut *state, next));
         if !state.is_settled {
-            state.is_settled = change_time_of(&version)
-                // A change time in the future is not settled: the clock was set back.
-                .and_then(|changed| now.duration_since(changed).ok())
-                .is_some_and(|age| age > Self::TICK);
+            state.is_settled = version.is_settled(now);
         }
         let generation = state.is_settled.then_some(state.generation);
         // The lock is released first: closing directories is a system call.
@@ -126,14 +120,3 @@ impl Drop for OpenSlot {
 }
 
 static SLOTS_TAKEN: AtomicUsize = AtomicUsize::new(0);
-
-// The types of the fields differ between platforms.
-#[allow(clippy::unnecessary_cast)]
-fn version_of(stat: &Stat) -> Version {
-    (stat.st_dev as u64, stat.st_ino as u64, stat.st_ctime as i64, stat.st_ctime_nsec as i64)
-}
-
-fn change_time_of(&(_, _, seconds, nanos): &Version) -> Option<SystemTime> {
-    let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?);
-    UNIX_EPOCH.checked_add(since)
-}

@@ -232,13 +232,31 @@ impl Error {
         }
     }
 
+    /// Returns whether the same call may succeed a moment later: the process or the system was short of something, and
+    /// the file itself is not at fault.
+    pub(super) fn is_passing(&self) -> bool {
+        self.errno().is_some_and(|error| {
+            is_out_of_file_descriptors(error)
+                || [Errno::NOMEM, Errno::NOBUFS, Errno::AGAIN, Errno::INTR, Errno::BUSY]
+                    .contains(&error)
+        })
+    }
+
+    /// Returns whether the disk or a quota has no free block or inode.
+    pub(super) fn is_out_of_space(&self) -> bool {
+        self.errno().is_some_and(|error| [Errno::NOSPC, Errno::DQUOT].contains(&error))
+    }
+
+    fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Io { source, .. } => source.raw_os_error().map(Errno::from_raw_os_error),
+            _ => None,
+        }
+    }
+
     /// Returns whether the process, or the system, has too many open files.
     pub(super) fn is_out_of_file_descriptors(&self) -> bool {
-        let code = match self {
-            Self::Io { source, .. } => source.raw_os_error(),
-            _ => None,
-        };
-        code.map(Errno::from_raw_os_error).is_some_and(is_out_of_file_descriptors)
+        self.errno().is_some_and(is_out_of_file_descriptors)
     }
 
     /// Returns the error of a file that cannot be read.

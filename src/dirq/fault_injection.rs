@@ -4,6 +4,8 @@ mod crash;
 mod failed_calls;
 mod file_limits;
 mod interleavings;
+#[path = "../../tests/common/log.rs"]
+mod log;
 mod network;
 mod regressions;
 mod syscall_boundary;

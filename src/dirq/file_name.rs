@@ -10,8 +10,8 @@ pub(super) struct FileName {
 }
 
 impl FileName {
-    /// 8 digits, a separator, 14 digits, a suffix of 4 characters and the terminating NUL.
-    const CAPACITY: usize = 28;
+    /// 8 digits, a separator, 14 digits, suffixes of 11 characters and the terminating NUL.
+    const CAPACITY: usize = 35;
 
     pub(super) fn directory(number: u32) -> Self {
         Self::EMPTY.append_hex(u64::from(number), 8)
@@ -37,6 +37,16 @@ impl FileName {
     /// Returns the name of a draft that will replace a record.
     pub(super) fn record_draft(directory: u32, element: u64) -> Self {
         Self::record(directory, element).append(TEMPORARY)
+    }
+
+    /// Returns the name of the reason of an element's last failure in the directory of records.
+    pub(super) fn reason(directory: u32, element: u64) -> Self {
+        Self::record(directory, element).append(REASON)
+    }
+
+    /// Returns the name of a draft that will replace a reason.
+    pub(super) fn reason_draft(directory: u32, element: u64) -> Self {
+        Self::reason(directory, element).append(TEMPORARY)
     }
 
     const EMPTY: Self = Self { bytes: [0; Self::CAPACITY], len: 0 };
@@ -75,11 +85,31 @@ pub(super) const LOCK: &str = ".lck";
 /// Separates the two numbers in the name of a record.
 const SEPARATOR: &str = "-";
 
-/// Parses the element's numbers from the name of a record, or of a draft.
-pub(super) fn record_of(name: &[u8]) -> Option<(u32, u64)> {
-    let name = name.strip_suffix(TEMPORARY.as_bytes()).unwrap_or(name);
-    let (directory, element) = name.split_at_checked(8)?;
-    Some((directory_of(directory)?, element_of(element.strip_prefix(SEPARATOR.as_bytes())?)?))
+/// Suffix of the reason of a failure. Releases without reasons ignore such files.
+const REASON: &str = ".reason";
+
+/// A file in the directory of records: a record or a reason, or a draft of one of them.
+pub(super) struct RecordEntry {
+    pub(super) directory: u32,
+    pub(super) element: u64,
+    pub(super) is_reason: bool,
+    pub(super) is_draft: bool,
+}
+
+impl RecordEntry {
+    /// Parses the name of a file in the directory of records.
+    pub(super) fn parse(name: &[u8]) -> Option<Self> {
+        let draft = name.strip_suffix(TEMPORARY.as_bytes());
+        let name = draft.unwrap_or(name);
+        let reason = name.strip_suffix(REASON.as_bytes());
+        let (directory, element) = reason.unwrap_or(name).split_at_checked(8)?;
+        Some(Self {
+            directory: directory_of(directory)?,
+            element: element_of(element.strip_prefix(SEPARATOR.as_bytes())?)?,
+            is_reason: reason.is_some(),
+            is_draft: draft.is_some(),
+        })
+    }
 }
 
 /// Parses the number of a directory of elements.

@@ -1,6 +1,6 @@
 //! A locked element with its content, held by the user until the work is done.
 
-use std::{fmt, future::Future, io, sync::Arc, time::Duration};
+use std::{error::Error as _, fmt, future::Future, io, sync::Arc, thread, time::Duration};
 
 use futures_util::future::{Either, select};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -8,11 +8,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{
     Error, Name, Purge,
     blocking::{Work, run},
-    delivery::Delivery,
-    lock_guard::LockGuard,
+    delivery::{Delivery, Outcome},
+    lock_guard::{LockGuard, Removal},
     protocol::Protocol,
     root::Opener,
 };
+use crate::engine::retries::cut_reason;
 
 /// An element that this process has locked, with its content: [`Bytes`](bytes::Bytes), or an
 /// [`Element`](super::Element).
@@ -26,9 +27,11 @@ use super::{
 /// The age of a lock counts from the time at which it was acquired. For an element that
 /// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element
 /// is returned. A purge by any process removes a lock that is too old ([`Purge::max_lock`](super::Purge::max_lock),
-/// often ten minutes). Then another process may lock the element and do the work too, and dropping this lock releases
-/// the lock of that process. Renew the lock during long work with [`touch`](Self::touch) or
-/// [`keep_alive`](Self::keep_alive).
+/// often ten minutes). Then another process may lock the element and do the work too. A queue that [counts
+/// deliveries](super#retries-and-dead-letters) detects this by the record of the newer delivery: methods of this lock
+/// then return [`Error::NotLocked`] and change nothing, and dropping it changes nothing. Otherwise they act on the lock
+/// of that process, as they do if that process does not count. Renew the lock during long work with
+/// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
 ///
 /// The [module documentation](super#retries-and-dead-letters) describes when and how often an unlocked element is
 /// delivered again.
@@ -43,7 +46,7 @@ impl<T: Send + 'static> Lock<T> {
     const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
     /// Locks and reads an element. Returns `None` if it is already locked or missing, or if `begin_delivery` returns
-    /// `None`. If it cannot be read, the lock is released.
+    /// `None`. If it cannot be read, the lock is released, and the delivery has failed.
     pub(super) fn take(
         queue: &Arc<dyn Protocol<Payload = T>>,
         opener: &Opener<'_>,
@@ -51,13 +54,29 @@ impl<T: Send + 'static> Lock<T> {
         limit: u64,
         begin_delivery: impl FnOnce() -> Option<Delivery>,
     ) -> Result<Option<Self>, Error> {
-        let Some((mut guard, value)) = LockGuard::take(queue, opener, name, limit)? else {
+        let Some((mut guard, read)) = LockGuard::take(queue, opener, name, limit)? else {
             return Ok(None);
+        };
+        // These fail not because of the element. Returning drops the guard, which unlocks.
+        let is_put_back = limit < queue.root().max_size;
+        let read = match read {
+            Err(error @ Error::TooLarge { .. }) if is_put_back => return Err(error),
+            Err(error) if error.is_passing() => return Err(error),
+            read => read,
         };
         // Under the lock, because only its owner may write the record. Returning drops the guard, which unlocks.
         let Some(delivery) = begin_delivery() else { return Ok(None) };
         guard.set_delivery(delivery);
-        Ok(Some(Self { guard, value }))
+        match read {
+            Ok(value) => Ok(Some(Self { guard, value })),
+            Err(error) => {
+                guard.mark_delivered();
+                let reason = cut_reason(error_chain(&error)).into_string();
+                // The error of reading is more useful than that of the record.
+                let _ = guard.unlock(&Outcome::Unreadable(reason));
+                Err(error)
+            }
+        }
     }
 
     /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
@@ -85,7 +104,7 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// A queue counts all deliveries if it is opened with [`max_attempts`](super::QueueSimpleBuilder::max_attempts) or
     /// [`backoff`](super::QueueSimpleBuilder::backoff). Otherwise it counts only deliveries that end with
-    /// [`retry_in`](Self::retry_in).
+    /// [`retry_in`](Self::retry_in) or [`fail`](Self::fail).
     pub fn attempts(&self) -> u32 {
         self.guard.delivery().map_or(1, Delivery::attempts)
     }
@@ -94,16 +113,15 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. If
+    /// the process or the system is short of file descriptors or memory, the removal is tried again for a second before
+    /// it fails.
     ///
     /// # Cancel safety
     ///
     /// Not cancel safe: if the future is dropped, the element may or may not be removed; most likely it is.
     pub async fn ack(self) -> Result<(), Error> {
-        let guard = self.guard;
-        let queue = guard.queue().clone();
-        // The closure owns the guard: if the caller drops the future, the removal still completes.
-        run("remove", Work::Short, &queue, move |_| guard.remove()).await
+        acknowledge(self.guard).await
     }
 
     /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread, which is faster than
@@ -143,14 +161,29 @@ impl<T: Send + 'static> Lock<T> {
         let mut done = Ok(());
         // Separate calls: each consumes cooperative budget before it begins. One call for all would block other tasks.
         for guard in in_place {
-            let queue = guard.queue().clone();
-            done = done.and(run("remove", Work::Short, &queue, move |_| guard.remove()).await);
+            done = done.and(acknowledge(guard).await);
         }
         let Some(queue) = others.first().map(|guard| guard.queue().clone()) else { return done };
         let removed = run("remove", Work::Long, &queue, move |_| {
-            others.into_iter().map(LockGuard::remove).fold(Ok(()), Result::and)
+            let (mut done, mut left) = (Ok(()), Vec::new());
+            for guard in others {
+                match guard.try_remove() {
+                    Removal::Done => {}
+                    Removal::Failed(error) => done = done.and(Err(error)),
+                    Removal::TryAgain(guard, _) => left.push(guard),
+                }
+            }
+            Ok((done, left))
         });
-        done.and(removed.await)
+        let (removed, left) = match removed.await {
+            Ok((removed, left)) => (removed, left),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        done = done.and(removed);
+        for guard in left {
+            done = done.and(acknowledge(guard).await);
+        }
+        done
     }
 
     /// Unlocks the element: it stays in the queue and is delivered again, after its backoff if deliveries are counted.
@@ -163,7 +196,85 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// Cancel safe: if the future is dropped, the lock is released too.
     pub async fn unlock(self) -> Result<(), Error> {
-        self.unlock_with_delay(None).await
+        self.unlock_after(Outcome::Dropped).await
+    }
+
+    /// Unlocks the element as a failed attempt with a reason. The element is delivered again after its backoff, or is a
+    /// dead letter if it was the last allowed attempt.
+    ///
+    /// Differs from [`unlock`](Self::unlock) in the reason, which [`dead`](super::DirQueue::dead) returns if the
+    /// element becomes a dead letter. It replaces the reason of an earlier attempt. A reason longer than 1,024 bytes is
+    /// cut at a character boundary. In a queue that does not count deliveries, this one counts nevertheless, and the
+    /// backoff is one second, doubled after each further failure up to one minute. A dead letter stays one, with the
+    /// new reason.
+    ///
+    /// Other implementations may deliver the element immediately.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`], for instance if the disk is full. The lock
+    /// is released nevertheless, and the failure or its reason may not be recorded.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock is released, but the reason may or may not be recorded.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::dirq::QueueSimple;
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await?;
+    /// queue.add("mail to nobody").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// job.fail("550 no such user").await?;
+    ///
+    /// let dead = &queue.dead().await?[0];
+    /// assert_eq!((dead.attempts, dead.reason.as_deref()), (1, Some("550 no such user")));
+    /// # Ok(()) }
+    /// ```
+    pub async fn fail(self, reason: impl Into<String>) -> Result<(), Error> {
+        // Outside of the lock's calls: a panic of the conversion drops the lock.
+        let reason = cut_reason(reason.into()).into_string();
+        self.unlock_after(Outcome::Failed(reason)).await
+    }
+
+    /// Unlocks the element as if it had not been delivered: it can be locked again immediately, and this does not count
+    /// as a failed attempt. A worker that shuts down releases the elements that it has not begun.
+    ///
+    /// A waiting stream of [`watch`](super::DirQueue::watch) of this process gets the element. Those of other processes
+    /// find it at their next scan.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The lock is released nevertheless, and the
+    /// delivery may count as a failed attempt.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it is polled, the delivery is a failed attempt; afterwards, it most likely is
+    /// not. The lock is released in both cases.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::dirq::QueueSimple;
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await?;
+    /// queue.add("mail to ada").await?;
+    /// let job = queue.locked().next().await.transpose()?.unwrap();
+    /// job.release().await?;
+    ///
+    /// let again = queue.locked().next().await.transpose()?.unwrap();
+    /// assert_eq!(again.attempts(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub async fn release(self) -> Result<(), Error> {
+        self.unlock_after(Outcome::Released).await
     }
 
     /// Unlocks the element, and makes [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
@@ -202,7 +313,7 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn retry_in(self, delay: Duration) -> Result<(), Error> {
-        self.unlock_with_delay(Some(delay)).await
+        self.unlock_after(Outcome::RetryIn(delay)).await
     }
 
     /// Resets the lock's age to zero.
@@ -212,8 +323,12 @@ impl<T: Send + 'static> Lock<T> {
     /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. Stop the work in both cases: another
     /// process may do it too.
     pub async fn touch(&self) -> Result<(), Error> {
-        let name = *self.name();
-        run("touch", Work::Short, self.guard.queue(), move |queue| queue.renew(&name)).await
+        let (name, delivery) = (*self.name(), self.guard.delivery().copied());
+        run("touch", Work::Short, self.guard.queue(), move |queue| {
+            delivery.map_or(Ok(()), |delivery| delivery.check(queue.root(), &name))?;
+            queue.renew(&name)
+        })
+        .await
     }
 
     /// Runs long `work`, and resets the lock's age to zero after each interval `every` until the work is done. An
@@ -284,11 +399,57 @@ impl<T: Send + 'static> Lock<T> {
         }
     }
 
-    async fn unlock_with_delay(self, delay: Option<Duration>) -> Result<(), Error> {
+    async fn unlock_after(self, outcome: Outcome) -> Result<(), Error> {
         let guard = self.guard;
         let queue = guard.queue().clone();
-        run("unlock", Work::Short, &queue, move |_| guard.unlock(delay)).await
+        run("unlock", Work::Short, &queue, move |_| guard.unlock(&outcome)).await
     }
+}
+
+/// The guard of a locked element with content `T`.
+type Guard<T> = LockGuard<dyn Protocol<Payload = T>>;
+
+/// Pauses before a removal is tried again, which together are a second.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(5),
+    Duration::from_millis(45),
+    Duration::from_millis(250),
+    Duration::from_millis(700),
+];
+
+/// Removes an element and its lock. Tries again after errors that pass: otherwise its work would be done again.
+async fn acknowledge<T: Send + 'static>(guard: Guard<T>) -> Result<(), Error> {
+    let queue = guard.queue().clone();
+    let mut pauses = PAUSES.into_iter();
+    // The closure owns the guard: if the caller drops the future, the removal still completes.
+    let mut removed = run("remove", Work::Short, &queue, move |_| Ok(guard.try_remove())).await?;
+    loop {
+        let (guard, pause) = match removed {
+            Removal::Done => return Ok(()),
+            Removal::Failed(error) => return Err(error),
+            Removal::TryAgain(guard, error) => match pauses.next() {
+                Some(pause) => (guard, pause),
+                None => return Err(error),
+            },
+        };
+        // On a thread that may block, because the runtime may have no time driver.
+        removed = run("remove", Work::Long, &queue, move |_| {
+            thread::sleep(pause);
+            Ok(guard.try_remove())
+        })
+        .await?;
+    }
+}
+
+/// Returns the message of an error and of its sources.
+fn error_chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
 }
 
 impl<T: Send + 'static + fmt::Debug> fmt::Debug for Lock<T> {

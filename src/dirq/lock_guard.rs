@@ -3,8 +3,12 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use super::{
-    Error, Name, blocking::run_detached, delivery::Delivery, protocol::Protocol,
-    records::now_micros, root::Opener,
+    Error, Name,
+    blocking::run_detached,
+    delivery::{Delivery, Outcome},
+    protocol::Protocol,
+    record::now_micros,
+    root::Opener,
 };
 
 /// A lock that is released on drop.
@@ -19,6 +23,15 @@ pub(super) struct LockGuard<P: Protocol + ?Sized> {
     delivery: Option<Delivery>,
 }
 
+/// The result of removing an element.
+pub(super) enum Removal<P: Protocol + ?Sized> {
+    Done,
+    /// The lock was released, or is another process's.
+    Failed(Error),
+    /// The element is still locked, and another attempt may succeed.
+    TryAgain(LockGuard<P>, Error),
+}
+
 impl<P: Protocol + ?Sized> LockGuard<P> {
     /// Locks an element, or returns `None` if it cannot be locked.
     pub(super) fn lock(queue: &Arc<P>, name: Name) -> Result<Option<Self>, Error> {
@@ -26,15 +39,17 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         Ok(locked.then(|| Self { queue: queue.clone(), name, delivery: None }))
     }
 
-    /// Locks and reads an element, or returns `None` if it cannot be locked.
+    /// Locks and reads an element, or returns `None` if it cannot be locked. The element is locked even if it cannot be
+    /// read.
+    #[expect(clippy::type_complexity, reason = "a type of its own would have one use")]
     pub(super) fn take(
         queue: &Arc<P>,
         opener: &Opener<'_>,
         name: Name,
         limit: u64,
-    ) -> Result<Option<(Self, P::Payload)>, Error> {
+    ) -> Result<Option<(Self, Result<P::Payload, Error>)>, Error> {
         let taken = queue.take(opener, &name, limit)?;
-        Ok(taken.map(|payload| (Self { queue: queue.clone(), name, delivery: None }, payload)))
+        Ok(taken.map(|read| (Self { queue: queue.clone(), name, delivery: None }, read)))
     }
 
     /// Attaches the delivery, whose outcome is recorded when the lock is released.
@@ -61,8 +76,33 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         &self.name
     }
 
-    pub(super) fn remove(self) -> Result<(), Error> {
-        // On error, `self` is dropped, which releases the lock.
+    /// Removes the element and its lock.
+    pub(super) fn try_remove(self) -> Removal<P> {
+        match self.remove_once() {
+            Ok(()) => {
+                // The lock was removed with the element.
+                self.keep();
+                Removal::Done
+            }
+            // The lock is another process's.
+            Err(error @ Error::NotLocked { .. }) => {
+                self.keep();
+                Removal::Failed(error)
+            }
+            Err(error) if error.is_passing() => Removal::TryAgain(self, error),
+            // Dropping `self` releases the lock.
+            Err(error) => Removal::Failed(error),
+        }
+    }
+
+    fn remove_once(&self) -> Result<(), Error> {
+        // If the record cannot be read, the element is removed nevertheless: otherwise, its work would be done again.
+        if let Some(delivery) = &self.delivery
+            && let Err(error @ Error::NotLocked { .. }) =
+                delivery.check(self.queue.root(), &self.name)
+        {
+            return Err(error);
+        }
         self.queue.remove(&self.name)?;
         self.queue.root().metrics.removed();
         if let Some(delivery) = &self.delivery {
@@ -70,16 +110,14 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
             // other order, it would leave an element that has lost its number of attempts.
             delivery.remove_record(self.queue.root(), &self.name);
         }
-        // The lock was removed with the element.
-        self.keep();
         Ok(())
     }
 
-    /// Releases the lock. The element is delivered again after `delay`, or as the retry policy determines.
-    pub(super) fn unlock(mut self, delay: Option<Duration>) -> Result<(), Error> {
+    /// Releases the lock. The `outcome` determines when the element is delivered again.
+    pub(super) fn unlock(mut self, outcome: &Outcome) -> Result<(), Error> {
         // Cleared first, so that the drop does not unlock again: by then the lock could be another process's.
         let name = mem::replace(&mut self.name, Name::NULL);
-        release(&*self.queue, &name, self.delivery, delay)
+        release(&*self.queue, &name, self.delivery, outcome)
     }
 
     /// Leaves the element locked.
@@ -95,7 +133,7 @@ impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
             let (queue, name, delivery) = (self.queue.clone(), self.name, self.delivery);
             run_detached(&self.queue, move || {
                 // Errors are ignored: either a purge removed the lock, or a purge will remove it.
-                let _ = release(&*queue, &name, delivery, None);
+                let _ = release(&*queue, &name, delivery, &Outcome::Dropped);
             });
         }
     }
@@ -107,15 +145,21 @@ fn release<P: Protocol + ?Sized>(
     queue: &P,
     name: &Name,
     delivery: Option<Delivery>,
-    delay: Option<Duration>,
+    outcome: &Outcome,
 ) -> Result<(), Error> {
     // Recorded before unlocking: otherwise the element could be delivered according to the old record.
-    let recorded = delivery.map(|delivery| delivery.record_unlock(queue.root(), name, delay));
-    let due = recorded.transpose();
+    let recorded = delivery.map(|delivery| delivery.record_unlock(queue.root(), name, outcome));
+    let due = match recorded.transpose() {
+        // The lock is another process's.
+        Err(error @ Error::NotLocked { .. }) => return Err(error),
+        due => due,
+    };
     queue.unlock(name)?;
     if let Some(wakeups) = queue.root().shared.active_wakeups() {
-        // An element that was not delivered has not failed, and another stream can have it immediately.
-        if delivery.is_some_and(|delivery| !delivery.is_delivered()) {
+        // Such an element has not failed, and another stream can have it immediately.
+        if delivery.is_some_and(|delivery| !delivery.is_delivered())
+            || matches!(outcome, Outcome::Released)
+        {
             wakeups.wake_one();
         }
         if let Ok(Some(Some(due))) = due {

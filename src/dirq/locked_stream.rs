@@ -296,6 +296,10 @@ impl<T: Send + 'static> Batch<T> {
                 self.is_long = self.locks.is_empty();
                 break;
             }
+            if taken.as_ref().is_err_and(Error::is_out_of_space) {
+                // No other element can be locked either. The next iteration tries again.
+                cursor.end();
+            }
             if let Ok(Some(lock)) = &taken {
                 bytes += queue.len_of(lock.value()) as u64;
             }

@@ -188,8 +188,8 @@ impl QueueBuilder {
     }
 
     /// Makes adds to a bounded queue wait while it is full, and sets the interval `every` at which the free capacity is
-    /// checked. Waiters are served in FIFO order. An add of more elements than the bound fails immediately. By default,
-    /// adds to a full queue fail.
+    /// checked. Waiters are served in FIFO order, except that an add of several elements lets others go first for up to
+    /// 100 intervals. An add of more elements than the bound fails immediately. By default, adds to a full queue fail.
     ///
     /// With this setting, [`add`](DirQueue::add) and the other adding methods need a runtime with a time driver. A
     /// future that waits but is not polled blocks the waiters behind it.
@@ -224,6 +224,9 @@ impl QueueBuilder {
     /// implementations.
     ///
     /// Concurrent adds are [synced together](super#cost).
+    ///
+    /// If this process may write to a directory of the queue and not read it (a drop box), each add syncs the whole file
+    /// system, which takes longer.
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
         self
@@ -253,7 +256,7 @@ impl QueueBuilder {
     ///
     /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.options.retries().max_attempts = Some(attempts);
+        self.options.retries().max_attempts = attempts;
         self
     }
 

@@ -44,13 +44,14 @@ pub trait Protocol: Send + Sync + 'static {
     /// Locks an element. Returns false if it is already locked or missing.
     fn lock(&self, name: &Name) -> Result<bool, Error>;
 
-    /// Locks an element and reads it. If it cannot be read, the lock is released.
+    /// Locks an element and reads it. Returns `None` if it cannot be locked. If it can be locked and not read, the inner
+    /// result is an error, and the element stays locked.
     fn take(
         &self,
         opener: &Opener<'_>,
         name: &Name,
         limit: u64,
-    ) -> Result<Option<Self::Payload>, Error>;
+    ) -> Result<Option<Result<Self::Payload, Error>>, Error>;
 
     /// Locks an element, reads it and removes it. Returns `None` if it cannot be locked. If a later step fails, the
     /// lock is released.

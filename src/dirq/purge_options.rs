@@ -54,7 +54,7 @@ impl Purge {
         let now =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
         let before = |age: Duration| (!age.is_zero()).then(|| now - age.as_nanos() as i128);
-        Cutoffs { temporary: before(self.max_temp), lock: before(self.max_lock) }
+        Cutoffs { now, temporary: before(self.max_temp), lock: before(self.max_lock) }
     }
 }
 
@@ -73,6 +73,9 @@ pub struct PurgeReport {
     pub temporary: u64,
     /// Locks that were removed: their elements can be locked again.
     pub locks: u64,
+    /// Locks whose time was more than a minute in the future, because a clock was wrong. Their age was set to zero:
+    /// otherwise they would not become stale before that time.
+    pub future_locks: u64,
     /// Empty directories that were removed.
     pub directories: u64,
     /// Records of elements that no longer exist: their delivery counts.
@@ -95,12 +98,23 @@ impl PurgeReport {
 /// Modification times, in nanoseconds since 1970, before which an item is stale; `None` if that part of the purge is
 /// off.
 pub(super) struct Cutoffs {
+    pub(super) now: i128,
     pub(super) temporary: Option<i128>,
     pub(super) lock: Option<i128>,
 }
 
 pub(super) fn is_older(stat: &Stat, cutoff: i128) -> bool {
     modified(stat) < cutoff
+}
+
+impl Cutoffs {
+    /// Clocks of machines that share a queue may differ by this much. Nanoseconds.
+    const TOLERANCE: i128 = 60_000_000_000;
+
+    /// Returns whether a lock is from the future: a clock was wrong when it was acquired.
+    pub(super) fn is_future(&self, stat: &Stat) -> bool {
+        modified(stat) > self.now + Self::TOLERANCE
+    }
 }
 
 /// Removes all empty directories of elements except the last, because other processes may be about to add to it.

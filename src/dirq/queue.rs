@@ -9,7 +9,8 @@ use tokio::time::sleep;
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, run, run_read},
-    bound::CapacityPermit,
+    bound::{Bound, CapacityPermit},
+    delivery::Outcome,
     lock_guard::LockGuard,
     protocol::Protocol,
     purge::purge_all,
@@ -99,8 +100,8 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
-    /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. The stream continues
-    /// with the next element. A loop over the stream should continue after an error. Otherwise a single unreadable
+    /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. If deliveries are
+    /// counted, this is a failed one. The stream continues with the next element. A loop over the stream should continue after an error. Otherwise a single unreadable
     /// element stops the worker each time it is started.
     ///
     /// # Panics
@@ -220,8 +221,11 @@ impl<P: Protocol> DirQueue<P> {
         name.check()?;
         run_read("read", &self.protocol, move |queue, limit| {
             let taken = LockGuard::take(queue, &queue.root().opener(), name, limit)?;
-            let Some((guard, element)) = taken else { return Ok(None) };
-            guard.unlock(None)?;
+            let Some((guard, read)) = taken else { return Ok(None) };
+            let unlocked = guard.unlock(&Outcome::Dropped);
+            // The original error is more useful than that of the cleanup.
+            let element = read?;
+            unlocked?;
             Ok(Some(element))
         })
         .await
@@ -299,8 +303,9 @@ impl<P: Protocol> DirQueue<P> {
             return Ok(Some(permit));
         }
         // The semaphore is fair, so waiters are served in FIFO order. A future that is dropped gives up its place.
-        let _count_permit =
-            bound.count_permit.acquire().await.expect("the semaphore is never closed");
+        let acquire = async || bound.count_permit.acquire().await.expect("it is never closed");
+        let mut count_permit = Some(acquire().await);
+        let mut overtakes_left = if count > 1 { Bound::MAX_OVERTAKES } else { 0 };
         loop {
             let counting = bound.clone();
             let reserved = run("count", Work::Long, &self.protocol, move |queue| {
@@ -311,7 +316,14 @@ impl<P: Protocol> DirQueue<P> {
             }
             match bound.poll_interval {
                 // An add of more elements than the bound can never succeed.
-                Some(every) if count <= bound.max => sleep(every).await,
+                Some(every) if count <= bound.max && overtakes_left == 0 => sleep(every).await,
+                // Others may need less.
+                Some(every) if count <= bound.max => {
+                    overtakes_left -= 1;
+                    count_permit.take();
+                    sleep(every).await;
+                    count_permit = Some(acquire().await);
+                }
                 _ => {
                     let path = self.path().to_owned();
                     return Err(Error::Full { path, max_elements: bound.max });

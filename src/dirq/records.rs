@@ -3,74 +3,38 @@
 //! 1. Records are stored in a separate directory, whose name no implementation takes for a directory of elements: other
 //!    implementations ignore it.
 //! 2. A record is a symbolic link without an existing target. Its text is created, read and replaced atomically.
-//! 3. A record is written by the owner of the element's lock. A record without its element has no meaning, and a purge
-//!    removes it.
+//! 3. The reason of a failed attempt is a file next to the record, because other releases of this library would not
+//!    accept it in the record. Its content is replaced atomically, too.
+//! 4. Both are written by the owner of the element's lock. Without their element, they have no meaning, and a purge
+//!    removes them.
 
-use std::{
-    ffi::{CStr, CString},
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+mod changes;
+
+use std::{collections::HashSet, ffi::CStr, sync::Arc};
 
 use rustix::io::Errno;
 
 use super::{
     Error, Name, PurgeReport,
-    file_name::{FileName, record_of},
-    fs::Dir,
+    file_name::{FileName, RecordEntry},
+    fs::{Dir, Mode},
+    record::Record,
     retry_budget::RetryBudget,
     root::Root,
 };
-
-/// The record of an element that was delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    /// Number of deliveries.
-    pub(super) attempts: u32,
-    /// Time from which it may be delivered again, in microseconds since 1970; `None` if it is dead.
-    pub(super) due: Option<u64>,
-}
-
-impl Record {
-    /// Returns the record of an element in delivery: due as soon as it is unlocked.
-    pub(super) fn delivered(attempts: u32) -> Self {
-        Self { attempts, due: Some(0) }
-    }
-
-    pub(super) fn dead(attempts: u32) -> Self {
-        Self { attempts, due: None }
-    }
-
-    pub(super) fn is_dead(&self) -> bool {
-        self.due.is_none()
-    }
-
-    /// Returns whether the element may be delivered at the time `now`.
-    pub(super) fn is_due(&self, now: u64) -> bool {
-        self.due.is_some_and(|due| due <= now)
-    }
-
-    fn to_text(self) -> CString {
-        let Self { attempts, due } = self;
-        let due = due.map_or("dead".to_owned(), |due| due.to_string());
-        // Stored, and read by processes with other releases of this library: the format must not change.
-        CString::new(format!("{attempts} {due}")).expect("digits and a word have no NUL")
-    }
-
-    /// Returns `None` if the text is not a record.
-    fn parse(text: &CStr) -> Option<Self> {
-        let (attempts, due) = text.to_str().ok()?.split_once(' ')?;
-        let due = match due {
-            "dead" => None,
-            due => Some(due.parse().ok()?),
-        };
-        Some(Self { attempts: attempts.parse().ok()?, due })
-    }
-}
+use crate::engine::retries::MAX_REASON_LEN;
 
 /// The records of a queue.
 pub(super) struct Records {
     dir: Arc<Dir>,
+    umask: Option<Mode>,
+}
+
+/// The elements with a record or a reason.
+struct Listing {
+    /// In order.
+    names: Vec<Name>,
+    with_reason: HashSet<Name>,
 }
 
 impl Records {
@@ -80,28 +44,37 @@ impl Records {
 
     /// Returns `None` if the directory does not exist, because nothing has failed yet.
     pub(super) fn open(root: &Root) -> Result<Option<Self>, Error> {
-        Ok(root.opener().open_named(Self::DIRECTORY)?.map(|dir| Self { dir }))
+        let dir = root.opener().open_named(Self::DIRECTORY)?;
+        Ok(dir.map(|dir| Self { dir, umask: root.umask }))
     }
 
     pub(super) fn open_or_make(root: &Root) -> Result<Self, Error> {
-        Ok(Self { dir: root.open_or_make(&mut root.opener(), Self::DIRECTORY)? })
+        let dir = root.open_or_make(&mut root.opener(), Self::DIRECTORY)?;
+        Ok(Self { dir, umask: root.umask })
     }
 
-    /// Returns all records, in the order of their elements' names.
-    pub(super) fn list(&self) -> Result<Vec<(Name, Record)>, Error> {
-        self.iter()?.collect()
-    }
-
-    /// Same as [`list`](Self::list), but reads each record on demand, so that a caller that needs few reads few.
+    /// Returns all records, in the order of their elements' names. Reads each record on demand, so that a caller that
+    /// needs few reads few.
     pub(super) fn iter(
         &self,
     ) -> Result<impl Iterator<Item = Result<(Name, Record), Error>> + '_, Error> {
-        let mut names = self.names()?;
-        names.sort_unstable();
-        // A draft yields the name of its record, too.
-        names.dedup();
         let read = |name| Some(self.get(&name).transpose()?.map(|record| (name, record)));
-        Ok(names.into_iter().filter_map(read))
+        Ok(self.listing()?.names.into_iter().filter_map(read))
+    }
+
+    /// Returns the dead letters whose elements exist, in the order of their names, with their attempts. The last item
+    /// is true if there is a reason.
+    pub(super) fn dead(&self, root: &Root) -> Result<Vec<(Name, u32, bool)>, Error> {
+        let Listing { names, with_reason } = self.listing()?;
+        let mut dead = Vec::new();
+        for name in names {
+            let Some(record) = self.get(&name)?.filter(Record::is_dead) else { continue };
+            // Another implementation may have removed it.
+            if element_exists(root, &name)? {
+                dead.push((name, record.attempts, with_reason.contains(&name)));
+            }
+        }
+        Ok(dead)
     }
 
     /// Returns `None` if there is no record, or something else has its name.
@@ -127,63 +100,118 @@ impl Records {
         // A symbolic link cannot be changed in place. Renaming replaces it atomically, so that a record is never
         // missing.
         let draft = FileName::record_draft(name.directory, name.element);
-        let mut retries = RetryBudget::of("write");
-        loop {
-            let written = self
-                .dir
-                .symlink(&text, draft.c_str())
-                .and_then(|()| self.dir.rename(draft.c_str(), &self.dir, file.c_str()));
-            match written {
-                Ok(()) => return Ok(()),
-                // A leftover of a crashed process.
-                Err(Errno::EXIST) => self.unlink(&draft)?,
-                // Another process whose lock was purged, or over NFS this call itself, has already renamed the draft.
-                Err(Errno::NOENT) if self.get(name)? == Some(record) => return Ok(()),
-                Err(Errno::NOENT) => {}
-                Err(error) => {
-                    // The original error is more useful than that of the cleanup.
-                    let _ = self.dir.unlink(draft.c_str());
-                    return Err(self.io_error("write", &file, error));
-                }
-            }
-            retries.spend(|| self.dir.path_of(file.c_str()))?;
-        }
+        let create = |draft: &CStr| self.dir.symlink(&text, draft);
+        self.replace(&file, &draft, create, || Ok(self.get(name)? == Some(record)))
     }
 
     pub(super) fn remove(&self, name: &Name) -> Result<(), Error> {
         self.unlink(&FileName::record(name.directory, name.element))
     }
 
-    /// Removes the records of elements that no longer exist.
+    /// Writes the reason of a failed attempt, replacing the old one.
+    pub(super) fn put_reason(&self, name: &Name, reason: &str) -> Result<(), Error> {
+        let file = FileName::reason(name.directory, name.element);
+        let draft = FileName::reason_draft(name.directory, name.element);
+        let create =
+            |draft: &CStr| self.dir.create(draft, reason.as_bytes(), self.umask, false).map(drop);
+        self.replace(&file, &draft, create, || Ok(false))
+    }
+
+    pub(super) fn remove_reason(&self, name: &Name) -> Result<(), Error> {
+        self.unlink(&FileName::reason(name.directory, name.element))
+    }
+
+    /// Returns `None` if there is no reason, or if it cannot be a reason of this library.
+    pub(super) fn reason(&self, name: &Name) -> Result<Option<String>, Error> {
+        let file = FileName::reason(name.directory, name.element);
+        match self.dir.read(file.c_str(), MAX_REASON_LEN as u64) {
+            Ok(reason) => Ok(Some(String::from_utf8_lossy(&reason).into_owned())),
+            // Removed in the meantime; a link, or not a file; too long; of another user.
+            Err(Errno::NOENT | Errno::LOOP | Errno::INVAL | Errno::FBIG | Errno::ACCESS) => {
+                Ok(None)
+            }
+            Err(error) => Err(self.io_error("read", &file, error)),
+        }
+    }
+
+    /// Replaces a file atomically by a draft, which `create` writes. `is_done` returns whether the file already has the
+    /// new content.
+    fn replace(
+        &self,
+        file: &FileName,
+        draft: &FileName,
+        create: impl Fn(&CStr) -> Result<(), Errno>,
+        is_done: impl Fn() -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let mut retries = RetryBudget::of("write");
+        loop {
+            let written = create(draft.c_str())
+                .and_then(|()| self.dir.rename(draft.c_str(), &self.dir, file.c_str()));
+            match written {
+                Ok(()) => return Ok(()),
+                // A leftover of a crashed process.
+                Err(Errno::EXIST) => self.unlink(draft)?,
+                // Another process whose lock was purged, or over NFS this call itself, has already renamed the draft.
+                Err(Errno::NOENT) if is_done()? => return Ok(()),
+                Err(Errno::NOENT) => {}
+                Err(error) => {
+                    // The original error is more useful than that of the cleanup.
+                    let _ = self.dir.unlink(draft.c_str());
+                    return Err(self.io_error("write", file, error));
+                }
+            }
+            retries.spend(|| self.dir.path_of(file.c_str()))?;
+        }
+    }
+
+    /// Removes the records and reasons of elements that no longer exist.
     pub(super) fn purge(&self, root: &Root, report: &mut PurgeReport) -> Result<(), Error> {
-        for name in self.names()? {
+        let Listing { names, with_reason } = self.listing()?;
+        for name in names {
             match element_exists(root, &name) {
                 Ok(true) => {}
-                Ok(false) => {
-                    let file = FileName::record(name.directory, name.element);
-                    let draft = FileName::record_draft(name.directory, name.element);
-                    // Both are attempted: the argument of `and` is evaluated first.
-                    match self.unlink(&file).and(self.unlink(&draft)) {
-                        Ok(()) => report.records += 1,
-                        Err(error) => report.fail(error),
-                    }
-                }
+                Ok(false) => match self.remove_all(&name, with_reason.contains(&name)) {
+                    Ok(()) => report.records += 1,
+                    Err(error) => report.fail(error),
+                },
                 Err(error) => report.fail(error),
             }
         }
         Ok(())
     }
 
-    fn names(&self) -> Result<Vec<Name>, Error> {
-        let mut names = Vec::new();
+    /// Removes the record of an element, its reason and their drafts.
+    fn remove_all(&self, name: &Name, has_reason: bool) -> Result<(), Error> {
+        let Name { directory, element } = *name;
+        // All are attempted: the argument of `and` is evaluated first.
+        let reason = match has_reason {
+            true => self
+                .unlink(&FileName::reason(directory, element))
+                .and(self.unlink(&FileName::reason_draft(directory, element))),
+            false => Ok(()),
+        };
+        let draft = self.unlink(&FileName::record_draft(directory, element));
+        self.remove(name).and(draft).and(reason)
+    }
+
+    fn listing(&self) -> Result<Listing, Error> {
+        let (mut names, mut with_reason) = (Vec::new(), HashSet::new());
         let listed = self.dir.list(|name, _| {
-            let numbers = record_of(name.to_bytes());
-            names.extend(numbers.map(|(directory, element)| Name { directory, element }));
+            let Some(file) = RecordEntry::parse(name.to_bytes()) else { return };
+            let name = Name { directory: file.directory, element: file.element };
+            names.push(name);
+            if file.is_reason {
+                with_reason.insert(name);
+            }
         });
         match listed {
-            Ok(()) | Err(Errno::NOENT) => Ok(names),
-            Err(error) => Err(Error::io("list", self.dir.path(), error)),
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(Error::io("list", self.dir.path(), error)),
         }
+        names.sort_unstable();
+        // Reasons and drafts yield the name of their element, too.
+        names.dedup();
+        Ok(Listing { names, with_reason })
     }
 
     fn unlink(&self, file: &FileName) -> Result<(), Error> {
@@ -205,40 +233,5 @@ pub(super) fn element_exists(root: &Root, name: &Name) -> Result<bool, Error> {
         Ok(_) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
         Err(error) => Err(Error::io("look for", root.path_of(name), error)),
-    }
-}
-
-/// Returns the wall clock time, which all processes share, in microseconds since 1970.
-pub(super) fn now_micros() -> u64 {
-    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
-}
-
-/// Returns the time `delay` from now. If it overflows, it is never reached.
-pub(super) fn due_in(delay: Duration) -> u64 {
-    now_micros().saturating_add(micros(delay))
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn record_text_round_trips_and_other_text_is_rejected() {
-        for record in [
-            Record::delivered(1),
-            Record::dead(u32::MAX),
-            Record { attempts: 0, due: Some(u64::MAX) },
-        ] {
-            assert_eq!(Record::parse(&record.to_text()), Some(record));
-        }
-        for text in
-            [c"", c"1", c"1 ", c" 1", c"-1 2", c"1 death", c"/etc/passwd", c"1 2 3", c"\xff 1"]
-        {
-            assert_eq!(Record::parse(text), None, "{text:?}");
-        }
     }
 }

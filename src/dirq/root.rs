@@ -9,7 +9,10 @@ use std::{
     ffi::CStr,
     io,
     path::{Path, PathBuf, absolute},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -26,10 +29,12 @@ use super::{
     metrics::QueueMetrics,
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
-    retry_policy::RetryPolicy,
+    retry_policy,
     shared::SharedQueue,
+    snapshot::RecordCache,
     spin_handoff::SpinHandoff,
 };
+use crate::engine::retries::Retries;
 
 /// Settings of both kinds of queues.
 #[derive(Clone, Debug)]
@@ -40,7 +45,7 @@ pub(super) struct Options {
     pub(super) sync: bool,
     pub(super) max_size: u64,
     /// `None` if deliveries are not counted.
-    pub(super) retries: Option<RetryPolicy>,
+    pub(super) retries: Option<Retries>,
     /// `None` if the number of elements is not bounded.
     pub(super) max_elements: Option<u64>,
     pub(super) wait_for_room: Option<Duration>,
@@ -64,8 +69,8 @@ impl Options {
     }
 
     /// Returns the retry policy, which enables the counting of deliveries when it is first set.
-    pub(super) fn retries(&mut self) -> &mut RetryPolicy {
-        self.retries.get_or_insert(RetryPolicy::DEFAULT)
+    pub(super) fn retries(&mut self) -> &mut Retries {
+        self.retries.get_or_insert(Retries::DEFAULT)
     }
 
     /// Creates the queue's directory, its parents, and the subdirectories `always`, unless they exist.
@@ -73,7 +78,7 @@ impl Options {
         let Self { path, umask, rnd_hex, sync, max_size, retries, purge_every, .. } = self;
         let (max_elements, wait_for_room) = (self.max_elements, self.wait_for_room);
         if let Some(retries) = &retries {
-            retries.check()?;
+            retry_policy::check(retries)?;
         }
         if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
             let reason = format!("must be at most 0o777, got {umask:#o}");
@@ -108,6 +113,8 @@ impl Options {
             handoff: Arc::new(SpinHandoff::new(shared.threads.clone())),
             shared,
             cache: (medium != Medium::Other).then(DirCache::default),
+            record_cache: RecordCache::default(),
+            is_unrecorded: AtomicBool::new(false),
             synced: Mutex::default(),
             metrics: Arc::default(),
             path,
@@ -130,7 +137,7 @@ pub struct Root {
     /// Maximum size of an element's content in bytes.
     pub(super) max_size: u64,
     /// `None` if deliveries are not counted.
-    pub(super) retries: Option<RetryPolicy>,
+    pub(super) retries: Option<Retries>,
     /// `None` if streams do not purge the queue.
     pub(super) purge_every: Option<(Duration, Purge)>,
     /// `None` if the number of elements is not bounded.
@@ -145,6 +152,9 @@ pub struct Root {
     pub(super) shared: Arc<SharedQueue>,
     /// `None` if the directory may be on a network: the cache relies on change times, which are reported late there.
     cache: Option<DirCache>,
+    pub(super) record_cache: RecordCache,
+    /// True if the latest delivery could not be recorded.
+    is_unrecorded: AtomicBool,
     synced: Mutex<SyncedDirs>,
     pub(super) metrics: Arc<QueueMetrics>,
 }
@@ -181,6 +191,27 @@ impl Root {
     /// Returns whether calls wait only for a local disk, usually for a short time.
     pub(super) fn on_disk(&self) -> bool {
         self.medium == Medium::Disk
+    }
+
+    /// Returns whether change times and inodes are those of a file system of this machine.
+    pub(super) fn is_local(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    /// Logs the first of several consecutive deliveries that could not be recorded.
+    pub(super) fn note_recorded(&self, recorded: Result<(), Error>) {
+        // `Relaxed`: the flag orders no other memory.
+        if self.is_unrecorded.swap(recorded.is_err(), Relaxed) {
+            return;
+        }
+        if let Err(error) = recorded {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                error,
+                queue = %self.path.display(),
+                "delivery could not be recorded, its failure will not count"
+            );
+        }
     }
 
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {

@@ -8,6 +8,7 @@ mod purge;
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,6 +17,7 @@ use super::{
     DirQueue, Error, Name, Purge,
     blocking::{Work, run, run_blocking},
     group::{self, Group},
+    retry_budget::RetryBudget,
     root::Options,
 };
 
@@ -59,6 +61,10 @@ use super::{
 /// ```
 pub type QueueSimple = DirQueue<Simple>;
 
+/// Longer elements are copied and written in parts of this length, because the caller's bytes cannot be lent to the
+/// thread that writes them.
+const MAX_COPY: usize = 1 << 20;
+
 impl DirQueue<Simple> {
     /// Opens the queue in the directory `path`. The directory and its parents are created if needed.
     ///
@@ -93,6 +99,9 @@ impl DirQueue<Simple> {
     /// Not cancel safe: if the future is dropped, the element may or may not have been added.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
+        if data.as_ref().len() > MAX_COPY {
+            return self.add_in_parts(data.as_ref()).await;
+        }
         let data = data.as_ref().to_vec();
         let permit = self.reserve_capacity(1).await?;
         if group::accepts(&self.protocol.root, data.len()) {
@@ -105,6 +114,31 @@ impl DirQueue<Simple> {
             queue.add(&data)
         })
         .await
+    }
+
+    /// Adds an element without a copy of it: each part is copied when it is written.
+    async fn add_in_parts(&self, data: &[u8]) -> Result<Name, Error> {
+        self.protocol.root.check_size(data.len() as u64, || self.path().to_owned())?;
+        let mut permit = self.reserve_capacity(1).await?;
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let mut temp = None;
+            for part in data.chunks(MAX_COPY) {
+                let part = part.to_vec();
+                let write = move |queue: &Arc<Simple>| queue.write_part(temp, &part);
+                temp = Some(run("add to", Work::Long, &self.protocol, write).await?);
+            }
+            let Some(temp) = temp else { unreachable!("there are several parts") };
+            // The permit is held until the element is in the queue, even if the caller is dropped.
+            let publish = move |queue: &Arc<Simple>| Ok((queue.publish_parts(temp)?, permit));
+            let (name, unused) = run("add to", Work::Long, &self.protocol, publish).await?;
+            if let Some(name) = name {
+                return Ok(name);
+            }
+            // A purge took the file for the leftover of a crashed writer.
+            permit = unused;
+            retries.spend(|| self.path().to_owned())?;
+        }
     }
 
     /// Adds one element for each of `bodies`, in order. On a disk, this is usually faster than single adds, because all
@@ -219,8 +253,8 @@ impl QueueSimpleBuilder {
     }
 
     /// Makes adds to a bounded queue wait while it is full, and sets the interval `every` at which the free capacity is
-    /// checked. Waiters are served in FIFO order. An add of more elements than the bound fails immediately. By default,
-    /// adds to a full queue fail.
+    /// checked. Waiters are served in FIFO order, except that an add of several elements lets others go first for up to
+    /// 100 intervals. An add of more elements than the bound fails immediately. By default, adds to a full queue fail.
     ///
     /// With this setting, [`add`](DirQueue::add) and the other adding methods need a runtime with a time driver. A
     /// future that waits but is not polled blocks the waiters behind it.
@@ -252,6 +286,9 @@ impl QueueSimpleBuilder {
     /// implementations.
     ///
     /// Concurrent adds are [synced together](super#cost).
+    ///
+    /// If this process may write to a directory of the queue and not read it (a drop box), each add syncs the whole file
+    /// system, which takes longer.
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
         self
@@ -283,7 +320,7 @@ impl QueueSimpleBuilder {
     ///
     /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.options.retries().max_attempts = Some(attempts);
+        self.options.retries().max_attempts = attempts;
         self
     }
 

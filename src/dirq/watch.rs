@@ -17,7 +17,8 @@ use super::{
     file_name::FileName,
     protocol::Protocol,
     purge::purge_all,
-    records::{Records, now_micros},
+    record::now_micros,
+    records::Records,
     system_watch::SystemWatch,
     wakeups::{Turn, Wakeups},
 };
@@ -127,9 +128,8 @@ impl Watch {
             let path_of = |number| root.path().join(FileName::directory(number).as_str());
             let paths = directories.split_off(first).into_iter().map(path_of);
             let watched = wakeups.watch_directories(root.path(), paths);
-            if let Some(records) = Records::open(root)? {
-                let dues = records.list()?.into_iter().filter_map(|(_, record)| record.due);
-                wakeups.set_next_due(dues, now_micros());
+            if let Some(records) = Records::snapshot(root)? {
+                wakeups.set_next_due(records.dues(), now_micros());
             }
             Ok(watched)
         });

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     hash::Hash,
-    ops::{Bound, Range, RangeBounds},
+    ops::{Add, Bound, Range, RangeBounds},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -18,7 +18,7 @@ use crate::{
 /// A set whose members are ordered by score, like a sorted set of Redis.
 ///
 /// A `SortedSet` is a handle to one shared set; cloning it is cheap. A score may be of any type that is
-/// [`Ord`]. Each member is in the set once; inserting it again moves it to its new score, behind the other
+/// [`Ord`], such as an integer, or a [`Score`](crate::Score) for floating point numbers. Each member is in the set once; inserting it again moves it to its new score, behind the other
 /// members that have that score. Members with equal scores are all kept, in the order in which they were
 /// inserted. The rank of a member is the number of members before it.
 ///
@@ -31,6 +31,8 @@ use crate::{
 /// | Redis | `SortedSet` |
 /// | --- | --- |
 /// | `ZADD` | [`insert`](Self::insert), [`extend`](Self::extend) |
+/// | `ZADD` with `NX`, `XX`, `GT`, `LT` | [`insert_if`](Self::insert_if) |
+/// | `ZINCRBY` | [`increment`](Self::increment) |
 /// | `ZSCORE`, `ZRANK` | [`score`](Self::score), [`rank`](Self::rank) |
 /// | `ZRANGE` | [`ranks`](Self::ranks) |
 /// | `ZRANGE BYSCORE`, `ZRANGEBYSCORE` | [`range`](Self::range) |
@@ -54,7 +56,7 @@ use crate::{
 ///
 /// # Under the lock
 ///
-/// `Eq` and `Clone` of members, and `Ord` and `Clone` of scores, run under the lock and must not call the
+/// `Eq` and `Clone` of members, and `Ord`, `Clone` and `Add` of scores, run under the lock and must not call the
 /// set. `Hash` and `Drop` run outside it and may call the set. A panic in any of them leaves the set
 /// consistent.
 ///
@@ -77,6 +79,31 @@ use crate::{
 /// # }
 /// ```
 pub struct SortedSet<S, T>(Arc<SharedState<S, T>>);
+
+/// The condition of [`SortedSet::insert_if`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InsertIf {
+    /// The member is not in the set (Redis: `NX`).
+    Absent,
+    /// The member is in the set (Redis: `XX`).
+    Present,
+    /// The new score is greater than that of the member, or the member is not in the set (Redis: `GT`).
+    Greater,
+    /// The new score is less than that of the member, or the member is not in the set (Redis: `LT`).
+    Less,
+}
+
+impl InsertIf {
+    fn holds<S: Ord>(self, new_score: &S, old_score: Option<&S>) -> bool {
+        match self {
+            Self::Absent => old_score.is_none(),
+            Self::Present => old_score.is_some(),
+            Self::Greater => old_score.is_none_or(|old_score| new_score > old_score),
+            Self::Less => old_score.is_none_or(|old_score| new_score < old_score),
+        }
+    }
+}
 
 struct SharedState<S, T> {
     scores: Mutex<Scores<S, T>>,
@@ -125,6 +152,76 @@ where
                 }
             });
         }
+    }
+
+    /// Adds `member` with this score, or moves it to that score, if the `condition` holds. Returns whether it
+    /// did (Redis: `ZADD` with `NX`, `XX`, `GT` or `LT`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{InsertIf, SortedSet};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let best = SortedSet::new();
+    /// assert!(best.insert_if(20, "ada", InsertIf::Greater).await);
+    /// assert!(!best.insert_if(10, "ada", InsertIf::Greater).await);
+    /// assert_eq!(best.score("ada").await, Some(20));
+    /// # }
+    /// ```
+    pub async fn insert_if(&self, score: S, member: T, condition: InsertIf) -> bool {
+        coop::proceed().await;
+        let hash = hash_of(&self.0.hasher, &member);
+        // Declared outside of the closure, so that they are dropped after unlock if they are not inserted.
+        let (mut score, mut member) = (Some(score), Some(member));
+        let replaced = self.change(|scores| {
+            let (new_score, new_member) = (score.as_ref()?, member.as_ref()?);
+            let old_score = scores.find(hash, new_member).map(|(_, old_score)| old_score);
+            if !condition.holds(new_score, old_score) {
+                return None;
+            }
+            Some(scores.insert(score.take()?, hash, &mut member))
+        });
+        replaced.is_some()
+    }
+
+    /// Adds `by` to the score of `member`, and returns the new score. If `member` is not in the set, it is
+    /// added with the score `by` (Redis: `ZINCRBY`).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the addition does, for instance on overflow. Then nothing is changed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::SortedSet;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let hits = SortedSet::new();
+    /// assert_eq!(hits.increment(1, "/").await, 1);
+    /// assert_eq!(hits.increment(1, "/").await, 2);
+    /// # }
+    /// ```
+    #[doc(alias = "ZINCRBY")]
+    pub async fn increment(&self, by: S, member: T) -> S
+    where
+        S: Add<Output = S>,
+    {
+        coop::proceed().await;
+        let hash = hash_of(&self.0.hasher, &member);
+        // Both are declared outside of the closure, so that replaced values are dropped after unlock.
+        let mut member = Some(member);
+        let (score, _old_score) = self.change(|scores| {
+            let known = member.as_ref().and_then(|member| scores.find(hash, member));
+            let score = match known {
+                Some((_, score)) => score.clone() + by,
+                None => by,
+            };
+            let old_score = scores.insert(score.clone(), hash, &mut member);
+            (score, old_score)
+        });
+        score
     }
 
     /// Returns the score of `member`, or `None` if it is not in the set (Redis: `ZSCORE`).

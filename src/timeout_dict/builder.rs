@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use super::{TimeoutDict, retries::Retries, state::SharedState};
-use crate::engine::hasher::DefaultHasher;
+use super::{TimeoutDict, state::SharedState};
+use crate::engine::{hasher::DefaultHasher, retries::Retries};
 
 const DEFAULT_NAME: &str = "timeout dict";
 

@@ -2,10 +2,11 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{entries::ClaimedEntry, retries::cut_reason, state::SharedState};
+use super::{entries::ClaimedEntry, state::SharedState};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,
+    retries::cut_reason,
 };
 
 /// A due entry that is leased to its holder. Returned by

@@ -24,11 +24,11 @@ use slab::Slab;
 use super::{
     deadline_queue::{DeadlineQueue, Timer},
     key_index::{KeyIndex, Location},
-    retries::Retries,
 };
 use crate::engine::{
     clock::{Deadline, Now, Tick},
     hasher::DefaultHasher,
+    retries::Retries,
 };
 
 /// Capacity up to which the memory is kept when the last entry is removed, so that a dictionary that is often

@@ -10,8 +10,11 @@ use std::{
 
 use shuttle::{future::block_on, rand::Rng, thread};
 
-use super::{claim::Claim, entries::Entries, retries::Retries, state::SharedState};
-use crate::engine::clock::{Deadline, Tick};
+use super::{claim::Claim, entries::Entries, state::SharedState};
+use crate::engine::{
+    clock::{Deadline, Tick},
+    retries::Retries,
+};
 
 const KEY: u8 = 1;
 

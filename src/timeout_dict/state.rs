@@ -5,9 +5,10 @@ use std::sync::{Arc, PoisonError};
 use rand::{SeedableRng, make_rng, rngs::SmallRng};
 use tokio::task::coop::consume_budget;
 
-use super::{entries::Entries, retries::Retries, turns::Turns};
+use super::{entries::Entries, turns::Turns};
 use crate::engine::{
     clock::{Clock, LazyNow, Tick},
+    retries::Retries,
     sync::Mutex,
 };
 

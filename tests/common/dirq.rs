@@ -77,7 +77,15 @@ pub(crate) fn elements(queue: &Path) -> Vec<PathBuf> {
 
 /// Sets the modification time of `path` to `age` ago.
 pub(crate) fn make_old(path: &Path, age: Duration) {
-    let then = SystemTime::now() - age;
+    set_modified(path, SystemTime::now() - age);
+}
+
+/// Sets the modification time of `path` to a time in the future.
+pub(crate) fn make_young(path: &Path, ahead: Duration) {
+    set_modified(path, SystemTime::now() + ahead);
+}
+
+fn set_modified(path: &Path, then: SystemTime) {
     let times = FileTimes::new().set_accessed(then).set_modified(then);
     let file = File::open(path).expect("the file exists");
     file.set_times(times).expect("the times can be set");

@@ -161,3 +161,38 @@ async fn wait_for_room_serves_waiters_in_fifo_order() {
         add.await.unwrap().unwrap();
     }
 }
+
+#[tokio::test]
+async fn large_add_that_waits_for_room_lets_small_adds_go_first_and_succeeds() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path()).max_elements(10);
+    let queue = queue.wait_for_room(Duration::from_millis(1)).open().await.unwrap();
+    let mut names = queue.add_many((0..8).map(|i| i.to_string())).await.unwrap();
+    let large = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.add_many((0..5).map(|i| i.to_string())).await })
+    };
+    sleep(Duration::from_millis(5)).await;
+    for i in 0..2 {
+        let small = timeout(patience(), queue.add(i.to_string())).await;
+        names.push(small.expect("there is room for a small add").unwrap());
+    }
+    assert!(!large.is_finished());
+    // Small adds that use each free place at once do not delay it forever.
+    let mut large = std::pin::pin!(timeout(patience(), large));
+    let mut small = 0;
+    loop {
+        for name in names.drain(..) {
+            assert!(queue.dequeue(&name).await.unwrap().is_some());
+            // Either of them gets the place.
+            let add = timeout(Duration::from_millis(3), queue.add("small")).await;
+            small += usize::from(add.is_ok());
+        }
+        if let Ok(added) = timeout(Duration::from_millis(1), &mut large).await {
+            assert_eq!(added.expect("the large add succeeds").unwrap().unwrap().len(), 5);
+            break;
+        }
+        names = all(queue.names()).await;
+    }
+    assert!(small > 0);
+}

@@ -32,8 +32,10 @@ static WATCHES: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 #[path = "."]
 mod on_disk {
     mod bound;
+    mod dead_letters;
     mod hostile;
     mod locked;
+    mod purge;
     mod python;
     mod queue;
     mod retries;
@@ -52,8 +54,10 @@ mod on_disk {
 #[path = "."]
 mod in_memory {
     mod bound;
+    mod dead_letters;
     mod hostile;
     mod locked;
+    mod purge;
     mod python;
     mod queue;
     mod retries;

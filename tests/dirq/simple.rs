@@ -12,6 +12,7 @@ use std::{
 use fleeting::dirq::{Error, Name, Purge, QueueSimple};
 use futures::future::join_all;
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::{IN_MEMORY, tempdir};
 use crate::directory::{age, all, kind, make_old, name, tree};
@@ -497,4 +498,28 @@ fn name_accepts_only_lowercase_hexadecimal_digits() {
         assert!(serde_json::from_value::<Name>(bad.into()).is_err());
     }
     assert!(name("00000001/ffffffffffffff") < name("00000002/00000000000000"));
+}
+
+/// Long elements are written in parts.
+#[tokio::test]
+async fn long_element_is_added_as_a_whole_or_not_at_all() {
+    for sync in [false, true] {
+        let dir = tempdir().unwrap();
+        let queue = QueueSimple::builder(dir.path()).max_size(5 << 20).umask(0o077).sync(sync);
+        let queue = queue.open().await.unwrap();
+        let body: Vec<_> = (0..(5_usize << 20)).map(|i| (i / 4_096) as u8).collect();
+        let name = queue.add(&body).await.unwrap();
+        assert!(queue.peek(&name).await.unwrap().unwrap() == body[..]);
+        assert!(matches!(queue.add([&body[..], b"x"].concat()).await, Err(Error::TooLarge { .. })));
+        let path = dir.path().join(name.to_string());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // A future that is dropped leaves no element that is not complete.
+        for wait in 0..5 {
+            let add = queue.add(&body);
+            let _ = timeout(Duration::from_millis(wait), add).await;
+        }
+        for name in all(queue.names()).await {
+            assert_eq!(queue.peek(&name).await.unwrap().unwrap().len(), body.len());
+        }
+    }
 }

@@ -531,15 +531,15 @@ fn dead_letters_can_be_listed_removed_and_revived() {
     }
     assert_eq!(elements(&run(&["drain", queue])), ["four"]);
 
-    let revived = run(&["retry", queue, names[1]]);
+    let revived = run(&["revive", queue, names[1]]);
     assert_eq!(revived, [json!({ "name": names[1], "revived": true })]);
-    let again = output(&["retry", queue, names[1]], "");
+    let again = output(&["revive", queue, names[1]], "");
     assert_eq!(again.status.code(), Some(1), "it is not a dead letter any more");
     assert_eq!(elements(&run(&["drain", queue])), ["two"]);
-    let both = run(&["retry", queue, "--in", "3600"]);
+    let both = run(&["revive", queue, "--in", "3600"]);
     assert_eq!(both.iter().map(name).collect::<Vec<_>>(), [names[0], names[2]]);
     assert!(run(&["drain", queue]).is_empty(), "revived elements wait for their delay");
-    assert!(run(&["dead", queue]).is_empty() && run(&["retry", queue]).is_empty());
+    assert!(run(&["dead", queue]).is_empty() && run(&["revive", queue]).is_empty());
 
     let more = run(&["add", queue, "five"]);
     fail(queue, 1);
@@ -547,6 +547,38 @@ fn dead_letters_can_be_listed_removed_and_revived() {
     assert!(run(&["dead", queue]).is_empty());
     let listed = run(&["list", queue]);
     assert!(listed.iter().all(|line| name(line) != name(&more[0])) && listed.len() == 2);
+}
+
+#[test]
+fn watch_runs_a_command_for_each_element_and_removes_those_that_succeed() {
+    let dir = dir();
+    let (queue, out) = (&path(&dir, "queue"), &path(&dir, "out"));
+    let added = run(&["add", queue, "good", "bad", "good"]);
+    let names: Vec<_> = added.iter().map(name).collect();
+    let command = format!(
+        "read -r text; echo \"$text $DIRQ_NAME $DIRQ_ATTEMPTS\" >> {out}; echo noise; \
+         if [ \"$text\" = bad ]; then echo one >&2; echo \"cannot do it\" >&2; exit 3; fi"
+    );
+    let args = ["watch", queue, "--limit", "3", "--max-attempts", "1", "--exec", &command];
+    let done = output(&args, "");
+    assert_eq!(done.status.code(), Some(1), "one failed");
+    let reason = "exit status: 3: cannot do it";
+    let line = |index: usize| json!({ "name": names[index], "attempts": 1, "done": true });
+    let failed = json!({ "name": names[1], "attempts": 1, "done": false, "reason": reason });
+    assert_eq!(lines(&done), [line(0), failed, line(2)]);
+    let expected: Vec<_> = ["good", "bad", "good"]
+        .iter()
+        .zip(&names)
+        .map(|(text, name)| format!("{text} {name} 1\n"))
+        .collect();
+    assert_eq!(fs::read_to_string(out).expect("the command has written"), expected.concat());
+    let dead = json!({ "name": names[1], "attempts": 1, "element": "bad", "reason": reason });
+    assert_eq!(run(&["dead", queue]), [dead]);
+    assert_eq!(run(&["count", queue]), [json!({ "count": 1 })]);
+    assert_eq!(run(&["retry", queue]).len(), 1, "the old name of `revive`");
+    let args = ["watch", queue, "--limit", "1", "--exec", "cat > /dev/null"];
+    assert_eq!(run(&args), [json!({ "name": names[1], "attempts": 1, "done": true })]);
+    assert_eq!(output(&["watch", queue, "--max-attempts", "1"], "").status.code(), Some(2));
 }
 
 /// Unreadable elements are kept, since they may be repaired.
@@ -571,7 +603,7 @@ fn unreadable_dead_letters_are_reported_and_can_be_revived() {
         assert!([names[0], names[2]].iter().all(|name| stderr.contains(name)), "{stderr}");
         assert!(output(&[&["--skip-bad"], command].concat(), "").status.success());
     }
-    let revived = run(&["retry", queue]);
+    let revived = run(&["revive", queue]);
     assert_eq!(revived.iter().map(name).collect::<Vec<_>>(), [names[0], names[2]]);
     assert!(run(&["dead", queue]).is_empty());
 }

@@ -11,6 +11,8 @@ use std::{
 use cap::Cap;
 
 mod cache;
+#[cfg(all(feature = "dirq", unix))]
+mod dirq;
 mod rate_limit;
 mod sets;
 #[cfg(feature = "serde")]

@@ -255,3 +255,32 @@ fn handles_work_outside_of_their_runtime() {
     set.push(3).now_or_never().unwrap();
     assert_eq!(set.elements().now_or_never().unwrap(), [1, 2, 3]);
 }
+
+/// A read removes a bounded number of expired members; the others are left to the sweeper, and are not returned.
+#[tokio::test(start_paused = true)]
+async fn reads_after_a_mass_expiration_return_live_members_only() {
+    const MANY: u32 = 10_000;
+    let set = ExpiringSet::builder(60 * SECOND).publish(ALL_CAUSES).build();
+    let mut events = set.events_lossless(4 * MANY as usize);
+    set.extend(0..MANY).await;
+    advance(30 * SECOND).await;
+    set.extend(MANY..2 * MANY).await;
+    // Without a yield, the sweeper does not run.
+    for step in 0..2 {
+        advance(30 * SECOND).await;
+        let live = if step == 0 { MANY } else { 0 };
+        for _ in 0..3 {
+            assert_eq!(set.len().await, live as usize);
+            assert_eq!(set.peek().await, (live > 0).then_some(MANY));
+            assert_eq!(set.elements().await, Vec::from_iter(2 * MANY - live..2 * MANY));
+            assert_eq!(set.range(..Instant::now() - 60 * SECOND).await, [0; 0]);
+            assert_eq!(set.score(&(MANY - 1)).await, None);
+            assert_eq!(set.contains(&(2 * MANY - 1)).await, live > 0);
+        }
+    }
+    // Changes find no expired member either, and each has one event.
+    assert_eq!(set.pop().await, None);
+    sleep(SECOND).await;
+    let keys: Vec<_> = drain_events(&mut events).iter().map(|event| event.key).collect();
+    assert_eq!(keys, Vec::from_iter(0..2 * MANY));
+}

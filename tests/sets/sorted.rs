@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use fleeting::SortedSet;
+use fleeting::{InsertIf, Score, SortedSet};
 use futures::FutureExt;
 use proptest::{collection::vec, prelude::*};
 
@@ -372,4 +372,83 @@ fn drop_of_members_and_scores_may_call_the_set() {
         done.send(()).unwrap();
     });
     watch.recv_timeout(std::time::Duration::from_secs(300)).expect("the set is deadlocked");
+}
+
+#[tokio::test]
+async fn concurrent_increments_lose_no_update() {
+    let set = SortedSet::new();
+    let increment = |_| {
+        let set = set.clone();
+        tokio::spawn(async move {
+            for _ in 0..1_000 {
+                set.increment(1_u64, "hits").await;
+                set.insert_if(7, "seven", InsertIf::Greater).await;
+            }
+        })
+    };
+    for task in (0..8).map(increment).collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert_eq!(set.ranks(..).await, [(7, "seven"), (8_000, "hits")]);
+}
+
+#[tokio::test]
+async fn increment_moves_the_member_in_the_order_and_adds_a_missing_one() {
+    let set = SortedSet::new();
+    set.extend([(1, "a"), (2, "b"), (3, "c")]).await;
+    assert_eq!(set.increment(1, "a").await, 2);
+    assert_eq!(set.ranks(..).await, [(2, "b"), (2, "a"), (3, "c")]);
+    assert_eq!(set.increment(-9, "c").await, -6);
+    assert_eq!(set.increment(4, "d").await, 4);
+    assert_eq!(set.ranks(..).await, [(-6, "c"), (2, "b"), (2, "a"), (4, "d")]);
+}
+
+#[tokio::test]
+async fn insert_if_changes_the_score_only_if_its_condition_holds() {
+    for (condition, absent, lower, equal, higher) in [
+        (InsertIf::Absent, true, false, false, false),
+        (InsertIf::Present, false, true, true, true),
+        (InsertIf::Greater, true, false, false, true),
+        (InsertIf::Less, true, true, false, false),
+    ] {
+        for (score, expected) in [(1, lower), (2, equal), (3, higher)] {
+            let set = SortedSet::new();
+            set.insert(2, "x").await;
+            assert_eq!(set.insert_if(score, "x", condition).await, expected, "{condition:?}");
+            let new_score = if expected { score } else { 2 };
+            assert_eq!(set.ranks(..).await, [(new_score, "x")], "{condition:?}");
+        }
+        let set = SortedSet::new();
+        assert_eq!(set.insert_if(2, "x", condition).await, absent, "{condition:?}");
+        assert_eq!(set.len().await, usize::from(absent), "{condition:?}");
+    }
+}
+
+#[tokio::test]
+async fn overflow_of_an_increment_panics_and_changes_nothing() {
+    let set = SortedSet::new();
+    set.insert(Score::MAX, "x").await;
+    let other = set.clone();
+    let task = tokio::spawn(async move { other.increment(Score::MIN, "x").await });
+    assert!(task.await.unwrap_err().is_panic());
+    assert_eq!(set.ranks(..).await, [(Score::MAX, "x")]);
+    assert_eq!(set.increment(Score::MAX, "x").await, Score::MAX);
+}
+
+#[test]
+fn score_has_a_total_order_and_refuses_nan() {
+    let score = |number| Score::try_from(number).unwrap();
+    let ordered = [f64::NEG_INFINITY, f64::MIN, -1.5, -f64::MIN_POSITIVE, 0.0, 5e-324, 1.5, 1e300];
+    let mut scores: Vec<_> = ordered.iter().rev().copied().map(score).collect();
+    scores.sort_unstable();
+    assert_eq!(scores.iter().map(|score| score.get()).collect::<Vec<_>>(), ordered);
+    assert_eq!(score(f64::NEG_INFINITY), Score::MIN);
+    assert_eq!(score(f64::INFINITY), Score::MAX);
+    // One member, not two scores that look the same.
+    assert_eq!(score(-0.0).cmp(&score(0.0)), std::cmp::Ordering::Equal);
+    assert_eq!((score(-0.0) + score(-0.0)).get().to_bits(), 0);
+    assert_eq!(Score::from(3_u32), score(3.0));
+    for nan in [f64::NAN, -f64::NAN] {
+        assert_eq!(Score::try_from(nan).unwrap_err().to_string(), "NaN cannot be a score");
+    }
 }

@@ -77,7 +77,10 @@ const SCENARIOS: &[(&str, Scenario)] = &[
             while let Some(Ok(job)) = in_place(queue.locked().next())
                 && job.attempts() < 3
             {
-                let _ = in_place(job.retry_in(Duration::ZERO));
+                let _ = match job.attempts() {
+                    1 => in_place(job.retry_in(Duration::ZERO)),
+                    _ => in_place(job.fail("it does not work")),
+                };
             }
         })
     }),

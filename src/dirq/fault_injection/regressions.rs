@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
-use super::*;
+use tracing::Level;
+
+use super::{log::Log, *};
 use crate::dirq::purge_options::PurgeReport;
 
 fn mode(path: &Path) -> u32 {
@@ -324,6 +326,7 @@ async fn element_is_delivered_although_its_record_cannot_be_written() {
             "symlink" => Fault::Fail(Errno::NOSPC),
             _ => Fault::None,
         };
+        let (log, _capture) = Log::start(Level::WARN);
         either!(&process, queue => with_plan(full, || {
             let job = in_place(queue.locked().next()).expect("an element is available").expect("the element is readable");
             assert_eq!(job.attempts(), 1);
@@ -334,7 +337,91 @@ async fn element_is_delivered_although_its_record_cannot_be_written() {
             in_place(job.ack()).expect("the element is locked");
         }));
         assert_eq!(process.names(), []);
+        let lines = log.lines("delivery could not be recorded, its failure will not count");
+        assert_eq!(lines.len(), 1, "consecutive failures are logged once: {lines:?}");
     }
+}
+
+/// Work that is done must not be done again because the process has too many open files for a moment.
+#[tokio::test]
+async fn ack_is_tried_again_after_an_error_that_passes() {
+    for config in Config::all().filter(|config| config.cached && !config.sync) {
+        for passes in [true, false] {
+            let temp_dir = temp_dir();
+            let process = Process::start(&temp_dir.path().join("queue"), config);
+            process.add("x").expect("no fault is injected");
+            either!(&process, queue => {
+                let job = in_place(queue.locked().next()).expect("an element is available");
+                let job = job.expect("the element is readable");
+                let failures = RefCell::new(0);
+                let busy = move |what: &'static str| {
+                    let is_removal = ["unlink", "open", "rename"].contains(&what);
+                    *failures.borrow_mut() += u32::from(is_removal);
+                    match is_removal && (*failures.borrow() < 4 || !passes) {
+                        true => Fault::Fail(Errno::MFILE),
+                        false => config.default_fault(what),
+                    }
+                };
+                let acked = with_plan(busy, || in_place(job.ack()));
+                assert_eq!(acked.is_ok(), passes, "{config:?}: {acked:?}");
+            });
+            if passes {
+                assert_eq!(process.names(), [], "{config:?}");
+            }
+        }
+    }
+}
+
+/// A drop box: a directory that may be written and not read. Its names cannot be synced alone.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn synced_add_to_a_drop_box_syncs_the_file_system() {
+    for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
+        for can_sync in [true, false] {
+            let temp_dir = temp_dir();
+            let process = Process::start(&temp_dir.path().join("queue"), config);
+            // Counts the elements of a normal queue, which needs to read them.
+            process.add("first").expect("no fault is injected");
+            let synced = Rc::new(RefCell::new(0));
+            let count = synced.clone();
+            let drop_box = move |what: &'static str| match what {
+                "open for reading" => Fault::Fail(Errno::ACCESS),
+                "create a file without a name" if !can_sync => Fault::Fail(Errno::NOTSUP),
+                "sync the file system" => {
+                    *count.borrow_mut() += 1;
+                    Fault::None
+                }
+                _ => Fault::None,
+            };
+            let added = with_plan(drop_box, || process.add("second"));
+            match can_sync {
+                true => drop(added.expect("the file system was synced")),
+                // The directory of a normal element is synced before the element is published.
+                false if config.normal => assert!(matches!(added, Err(Error::Io { .. }))),
+                false => assert!(matches!(added, Err(Error::Partial { .. })), "{added:?}"),
+            }
+            assert_eq!(*synced.borrow() > 0, can_sync);
+            let is_added = can_sync || !config.normal;
+            assert_eq!(process.names().len(), 1 + usize::from(is_added));
+        }
+    }
+}
+
+/// On the lower layer of an overlay, a directory cannot be renamed. Its work must not be done again forever.
+#[tokio::test]
+async fn element_that_cannot_be_moved_is_removed_in_its_place() {
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), NORMAL);
+    let name = process.add("x").expect("no fault is injected");
+    let lower_layer = |what: &'static str| match what {
+        "rename" => Fault::Fail(Errno::XDEV),
+        _ => Fault::None,
+    };
+    with_plan(lower_layer, || {
+        assert_eq!(process.dequeue(&name).expect("the element is removed").as_deref(), Some("x"));
+    });
+    assert_eq!(process.names(), []);
+    assert!(!process.path().join(name.to_string()).exists());
 }
 
 /// The caller is a thread of the runtime and must not wait for a lock that is held during disk access.

@@ -17,7 +17,7 @@ use rustix::{
         AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, fsync,
         linkat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
     },
-    io::Result,
+    io::{Errno, Result},
 };
 
 use super::{
@@ -153,7 +153,7 @@ impl Dir {
 
     /// Returns the device and inode of the directory.
     pub(in crate::dirq) fn id(&self) -> Result<(u64, u64)> {
-        Ok(file_id(&call("stat", || fstat(&self.fd))?))
+        Ok(file_id(&self.own_stat()?))
     }
 
     /// Returns the time of its creation, if the file system reports it. It distinguishes the directory from a later one
@@ -171,9 +171,22 @@ impl Dir {
         None
     }
 
+    /// Returns the metadata of the directory itself.
+    pub(in crate::dirq) fn own_stat(&self) -> Result<Stat> {
+        call("stat", || fstat(&self.fd))
+    }
+
     /// Calls `visit` with each name in the directory except `.` and `..`, and its type, which is `Unknown` on some file
     /// systems.
     pub(in crate::dirq) fn list(&self, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+        self.list_with_inodes(|name, file_type, _| visit(name, file_type))
+    }
+
+    /// Same as [`list`](Self::list), with the inode of each name. Some file systems report no true inodes here.
+    pub(in crate::dirq) fn list_with_inodes(
+        &self,
+        mut visit: impl FnMut(&CStr, FileType, u64),
+    ) -> Result<()> {
         let opened;
         let fd = match self.opened_for {
             OpenFor::Listing => self.fd.as_fd(),
@@ -183,9 +196,9 @@ impl Dir {
             }
         };
         call("list", || {
-            for_each_name(fd, |name, file_type| {
+            for_each_name(fd, |name, file_type, inode| {
                 if ![c".", c".."].contains(&name) {
-                    visit(name, file_type);
+                    visit(name, file_type, inode);
                 }
             })
         })
@@ -193,33 +206,52 @@ impl Dir {
 
     /// Syncs the names in the directory, so that they survive a crash of the machine.
     pub(in crate::dirq) fn sync(&self) -> Result<()> {
-        let readable = self.readable()?;
-        call("sync a directory", || fsync(readable))
+        match self.readable() {
+            Ok(readable) => call("sync a directory", || fsync(readable)),
+            // A drop box: a directory that this process may write and not read.
+            Err(Errno::ACCESS) => self.sync_file_system(),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Syncs the whole file system of the directory, which needs no permission to read. `EACCES` if neither is possible.
+    #[cfg(target_os = "linux")]
+    fn sync_file_system(&self) -> Result<()> {
+        // A file without a name, because a descriptor for paths only cannot be synced.
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let open = || openat(&self.fd, c".", flags, Mode::RUSR | Mode::WUSR);
+        let file = call("create a file without a name", open).map_err(|_| Errno::ACCESS)?;
+        call("sync the file system", || rustix::fs::syncfs(file))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn sync_file_system(&self) -> Result<()> {
+        Err(Errno::ACCESS)
     }
 
     fn readable(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        call("open", || openat(&self.fd, c".", flags, Mode::empty()))
+        call("open for reading", || openat(&self.fd, c".", flags, Mode::empty()))
     }
 }
 
 #[cfg(target_os = "linux")]
-fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType, u64)) -> Result<()> {
     // 64 KiB hold about 2,000 names of 32 bytes: most directories need one system call.
     let mut buffer: Vec<u8> = Vec::with_capacity(64 * 1024);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         let entry = entry?;
-        visit(entry.file_name(), entry.file_type());
+        visit(entry.file_name(), entry.file_type(), entry.ino());
     }
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType, u64)) -> Result<()> {
     for entry in rustix::fs::Dir::read_from(fd)? {
         let entry = entry?;
-        visit(entry.file_name(), entry.file_type());
+        visit(entry.file_name(), entry.file_type(), entry.ino());
     }
     Ok(())
 }

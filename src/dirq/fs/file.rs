@@ -28,6 +28,20 @@ impl NewFile {
     #[cfg(not(target_os = "linux"))]
     pub(super) fn begin_sync(&self) {}
 
+    /// Writes `data` at the end of the file.
+    pub(in crate::dirq) fn append(&self, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            match call("write", || write(&self.0, data)) {
+                // No file system should return 0. Retrying could loop forever.
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => data = &data[count..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Syncs the content, so that it survives a crash of the machine, and closes the file.
     pub(in crate::dirq) fn sync(self) -> Result<()> {
         call("sync a file", || fsync(&self.0))?;
@@ -35,27 +49,20 @@ impl NewFile {
     }
 
     /// Closes the file. Some file systems (NFS, CIFS, FUSE) report only here that the disk or the quota is full.
-    pub(super) fn close(self) -> Result<()> {
+    pub(in crate::dirq) fn close(self) -> Result<()> {
         call("close", || close(self.0).map_err(|error| Errno::from_raw_os_error(error as i32)))
     }
 }
 
 /// Writes `data` to a new file. `mode` is set explicitly if given, because the process' umask may have removed bits
 /// from it.
-pub(super) fn write_all(file: OwnedFd, mut data: &[u8], mode: Option<Mode>) -> Result<NewFile> {
-    while !data.is_empty() {
-        match call("write", || write(&file, data)) {
-            // No file system should return 0. Retrying could loop forever.
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => data = &data[count..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
+pub(super) fn write_all(file: OwnedFd, data: &[u8], mode: Option<Mode>) -> Result<NewFile> {
+    let file = NewFile(file);
+    file.append(data)?;
     if let Some(mode) = mode {
-        call("chmod", || fchmod(&file, mode))?;
+        call("chmod", || fchmod(&file.0, mode))?;
     }
-    Ok(NewFile(file))
+    Ok(file)
 }
 
 /// Reads a regular file: `EINVAL` if it is something else, `EFBIG` if it is longer than `limit`.

@@ -42,24 +42,18 @@ impl Normal {
         }
     }
 
-    /// Locks an element and reads it.
+    /// Locks an element and reads it. It stays locked if it cannot be read.
     pub(super) fn lock_and_read(
         &self,
         opener: &Opener<'_>,
         name: &Name,
         opened_for: OpenFor,
         limit: u64,
-    ) -> Result<Option<(OpenElement, Element)>, Error> {
+    ) -> Result<Option<(OpenElement, Result<Element, Error>)>, Error> {
         let schema = self.schema()?;
         let Some(found) = self.lock_element(opener, name, opened_for)? else { return Ok(None) };
-        match self.read(schema, &found.dir, limit) {
-            Ok(read) => Ok(Some((found, read))),
-            Err(error) => {
-                // The original error is more useful than that of the cleanup.
-                let _ = found.dir.rmdir(LOCKED);
-                Err(error)
-            }
-        }
+        let read = self.read(schema, &found.dir, limit);
+        Ok(Some((found, read)))
     }
 
     /// Opens the directory of a locked element.

@@ -44,23 +44,27 @@ impl Protocol for Normal {
         Ok(self.lock_element(&self.root.opener(), name, OpenFor::Traversal)?.is_some())
     }
 
-    fn take(&self, opener: &Opener<'_>, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
+    fn take(
+        &self,
+        opener: &Opener<'_>,
+        name: &Name,
+        limit: u64,
+    ) -> Result<Option<Result<Element, Error>>, Error> {
         let taken = self.lock_and_read(opener, name, OpenFor::Traversal, limit)?;
-        Ok(taken.map(|(_, element)| element))
+        Ok(taken.map(|(_, read)| read))
     }
 
     fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
         let mut opener = self.root.opener();
         let taken = self.lock_and_read(&opener, name, OpenFor::Listing, limit)?;
-        let Some((found, element)) = taken else { return Ok(None) };
-        match self.remove_locked(&mut opener, name, &found) {
-            Ok(()) => Ok(Some(element)),
-            Err(error) => {
-                // The original error is more useful than that of the cleanup.
-                let _ = found.dir.rmdir(LOCKED);
-                Err(error)
-            }
-        }
+        let Some((found, read)) = taken else { return Ok(None) };
+        let removed = read.and_then(|element| {
+            self.remove_locked(&mut opener, name, &found).map(|()| Some(element))
+        });
+        removed.inspect_err(|_| {
+            // The original error is more useful than that of the cleanup.
+            let _ = found.dir.rmdir(LOCKED);
+        })
     }
 
     fn unlock(&self, name: &Name) -> Result<(), Error> {

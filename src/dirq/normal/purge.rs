@@ -12,7 +12,7 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::{FileName, element_of},
     fs::{Dir, FileType, OpenFor},
-    purge_options::{is_older, remove_empty_directories},
+    purge_options::{Cutoffs, is_older, remove_empty_directories},
 };
 
 impl Normal {
@@ -27,9 +27,9 @@ impl Normal {
                 }
             }
         }
-        if let Some(cutoff) = cutoffs.lock {
+        if cutoffs.lock.is_some() {
             for directory in self.root.directories()? {
-                if let Err(error) = self.purge_locks(directory, cutoff, &mut report) {
+                if let Err(error) = self.purge_locks(directory, &cutoffs, &mut report) {
                     report.fail(error);
                 }
             }
@@ -75,7 +75,7 @@ impl Normal {
     fn purge_locks(
         &self,
         directory: u32,
-        cutoff: i128,
+        cutoffs: &Cutoffs,
         report: &mut PurgeReport,
     ) -> Result<(), Error> {
         let names = self.root.elements(directory, FileType::Directory)?;
@@ -85,10 +85,11 @@ impl Normal {
             Err(error) => return Err(error),
         };
         for name in names {
-            match purge_lock(&dir, FileName::element(name.element).c_str(), cutoff) {
-                Ok(true) => report.locks += 1,
+            match purge_lock(&dir, FileName::element(name.element).c_str(), cutoffs) {
+                Ok(Purged::Stale) => report.locks += 1,
+                Ok(Purged::Future) => report.future_locks += 1,
                 // Another process removed it first, or it is not an element.
-                Ok(false) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Ok(Purged::Nothing) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => report.fail(Error::io("unlock", self.root.path_of(&name), error)),
             }
         }
@@ -96,23 +97,35 @@ impl Normal {
     }
 }
 
-/// Removes the lock of an element if it is stale. Returns false if there is no stale lock.
-fn purge_lock(dir: &Dir, element: &CStr, cutoff: i128) -> Result<bool, Errno> {
+/// The action of a purge on a lock.
+enum Purged {
+    /// It was stale, and was removed.
+    Stale,
+    /// It was from the future, and its age was set to zero.
+    Future,
+    Nothing,
+}
+
+/// Removes the lock of an element if it is stale.
+fn purge_lock(dir: &Dir, element: &CStr, cutoffs: &Cutoffs) -> Result<Purged, Errno> {
+    let Some(cutoff) = cutoffs.lock else { return Ok(Purged::Nothing) };
     // The age of an element is the age of its lock, because creating `locked` modifies the directory. This first check
     // only saves further calls for recent elements.
-    if !is_older(&dir.stat(element)?, cutoff) {
-        return Ok(false);
+    let stat = dir.stat(element)?;
+    if !is_older(&stat, cutoff) && !cutoffs.is_future(&stat) {
+        return Ok(Purged::Nothing);
     }
     let element_dir = dir.open_subdir(element, OpenFor::Traversal)?;
     // The lock is checked before the age: if it was acquired after the first check, the element is young again. In the
     // reverse order, the lock could be newer than the age that was read.
     match element_dir.stat(LOCKED) {
         Ok(_) => {}
-        Err(Errno::NOENT) => return Ok(false),
+        Err(Errno::NOENT) => return Ok(Purged::Nothing),
         Err(error) => return Err(error),
     }
-    if !is_older(&dir.stat(element)?, cutoff) {
-        return Ok(false);
+    match dir.stat(element)? {
+        stat if is_older(&stat, cutoff) => element_dir.rmdir(LOCKED).map(|()| Purged::Stale),
+        stat if cutoffs.is_future(&stat) => dir.touch(element).map(|()| Purged::Future),
+        _ => Ok(Purged::Nothing),
     }
-    element_dir.rmdir(LOCKED).map(|()| true)
 }

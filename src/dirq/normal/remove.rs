@@ -46,6 +46,11 @@ impl Normal {
                     Err(Errno::NOENT) => return Ok(()),
                     Err(error) => return Err(Error::io("remove", element.path(), error)),
                 },
+                // On the lower layer of an overlay, a directory cannot be renamed.
+                Err(Errno::XDEV) => {
+                    return remove_in_place(parent, entry.c_str(), element, &files)
+                        .map_err(Error::on("remove", || element.path()));
+                }
                 Err(error) => return Err(Error::io("remove", element.path(), error)),
             }
             retries.spend(|| element.path().to_owned())?;
@@ -64,6 +69,30 @@ impl Normal {
         Ok(())
     }
 }
+
+/// Deletes a locked element without moving it away first. If the process crashes in between, the element stays without
+/// some of its files.
+fn remove_in_place(
+    parent: &Dir,
+    name: &CStr,
+    element: &Dir,
+    files: &[CString],
+) -> Result<(), Errno> {
+    let mut tries = 0;
+    loop {
+        remove_files(element, files)?;
+        tries += 1;
+        match parent.rmdir(name) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            // Another process has locked the empty element. It finds nothing to read and unlocks it.
+            Err(Errno::NOTEMPTY | Errno::EXIST) if tries < MAX_TRIES_IN_PLACE => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// More than the number of processes that are likely to lock an element at the same moment.
+const MAX_TRIES_IN_PLACE: u32 = 256;
 
 /// Deletes a leftover directory of an element, with all files in it.
 pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno> {

@@ -23,7 +23,7 @@ use crate::dirq::{
 impl Simple {
     pub(super) fn add(&self, body: &[u8]) -> Result<Name, Error> {
         let mut target = None;
-        let mut temp = self.write(&mut target, body)?;
+        let mut temp = self.write(&mut target, body, self.root.sync)?;
         // Before it is published, so that no element is incomplete after a crash of the machine. A crash of the process
         // up to here leaves a temporary file, which a purge removes.
         temp.sync()?;
@@ -31,10 +31,35 @@ impl Simple {
         self.root.finish_add(name)
     }
 
+    /// Writes the next part of an element that is too long to be copied as a whole.
+    pub(super) fn write_part(
+        &self,
+        temp: Option<TempFile>,
+        part: &[u8],
+    ) -> Result<TempFile, Error> {
+        let Some(temp) = temp else { return self.write(&mut None, part, true) };
+        let (file, name) = (temp.open.as_ref(), temp.name.as_ref());
+        let path = || temp.target.dir.path_of(name.expect("it is published last").c_str());
+        let file = file.expect("it is closed after the last part");
+        file.append(part).map_err(Error::on("write", path))?;
+        Ok(temp)
+    }
+
+    /// Adds an element whose parts have been written. Returns `None` if a purge has removed the file.
+    pub(super) fn publish_parts(&self, mut temp: TempFile) -> Result<Option<Name>, Error> {
+        temp.finish(self.root.sync)?;
+        let to = &temp.target;
+        let from = temp.name.as_ref().expect("a file is published once").c_str();
+        let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
+        // The file is either an element now or gone, so there is nothing left to remove.
+        temp.name = None;
+        name.map(|name| self.root.finish_add(name)).transpose()
+    }
+
     /// Adds one element per body. All are written before the first is added: if a write fails, none is added.
     pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
         let mut target = None;
-        let write = |&body| self.write(&mut target, body);
+        let write = |&body| self.write(&mut target, body, self.root.sync);
         let written = self.root.write_each(bodies, 1, write).collect::<Result<Vec<_>, _>>()?;
         let publish = |(temp, &body)| self.publish_temp(&mut target, temp, body);
         self.root.finish_adds(written.into_iter().zip(bodies).map(publish))
@@ -66,8 +91,14 @@ impl Simple {
         }
     }
 
-    /// Writes a body to a temporary file in `target`, or in a new target if that no longer exists.
-    fn write(&self, target: &mut Option<Target>, body: &[u8]) -> Result<TempFile, Error> {
+    /// Writes a body to a temporary file in `target`, or in a new target if that no longer exists. The file stays open
+    /// if `keep_open`.
+    fn write(
+        &self,
+        target: &mut Option<Target>,
+        body: &[u8],
+        keep_open: bool,
+    ) -> Result<TempFile, Error> {
         self.root.check_size(body.len() as u64, || self.root.path().to_owned())?;
         let mut retries = RetryBudget::of("add to");
         loop {
@@ -76,7 +107,7 @@ impl Simple {
                 None => target.insert(self.target()?).clone(),
             };
             let name = FileName::temporary(self.root.names.next());
-            match to.dir.create(name.c_str(), body, self.root.umask, self.root.sync) {
+            match to.dir.create(name.c_str(), body, self.root.umask, keep_open) {
                 Ok(open) => return Ok(TempFile { target: to, name: Some(name), open }),
                 // Another process has the name or, over NFS, a repeated request of this call: the next one is tried.
                 Err(Errno::EXIST) => {}
@@ -109,7 +140,7 @@ impl Simple {
             }
             // A purge took it for the leftover of a crashed writer.
             retries.spend(|| self.root.path().to_owned())?;
-            temp = self.write(target, body)?;
+            temp = self.write(target, body, self.root.sync)?;
             temp.sync()?;
         }
     }
@@ -168,7 +199,7 @@ struct Target {
 }
 
 /// A file with a body that is not an element yet. Dropping it removes the file.
-struct TempFile {
+pub(super) struct TempFile {
     target: Target,
     /// `None` if it has become an element, or is gone.
     name: Option<FileName>,
@@ -185,7 +216,7 @@ impl AddInGroups for Simple {
 
     fn add_each(&self, bodies: Vec<Vec<u8>>) -> Vec<Result<Name, Error>> {
         let mut target = None;
-        let write = |body: &Vec<u8>| self.write(&mut target, body);
+        let write = |body: &Vec<u8>| self.write(&mut target, body, self.root.sync);
         let written: Vec<_> = self.root.write_each(&bodies, 1, write).collect();
         let publish =
             |(temp, body): (Result<_, _>, &Vec<u8>)| self.publish_temp(&mut target, temp?, body);
@@ -193,10 +224,18 @@ impl AddInGroups for Simple {
     }
 }
 
+impl TempFile {
+    /// Closes the file if it is open, and before that, syncs it if `sync`.
+    fn finish(&mut self, sync: bool) -> Result<(), Error> {
+        let (Some(file), Some(name)) = (self.open.take(), &self.name) else { return Ok(()) };
+        let finished = if sync { file.sync() } else { file.close() };
+        finished.map_err(Error::on("write", || self.target.dir.path_of(name.c_str())))
+    }
+}
+
 impl Unpublished for TempFile {
     fn sync(&mut self) -> Result<(), Error> {
-        let (Some(file), Some(name)) = (self.open.take(), &self.name) else { return Ok(()) };
-        file.sync().map_err(Error::on("write", || self.target.dir.path_of(name.c_str())))
+        self.finish(true)
     }
 }
 

@@ -72,8 +72,23 @@ impl Protocol for Simple {
         Ok(locked.is_some())
     }
 
-    fn take(&self, opener: &Opener<'_>, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
-        Ok(self.lock_and_read(opener, name, limit)?.map(|(_, body)| body))
+    fn take(
+        &self,
+        opener: &Opener<'_>,
+        name: &Name,
+        limit: u64,
+    ) -> Result<Option<Result<Bytes, Error>>, Error> {
+        let taken = self.lock_and_inspect(opener, name, limit, |dir, lock| {
+            match dir.read(lock, limit) {
+                // The lock was purged.
+                Err(Errno::NOENT) => Err(Errno::NOENT),
+                read => Ok(read),
+            }
+        })?;
+        Ok(taken.map(|(dir, read)| {
+            let path = || dir.path_of(FileName::element(name.element).c_str());
+            read.map(Bytes::from).map_err(|error| Error::unreadable("read", path(), error, limit))
+        }))
     }
 
     fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {

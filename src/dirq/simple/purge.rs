@@ -44,6 +44,19 @@ impl Simple {
             };
             let (name, Some(cutoff)) = (file.c_str(), cutoff) else { continue };
             let unlinked = match dir.stat(name) {
+                Ok(stat)
+                    if matches!(companion, Companion::Lock)
+                        && cutoffs.is_future(&stat)
+                        && !is_directory(&stat) =>
+                {
+                    // The lock shares the age of its element.
+                    match dir.touch(name) {
+                        Ok(()) => report.future_locks += 1,
+                        Err(Errno::NOENT) => {}
+                        Err(error) => report.fail(Error::io("touch", dir.path_of(name), error)),
+                    }
+                    continue;
+                }
                 // A directory is not a lock or a temporary file; its name does not matter.
                 Ok(stat) if is_older(&stat, cutoff) && !is_directory(&stat) => dir.unlink(name),
                 Ok(_) => continue,

@@ -7,6 +7,7 @@
 use std::mem;
 
 use super::access_word::AccessWord;
+use crate::engine::split_mix::mix;
 
 /// The newest ghost first; the last slot is the long-term one.
 type Set = [u32; 4];
@@ -80,6 +81,7 @@ struct Slot {
 
 impl Slot {
     fn of(hash: u64, sets: usize) -> Self {
+        // Mixed, because keys of one shard share some bits, and a user's hasher may be poor.
         let hash = mix(hash);
         Self {
             set: (((hash >> 32) * sets as u64) >> 32) as usize,
@@ -104,11 +106,4 @@ impl Slot {
     fn matches(&self, ghost: u32) -> bool {
         ghost != EMPTY && ghost >> 16 == u32::from(self.fingerprint)
     }
-}
-
-/// Mixes all bits of a hash: keys of one shard share some of them, and a user's hasher may be poor.
-fn mix(hash: u64) -> u64 {
-    let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ hash >> 31
 }

@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use rand::{make_rng, rngs::SmallRng};
+use rand::{RngExt, make_rng, rngs::SmallRng};
 use tokio::time::Instant;
 
 use super::{
     super::{client::MAX_DURATION, script::Call},
     consumer_group::StreamId,
 };
-use crate::timeout_dict::Retries;
+use crate::engine::retries::Retries;
 
 /// Number of failed attempts after which an event is dead: it is not delivered again. With the default lease, the
 /// subscribers of an old release take almost three minutes for this many attempts to decode it.
@@ -83,7 +83,7 @@ impl ShardConsumer {
         let delay = match after {
             RetryAfter::Lease => lease,
             RetryAfter::Backoff => {
-                Retries::DEFAULT.backoff(id.failures, &mut make_rng::<SmallRng>())
+                Retries::DEFAULT.backoff(id.failures, make_rng::<SmallRng>().random())
             }
             RetryAfter::Delay(delay) => delay,
         };

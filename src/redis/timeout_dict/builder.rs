@@ -6,8 +6,8 @@ use tokio::sync::Mutex;
 
 use super::{TimeoutDict, layout::Layout, state::DictState};
 use crate::{
+    engine::retries::Retries,
     redis::{Client, Error, Format, keyspace::Kind},
-    timeout_dict::Retries,
 };
 
 /// Default pause of a waiter between two requests. See [`TimeoutDictBuilder::ask_every`].

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ::redis::Value as Reply;
-use rand::{make_rng, rngs::SmallRng};
+use rand::{RngExt, make_rng, rngs::SmallRng};
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
@@ -12,11 +12,11 @@ use super::{
     scripts::Scripts,
 };
 use crate::{
+    engine::retries::Retries,
     redis::{
         Client, Error,
         script::{Call, Script},
     },
-    timeout_dict::Retries,
 };
 
 /// Time for which a take hides an entry of another type, or one that cannot be decoded.
@@ -101,7 +101,7 @@ impl DictState {
         delay: Option<Duration>,
         attempts: u32,
     ) -> Result<bool, Error> {
-        let backoff = || self.retries.backoff(attempts, &mut make_rng::<SmallRng>());
+        let backoff = || self.retries.backoff(attempts, make_rng::<SmallRng>().random());
         let after = delay.unwrap_or_else(backoff);
         let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end);
         // Sent once: a retry would return false, as if the claim had been void.

@@ -221,14 +221,17 @@ where
         coop::proceed().await;
         let scores = self.0.ticks(&scores);
         let mut elements = Vec::new();
-        self.change(|members, _| members.copy(members.ranks(&scores), &mut elements));
+        self.read(|members, expired| {
+            let ranks = members.ranks(&scores);
+            members.copy(ranks.start.max(expired)..ranks.end.max(expired), &mut elements);
+        });
         elements
     }
 
     /// Returns the member with the lowest score, which is the next to expire.
     pub async fn peek(&self) -> Option<T> {
         coop::proceed().await;
-        self.change(|members, _| members.first().cloned())
+        self.read(|members, expired| members.at(expired).cloned())
     }
 
     /// Removes and returns the member with the lowest score, with cause [`Removed`](Cause::Removed).
@@ -270,7 +273,7 @@ where
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
-        let score = self.change(|members, _| members.score(hash, member));
+        let score = self.read(|members, expired| members.live_score(hash, member, expired));
         score.map(|score| self.0.clock.instant(score))
     }
 
@@ -286,7 +289,7 @@ where
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> usize {
         coop::proceed().await;
-        self.change(|members, _| members.len())
+        self.read(|members, expired| members.len() - expired)
     }
 
     /// Returns whether the set has no live members.
@@ -356,6 +359,17 @@ where
     #[inline]
     fn prehash(&self, member: T) -> Prehashed<T> {
         Prehashed::new(&self.0.hasher, member)
+    }
+
+    /// Calls `op` with the members under the lock, and with the number of expired ones, which have the lowest
+    /// ranks. Removes some of them before. After a mass expiration, a read must not take as long as the removal
+    /// of all: the sweeper removes them in several steps.
+    #[inline]
+    fn read<R>(&self, op: impl FnOnce(&Members<T>, usize) -> R) -> R {
+        self.0.change(0, |members, change| {
+            let expired = members.expire_some(Unkeyed, change);
+            op(members, expired)
+        })
     }
 
     /// Removes expired members, then calls `op` under the same lock.

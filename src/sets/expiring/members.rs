@@ -69,7 +69,7 @@ impl<T> Members<T> {
         }
     }
 
-    /// Removes all expired members. Every operation begins with this.
+    /// Removes all expired members. Every change begins with this.
     #[inline]
     pub(super) fn expire<S: SetKey<T>>(&mut self, set_key: S, change: &mut ChangeOf<'_, T, S>) {
         if !change.journal.has_subscriber(Cause::Expired) {
@@ -90,6 +90,23 @@ impl<T> Members<T> {
         }
     }
 
+    /// Removes a bounded number of expired members, and returns the number of those that are left. They have the
+    /// lowest ranks.
+    #[inline]
+    pub(super) fn expire_some<S: SetKey<T>>(
+        &mut self,
+        set_key: S,
+        change: &mut ChangeOf<'_, T, S>,
+    ) -> usize {
+        let expired = self.expired_count(change);
+        if expired <= SWEEP_BATCH {
+            self.expire(set_key, change);
+            return 0;
+        }
+        self.remove_ranks(0..SWEEP_BATCH, Cause::Expired, set_key, change);
+        expired - SWEEP_BATCH
+    }
+
     /// Removes the members with these ranks, with events of `cause`.
     pub(super) fn remove_ranks<S: SetKey<T>>(
         &mut self,
@@ -104,6 +121,10 @@ impl<T> Members<T> {
             change.count_expired(ranks.len());
         }
         self.drain::<S>(ranks, event_cause, |score| score.after(ttl), change);
+    }
+
+    pub(super) fn at(&self, rank: usize) -> Option<&T> {
+        self.0.at(rank).map(|(_, member)| member)
     }
 
     pub(super) fn ranks(&self, scores: &impl RangeBounds<Tick>) -> Range<usize> {
@@ -227,7 +248,16 @@ impl<T: Eq> Members<T> {
     where
         Q: Equivalent<T> + ?Sized,
     {
-        self.0.find(hash, member).map(|(_, score)| *score)
+        self.live_score(hash, member, 0)
+    }
+
+    /// Returns the score of a member, unless it is one of the `expired` first ones.
+    pub(super) fn live_score<Q>(&self, hash: u32, member: &Q, expired: usize) -> Option<Tick>
+    where
+        Q: Equivalent<T> + ?Sized,
+    {
+        let (rank, score) = self.0.find(hash, member)?;
+        (rank >= expired).then_some(*score)
     }
 }
 

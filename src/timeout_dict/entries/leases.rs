@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rand::RngExt;
+
 use super::{ClaimId, ClaimedEntry, Entries, Location, QueuedIn, Timer};
 use crate::engine::clock::{Deadline, Now, Tick};
 
@@ -146,7 +148,7 @@ impl<K, V> Entries<K, V> {
             self.move_to_dead(location, now.into());
         } else {
             let attempts = self.entry(location).attempts;
-            let delay = delay.unwrap_or_else(|| self.retries.backoff(attempts, &mut self.rng));
+            let delay = delay.unwrap_or_else(|| self.retries.backoff(attempts, self.rng.random()));
             self.reschedule(location, now.after(delay));
         }
         // Last, as removing the lease from its queue needs the number.

@@ -1,8 +1,6 @@
-//! Retry policy: backoff, number of attempts, and reasons of failed ones.
+//! Retry policy of all kinds of queues: backoff, number of attempts, and reasons of failed ones.
 
 use std::time::Duration;
-
-use rand::{RngExt, rngs::SmallRng};
 
 /// Retry policy: backoff and number of attempts.
 #[derive(Clone, Copy, Debug)]
@@ -10,11 +8,12 @@ pub(crate) struct Retries {
     /// Backoff after the first failure; it doubles with each further one.
     pub(crate) first: Duration,
     pub(crate) max: Duration,
+    /// `u32::MAX` if the number is not limited.
     pub(crate) max_attempts: u32,
 }
 
 /// Maximum length in bytes of the reason of a failed attempt.
-const MAX_REASON_LEN: usize = 1_024;
+pub(crate) const MAX_REASON_LEN: usize = 1_024;
 
 /// Returns a reason, cut to its maximum length at the boundary of a character.
 pub(crate) fn cut_reason(mut reason: String) -> Box<str> {
@@ -33,51 +32,43 @@ impl Retries {
     };
 
     /// Returns whether an entry is dead after this number of failed attempts.
-    pub(super) fn is_exhausted(&self, attempts: u32) -> bool {
+    pub(crate) fn is_exhausted(&self, attempts: u32) -> bool {
         // `u32::MAX`, the default, means no maximum, also for attempts that have saturated at it.
         attempts >= self.max_attempts && self.max_attempts < u32::MAX
     }
 
-    /// Returns the backoff after this number of failed attempts, jittered between 0.5 and 1.5 times its
-    /// value, so that entries that failed together are not delivered again together.
-    pub(crate) fn backoff(&self, attempts: u32, rng: &mut SmallRng) -> Duration {
+    /// Returns the backoff after this number of failed attempts, times 0.5 to 1.5 for a `jitter` of 0 to 1.
+    /// Without jitter, entries that failed together would be delivered again together.
+    pub(crate) fn backoff(&self, attempts: u32, jitter: f64) -> Duration {
         // A shift by 32 would overflow the factor.
         let doublings = attempts.saturating_sub(1).min(31);
         let backoff = self.first.saturating_mul(1 << doublings).min(self.max);
-        let jitter = rng.random_range(0.5..1.5);
         // A backoff that overflows never ends.
-        Duration::try_from_secs_f64(backoff.as_secs_f64() * jitter).unwrap_or(Duration::MAX)
+        Duration::try_from_secs_f64(backoff.as_secs_f64() * (0.5 + jitter)).unwrap_or(Duration::MAX)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rand::SeedableRng;
-
     use super::*;
 
     #[test]
     fn backoff_doubles_to_its_maximum_with_jitter() {
         let retries = Retries::DEFAULT;
-        let mut rng = SmallRng::seed_from_u64(9);
         for attempts in 0..100_u32 {
             let nominal = 2_u32.saturating_pow(attempts.saturating_sub(1)).min(60);
             let nominal = Duration::from_secs(nominal.into());
-            let backoffs: Vec<_> =
-                (0..1_000).map(|_| retries.backoff(attempts, &mut rng)).collect();
-            let (least, most) = (backoffs.iter().min().unwrap(), backoffs.iter().max().unwrap());
-            assert!((nominal / 2..nominal * 6 / 10).contains(least), "{attempts}: {least:?}");
-            assert!((nominal * 14 / 10..nominal * 2).contains(most), "{attempts}: {most:?}");
+            assert_eq!(retries.backoff(attempts, 0.0), nominal / 2, "{attempts}");
+            assert_eq!(retries.backoff(attempts, 1.0), nominal * 3 / 2, "{attempts}");
         }
     }
 
     #[test]
     fn backoff_that_overflows_never_ends_and_zero_backoff_is_zero() {
-        let mut rng = SmallRng::seed_from_u64(9);
-        let backoff = |first, rng: &mut SmallRng| {
-            Retries { first, max: Duration::MAX, ..Retries::DEFAULT }.backoff(u32::MAX, rng)
+        let backoff = |first| {
+            Retries { first, max: Duration::MAX, ..Retries::DEFAULT }.backoff(u32::MAX, 0.9)
         };
-        assert_eq!(backoff(Duration::ZERO, &mut rng), Duration::ZERO);
-        assert!(backoff(Duration::MAX, &mut rng) > Duration::MAX / 4);
+        assert_eq!(backoff(Duration::ZERO), Duration::ZERO);
+        assert_eq!(backoff(Duration::MAX), Duration::MAX);
     }
 }

@@ -1,0 +1,32 @@
+//! SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): random numbers from a counter, or from any other number.
+
+/// The increment of a counter whose values are mixed.
+pub(crate) const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Mixes all bits of a number, so that consecutive numbers give unrelated results.
+#[inline]
+pub(crate) fn mix(bits: u64) -> u64 {
+    let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}
+
+/// Returns a number from 0 to below 1.
+#[inline]
+pub(crate) fn unit_fraction(bits: u64) -> f64 {
+    (mix(bits) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_numbers_give_fractions_that_are_spread_evenly() {
+        let mut counts = [0; 10];
+        for number in 0..10_000_u64 {
+            counts[(unit_fraction(number.wrapping_mul(GAMMA)) * 10.0) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (900..1_100).contains(count)), "{counts:?}");
+    }
+}
