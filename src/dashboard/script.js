@@ -13,10 +13,13 @@ const relative = path => new URL(path, import.meta.url);
 // --- Receiving ---------------------------------------------------------------------------------------------------
 
 // Receives a stream of events in one of all tabs. There it calls `resolve(name, data)` for each event, which returns the
-// message for all tabs, or a sentence as its `problem`, or null. In each tab, it calls `onEvent(name, data)` with the
-// message, and `onProblem(sentence, seconds)` if the stream fails and is retried after `seconds`. `current()` returns the
-// last message for tabs that join later. Returns null if the browser cannot do this, as on a page over plain HTTP.
-export function share(address, { resolve, onEvent, onProblem, current = () => null }) {
+// message for all tabs, or a sentence as its `problem`, or null. By default, the message is the event. In each tab, it
+// calls `onEvent(name, data)` with the message, and `onProblem(sentence, seconds)` if the stream fails and is retried
+// after `seconds`. `current()` returns the last message for tabs that join later. Returns null if the browser cannot do
+// this, as on a page over plain HTTP.
+export function share(address, options) {
+  const { onEvent, onProblem, current = () => null } = options;
+  const { resolve = (name, data) => ({ name, data }) } = options;
   if (!navigator.locks || !window.BroadcastChannel) return null;
   const name = `fleeting ${address}`;
   const channel = new BroadcastChannel(name);

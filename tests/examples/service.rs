@@ -511,6 +511,7 @@ async fn client_above_its_limit_gets_429_with_retry_after() {
         "/fleeting/style.css",
         "/fleeting/script.js",
         "/fleeting/metrics",
+        "/fleeting/sample",
         "/fleeting/stream",
     ] {
         let response = service.get(path).await;
@@ -531,6 +532,7 @@ async fn admin_token_closes_the_pages_for_operators() {
         "/fleeting",
         "/fleeting/script.js",
         "/fleeting/metrics",
+        "/fleeting/sample",
         "/fleeting/stream",
     ];
     let get = async |path: &str, authorization: &str| {
