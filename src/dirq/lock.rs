@@ -334,8 +334,8 @@ impl<T: Send + 'static> Lock<T> {
     /// Runs long `work`, and resets the lock's age to zero after each interval `every` until the work is done. An
     /// interval below one millisecond is raised to one millisecond.
     ///
-    /// If that fails for another reason than a lost lock, it is tried again after `every`, or after one second if that is
-    /// sooner. `work` continues in the meantime: the lock is valid until a purge finds it too old.
+    /// If that fails for another reason than a lost lock, it is tried again after `every`, or after one second if that
+    /// is sooner. `work` continues in the meantime: the lock is valid until a purge finds it too old.
     ///
     /// # Errors
     ///

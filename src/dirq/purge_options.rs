@@ -1,15 +1,10 @@
-//! The settings and the report of a purge, and the part that both kinds of queues share. `simple/purge.rs` and
-//! `normal/purge.rs` remove stale locks and incomplete elements, which depend on the format of each kind.
+//! The settings and the report of a purge.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::io::Errno;
-
 use super::{
     Error,
-    file_name::FileName,
-    fs::{Stat, modified, rmdir},
-    root::Root,
+    fs::{Stat, modified},
 };
 
 /// The ages from which a purge removes leftovers of crashed processes.
@@ -115,20 +110,4 @@ impl Cutoffs {
     pub(super) fn is_future(&self, stat: &Stat) -> bool {
         modified(stat) > self.now + Self::TOLERANCE
     }
-}
-
-/// Removes all empty directories of elements except the last, because other processes may be about to add to it.
-pub(super) fn remove_empty_directories(root: &Root, report: &mut PurgeReport) -> Result<(), Error> {
-    let directories = root.directories()?;
-    let Some((_, all_but_last)) = directories.split_last() else { return Ok(()) };
-    for &directory in all_but_last {
-        let path = root.path().join(FileName::directory(directory).as_str());
-        // Without checking first: `rmdir` fails atomically if the directory is not empty.
-        match rmdir(&path) {
-            Ok(()) => report.directories += 1,
-            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => {}
-            Err(error) => report.fail(Error::io("remove", path, error)),
-        }
-    }
-    Ok(())
 }

@@ -96,13 +96,14 @@ impl<P: Protocol> DirQueue<P> {
     /// then locks and reads up to 63 elements, and up to one mebibyte, ahead of the caller. These elements are unlocked
     /// when the stream is dropped, or if no element was requested for one second. The same applies to elements that are
     /// locked for a call of `next` whose future was dropped. If the process is killed, they stay locked until a
-    /// [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when it is requested.
+    /// [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when it is
+    /// requested.
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
     /// An element that cannot be read is yielded as an error, is unlocked, and stays in the queue. If deliveries are
-    /// counted, this is a failed one. The stream continues with the next element. A loop over the stream should continue after an error. Otherwise a single unreadable
-    /// element stops the worker each time it is started.
+    /// counted, this is a failed one. The stream continues with the next element. A loop over the stream should
+    /// continue after an error. Otherwise a single unreadable element stops the worker each time it is started.
     ///
     /// # Panics
     ///
@@ -139,14 +140,14 @@ impl<P: Protocol> DirQueue<P> {
     /// after each interval `every`. The scan finds elements that were unlocked or that other machines added on a
     /// network file system, and it is the only mechanism if the system's limit of watches is reached. An element that
     /// was unlocked, or that cannot be read, is therefore yielded again after at most that interval. If the
-    /// [backoff](super#retries-and-dead-letters) of an element began in this process, or before the stream went to sleep,
-    /// the stream wakes when the backoff ends. Otherwise the next scan finds the element.
+    /// [backoff](super#retries-and-dead-letters) of an element began in this process, or before the stream went to
+    /// sleep, the stream wakes when the backoff ends. Otherwise the next scan finds the element.
     ///
     /// Any number of tasks and processes may watch a queue. Each element is locked by one of them at a time.
     ///
-    /// The streams of a process on one path share one watch of the operating system. A new element wakes one stream that
-    /// waits, and the others sleep: the cost of an element does not grow with the number of streams. An element that
-    /// fails in this process wakes a stream when its backoff ends.
+    /// The streams of a process on one path share one watch of the operating system. A new element wakes one stream
+    /// that waits, and the others sleep: the cost of an element does not grow with the number of streams. An element
+    /// that fails in this process wakes a stream when its backoff ends.
     ///
     /// The locks of killed workers are only removed by a [`purge`](Self::purge). The setting
     /// [`purge_every`](super::QueueSimpleBuilder::purge_every) makes the stream do that.

@@ -113,8 +113,8 @@ impl<Q: SetMember> QueueSet<Q> {
     /// The stream behaves like [`locked`](super::DirQueue::locked) of one queue. Of the next elements of all queues, it
     /// returns the oldest first. Each queue prefetches elements of its own, unless it counts deliveries.
     ///
-    /// If the disk of a queue does not answer for one second, the stream continues with the elements of the other queues
-    /// and returns those of that queue when its disk answers. The stream does not end before that.
+    /// If the disk of a queue does not answer for one second, the stream continues with the elements of the other
+    /// queues and returns those of that queue when its disk answers. The stream does not end before that.
     ///
     /// # Panics
     ///

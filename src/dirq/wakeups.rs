@@ -78,8 +78,8 @@ impl Wakeups {
         self.give_turn(None, true);
     }
 
-    /// Gives a turn for elements after `after` to a stream that waits. If none waits, a turn is left for the next one if
-    /// `is_kept`.
+    /// Gives a turn for elements after `after` to a stream that waits. If none waits, a turn is left for the next one
+    /// if `is_kept`.
     fn give_turn(self: &Arc<Self>, after: Option<Name>, is_kept: bool) {
         loop {
             let waiter = {
@@ -243,8 +243,8 @@ impl Turn {
         }
     }
 
-    /// Ends the turn: `found` is the stream's. Another stream that waits continues after it. A stream that does not wait
-    /// scans the queue anyway.
+    /// Ends the turn: `found` is the stream's. Another stream that waits continues after it. A stream that does not
+    /// wait scans the queue anyway.
     pub(super) fn pass_on(self, found: Name) {
         let wakeups = self.wakeups.upgrade();
         self.finish();

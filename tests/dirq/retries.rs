@@ -270,6 +270,8 @@ async fn drop_undelivered_elements() -> bool {
         assert_eq!(record_text(&queue, name), None);
     }
     drop(first);
+    // A later call sees the element unlocked.
+    queue.count().await.unwrap();
     assert_eq!(record_text(&queue, &names[0]).unwrap().split(' ').next(), Some("1"));
     true
 }
@@ -441,6 +443,8 @@ async fn aborted_and_panicked_tasks_are_failed_attempts() {
     });
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled());
+    // A later call sees the element unlocked.
+    assert_eq!(queue.count().await.unwrap(), 1);
     write_record(&queue, &name, "1 1");
     let job = next(&queue).await.unwrap();
     let worker = tokio::spawn(async move {

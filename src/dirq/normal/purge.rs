@@ -12,7 +12,8 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::{FileName, element_of},
     fs::{Dir, FileType, OpenFor},
-    purge_options::{Cutoffs, is_older, remove_empty_directories},
+    purge::remove_empty_directories,
+    purge_options::{Cutoffs, is_older},
 };
 
 impl Normal {

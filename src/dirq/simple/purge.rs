@@ -7,7 +7,8 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::FileName,
     fs::is_directory,
-    purge_options::{Cutoffs, is_older, remove_empty_directories},
+    purge::remove_empty_directories,
+    purge_options::{Cutoffs, is_older},
 };
 
 impl Simple {
