@@ -6,6 +6,8 @@ mod borrowed;
 mod clock;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
 
@@ -36,6 +38,8 @@ mod set_sweep;
 mod snapshot;
 #[cfg(feature = "serde")]
 mod snapshot_churn;
+#[cfg(feature = "serde")]
+mod snapshot_helpers;
 mod streams;
 mod streams_model;
 mod stress;
