@@ -6,6 +6,7 @@ mod borrowed;
 mod clock;
 #[path = "../common/log.rs"]
 mod log;
+#[cfg(feature = "serde")]
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/sequences.rs"]
