@@ -10,4 +10,5 @@ fail() { echo "deny.sh: $*" >&2; exit 1; }
 cargo deny --version >/dev/null 2>&1 || cargo install cargo-deny --locked ||
     fail "could not install cargo-deny: cargo install cargo-deny --locked"
 [ $# -gt 0 ] || set -- bans licenses sources
-cargo deny --locked check "$@"
+# Without `--workspace`, the packages of examples, benchmarks and browser tests are left out.
+cargo deny --locked --workspace check "$@"

@@ -32,7 +32,7 @@ use super::{
     limiter::{Backend, Correction, Decision, LayerPermit},
     limits_lookup::LimitsLookup,
     response::{forbid_storing, grpc_denial, is_grpc, problem},
-    retry_after::RetryAfter,
+    retry_after::{RetryAfter, jittered},
     settings::{Limits, Settings},
 };
 use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};
@@ -390,7 +390,9 @@ where
         remaining: &[Remaining],
         parts: &Parts,
     ) -> Response {
-        let retry_after = RetryAfter::of(limited).jittered(self.retry_jitter);
+        // Before `on_limited`, so that its response and the fields agree.
+        let limited = &*jittered(limited, self.retry_jitter);
+        let retry_after = RetryAfter::of(limited);
         let mut response = match &self.on_limited {
             Some(on_limited) => on_limited(limited, parts),
             None if is_grpc(parts) => grpc_denial(&retry_after, parts),

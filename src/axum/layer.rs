@@ -92,7 +92,8 @@ use crate::{
 /// A `String` key of more than 256 bytes is counted by its first 256 bytes and a hash of the whole key. So no request
 /// can fill memory with a long key, and two long keys share no quota. The limiter stores the shortened key, so
 /// [`RateLimiter::peek`](crate::RateLimiter::peek) with the original key finds nothing. The length of keys of other
-/// types is not limited. The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
+/// types is not limited: that includes a struct around a `String`, as an extractor for [`by`](RateLimitLayer::by) or
+/// [`by_extension`](RateLimitLayer::by_extension) often returns. Reject or shorten a long text from the request there. The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
 ///
 /// # With Redis
 ///
@@ -323,8 +324,35 @@ impl<K, S> RateLimitLayer<K, S> {
 
     /// Sets the response to a denied request. Defaults to the response of [`Limited`].
     ///
-    /// Its body is read to the end before it is sent. The layer adds `Retry-After` and `Cache-Control: no-store` if they
-    /// are absent, and the fields of [`headers`](RateLimitLayer::headers).
+    /// The status is that of the response, so set it: a plain text has 200. The body is read to the end before it is
+    /// sent. The layer adds `Retry-After` and `Cache-Control: no-store` if they are absent, and the fields of
+    /// [`headers`](RateLimitLayer::headers). `Retry-After` has whole seconds, rounded up, and at least 1; round
+    /// [`Limited::retry_after`] in the same way if the body mentions it.
+    ///
+    /// It is called for denials only. A request that the key's extractor rejects is answered by that rejection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use axum::{Router, body::{Body, to_bytes}, http::{Request, StatusCode}, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("all".to_owned())).on_limited(|limited, request| {
+    ///     let seconds = limited.retry_after().as_secs_f64().ceil().max(1.0);
+    ///     (StatusCode::TOO_MANY_REQUESTS, format!("{}: try again in {seconds} s", request.uri.path()))
+    /// });
+    /// let app = Router::new().route("/", get("hello")).layer(layer);
+    /// # let ask = || app.clone().oneshot(Request::new(Body::empty()));
+    /// assert_eq!(ask().await.unwrap().status(), 200);
+    /// let denied = ask().await.unwrap();
+    /// assert_eq!((denied.status().as_u16(), &denied.headers()["retry-after"]), (429, &"60".parse().unwrap()));
+    /// # let body = to_bytes(denied.into_body(), usize::MAX).await.unwrap();
+    /// # assert_eq!(&body[..], b"/: try again in 60 s");
+    /// # }
+    /// ```
     pub fn on_limited<A: IntoResponse>(
         mut self,
         answer: impl Fn(&Limited, &Parts) -> A + Send + Sync + 'static,
@@ -494,7 +522,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// and the `RateLimit` field. Defaults to zero.
     ///
     /// Without it, all clients that are denied by one limit return at the same second, and most are denied again.
-    /// [`Limited::retry_after`] is unchanged.
+    /// [`on_limited`](RateLimitLayer::on_limited) receives a [`Limited`] that includes the same addition, so its response
+    /// agrees with the fields; [`on_decision`](RateLimitLayer::on_decision) receives one without it.
     ///
     /// # Panics
     ///

@@ -2,7 +2,7 @@
 //!
 //! Waits are rounded up, and are never 0: a client that returns too early is denied again.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use ::axum::http::{HeaderMap, header};
 use rand::{RngExt, rngs::SmallRng};
@@ -30,16 +30,6 @@ impl<'a> RetryAfter<'a> {
         Self { limit: limited.limit(), wait }
     }
 
-    /// Adds a random time of up to `jitter`.
-    pub(super) fn jittered(mut self, jitter: Duration) -> Self {
-        if !jitter.is_zero() {
-            let mut random: SmallRng = rand::make_rng();
-            let later = jitter.mul_f64(random.random());
-            self.wait = self.wait.map(|wait| wait.saturating_add(later));
-        }
-        self
-    }
-
     /// Writes `Retry-After`, unless it is present.
     pub(super) fn write(&self, headers: &mut HeaderMap) {
         if let Some(seconds) = self.seconds() {
@@ -61,6 +51,15 @@ impl<'a> RetryAfter<'a> {
         let milliseconds = self.wait?.as_nanos().div_ceil(1_000_000).max(1);
         Some(u64::try_from(milliseconds).unwrap_or(u64::MAX))
     }
+}
+
+/// Returns the denial with a random time of up to `jitter` added to its wait.
+pub(super) fn jittered(limited: &Limited, jitter: Duration) -> Cow<'_, Limited> {
+    if jitter.is_zero() {
+        return Cow::Borrowed(limited);
+    }
+    let mut random: SmallRng = rand::make_rng();
+    Cow::Owned(limited.clone().delayed(jitter.mul_f64(random.random())))
 }
 
 pub(super) fn whole_seconds(wait: Duration) -> u64 {

@@ -1,5 +1,6 @@
 //! Snapshots: write the entries of a cache to a file or stream, and restore them in another process.
 
+mod encoding;
 mod error;
 mod format;
 mod read;
@@ -33,9 +34,11 @@ where
     /// that time may be included. If a large shard grows during the snapshot, some of its entries may be written and
     /// counted twice, and `restore` keeps the later copy.
     ///
-    /// A few entries at a time are cloned under the read lock of their shard, for about 50 µs, and written after the
-    /// lock is released. The memory needed does not grow with the cache: it is a few hundred kilobytes, plus a few
-    /// copies of large values.
+    /// A few entries at a time are cloned under the read lock of their shard, for about 50 µs, and encoded and written
+    /// after the lock is released. If the cache is large, Tokio's threads for blocking work help the caller's task to
+    /// copy and encode: at most half as many as there are processors, and at most three. `Clone` and `Serialize` of keys
+    /// and values run there too; if one panics, so does this call. The memory needed does not grow with the cache: it is
+    /// a few hundred kilobytes, plus a few copies of large values.
     ///
     /// Keys and values are encoded as MessagePack by serde, with the names of fields. So a later version of the program
     /// can read them even if its types have fewer fields, or more (with `#[serde(default)]`). Values with the same
@@ -52,7 +55,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// If the call is cancelled, the output is incomplete, and `restore` rejects it. The cache is not changed.
+    /// If the call is cancelled, the output is incomplete, and `restore` rejects it. The cache is not changed. Threads
+    /// that help stop after the entries that they are copying.
     ///
     /// # Examples
     ///

@@ -67,6 +67,12 @@ impl Limited {
         self.at.map(LazyInstant::instant)
     }
 
+    /// Adds `by` to the wait, if one helps.
+    #[cfg(feature = "axum")]
+    pub(crate) fn delayed(self, by: Duration) -> Self {
+        Self { ready: self.ready.map(|ready| ready.delayed(by)), ..self }
+    }
+
     /// Returns the time from now until the call would pass, if no other call is charged until then. Returns
     /// [`Duration::MAX`] if the cost is above the quota, so that the call can never pass.
     pub fn retry_after(&self) -> Duration {

@@ -186,6 +186,23 @@ async fn retry_jitter_spreads_the_waits_of_denied_clients() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn on_limited_receives_the_wait_that_retry_jitter_has_lengthened() {
+    let limiter = limiter_of(Window::Log, Limit::per_minute(1));
+    let layer =
+        RateLimitLayer::new(limiter, all).retry_jitter(100 * SECOND).on_limited(|limited, _| {
+            let seconds = limited.retry_after().as_secs_f64().ceil();
+            (StatusCode::TOO_MANY_REQUESTS, [("x-in-response", format!("{seconds}"))])
+        });
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    assert_eq!(ask(&app, get_with(&[])).await.status(), 200);
+    for _ in 0..20 {
+        let denied = ask(&app, get_with(&[])).await;
+        let wait = number(denied.headers(), "retry-after");
+        assert_eq!(number(denied.headers(), "x-in-response"), wait);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn disabled_layer_changes_nothing() {
     let limiter = limiter_of(Window::Log, Limit::per_minute(1));
     let seen = Arc::new(Mutex::new(0));

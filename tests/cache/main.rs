@@ -6,6 +6,9 @@ mod borrowed;
 mod clock;
 #[path = "../common/log.rs"]
 mod log;
+#[cfg(feature = "serde")]
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
 
@@ -36,6 +39,8 @@ mod set_sweep;
 mod snapshot;
 #[cfg(feature = "serde")]
 mod snapshot_churn;
+#[cfg(feature = "serde")]
+mod snapshot_helpers;
 mod streams;
 mod streams_model;
 mod stress;

@@ -73,18 +73,25 @@ struct TagNames<'a>(&'a [Arc<Tag>]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chain(u32);
 
-/// Encoded entries that are not yet written, with space for their frame.
+/// Frames of a snapshot, in the order in which they are written: each depends on all before it.
+pub(super) struct Frames {
+    chain: Chain,
+    /// Number of entries in the blocks so far.
+    entries: u64,
+}
+
+/// Encoded entries, with space for their frame. Blocks do not depend on each other, so any thread can fill one.
 pub(super) struct Block {
     is_compressed: bool,
-    chain: Chain,
     /// Encoded entries, preceded by `FRAME_SIZE` bytes for the frame, so that both are written in one call.
-    plain: Vec<u8>,
-    /// Same layout as `plain`, compressed; reused for each block.
-    compressed: Vec<u8>,
-    /// Number of entries in this block.
+    bytes: Vec<u8>,
     entries: u64,
-    /// Number of entries in the preceding blocks.
-    entries_before: u64,
+}
+
+/// A block as it is written, except for the part of its frame that depends on the frames before it.
+pub(super) struct SealedBlock {
+    bytes: Vec<u8>,
+    entries: u64,
 }
 
 impl Head {
@@ -214,25 +221,42 @@ impl RemainingTtl {
     }
 }
 
-impl Block {
-    /// Returns the empty first block of a snapshot, and its encoded head, which is written first.
+impl Frames {
+    /// Returns the frames of a snapshot with this head, and the encoded head, which is written first.
     pub(super) fn new(head: Head) -> (Self, [u8; FRAME_SIZE]) {
         let bytes = head.to_bytes();
         let chain = Chain(u32::from_le_bytes(field(&bytes, FRAME_SIZE - 4)));
-        let block = Self {
-            is_compressed: head.is_compressed,
-            chain,
-            plain: vec![0; FRAME_SIZE],
-            compressed: Vec::new(),
-            entries: 0,
-            entries_before: 0,
-        };
-        (block, bytes)
+        (Self { chain, entries: 0 }, bytes)
+    }
+
+    /// Completes the frame of the next block; returns the frame and the block.
+    pub(super) fn add(&mut self, SealedBlock { mut bytes, entries }: SealedBlock) -> Vec<u8> {
+        let frame = bytes.first_chunk_mut().expect("a block begins with its frame");
+        self.chain = write_checksum(self.chain, frame);
+        self.entries += entries;
+        bytes
+    }
+
+    /// Returns the end frame and the total number of entries.
+    pub(super) fn end(self) -> ([u8; FRAME_SIZE], u64) {
+        let mut bytes = [0; FRAME_SIZE];
+        bytes[16..24].copy_from_slice(&self.entries.to_le_bytes());
+        write_checksum(self.chain, &mut bytes);
+        (bytes, self.entries)
+    }
+}
+
+impl Block {
+    /// Returns an empty block in the memory of `bytes`.
+    pub(super) fn new(is_compressed: bool, mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        bytes.resize(FRAME_SIZE, 0);
+        Self { is_compressed, bytes, entries: 0 }
     }
 
     /// Returns the size of the encoded entries, in bytes.
     pub(super) fn len(&self) -> usize {
-        self.plain.len() - FRAME_SIZE
+        self.bytes.len() - FRAME_SIZE
     }
 
     /// Encodes an entry to the end of the block.
@@ -247,56 +271,39 @@ impl Block {
         K: Serialize,
         V: Serialize,
     {
-        let mut serializer = rmp_serde::Serializer::new(&mut self.plain).with_struct_map();
+        let mut serializer = rmp_serde::Serializer::new(&mut self.bytes).with_struct_map();
         let entry = (ttl, idle_extension, TagNames(tags), key, value).serialize(&mut serializer);
         entry.map_err(|error| SnapshotError::Encode(error.into()))?;
         self.entries += 1;
         Ok(())
     }
 
-    /// Returns the frame and the block as they are to be written. Call [`clear`](Self::clear) before the next `push`.
-    pub(super) fn seal(&mut self) -> &[u8] {
+    /// Compresses the block, if it is to be, and computes its checksum.
+    pub(super) fn seal(self) -> SealedBlock {
         let plain_len = self.len();
-        let bytes = if self.is_compressed {
-            self.compressed
-                .resize(FRAME_SIZE + lz4_flex::block::get_maximum_output_size(plain_len), 0);
-            let compressed_len = lz4_flex::block::compress_into(
-                &self.plain[FRAME_SIZE..],
-                &mut self.compressed[FRAME_SIZE..],
-            );
-            self.compressed.truncate(
-                FRAME_SIZE + compressed_len.expect("the buffer has the maximum output size"),
-            );
-            &mut self.compressed
-        } else {
-            &mut self.plain
-        };
+        let mut bytes = if self.is_compressed { compressed(&self.bytes) } else { self.bytes };
         let (frame, stored) = bytes.split_at_mut(FRAME_SIZE);
-        let frame: &mut [u8; FRAME_SIZE] =
-            frame.try_into().expect("the slice was split at this length");
-        let checksum = crc32fast::hash(stored);
         frame[..8].copy_from_slice(&(stored.len() as u64).to_le_bytes());
         frame[8..16].copy_from_slice(&(plain_len as u64).to_le_bytes());
         frame[16..24].copy_from_slice(&self.entries.to_le_bytes());
-        frame[24..28].copy_from_slice(&checksum.to_le_bytes());
-        self.chain = write_checksum(self.chain, frame);
-        self.entries_before += self.entries;
-        self.entries = 0;
-        bytes
+        frame[24..28].copy_from_slice(&crc32fast::hash(stored).to_le_bytes());
+        SealedBlock { bytes, entries: self.entries }
     }
+}
 
-    /// Empties the block and keeps its memory.
-    pub(super) fn clear(&mut self) {
-        self.plain.truncate(FRAME_SIZE);
+impl SealedBlock {
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries == 0
     }
+}
 
-    /// Returns the end frame and the total number of entries.
-    pub(super) fn into_end_frame(self) -> ([u8; FRAME_SIZE], u64) {
-        let mut bytes = [0; FRAME_SIZE];
-        bytes[16..24].copy_from_slice(&self.entries_before.to_le_bytes());
-        write_checksum(self.chain, &mut bytes);
-        (bytes, self.entries_before)
-    }
+/// Compresses a block, except for the space for its frame.
+fn compressed(plain: &[u8]) -> Vec<u8> {
+    let plain = &plain[FRAME_SIZE..];
+    let mut bytes = vec![0; FRAME_SIZE + lz4_flex::block::get_maximum_output_size(plain.len())];
+    let len = lz4_flex::block::compress_into(plain, &mut bytes[FRAME_SIZE..]);
+    bytes.truncate(FRAME_SIZE + len.expect("the buffer has the maximum output size"));
+    bytes
 }
 
 impl Serialize for TagNames<'_> {

@@ -120,7 +120,7 @@ fn round_to_milliseconds(duration: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::format::{Block, RemainingTtl},
+        super::format::{Block, Frames, RemainingTtl},
         *,
     };
     use crate::engine::clock::Tick;
@@ -133,13 +133,14 @@ mod tests {
     }
 
     fn written(head: Head) -> Vec<u8> {
-        let (mut block, bytes) = Block::new(head);
+        let (mut frames, bytes) = Frames::new(head);
+        let mut block = Block::new(head.is_compressed, Vec::new());
         let deadline = Tick::EPOCH.after(SECOND);
         block.push(RemainingTtl::of(deadline, deadline, Tick::EPOCH), &[], &1_u32, &2_u32).unwrap();
         let never = Deadline::PERSISTENT;
         block.push(RemainingTtl::of(never, never, Tick::EPOCH), &[], &3_u32, &4_u32).unwrap();
-        let sealed = block.seal().to_vec();
-        [&bytes[..], &sealed, &block.into_end_frame().0].concat()
+        let block = frames.add(block.seal());
+        [&bytes[..], &block, &frames.end().0].concat()
     }
 
     #[tokio::test(start_paused = true)]

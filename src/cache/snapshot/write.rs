@@ -1,65 +1,56 @@
-//! Writing of a snapshot: some entries at a time are cloned under a lock, and written after it is released.
+//! Writing of a snapshot: the caller's task writes the blocks that it and a few helpers encode.
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    sync::Arc,
+};
 
 use serde::Serialize;
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
-    task::{consume_budget, yield_now},
+    runtime::Handle,
+    task::yield_now,
 };
 
 use super::{
+    encoding::Encoding,
     error::SnapshotError,
-    format::{Block, Head, RemainingTtl},
+    format::{Frames, Head},
 };
-use crate::engine::{
-    clock::wall_clock,
-    state::SharedState,
-    store::{EntryCopy, TableCursor},
-};
-
-/// Size of encoded entries, in bytes, from which a block is written: large enough that the frame, the write and the
-/// compression cost little per byte.
-const BLOCK_SIZE: usize = 256 * 1_024;
+use crate::engine::{clock::wall_clock, state::SharedState};
 
 /// Implements `Cache::snapshot` and `Cache::snapshot_compressed`.
 pub(super) async fn write<K, V, S>(
-    shared: &SharedState<K, V, S>,
+    shared: &Arc<SharedState<K, V, S>>,
     mut writer: impl AsyncWrite + Unpin,
     is_compressed: bool,
 ) -> Result<u64, SnapshotError>
 where
-    K: Hash + Eq + Clone + Serialize,
-    V: Clone + Serialize,
-    S: BuildHasher + Clone,
+    K: Hash + Eq + Clone + Send + Sync + Serialize + 'static,
+    V: Clone + Send + Sync + Serialize + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
 {
     let now = shared.clock.now();
     let created_at = wall_clock(shared.clock.instant(now));
-    let (mut block, head) = Block::new(Head { created_at, is_compressed });
+    let (mut frames, head) = Frames::new(Head { created_at, is_compressed });
     writer.write_all(&head).await.map_err(SnapshotError::Write)?;
-    let mut copies = Vec::new();
-    for shard in 0..shared.store.shard_count() {
-        let mut cursor = TableCursor::of(shard);
-        let mut has_more = true;
-        while has_more {
-            consume_budget().await;
-            has_more = shared.store.copy_part(&mut cursor, &shared.clock, &mut copies);
-            for EntryCopy { key, value, deadline, hard_deadline, tags } in copies.drain(..) {
-                let tags = tags.as_deref().unwrap_or_default();
-                block.push(RemainingTtl::of(deadline, hard_deadline, now), tags, &key, &value)?;
-                if block.len() >= BLOCK_SIZE {
-                    writer.write_all(block.seal()).await.map_err(SnapshotError::Write)?;
-                    block.clear();
-                    // A writer to memory never waits, so without this a large snapshot would block its worker.
-                    yield_now().await;
-                }
-            }
+    // Helpers stop when these are dropped: if this call returns, fails or is cancelled.
+    let (encoding, mut results) = Encoding::new(shared.clone(), now, is_compressed);
+    // The caller's runtime, which is in use; outside of a runtime, that of the cache.
+    let runtime = Handle::try_current().unwrap_or_else(|_| shared.runtime.clone());
+    while let Some(block) = encoding.next_block(&mut results).await {
+        // Before the write, so that a helper encodes in the meantime.
+        encoding.start_helper(&runtime);
+        let block = block?;
+        if !block.is_empty() {
+            let block = frames.add(block);
+            writer.write_all(&block).await.map_err(SnapshotError::Write)?;
+            encoding.recycle(block);
         }
+        // A writer to memory never waits, so without this a large snapshot would block its worker.
+        yield_now().await;
     }
-    if block.len() > 0 {
-        writer.write_all(block.seal()).await.map_err(SnapshotError::Write)?;
-    }
-    let (end_frame, entries) = block.into_end_frame();
+    let (end_frame, entries) = frames.end();
     writer.write_all(&end_frame).await.map_err(SnapshotError::Write)?;
     writer.flush().await.map_err(SnapshotError::Write)?;
     Ok(entries)

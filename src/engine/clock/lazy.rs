@@ -54,6 +54,13 @@ impl From<Instant> for LazyInstant {
 }
 
 impl LazyInstant {
+    /// Returns the instant `by` later, or the last one that can be represented.
+    #[cfg(feature = "axum")]
+    pub(crate) fn delayed(self, by: Duration) -> Self {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        Self { tick: self.tick.later(by), ..self }
+    }
+
     pub(crate) fn instant(self) -> Instant {
         let tick = self.tick.0.get();
         match tick.checked_sub(EPOCH) {

@@ -106,12 +106,14 @@ impl SideTables {
     }
 
     /// Returns whether one of the tags of the entry in `bucket` was removed before `deadline`.
+    #[inline]
     pub(crate) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
     /// Returns the tags of the entry in `bucket`.
     #[cfg(feature = "serde")]
+    #[inline]
     pub(crate) fn tags(&self, bucket: usize) -> Option<TagSet> {
         self.extra.as_ref()?.tags.get(bucket).cloned()
     }

@@ -72,11 +72,13 @@ impl<'a, K, V> ScannedEntry<'a, K, V> {
     }
 
     /// Returns whether a tag of the entry was removed before its deadline.
+    #[inline]
     pub(crate) fn is_tag_removed(&self) -> bool {
         self.side_tables.is_removed(self.bucket, self.entry.deadline())
     }
 
     /// Returns whether a look-up at `now` would return the entry.
+    #[inline]
     pub(crate) fn is_live(&self, now: Tick) -> bool {
         !self.entry.deadline().is_expired(now) && !self.is_tag_removed()
     }
@@ -86,11 +88,13 @@ impl<'a, K, V> ScannedEntry<'a, K, V> {
     }
 
     #[cfg(feature = "serde")]
+    #[inline]
     pub(crate) fn hard_deadline(&self) -> Deadline {
         self.side_tables.hard_deadline(self.bucket).unwrap_or_else(|| self.entry.deadline())
     }
 
     #[cfg(feature = "serde")]
+    #[inline]
     pub(crate) fn tags(&self) -> Option<TagSet> {
         self.side_tables.tags(self.bucket)
     }
@@ -181,7 +185,10 @@ impl<K, V> ShardWriteGuard<'_, K, V, ShardState<K, V>> {
 
 impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
     /// Returns the entry in a bucket of the current table, if it holds one, for a scan.
+    // Inlined, and so are the methods of the result: a result that is returned in memory is read only after the stores of
+    // the previous copy, so the cache misses of a scan would not overlap.
     #[cfg(feature = "serde")]
+    #[inline]
     pub(crate) fn scanned(&self, bucket: usize) -> Option<ScannedEntry<'_, K, V>> {
         ScannedEntry::at(self, &self.state().side_tables, bucket)
     }
