@@ -95,7 +95,7 @@ impl Gcra {
         // one is read only if a unit may have leaked in between. In 64 bits, which is several times as fast.
         let (quota, part) = (u64::from(self.quota), u64::from(self.part));
         let left = arrival.nanoseconds_since(early).checked_mul(quota);
-        if let Some(left) = left.and_then(|left| (left.checked_add(part)?).checked_sub(1))
+        if let Some(left) = left.and_then(|left| left.checked_add(part)?.checked_sub(1))
             && let Some(leaking) = late.nanoseconds_since(early).checked_mul(quota)
             && leaking < self.per
             && leaking <= left % self.per
