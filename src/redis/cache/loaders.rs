@@ -107,7 +107,9 @@ where
     /// of the server, and the inner one those of the loader.
     ///
     /// If the load fails, all waiters in this process get the loader's error. Waiters in other processes, and waiters
-    /// that expect another error type, run their own loaders. The error is not cached.
+    /// that expect another error type, run their own loaders. With
+    /// [`negative_ttl`](super::CacheBuilder::negative_ttl), this process keeps the error; otherwise the next call loads
+    /// again.
     ///
     /// # Panics
     ///

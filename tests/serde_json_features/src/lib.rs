@@ -52,7 +52,7 @@ fn numbers_of_json_values_are_written_as_their_default_types() {
         r#"{"b": 1.50, "a": [1e2, 18446744073709551615, -7, 0.1], "0": 100000000000000000000}"#,
     )
     .expect("JSON");
-    let expected = r#"{"0":1e20,"a":[100.0,18446744073709551615,-7,0.1],"b":1.5}"#;
+    let expected = r#"{"0":1e+20,"a":[100.0,18446744073709551615,-7,0.1],"b":1.5}"#;
     assert_eq!(text(value), expected);
     let raw = RawValue::from_string(r#"{ "b": 1.50, "a": "x" }"#.to_owned()).expect("JSON");
     assert_eq!(text(raw), r#"{"a":"x","b":1.5}"#);
