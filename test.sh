@@ -79,6 +79,8 @@ redis() {
     scripts/servers.sh >/dev/null
     cargo test "${everything[@]}" --test redis
     on_valkey
+    step "keys, with all features of serde_json"
+    cargo test --manifest-path tests/serde_json_features/Cargo.toml --target-dir target/serde_json_features
 }
 
 on_valkey() {

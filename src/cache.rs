@@ -47,9 +47,7 @@ use std::{
 use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
-use self::freshness_policy::FreshnessPolicy;
-#[cfg(feature = "redis")]
-pub(crate) use self::reentrancy::ReentrancyScope;
+pub(crate) use self::freshness_policy::FreshnessPolicy;
 #[cfg(feature = "serde")]
 pub use self::snapshot::SnapshotError;
 pub use self::{
@@ -59,6 +57,13 @@ pub use self::{
     iter::{Iter, Keys, Values},
     stats::Stats,
     weak::WeakCache,
+};
+#[cfg(feature = "redis")]
+pub(crate) use self::{
+    freshness_policy::{RefreshErrorHook, Settings},
+    reentrancy::ReentrancyScope,
+    refresh::REFRESH_TIMEOUT,
+    refresh_backoff::refresh_backoff,
 };
 use crate::engine::{
     coop, event::Cause, hasher::DefaultHasher, state::SharedState, store::TableCursor,

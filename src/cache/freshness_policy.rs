@@ -5,6 +5,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::{
     fmt::Debug,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -22,27 +23,27 @@ use crate::engine::{
 
 /// Freshness settings of a cache. Handles own it and the sweeper does not, so its strong count is the number of
 /// handles: see [`Cache`](super::Cache).
-pub(super) struct FreshnessPolicy<K, S = DefaultHasher> {
-    pub(super) settings: Settings,
+pub(crate) struct FreshnessPolicy<K, S = DefaultHasher> {
+    pub(crate) settings: Settings,
     rng: Rng,
     pub(super) failures: Option<Failures<K, S>>,
-    pub(super) loads: Arc<LoadCounters>,
-    pub(super) refresh_error_hook: Option<RefreshErrorHook<K>>,
+    pub(crate) loads: Arc<LoadCounters>,
+    pub(crate) refresh_error_hook: Option<RefreshErrorHook<K>>,
 }
 
 /// Closure that is called with the key and the error of a failed background refresh.
-pub(super) type RefreshErrorHook<K> = Box<dyn Fn(&K, &dyn Debug) + Send + Sync>;
+pub(crate) type RefreshErrorHook<K> = Box<dyn Fn(&K, &dyn Debug) + Send + Sync>;
 
 /// Durations and factors set in the builder.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Settings {
-    pub(super) time_to_live: Option<Duration>,
-    pub(super) time_to_idle: Option<Duration>,
-    pub(super) jitter: f64,
-    pub(super) negative_ttl: Option<Duration>,
-    pub(super) stale_while_revalidate: Duration,
-    pub(super) stale_if_error: Duration,
-    pub(super) refresh_ahead: f64,
+pub(crate) struct Settings {
+    pub(crate) time_to_live: Option<Duration>,
+    pub(crate) time_to_idle: Option<Duration>,
+    pub(crate) jitter: f64,
+    pub(crate) negative_ttl: Option<Duration>,
+    pub(crate) stale_while_revalidate: Duration,
+    pub(crate) stale_if_error: Duration,
+    pub(crate) refresh_ahead: f64,
 }
 
 /// Lock-free random number generator for jitter and refresh-ahead, seeded by `Sweep::seed`. It is not suitable for
@@ -51,7 +52,7 @@ struct Rng(AtomicU64);
 
 /// Counters of loader runs, including those of background refreshes.
 #[derive(Default)]
-pub(super) struct LoadCounters {
+pub(crate) struct LoadCounters {
     loads: AtomicU64,
     failed: AtomicU64,
     nanoseconds: AtomicU64,
@@ -82,9 +83,20 @@ impl<K, S> FreshnessPolicy<K, S> {
         Self { settings, rng, failures, loads: Arc::default(), refresh_error_hook }
     }
 
+    /// Creates the policy of a cache that keeps its failed loads elsewhere.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_failures(
+        settings: Settings,
+        seed: u64,
+        refresh_error_hook: Option<RefreshErrorHook<K>>,
+    ) -> Self {
+        let rng = Rng(AtomicU64::new(seed));
+        Self { settings, rng, failures: None, loads: Arc::default(), refresh_error_hook }
+    }
+
     /// Returns `ttl`, shortened at random by the configured jitter.
     #[inline]
-    pub(super) fn with_jitter(&self, ttl: Duration) -> Duration {
+    pub(crate) fn with_jitter(&self, ttl: Duration) -> Duration {
         match self.settings.jitter {
             0.0 => ttl,
             jitter => {
@@ -97,12 +109,26 @@ impl<K, S> FreshnessPolicy<K, S> {
 
     /// Returns whether a value with this remaining TTL should be refreshed now (XFetch: Vattani, Chierichetti,
     /// Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015).
-    pub(super) fn should_refresh(&self, remaining: Duration) -> bool {
+    pub(crate) fn should_refresh(&self, remaining: Duration) -> bool {
         let ahead = self.loads.recent_mean().as_secs_f64() * self.settings.refresh_ahead;
         // `-ln(1 - u)` is below 40 for every `u` of the generator, whose largest value is 1 - 2^-53. So the first test
         // saves a random number and a logarithm for values that are far from their deadline.
         let remaining = remaining.as_secs_f64();
         remaining <= 40.0 * ahead && remaining <= -ahead * (1.0 - self.rng.next()).ln()
+    }
+
+    /// Logs a failed background refresh and calls the hook. Its flight has ended by now, so that no waiter waits for
+    /// the hook.
+    pub(crate) fn report_failed_refresh(&self, cache: &str, key: &K, error: &dyn Debug) {
+        // Formatted here: a panic of `Debug` inside of a subscriber could leave the subscriber unusable.
+        let text = catch_unwind(AssertUnwindSafe(|| format!("{error:?}")));
+        let text = text.as_deref().unwrap_or("the Debug of the error panicked");
+        tracing::warn!(cache, error = text, "background refresh failed");
+        if let Some(hook) = &self.refresh_error_hook
+            && catch_unwind(AssertUnwindSafe(|| hook(key, error))).is_err()
+        {
+            tracing::error!(cache, "on_refresh_error hook panicked");
+        }
     }
 }
 
@@ -114,7 +140,7 @@ impl Settings {
 
     /// Returns whether a lookup by a loader method needs the deadline of the value it finds.
     #[inline]
-    pub(super) fn needs_deadline(&self) -> bool {
+    pub(crate) fn needs_deadline(&self) -> bool {
         self.refresh_ahead > 0.0
     }
 }
@@ -128,7 +154,7 @@ impl Rng {
 
 impl LoadCounters {
     /// Counts a finished loader run that took `took`.
-    pub(super) fn record(&self, took: Duration, failed: bool) {
+    pub(crate) fn record(&self, took: Duration, failed: bool) {
         #[cfg(feature = "metrics")]
         lock(&self.durations).record(took);
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

@@ -23,7 +23,7 @@ use crate::engine::{clock::Deadline, panics, to_key::ToKey};
 
 /// Time limit of a background refresh. It has no caller who could cancel it, so without a limit a stuck loader would
 /// block all later refreshes of its key. A caller that waits for a refresh waits for as long, by a timer of its own.
-pub(super) const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -75,19 +75,8 @@ where
         current.unwrap_or_else(|| own.clone())
     }
 
-    /// Logs a failed background refresh and calls the hook. Its flight has ended by now, so that no waiter waits for
-    /// the hook.
     fn report_failed_refresh(&self, key: &K, error: &dyn Debug) {
-        let cache = self.shared.name();
-        // Formatted here: a panic of `Debug` inside of a subscriber could leave the subscriber unusable.
-        let text = catch_unwind(AssertUnwindSafe(|| format!("{error:?}")));
-        let text = text.as_deref().unwrap_or("the Debug of the error panicked");
-        tracing::warn!(cache, error = text, "background refresh failed");
-        if let Some(hook) = &self.freshness_policy.refresh_error_hook
-            && catch_unwind(AssertUnwindSafe(|| hook(key, error))).is_err()
-        {
-            tracing::error!(cache, "on_refresh_error hook panicked");
-        }
+        self.freshness_policy.report_failed_refresh(self.shared.name(), key, error);
     }
 }
 

@@ -9,6 +9,6 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Returns the time until a refresh may be tried again, after one more failure than `consecutive`.
-pub(super) fn refresh_backoff(consecutive: u32) -> Duration {
+pub(crate) fn refresh_backoff(consecutive: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(consecutive)).min(MAX_BACKOFF)
 }

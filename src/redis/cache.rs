@@ -11,16 +11,19 @@ mod consumer_group;
 mod event_record;
 mod events;
 mod expiry;
+mod failed_loads;
 mod flights;
 mod groups;
 mod in_flight_reads;
 mod lease;
+mod load;
 mod loaders;
 mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod near;
 mod near_reads;
+mod refresh_ahead;
 mod scan;
 mod shard_consumer;
 mod shard_hints;
@@ -130,9 +133,9 @@ impl<K, V> Cache<K, V> {
         &self.state.commands.client
     }
 
-    /// Expiry of values that are written without a TTL of their own.
-    fn default_expiry(&self) -> Expiry {
-        self.state.time_to_live.map_or(Expiry::Never, Expiry::of)
+    /// Returns the expiry of a value that is written with `ttl`, or else with the default TTL.
+    fn expiry_of(&self, ttl: Option<Duration>) -> Expiry {
+        Expiry::of_written(&self.state.freshness, ttl)
     }
 }
 
@@ -190,14 +193,14 @@ where
     /// Without a default TTL, the new value is persistent. The TTL of the replaced value is discarded.
     #[doc(alias = "SET")]
     pub async fn set(&self, key: K, value: V) -> Result<Option<V>, Error> {
-        self.put(&key, &value, self.default_expiry()).await
+        self.put(&key, &value, None).await
     }
 
     /// Writes `value` at `key` with the TTL `ttl` and returns the live value that it replaced (Redis: `SET PX GET`).
     #[doc(alias = "SETEX")]
     #[doc(alias = "PSETEX")]
     pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
-        self.put(&key, &value, Expiry::of(ttl)).await
+        self.put(&key, &value, Some(ttl)).await
     }
 
     /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX PX`).
@@ -206,7 +209,8 @@ where
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> Result<bool, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
-        let expiry = ttl.map_or_else(|| self.default_expiry(), Expiry::of);
+        let expiry = self.expiry_of(ttl);
+        let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would find its own value and return false.
         self.commands().set_nx(&key, &value, expiry).send_once(self.client()).await
     }
@@ -217,7 +221,8 @@ where
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
-        let call = self.commands().set_keep_ttl(&key, &value, self.default_expiry());
+        let _discards_failure = self.state.discard_failure(&key);
+        let call = self.commands().set_keep_ttl(&key, &value, self.expiry_of(None));
         // A retry after a lost reply would return the new value as the old one.
         let old = call.send_once(self.client()).await?;
         self.decode(&key, old)
@@ -232,6 +237,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return `None`.
         let value = self.commands().remove(&key).send_once(self.client()).await?;
         self.decode(&key, value)
@@ -350,6 +356,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return `None`.
         let value = self.commands().expire_now(&key).send_once(self.client()).await?;
         self.decode(&key, value)
@@ -362,15 +369,17 @@ where
     {
         let key = encode_key(key)?;
         if let Some(near) = &self.state.near {
-            return self.read_near(near, key).await;
+            return Ok(self.read_near(near, key).await?.value);
         }
         let value = self.commands().get(&key).send_idempotent(self.client()).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)
     }
 
-    async fn put(&self, key: &K, value: &V, expiry: Expiry) -> Result<Option<V>, Error> {
+    async fn put(&self, key: &K, value: &V, ttl: Option<Duration>) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(key)?, self.encode(value)?);
+        let expiry = self.expiry_of(ttl);
+        let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return the new value as the old one.
         let old = self.commands().set(&key, &value, expiry).send_once(self.client()).await?;
         self.decode(&key, old)
@@ -395,7 +404,7 @@ impl<K, V> fmt::Debug for Cache<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache")
             .field("name", &self.state.name)
-            .field("time_to_live", &self.state.time_to_live)
+            .field("time_to_live", &self.state.freshness.settings.time_to_live)
             .field("events", &self.commands().has_events())
             .finish_non_exhaustive()
     }

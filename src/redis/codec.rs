@@ -1,6 +1,7 @@
 //! Encoding of keys and values. It must not change between releases or differ between processes, since the bytes are
 //! stored.
 
+mod canonical;
 mod finite;
 mod raw;
 mod text;
@@ -9,12 +10,17 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
 use self::{
+    canonical::{Canonical, canonical},
     finite::{NotFinite, is_finite},
     text::{reads_as_json, with_text},
 };
 use super::Error;
 
-/// Encoding of values on the server. Decoding never executes code.
+/// Maximum depth of the values in a decoded value. `serde_json` has the same.
+const MAX_DEPTH: usize = 128;
+
+/// Encoding of values on the server. Decoding never executes code. A value that is nested deeper than 128 levels is
+/// written, but decoding it is an error ([`Error::Decode`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
@@ -51,11 +57,18 @@ impl Format {
     ) -> Result<V, Error> {
         let value = match self {
             Self::Json => serde_json::from_slice(bytes).map_err(Into::into),
-            Self::MessagePack => rmp_serde::from_slice(bytes).map_err(Into::into),
+            Self::MessagePack => decode_message_pack(bytes).map_err(Into::into),
             Self::Raw => raw::decode(bytes).map_err(Into::into),
         };
         value.map_err(|source| decode_error(&key(), source))
     }
+}
+
+/// Decodes MessagePack whose nesting fits the stack of a thread, also in a build without optimizations.
+fn decode_message_pack<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, rmp_serde::decode::Error> {
+    let mut deserializer = rmp_serde::Deserializer::from_read_ref(bytes);
+    deserializer.set_max_depth(MAX_DEPTH);
+    V::deserialize(&mut deserializer)
 }
 
 /// Encodes a key: a string verbatim, any other value as JSON.
@@ -99,11 +112,11 @@ fn encode_text<K: Serialize + ?Sized>(
     key: &K,
     is_verbatim: impl FnOnce(&str) -> bool,
 ) -> Result<Vec<u8>, Error> {
-    match to_json(key) {
-        Ok(Json::String(text)) if is_verbatim(&text) => Ok(text.into_bytes()),
+    match canonical(key) {
+        Ok(Canonical::Text(text)) if is_verbatim(&text) => Ok(text.into_bytes()),
         Ok(other) => check_finite(key, other.to_string()),
-        // Integers beyond 64 bits, which a JSON value cannot hold.
-        Err(error) => with_text(key, <[u8]>::to_vec).ok_or(error),
+        // Integers beyond 64 bits, which the canonical form does not have.
+        Err(error) => with_text(key, <[u8]>::to_vec).ok_or_else(|| Error::Encode(error.into())),
     }
 }
 
@@ -114,11 +127,6 @@ pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Er
     serde_json::from_value(Json::String(text.to_owned()))
         .or_else(|_| serde_json::from_str(text))
         .map_err(|error| decode_error(bytes, error.into()))
-}
-
-/// Converts a key to JSON. Fails for integers beyond 64 bits.
-fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
-    serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))
 }
 
 /// Returns the JSON of a value, unless it contains a number that JSON cannot represent.
@@ -261,6 +269,64 @@ mod tests {
             b"[null,\"null\",null]"
         );
         assert_eq!(encode_key(&(None::<f64>, 7)).expect("the key is valid"), b"[null,7]");
+    }
+
+    #[test]
+    fn deeply_nested_value_is_a_decode_error() {
+        for depth in [200, 2_000, 1_000_000] {
+            let nested = |format: Format, open: u8| {
+                format.decode::<Json>(&vec![open; depth], Vec::new).expect_err("it is too deep")
+            };
+            // Arrays of one element each.
+            assert!(matches!(nested(Format::MessagePack, 0x91), Error::Decode { .. }));
+            assert!(matches!(nested(Format::Json, b'['), Error::Decode { .. }));
+        }
+        let mut value = Json::from(1);
+        for _ in 0..100 {
+            value = Json::from(vec![value]);
+        }
+        for format in [Format::MessagePack, Format::Json] {
+            let bytes = format.encode(&value).expect("the value is valid");
+            assert_eq!(format.decode::<Json>(&bytes, Vec::new).expect("it decodes"), value);
+        }
+    }
+
+    /// The canonical form is that of `serde_json` with its default features, which this crate's tests use.
+    #[test]
+    fn canonical_form_is_the_text_of_a_json_value() {
+        #[derive(Serialize)]
+        struct Point {
+            y: f32,
+            x: Option<i64>,
+            name: &'static str,
+            nested: BTreeMap<u8, (char, [bool; 2])>,
+        }
+        #[derive(Serialize)]
+        struct Unit;
+        #[derive(Serialize)]
+        enum Shape {
+            Empty,
+            Tuple(i8, u64),
+            Named { b: f64, a: Vec<u8> },
+            One(Unit),
+        }
+        fn assert_same<T: Serialize>(value: T) {
+            let expected = serde_json::to_value(&value).expect("the value is JSON").to_string();
+            assert_eq!(canonical(&value).expect("the value is JSON").to_string(), expected);
+        }
+        let nested = BTreeMap::from([(10, ('"', [true, false])), (9, ('a', [true; 2]))]);
+        assert_same(Point { y: 0.1, x: None, name: "a\"\n\u{1}é", nested });
+        assert_same((Shape::Empty, Shape::Tuple(-1, u64::MAX), Shape::One(Unit)));
+        assert_same(Shape::Named { b: 1e300, a: vec![0, 255] });
+        assert_same([0.0, -0.0, 1.5e-7, 123_456_789.0, f64::MAX]);
+        assert_same([f32::MIN_POSITIVE, 1e20, 3.4]);
+        assert_same((i128::from(i64::MIN), u128::from(u64::MAX), (), Some("null")));
+        assert_same(Vec::<u8>::new());
+        assert_same(BTreeMap::<String, ()>::new());
+        assert_same(BTreeMap::from([(true, 1), (false, 2)]));
+        assert_same(serde_json::json!({"b": [1.0, {"d": null, "c": -7}], "a": 1e-5}));
+        assert!(canonical(&[u128::MAX]).is_err());
+        assert!(canonical(&BTreeMap::from([(vec![1], 1)])).is_err());
     }
 
     #[test]

@@ -72,7 +72,9 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// | `Buckets(n)` | 26, plus 6 per limit, plus 12 per bucket with calls, of which each limit has at most `n + 1` | O(n) bytes copied |
 /// | `Gcra` | 26, plus 24 per limit | O(1) |
 ///
-/// A `Log` stores each call once, regardless of the number of limits. A key longer than 256 bytes is shortened to its
+/// A `Log` stores each call once, regardless of the number of limits. If checks with other windows use the same key, as
+/// during a rollout that changes them, the numbers of up to eight further limits are kept too, and the calls for as long as
+/// their windows, until one to two windows after the last such check. A key longer than 256 bytes is shortened to its
 /// first 256 bytes and a hash.
 ///
 /// # Time

@@ -29,6 +29,7 @@ mod dashboard;
 mod expiring_set;
 mod failover;
 mod fleet;
+mod freshness;
 mod key_collisions;
 #[cfg(feature = "axum")]
 mod layer;

@@ -41,6 +41,14 @@ pub(crate) async fn many(cache: &Cache<String, u64>) {
     assert_eq!(cache.get("a").await.unwrap(), None);
     assert_eq!(cache.get_many::<str>([]).await.unwrap(), []);
     cache.set_many([], None).await.unwrap();
+    let keys = ["key-1", "key-2", "nobody", "key-1", "key-100"];
+    assert_eq!(cache.remove_many(keys).await.unwrap(), 3, "a key is removed once");
+    assert_eq!(cache.get_many(["key-1", "key-3"]).await.unwrap(), [None, Some(3)]);
+    assert_eq!(cache.remove_many::<str>([]).await.unwrap(), 0);
+    let all: Vec<String> = (0..2_000).map(|n| format!("key-{n}")).collect();
+    cache.set_many(all.iter().cloned().zip(0..), None).await.unwrap();
+    assert_eq!(cache.remove_many(&all).await.unwrap(), 2_000);
+    assert_eq!(cache.get_many(&all).await.unwrap(), vec![None; 2_000]);
 }
 
 #[tokio::test]

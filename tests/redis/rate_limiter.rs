@@ -9,12 +9,14 @@ use fleeting::{
     Limit, Limited, Window,
     redis::{Client, Error, OnError, Permit, RateLimiter, RateLimiterBuilder},
 };
+use futures::future::join_all;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use redis::{AsyncCommands, aio::MultiplexedConnection};
 use tokio::time::sleep;
 
 use crate::{
     clock::{in_time, ms, until_enough},
+    near::calls,
     patience::patience,
     servers::{Cluster, Server, connect},
 };
@@ -452,6 +454,47 @@ async fn check_with_counts_the_same_calls_of_a_log() {
     assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 0);
     permit.refund().await.unwrap();
     assert_eq!(limiter.check("ada").await.unwrap().remaining(), 0);
+}
+
+/// During a rollout that changes `per`, processes with both limits use the same keys.
+#[tokio::test]
+async fn checks_with_limits_in_turn_do_not_count_all_calls_again() {
+    const CALLS: u32 = 5_000;
+    let server = Server::start();
+    let client = client(&server).await;
+    let of = |quota, hours| Limit::new(quota, Duration::from_secs(3_600 * hours));
+    let build = |limits: &[Limit]| {
+        let builder = strict(&client, "rollout").window(Window::Log).deny_cache(0);
+        limits.iter().cloned().fold(builder, RateLimiterBuilder::limit).build().unwrap()
+    };
+    let (old, new) = (build(&[of(9_000, 1)]), build(&[of(9_000, 2), of(8_000, 3)]));
+    // Its quota is in use: it is always denied.
+    let small = build(&[of(CALLS, 4)]);
+    for permit in join_all((0..CALLS).map(|_| old.check("ada"))).await {
+        permit.unwrap();
+    }
+    let reads = async || calls(&server, "getrange").await;
+    let first = reads().await;
+    new.check("ada").await.unwrap();
+    limited(small.check("ada").await);
+    assert!(reads().await - first > u64::from(CALLS) / 64, "each counts the calls once");
+    let before = reads().await;
+    let mut used = CALLS + 1;
+    for _ in 0..10 {
+        let permit = old.check("ada").await.unwrap();
+        used += 1;
+        assert_eq!(permit.remaining(), 9_000 - used);
+        let other = new.check("ada").await.unwrap();
+        used += 1;
+        assert_eq!(other.remaining(), 8_000 - used, "both count the same calls");
+        limited(small.check("ada").await);
+        permit.refund().await.unwrap();
+        used -= 1;
+        assert_eq!(old.peek("ada").await.unwrap().remaining(), 9_000 - used);
+        assert_eq!(new.peek("ada").await.unwrap().remaining(), 8_000 - used);
+    }
+    let each = (reads().await - before) as f64 / 60.0;
+    assert!(each < 8.0, "{each} reads per call");
 }
 
 #[tokio::test]

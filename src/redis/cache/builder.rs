@@ -1,12 +1,13 @@
 //! Builder of a [`Cache`]: its settings and their defaults.
 
 use std::{
-    fmt,
+    fmt::{self, Debug},
     marker::PhantomData,
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
+use rand::{RngExt, rngs::SmallRng};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -14,21 +15,25 @@ use super::{
     super::{
         Client, Error, Format,
         client::{Invalidations, MAX_DURATION},
+        codec::decode_key,
         keyspace::Kind,
     },
     Cache,
     commands::Commands,
+    failed_loads::FailedLoads,
     near::{MakeNearCache, NearCache, NearSettings},
     state::CacheState,
     stats::{Counters, NearCounters},
 };
+use crate::cache::{FreshnessPolicy, RefreshErrorHook, Settings};
 
 /// Builder of a [`Cache`]. Returned by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct CacheBuilder<K, V> {
     client: Client,
     name: String,
-    time_to_live: Option<Duration>,
+    settings: Settings,
+    refresh_error_hook: Option<RefreshErrorHook<Vec<u8>>>,
     format: Format,
     retention: Option<Duration>,
     event_capacity: usize,
@@ -69,7 +74,8 @@ impl<K, V> Cache<K, V> {
         CacheBuilder {
             client: client.clone(),
             name: name.to_owned(),
-            time_to_live: None,
+            settings: Settings::default(),
+            refresh_error_hook: None,
             format: Format::default(),
             retention: None,
             event_capacity: 1_024,
@@ -87,7 +93,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// Sets the default TTL. It applies to [`Cache::set`], and to other methods that write a value if their `ttl` is
     /// `None` or if they have no such argument. Defaults to none: values are persistent.
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
-        self.time_to_live = Some(ttl);
+        self.settings.time_to_live = Some(ttl);
         self
     }
 
@@ -186,6 +192,95 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
+    /// Sets the maximum share by which a TTL is shortened at random, at least 0 and below 1.
+    ///
+    /// Jitter prevents values that were written together from expiring, and being loaded again, at the same time. It
+    /// applies to values that are written or loaded by this process, but not to [`Cache::expire`],
+    /// [`get_ex`](Cache::get_ex) and the like. Defaults to 0.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `share` is NaN, negative, or at least 1.
+    pub fn jitter(mut self, share: f64) -> Self {
+        assert!((0.0..1.0).contains(&share), "jitter must be at least 0 and below 1, got {share}");
+        self.settings.jitter = share;
+        self
+    }
+
+    /// Sets for how long this process keeps the error of a [loader](Cache::get_or_try_set_with) for its key.
+    ///
+    /// While an error is kept, calls with the same error type return it without running their loaders, unless the key
+    /// has a live value. A write to the key or its removal by this process discards the error. Another process runs its
+    /// own loader, and a removal by it does not discard the error. At most 10,000 errors are kept.
+    ///
+    /// By default, errors are not kept: the next call loads again.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `ttl` is zero.
+    pub fn negative_ttl(mut self, ttl: Duration) -> Self {
+        assert!(ttl > Duration::ZERO, "negative_ttl must be above zero, got {ttl:?}");
+        self.settings.negative_ttl = Some(ttl);
+        self
+    }
+
+    /// Makes the loader methods refresh a value in the background before it expires, with a probability that increases
+    /// toward its deadline.
+    ///
+    /// A popular key is then usually reloaded before it expires, so that no caller has to wait for the load. The time
+    /// of the refresh depends on `beta` and on the average duration of recent loads in this process (XFetch: Vattani et
+    /// al., "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015). A `beta` of 1 suits keys that are read many
+    /// times in the duration of a load; use 2 or 3 for keys that are read less often. Defaults to 0, which never
+    /// refreshes ahead.
+    ///
+    /// One refresh of a key runs at a time in all processes, on the runtime of the call that started it. A write to the
+    /// key during the refresh takes precedence over the loaded value. A refresh that fails, or takes more than a
+    /// minute, is logged and reported to [`on_refresh_error`](CacheBuilder::on_refresh_error). This process tries again
+    /// after a second at the earliest; with each further failure this delay doubles, up to a minute.
+    ///
+    /// Each hit of a loader method then reads the TTL too, in the same round trip, or in the process if it is answered
+    /// [near](CacheBuilder::near).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `beta` is NaN, infinite or negative.
+    pub fn refresh_ahead(mut self, beta: f64) -> Self {
+        assert!(
+            beta >= 0.0 && beta.is_finite(),
+            "refresh_ahead must be a number and at least 0, got {beta}"
+        );
+        self.settings.refresh_ahead = beta;
+        self
+    }
+
+    /// Calls `hook` with the key and the error of each background refresh of this process that fails.
+    ///
+    /// While [`stale_while_revalidate`](CacheBuilder::stale_while_revalidate) or
+    /// [`refresh_ahead`](CacheBuilder::refresh_ahead) hides the outage of a source from callers, this hook reports it:
+    /// count the failures, or raise an alarm. The error is that of the loader, or an [`Error`] if its value could not be
+    /// encoded. If the loader panicked or took more than a minute, it is a message that names the cause. Each failure
+    /// is also logged as `background refresh failed`, with `cache` and `error`.
+    ///
+    /// The hook is not called for loads that a caller waits for, nor if the last handle of the cache was dropped during
+    /// the refresh. It runs on the task that refreshed and under no lock; it should not block. A panic in it is logged.
+    /// The cache owns the hook, so the hook must not own a handle to this cache, which would keep the cache alive
+    /// forever.
+    ///
+    /// Defaults to none.
+    pub fn on_refresh_error(mut self, hook: impl Fn(&K, &dyn Debug) + Send + Sync + 'static) -> Self
+    where
+        K: DeserializeOwned + 'static,
+    {
+        let hook_of_encoded = move |key: &Vec<u8>, error: &dyn Debug| {
+            // It was encoded from a key of this type.
+            if let Ok(key) = decode_key(key) {
+                hook(&key, error);
+            }
+        };
+        self.refresh_error_hook = Some(Box::new(hook_of_encoded));
+        self
+    }
+
     /// Sets the maximum age of a value in the [near cache](CacheBuilder::near) under all conditions, counted from
     /// before the request was sent. Defaults to one second. With zero, nothing is cached in the process, but concurrent
     /// callers still share a request.
@@ -221,13 +316,20 @@ impl<K, V> CacheBuilder<K, V> {
         });
         let counts = near.clone().map(|near| near as Arc<dyn NearCounters>);
         let counters = Arc::new(Counters::new(counts));
+        let seed = rand::make_rng::<SmallRng>().random();
+        let freshness =
+            FreshnessPolicy::without_failures(self.settings, seed, self.refresh_error_hook);
+        let keeps_failures =
+            self.settings.negative_ttl.is_some() || self.settings.refresh_ahead > 0.0;
         #[cfg(feature = "metrics")]
         super::metrics::register_cache(&self.name, &counters);
         let state = CacheState {
             name: self.name,
             commands,
             format: self.format,
-            time_to_live: self.time_to_live,
+            freshness: Arc::new(freshness),
+            failures: keeps_failures
+                .then(|| Arc::new(FailedLoads::new(self.settings.negative_ttl))),
             event_capacity: self.event_capacity,
             lease: self.lease,
             poll_every: self.poll_every,
@@ -282,7 +384,7 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// A process receives an invalidation for each changed key of the cache, even for keys that it does not cache. Keys
     /// that are written more often than read therefore gain nothing. An idle connection is probed every second. The
-    /// near cache takes the memory of up to `max_entries` values, chosen by the bounded embedded cache, and 32 to 48
+    /// near cache takes the memory of up to `max_entries` values, chosen by the bounded embedded cache, and 48 to 64
     /// bytes for each.
     ///
     /// If the server cannot report changes (RESP2, or no permission for `CLIENT TRACKING`), nothing is cached, each
@@ -313,7 +415,7 @@ impl<K, V> fmt::Debug for CacheBuilder<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CacheBuilder")
             .field("name", &self.name)
-            .field("time_to_live", &self.time_to_live)
+            .field("settings", &self.settings)
             .field("format", &self.format)
             .field("events", &self.retention)
             .field("event_capacity", &self.event_capacity)

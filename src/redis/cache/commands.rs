@@ -23,6 +23,7 @@ use super::{
 use crate::engine::ttl::When;
 
 const PRELUDE: &str = include_str!("prelude.lua");
+const FINGERPRINT: &str = include_str!("fingerprint.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
 static WRITE: Script =
@@ -40,10 +41,10 @@ static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
 static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
 static SET_MANY: Script =
     Script::new([PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
-static LOOKUP_LEASE: Script = Script::new([include_str!("lookup_lease.lua")]);
+static LOOKUP_LEASE: Script = Script::new([FINGERPRINT, include_str!("lookup_lease.lua")]);
 static UPDATE_LEASE: Script = Script::new([include_str!("update_lease.lua")]);
 static PUBLISH: Script =
-    Script::new([PRELUDE, include_str!("put.lua"), include_str!("publish.lua")]);
+    Script::new([PRELUDE, include_str!("put.lua"), FINGERPRINT, include_str!("publish.lua")]);
 /// Runs a command that changes a value, and invalidates the load of its key if the value was changed.
 static CHANGE_AND_END_LOAD: Script = Script::new(["\
     local answer = redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))
@@ -242,6 +243,11 @@ impl Commands {
         keys.iter().fold(call, |call, key| call.arg(key.as_ref()))
     }
 
+    /// Removes keys of one shard, also those that are not present.
+    pub(super) fn remove_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
+        self.clear(keys.first().map_or(0, |key| shard(key.as_ref())), keys)
+    }
+
     /// Invalidates all loads in progress and all stale values of a shard.
     pub(super) fn clear_loads(&self, shard: u16) -> Call<'_> {
         let cleared = &self.shards[usize::from(shard)].cleared;
@@ -251,12 +257,17 @@ impl Commands {
     }
 
     /// Writes values at keys of one shard.
-    pub(super) fn set_many(&self, entries: &[&(Vec<u8>, Vec<u8>)], expiry: Expiry) -> Call<'_> {
+    pub(super) fn set_many(
+        &self,
+        entries: &[&(Vec<u8>, Vec<u8>)],
+        expiry: impl Fn() -> Expiry,
+    ) -> Call<'_> {
         let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| &key[..]).collect();
         let shard = keys.first().map_or(0, |key| shard(key));
         let call = self.shard_script(&SET_MANY, shard, self.key_triples(&keys));
-        let call = call.arg(expiry.arg());
-        entries.iter().fold(call, |call, (key, value)| call.arg(&key[..]).arg(&value[..]))
+        entries
+            .iter()
+            .fold(call, |call, (key, value)| call.arg(&key[..]).arg(&value[..]).arg(expiry().arg()))
     }
 
     /// Reads the live value, or the stale value while it is loaded. With `lease`, also takes the lease if there is no

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::state::Freshness;
+
 /// A TTL from here on means persistent. Lua numbers are doubles, exact up to 2^53, so that a deadline (now plus the
 /// TTL) stays exact.
 pub(super) const MAX_TTL_MILLIS: u128 = 1 << 52;
@@ -29,6 +31,13 @@ impl Expiry {
             ttl if ttl < MAX_TTL_MILLIS => Self::After(ttl as u64),
             _ => Self::Never,
         }
+    }
+
+    /// Returns the expiry of a value that is written or loaded with `ttl`, or else with the default TTL: shortened by
+    /// the jitter.
+    pub(super) fn of_written(freshness: &Freshness, ttl: Option<Duration>) -> Self {
+        let ttl = ttl.or(freshness.settings.time_to_live);
+        ttl.map_or(Self::Never, |ttl| Self::of(freshness.with_jitter(ttl)))
     }
 
     /// Returns the TTL, or `None` for a persistent value.

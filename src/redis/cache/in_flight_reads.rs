@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::future::{FutureExt, Shared};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::super::{
     Error,
@@ -27,15 +27,22 @@ struct InFlightRead<V> {
     answer: Answer<V>,
 }
 
+/// What a read has found: the live value, and the time at which it expires, if it does.
+#[derive(Clone)]
+pub(super) struct Found<V> {
+    pub(super) value: Option<V>,
+    pub(super) expires_at: Option<Instant>,
+}
+
 /// Answer of a read, shared by its callers. An error if the task that read was cancelled or panicked.
-pub(super) type Answer<V> = Shared<oneshot::Receiver<Arc<Result<Option<V>, Error>>>>;
+pub(super) type Answer<V> = Shared<oneshot::Receiver<Arc<Result<Found<V>, Error>>>>;
 
 /// The caller that sends the request of a key for all callers.
 pub(super) struct ReadLeader<V> {
     // Declared first, so that it is dropped before `sender`: a caller that is woken by the answer and reads again finds
     // the cached answer, and cannot join this finished read.
     entry: RemoveOnDrop<V>,
-    sender: oneshot::Sender<Arc<Result<Option<V>, Error>>>,
+    sender: oneshot::Sender<Arc<Result<Found<V>, Error>>>,
 }
 
 /// Removes a read when dropped, so that no further caller joins it.
@@ -92,7 +99,7 @@ impl<V> ReadLeader<V> {
         self.entry.version
     }
 
-    pub(super) fn send(self, answer: Result<Option<V>, Error>) {
+    pub(super) fn send(self, answer: Result<Found<V>, Error>) {
         // First: a caller that the answer wakes must not join this read again.
         drop(self.entry);
         // All callers may have been dropped.

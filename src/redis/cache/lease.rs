@@ -63,10 +63,12 @@ impl Lease {
         }
     }
 
-    pub(super) async fn lookup(&mut self) -> Result<LeaseLookup, Error> {
+    /// Requests the lease. For a refresh, it is granted even if there is a live value.
+    pub(super) async fn lookup(&mut self, is_refresh: bool) -> Result<LeaseLookup, Error> {
         // Before the request: if this future is dropped, the server may still grant the lease.
         self.may_be_held = true;
         let call = self.commands.lookup_lease(&self.key, Some((&self.token, self.duration)));
+        let call = if is_refresh { call.arg("REFRESH") } else { call };
         let answer = call.send_idempotent(&self.commands.client).await;
         if answer.as_ref().is_err_and(is_out_of_memory) {
             // Nothing to release: the server has refused the lease.

@@ -1,33 +1,19 @@
 //! Loader methods. One load runs per key: within a process by [`flights`](super::flights), between processes by a
 //! [`lease`](super::lease).
 
-use std::{borrow::Borrow, convert::Infallible, sync::Arc};
+use std::{borrow::Borrow, convert::Infallible, fmt::Debug, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    super::{Error, Format, codec::encode_key, error::is_out_of_memory},
+    super::{Error, codec::encode_key, error::is_out_of_memory},
     Cache,
-    expiry::Expiry,
     flights::{FlightOutcome, LoadGuard},
     lease::{Lease, LeaseLookup, POLL_PAUSE, peek},
-    stats::Counters,
+    load::Load,
 };
 use crate::cache::TimeToLive;
-
-/// A load that is about to begin. It holds no cache state, so that a refresh does not keep the cache's streams open.
-struct Load {
-    /// Name of the cache, for log messages.
-    name: String,
-    guard: LoadGuard,
-    /// Lease on the key, or the error if the memory of the server is full.
-    lease: Result<Lease, Error>,
-    format: Format,
-    counters: Arc<Counters>,
-    /// Expiry of a value whose loader method was given no TTL.
-    default_expiry: Expiry,
-}
 
 impl<K, V> Cache<K, V>
 where
@@ -121,7 +107,9 @@ where
     /// of the server, and the inner one those of the loader.
     ///
     /// If the load fails, all waiters in this process get the loader's error. Waiters in other processes, and waiters
-    /// that expect another error type, run their own loaders. The error is not cached.
+    /// that expect another error type, run their own loaders. With
+    /// [`negative_ttl`](super::CacheBuilder::negative_ttl), this process keeps the error; otherwise the next call loads
+    /// again.
     ///
     /// # Panics
     ///
@@ -156,7 +144,7 @@ where
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
@@ -171,21 +159,17 @@ where
         loader: F,
     ) -> Result<Result<V, Arc<E>>, Error>
     where
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        let found = match &self.state.near {
-            Some(near) => self.get_near_encoded(near, &key).await?,
-            None => {
-                let found: Option<Vec<u8>> =
-                    self.commands().get(&key).send_idempotent(self.client()).await?;
-                self.state.counters.read(&found);
-                found.map(|value| self.state.decode(&key, &value)).transpose()?
-            }
-        };
+        let found = self.look_up(&key).await?;
         match found {
-            Some(value) => Ok(Ok(value)),
+            Some((value, false)) => Ok(Ok(value)),
+            Some((value, true)) => {
+                self.spawn_refresh_ahead(key, ttl, loader);
+                Ok(Ok(value))
+            }
             // Boxed: the future of a load is large, and a hit would pay for moving it.
             None => Box::pin(self.load(&key, ttl, loader)).await,
         }
@@ -198,11 +182,17 @@ where
         loader: F,
     ) -> Result<Result<V, Arc<E>>, Error>
     where
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
         loop {
+            if let Some(error) = self.kept_error(key) {
+                return match self.peek_stale(key).await? {
+                    Some(stale) => Ok(Ok(stale)),
+                    None => Ok(Err(error)),
+                };
+            }
             let mut guard = self.state.flights.join(key);
             if guard.is_leader() {
                 return self.lead(guard, key, ttl, loader).await;
@@ -212,10 +202,8 @@ where
                 drop(guard);
                 return Ok(loader().await.map_err(Arc::new));
             }
-            if self.commands().keeps_stale()
-                && let Some(value) = peek(self.commands(), key).await?
-            {
-                return Ok(Ok(self.state.decode(key, &value)?));
+            if let Some(stale) = self.peek_stale(key).await? {
+                return Ok(Ok(stale));
             }
             match guard.wait().await {
                 FlightOutcome::Leader => return self.lead(guard, key, ttl, loader).await,
@@ -241,15 +229,16 @@ where
         loader: F,
     ) -> Result<Result<V, Arc<E>>, Error>
     where
-        E: Send + Sync + 'static,
+        E: Debug + Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
         let mut lease = Lease::new(self.state.commands.clone(), key.to_vec(), self.state.lease);
+        let failures = self.begin_load(key);
         let started = Instant::now();
         let (stale, lease) = loop {
             guard.begin_read();
-            match lease.lookup().await {
+            match lease.lookup(false).await {
                 Err(error) if is_out_of_memory(&error) => break (None, Err(error)),
                 Err(error) => {
                     guard.finish_with_error(&error);
@@ -271,92 +260,34 @@ where
                 }
             }
         };
-        let (format, counters) = (self.state.format, self.state.counters.clone());
-        let name = self.state.name.clone();
-        let default_expiry = self.default_expiry();
-        let load = Load { name, guard, lease, format, counters, default_expiry };
+        let load = Load {
+            name: self.state.name.clone(),
+            key: key.to_vec(),
+            guard,
+            lease,
+            format: self.state.format,
+            counters: self.state.counters.clone(),
+            freshness: self.state.freshness.clone(),
+            failures,
+            is_refresh: stale.is_some(),
+        };
         match stale {
             Some(value) => {
                 let value = self.state.decode(key, &value);
-                let name = load.name.clone();
                 // In a task of its own, so that the caller gets the stale value at once.
-                tokio::spawn(async move {
-                    if let Ok(Err(_)) | Err(_) = load.run(ttl, loader).await {
-                        tracing::warn!(cache = name, "background refresh failed");
-                    }
-                });
+                tokio::spawn(load.run_refresh(ttl, loader));
                 Ok(Ok(value?))
             }
             None => load.run(ttl, loader).await,
         }
     }
-}
 
-impl Load {
-    /// Calls the loader and writes the value that it returns.
-    async fn run<V, E, F, Fut>(
-        self,
-        ttl: impl TimeToLive<V>,
-        loader: F,
-    ) -> Result<Result<V, Arc<E>>, Error>
-    where
-        V: Serialize,
-        E: Send + Sync + 'static,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<V, E>>,
-    {
-        let Self { name, mut guard, lease, format, counters, default_expiry } = self;
-        counters.load();
-        // The call of the closure is inside `run`, too: the loader may do its work before it returns its future.
-        let load = guard.run(async move { loader().await });
-        let loaded = match &lease {
-            Ok(lease) => lease.renew_during(load).await,
-            Err(_) => load.await,
-        };
-        let value = match loaded {
-            Ok(value) => value,
-            Err(error) => {
-                counters.failed_load();
-                let error = Arc::new(error);
-                guard.finish(Err(error.clone()));
-                return Ok(Err(error));
-            }
-        };
-        let bytes = match format.encode(&value) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                counters.failed_load();
-                guard.finish_with_error(&error);
-                return Err(error);
-            }
-        };
-        let lease = match lease {
-            Ok(lease) => lease,
-            Err(error) => {
-                counters.failed_load();
-                log_unwritten(&name, &error);
-                // For callers that joined before the load began; callers that joined later may have seen a newer write.
-                guard.finish(Ok(bytes));
-                return Ok(Ok(value));
-            }
-        };
-        // Callers that join from now on may have seen a later write, so they do not get this value.
-        guard.begin_read();
-        let expiry = ttl.of(&value).map_or(default_expiry, Expiry::of);
-        match lease.publish(&bytes, expiry).await {
-            Ok(true) => guard.finish(Ok(bytes)),
-            Ok(false) => guard.finish_with_retry(),
-            Err(error) => {
-                counters.failed_load();
-                log_unwritten(&name, &error);
-                guard.finish_with_retry();
-            }
+    /// Returns the live value, or the stale value of a key that is being loaded; `None` without a stale window.
+    async fn peek_stale(&self, key: &[u8]) -> Result<Option<V>, Error> {
+        if !self.commands().keeps_stale() {
+            return Ok(None);
         }
-        Ok(Ok(value))
+        let found = peek(self.commands(), key).await?;
+        found.map(|value| self.state.decode(key, &value)).transpose()
     }
-}
-
-fn log_unwritten(cache: &str, error: &Error) {
-    let error: &dyn std::error::Error = error;
-    tracing::warn!(cache, error, "failed to write a loaded value");
 }

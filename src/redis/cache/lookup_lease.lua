@@ -7,21 +7,22 @@
 -- ARGV[1]   the token of the caller; empty to take no lease
 -- ARGV[2]   the lease in milliseconds
 -- ARGV[3]   for how many milliseconds the random value is kept
+-- ARGV[4]   REFRESH to take the lease even if there is a live value; else missing
 -- Returns the live value or false; the stale value, which may be used during the load, or false; and for how many
 -- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does.
 --
 -- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
--- until `last`; both only while `cleared` is unchanged. A write to the key removes the load. Idempotent: a retry finds
--- its own token.
+-- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value: the
+-- load of a refresh has the fingerprint `seen` of the value that it replaces. Idempotent: a retry finds its own token.
 
 local load, my_token = KEYS[2], ARGV[1]
 local value = redis.call('GET', KEYS[1])
-if value then return { value, false, -1 } end
+if value and not ARGV[4] then return { value, false, -1 } end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local cleared = redis.call('GET', KEYS[3]) or ''
-local was = redis.call('HMGET', load, 'token', 'till', 'stale', 'last', 'cleared')
+local was = redis.call('HMGET', load, 'token', 'till', 'stale', 'last', 'cleared', 'seen')
 local token, last_ms, stale, last = was[1], tonumber(was[2] or 0), was[3], tonumber(was[4] or 0)
 if was[5] ~= cleared then
     if was[5] then redis.call('UNLINK', load) end
@@ -47,5 +48,10 @@ elseif redis.call('PTTL', KEYS[3]) < ARGV[3] / 2 then
 end
 last_ms = string.format('%.0f', now + ARGV[2])
 redis.call('HSET', load, 'token', my_token, 'till', last_ms, 'cleared', cleared)
+if value then
+    redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value))
+elseif was[6] then
+    redis.call('HDEL', load, 'seen')
+end
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
 return { false, stale, 0 }

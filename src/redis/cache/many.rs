@@ -15,7 +15,6 @@ use super::{
     },
     Cache,
     commands::{Commands, MAX_KEYS_PER_READ},
-    expiry::Expiry,
 };
 
 /// Maximum bytes of keys and values, and maximum number of keys, that one script writes. The server executes nothing
@@ -109,19 +108,72 @@ where
             .into_iter()
             .map(|(key, value)| Ok::<_, Error>((encode_key(&key)?, self.encode(&value)?)));
         let entries: Result<Vec<_>, _> = entries.collect();
-        let expiry = ttl.map_or_else(|| self.default_expiry(), Expiry::of);
         async move {
             let entries = entries?;
+            let _discards_failures =
+                self.state.discard_failures(entries.iter().map(|(key, _)| &key[..]));
             let writes = by_shard(&entries, |(key, _)| key).into_iter().map(async |positions| {
                 let of_shard: Vec<_> = positions.into_iter().map(|at| &entries[at]).collect();
                 for batch in batches(&of_shard) {
-                    let call = self.commands().set_many(batch, expiry);
+                    let call = self.commands().set_many(batch, || self.expiry_of(ttl));
                     // Sent once: a retry could overwrite what others have written since.
                     call.send_once::<Value>(&self.client().for_batches()).await?;
                 }
                 Ok::<_, Error>(())
             });
             few_at_once(writes).await.into_iter().collect()
+        }
+    }
+
+    /// Removes the values of `keys` and returns the number of live values that were removed (Redis: `UNLINK`).
+    ///
+    /// Takes one round trip per shard (of 16, four at a time), and another for each further 500 keys of a shard. Each
+    /// round trip is one script; the call as a whole is not atomic.
+    ///
+    /// ```no_run
+    /// use fleeting::redis::Cache;
+    ///
+    /// # async fn f(cache: Cache<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// cache.set_many([("a".to_owned(), 1), ("b".to_owned(), 2)], None).await?;
+    /// assert_eq!(cache.remove_many(["b", "c", "a"]).await?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors [of all methods](Cache#errors). After an error of the server, some of the values may have been
+    /// removed. If a key cannot be encoded, nothing is removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, some of the values may have been removed.
+    #[doc(alias = "DEL")]
+    #[doc(alias = "UNLINK")]
+    pub fn remove_many<'a, Q>(
+        &self,
+        keys: impl IntoIterator<Item = &'a Q>,
+    ) -> impl Future<Output = Result<usize, Error>>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized + 'a,
+    {
+        // Collected before the first await, as in `get_many`.
+        let keys: Result<Vec<_>, _> = keys.into_iter().map(encode_key).collect();
+        async move {
+            let keys = keys?;
+            let _discards_failures = self.state.discard_failures(keys.iter().map(|key| &key[..]));
+            let removals = by_shard(&keys, |key| key).into_iter().map(async |positions| {
+                let mut removed = 0;
+                for batch in positions.chunks(MAX_BATCH.1) {
+                    let keys: Vec<_> = batch.iter().map(|&at| &keys[at]).collect();
+                    let call = self.commands().remove_many(&keys);
+                    // Sent once: a retry would count fewer values.
+                    removed += call.send_once::<usize>(&self.client().for_batches()).await?;
+                }
+                Ok::<_, Error>(removed)
+            });
+            few_at_once(removals).await.into_iter().sum()
         }
     }
 }

@@ -28,7 +28,8 @@ use super::{
     },
     commands::{Commands, MAX_KEYS_PER_READ},
     flights::clone_error,
-    in_flight_reads::{Answer, InFlightReads, Key, ReadLeader},
+    in_flight_reads::{Answer, Found, InFlightReads, Key, ReadLeader},
+    refresh_ahead::expires_at,
     stats::{NearCounters, NearStats},
 };
 use crate::{cache::Cache, engine::panics::caught};
@@ -42,8 +43,16 @@ pub(super) trait DynNearCache<V>: NearCounters {
     /// Looks up a cached answer. Returns true, with the answer in `found`, if there is one that may be used.
     fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool>;
 
+    /// As [`poll_cached`](DynNearCache::poll_cached), with the time at which the value expires.
+    fn poll_found(
+        &self,
+        key: &[u8],
+        cx: &mut Context<'_>,
+        found: &mut Poll<Result<Found<V>, Error>>,
+    ) -> Poll<bool>;
+
     /// Reads the live value of a key from the server, and caches it if possible.
-    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>>;
+    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Found<V>, Error>>;
 
     /// Reads several keys, in their order.
     fn read_many(
@@ -85,7 +94,7 @@ pub(super) struct NearCache<V> {
 
 #[derive(Clone)]
 struct CachedAnswer<V> {
-    value: Option<V>,
+    found: Found<V>,
     version: KeyVersion,
 }
 
@@ -213,14 +222,15 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             }
         };
         let max_age = self.settings.max_age;
-        let ttl_here = match (&value, ttl) {
+        let found = Found { value, expires_at: expires_at(started, ttl) };
+        let ttl_here = match (&found.value, ttl) {
             (None, _) | (Some(_), -1) => max_age,
             // The value expired between `GET` and `PTTL`.
             (Some(_), ..-1) => Duration::ZERO,
             (Some(_), ttl) => max_age.min(Duration::from_millis(ttl.unsigned_abs())),
         };
         if is_tracked && !ttl_here.is_zero() && self.invalidations.is_current(version) {
-            let cached = CachedAnswer { value: value.clone(), version };
+            let cached = CachedAnswer { found: found.clone(), version };
             match started.checked_add(ttl_here) {
                 Some(until) => self.cached().set_until(key.into(), cached, until).await,
                 None => self.cached().set(key.into(), cached).await,
@@ -230,7 +240,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             self.invalidations.invalidate(key);
             self.bypassed.fetch_add(1, Relaxed);
         }
-        leader.send(Ok(value));
+        leader.send(Ok(found));
     }
 
     /// Waits for the answer of a read, which this caller or another one leads.
@@ -239,7 +249,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         key: &[u8],
         answer: Answer<V>,
         is_leader: bool,
-    ) -> Result<Option<V>, Error> {
+    ) -> Result<Found<V>, Error> {
         let answer = match is_leader {
             // Without a timeout: the read is a task of this runtime, and its request has one.
             true => answer.await.ok(),
@@ -251,7 +261,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         };
         match answer {
             Some(answer) => match &*answer {
-                Ok(value) => Ok(value.clone()),
+                Ok(found) => Ok(found.clone()),
                 Err(error) => Err(clone_error(error)),
             },
             // Decoding panicked or the leader's runtime is gone: read again in the caller's task.
@@ -259,16 +269,22 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
                 let call = self.commands.get(key);
                 let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
                 let record = || self.commands.keyspace.record(key);
-                value.map(|value| self.format.decode(&value, record)).transpose()
+                let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
+                Ok(Found { value, expires_at: None })
             }
         }
     }
-}
 
-impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for NearCache<V> {
-    fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool> {
+    /// Looks up a cached answer. Passes it to `output` and returns true, if there is one that may be used.
+    #[inline]
+    fn poll_answer(
+        &self,
+        key: &[u8],
+        cx: &mut Context<'_>,
+        output: impl FnOnce(Found<V>),
+    ) -> Poll<bool> {
         let Some(cached) = self.cached.get() else { return Poll::Ready(false) };
-        let Some(CachedAnswer { value, version }) =
+        let Some(CachedAnswer { found, version }) =
             ready!(std::pin::pin!(cached.get(key)).poll(cx))
         else {
             return Poll::Ready(false);
@@ -278,14 +294,29 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
             self.outdated.fetch_add(1, Relaxed);
             return Poll::Ready(false);
         }
-        if value.is_none() {
+        if found.value.is_none() {
             self.misses.fetch_add(1, Relaxed);
         }
-        *found = Poll::Ready(Ok(value));
+        output(found);
         Poll::Ready(true)
     }
+}
 
-    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>> {
+impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for NearCache<V> {
+    fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool> {
+        self.poll_answer(key, cx, |answer| *found = Poll::Ready(Ok(answer.value)))
+    }
+
+    fn poll_found(
+        &self,
+        key: &[u8],
+        cx: &mut Context<'_>,
+        found: &mut Poll<Result<Found<V>, Error>>,
+    ) -> Poll<bool> {
+        self.poll_answer(key, cx, |answer| *found = Poll::Ready(Ok(answer)))
+    }
+
+    fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Found<V>, Error>> {
         async move {
             let (answer, leader) = self.in_flight.join(&key, &self.invalidations);
             let is_leader = leader.is_some();
@@ -320,7 +351,8 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
             }
             let mut values = Vec::with_capacity(keys.len());
             for (key, (answer, is_leader)) in keys.iter().zip(answers) {
-                values.push(self.wait_for_answer(key, answer, is_leader).await);
+                let found = self.wait_for_answer(key, answer, is_leader).await;
+                values.push(found.map(|found| found.value));
             }
             values
         }
@@ -358,9 +390,9 @@ where
 }
 
 /// Returns the cached answer, if there is one that may be used.
-pub(super) async fn cached<V>(
-    mut poll_cached: impl FnMut(&mut Context<'_>, &mut PollGet<V>) -> Poll<bool>,
-) -> Result<Option<Option<V>>, Error> {
+pub(super) async fn cached<T>(
+    mut poll_cached: impl FnMut(&mut Context<'_>, &mut Poll<Result<T, Error>>) -> Poll<bool>,
+) -> Result<Option<T>, Error> {
     poll_fn(|cx| {
         let mut found = Poll::Pending;
         match ready!(poll_cached(cx, &mut found)) {

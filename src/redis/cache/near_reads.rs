@@ -7,6 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     super::Error,
     Cache,
+    in_flight_reads::Found,
     near::{DynNearCache, cached},
 };
 
@@ -15,14 +16,14 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// As [`get`](Cache::get), for an encoded key.
+    /// As [`get`](Cache::get), for an encoded key, with the time at which the value expires.
     pub(super) async fn get_near_encoded(
         &self,
         near: &Arc<dyn DynNearCache<V>>,
         key: &[u8],
-    ) -> Result<Option<V>, Error> {
-        match cached(|cx, found| near.poll_cached(key, cx, found)).await? {
-            Some(value) => Ok(value),
+    ) -> Result<Found<V>, Error> {
+        match cached(|cx, found| near.poll_found(key, cx, found)).await? {
+            Some(found) => Ok(found),
             None => self.read_near(near, key.to_vec()).await,
         }
     }
@@ -63,9 +64,9 @@ where
         &self,
         near: &Arc<dyn DynNearCache<V>>,
         key: Vec<u8>,
-    ) -> Result<Option<V>, Error> {
-        let value = near.clone().read(key).await?;
-        self.state.counters.read(&value);
-        Ok(value)
+    ) -> Result<Found<V>, Error> {
+        let found = near.clone().read(key).await?;
+        self.state.counters.read(&found.value);
+        Ok(found)
     }
 }

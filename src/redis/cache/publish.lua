@@ -8,10 +8,12 @@
 -- ARGV[6]   its stale window in milliseconds
 -- Returns 1 if it was written, else 0.
 
-local was = redis.call('HMGET', load, 'token', 'cleared')
+local was = redis.call('HMGET', load, 'token', 'cleared', 'seen')
 if was[1] ~= ARGV[3] or was[2] ~= (redis.call('GET', KEYS[4]) or '') then return 0 end
--- Plain commands and other programs write without removing the load: their value takes precedence, too.
-if redis.call('PTTL', record) ~= -2 then
+-- Plain commands and other programs write without removing the load: their value takes precedence, too. Only the value
+-- that a refresh has seen is replaced.
+if redis.call('PTTL', record) ~= -2
+    and not (was[3] and fingerprint(record, redis.call('GET', record)) == was[3]) then
     redis.call('UNLINK', load)
     return 0
 end

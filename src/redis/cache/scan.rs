@@ -144,6 +144,10 @@ where
             self.commands().clear_loads(shard).send_idempotent::<Value>(self.client()).await
         });
         try_join_all(loads).await?;
+        // After the loads were invalidated: their errors are not kept, either.
+        if let Some(failures) = &self.state.failures {
+            failures.discard_all();
+        }
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
             let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {

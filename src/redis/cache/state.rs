@@ -13,18 +13,25 @@ use super::{
     super::{Error, Format},
     commands::Commands,
     event_record::EventDecoder,
+    failed_loads::{DiscardOnDrop, FailedLoads},
     flights::Flights,
     near::DynNearCache,
     stats::Counters,
 };
-use crate::engine::event::{Event, Lagged};
+use crate::{
+    cache::FreshnessPolicy,
+    engine::event::{Event, Lagged},
+};
 
 pub(super) struct CacheState<K, V> {
     pub(super) name: String,
     /// Subscription tasks hold the commands but not the state, so that the streams end with the last handle.
     pub(super) commands: Arc<Commands>,
     pub(super) format: Format,
-    pub(super) time_to_live: Option<Duration>,
+    /// Its strong count is one, apart from loads that are running: see [`Load::run_refresh`](super::load::Load).
+    pub(super) freshness: Arc<Freshness>,
+    /// Failed loads of this process, if `negative_ttl` or `refresh_ahead` needs them.
+    pub(super) failures: Option<Arc<FailedLoads>>,
     pub(super) event_capacity: usize,
     pub(super) lease: Duration,
     /// Pause between two polls of a subscriber.
@@ -43,6 +50,9 @@ pub(super) struct CacheState<K, V> {
     pub(super) stop: watch::Sender<bool>,
 }
 
+/// Freshness settings of a cache. Its keys, which the hook for errors of refreshes gets, are encoded.
+pub(super) type Freshness = FreshnessPolicy<Vec<u8>>;
+
 /// Weak, so that the channel closes when its task ends.
 pub(super) type Ring<K, V> = Option<broadcast::WeakSender<BroadcastItem<K, V>>>;
 
@@ -50,6 +60,18 @@ pub(super) type Ring<K, V> = Option<broadcast::WeakSender<BroadcastItem<K, V>>>;
 pub(super) type BroadcastItem<K, V> = Result<Arc<Event<K, V>>, Lagged>;
 
 impl<K, V> CacheState<K, V> {
+    /// Returns a guard that discards the kept error of a key that is about to be written, if errors are kept.
+    pub(super) fn discard_failure<'a>(&'a self, key: &'a [u8]) -> Option<DiscardOnDrop<'a>> {
+        self.discard_failures([key])
+    }
+
+    pub(super) fn discard_failures<'a>(
+        &'a self,
+        keys: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Option<DiscardOnDrop<'a>> {
+        self.failures.as_ref().map(|failures| failures.discard_on_drop(keys))
+    }
+
     pub(super) fn event_decoder(&self) -> EventDecoder<K, V> {
         EventDecoder { commands: self.commands.clone(), format: self.format, types: PhantomData }
     }

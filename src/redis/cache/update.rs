@@ -36,6 +36,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        let _discards_failure = self.state.discard_failure(&key);
         // Bounded: under contention, each round can lose again.
         let deadline = self.client().deadline(None);
         let mut current: Option<Vec<u8>> =

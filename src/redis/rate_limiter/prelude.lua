@@ -8,7 +8,7 @@
 -- Returns, of a check, 0 and the creation time of the state; or, if denied, the index of the limit with the longest
 -- wait, counted from 1, and that wait. Then for each limit the position of its charge, the remaining units, and the
 -- time until more remain (-1 if all do), or numbers to compute these from. All limits are charged, or none; a denial
--- writes nothing. A peek is a check that does not charge. A debt is charged even beyond a quota, and its reply has no
+-- charges nothing. A peek is a check that does not charge. A debt is charged even beyond a quota, and its reply has no
 -- meaning. A refund returns 1, or 0 if there was nothing to refund.
 --
 -- A state of another window, from which the limiter was changed, counts as missing: the first charge replaces it. The

@@ -10,11 +10,17 @@
 -- window is skipped by the head, and cut off once there are as many of these as of the others.
 --
 -- A head is never a refunded call. If nothing is in use, it is past the last call.
+--
+-- While processes with other limits use the subject too (during a rollout, or with limits per call), the numbers of those
+-- limits are kept: without them, each check would count all calls again. They are dropped when no check has used them for
+-- one to two of their windows, which is apparent from the age of their head.
 
 -- Index of the last byte of a state that is read and written as a whole. A longer state is appended to.
 local SMALL = '511'
 -- Number of calls read at a time.
 local MANY = 64
+-- Maximum number of limits of other checks whose numbers are kept.
+local MAX_OTHERS = 8
 
 local state = call('GETRANGE', key, '0', SMALL)
 local length = #state
@@ -70,17 +76,23 @@ if verb == 'c' and #args == 33 and counted == 1 and not is_whole then
   end
 end
 
--- For each limit: its head, the time of that call, and the units in use.
+-- For each limit: its head, the time of that call, the units in use, and whether these are known.
 local found = {}
-local longest, is_settled = 0, verb ~= 'r'
+local longest, is_settled, are_known = 0, verb ~= 'r', true
 for i = 1, is_settled and limits or 0 do
   local quota, per = unpack('<dd', args, 24 * i - 14)
   local known, head, since, used = 0, 0, 0, 0
-  if i <= counted then known, head, since, used = unpack('<dddI4', state, 17 + 28 * i) end
-  found[i] = {head, since, used}
+  -- The numbers of the same limit are usually at the same place.
+  for offset = 0, counted - 1 do
+    known, head, since, used = unpack('<dddI4', state, 45 + 28 * ((i - 1 + offset) % counted))
+    if known == per then break end
+  end
+  local is_known = known == per
+  are_known = are_known and is_known
+  found[i] = {head, since, used, is_known}
   if per > longest then longest = per end
   -- Settled if the stored numbers are of this window, no call has left it, and the cost fits.
-  is_settled = is_settled and known == per and (head == tail or since > now - per)
+  is_settled = is_settled and is_known and (head == tail or since > now - per)
     and used + cost <= quota
 end
 
@@ -134,7 +146,7 @@ for i = 1, is_settled and 0 or limits do
   local quota, per = unpack('<dd', args, 24 * i - 14)
   local limit = found[i]
   local head, since, used = limit[1], limit[2], limit[3]
-  if i > counted or unpack('<d', state, 17 + 28 * i) ~= per then
+  if not limit[4] then
     -- Other limits: count all calls again.
     head, since = seek(dropped)
     used = 0
@@ -154,7 +166,7 @@ for i = 1, is_settled and 0 or limits do
     excess, index = excess - units, index + 1
     if excess <= 0 and at + per > ready then which, ready = i, at + per end
   end
-  found[i] = {head, since, used}
+  found[i] = {head, since, used, limit[4]}
 end
 
 local charged = which == 0 and verb ~= 'p'
@@ -162,14 +174,18 @@ if verb == 'd' then
   -- The maximum of four bytes, which is above every quota.
   for i = 1, limits do cost = math.min(cost, 4294967295 - found[i][3]) end
 end
+-- Numbers are also written if they were counted, so that the next check need not count again, even if it is denied.
+local writes = charged or not are_known and not is_whole
 local reply, slots, start = pack('<dd', which, which == 0 and created or ready - clock), '', tail
 for i = 1, limits do
   local quota, per = unpack('<dd', args, 24 * i - 14)
   local limit = found[i]
   local head, since, used = limit[1], limit[2], limit[3]
-  if charged then
-    if head == tail then since = now end
-    used = used + cost
+  if writes then
+    if charged then
+      if head == tail then since = now end
+      used = used + cost
+    end
     slots = slots .. pack('<dddI4', per, head, since, used)
     if head < start then start = head end
   end
@@ -187,14 +203,33 @@ for i = 1, limits do
   reply = reply .. pack('<ddd', tail, used < quota and quota - used or 0, more)
 end
 
+-- The numbers of other limits.
+local others = 0
+for j = 1, writes and (counted > limits or not are_known) and counted or 0 do
+  local per, head, since, used = unpack('<dddI4', state, 17 + 28 * j)
+  local is_other = since > now - 2 * per and used + cost <= 4294967295 and others < MAX_OTHERS
+  for i = 1, is_other and limits or 0 do
+    if unpack('<d', args, 24 * i - 6) == per then is_other = false end
+  end
+  if is_other then
+    if charged then
+      if head == tail then since = now end
+      used = used + cost
+    end
+    slots = slots .. pack('<dddI4', per, head, since, used)
+    if head < start then start = head end
+    others = others + 1
+  end
+end
+
 if charged then
   local gone, stay = start - dropped, tail - start
   local extends = now + longest > expires_at
   -- An eighth of the window later than necessary, so that the expiry is seldom set again.
   if extends then expires_at = now + longest * 1.125 end
-  local rewrites = is_whole or limits ~= counted or (gone >= MANY and gone >= stay)
+  local rewrites = is_whole or limits + others ~= counted or (gone >= MANY and gone >= stay)
   if rewrites then dropped = start end
-  local head = pack('<HdddddH', kind, created, now, expires_at, dropped, tail + 1, limits) .. slots
+  local head = pack('<HdddddH', kind, created, now, expires_at, dropped, tail + 1, limits + others) .. slots
   local new = pack('<dI4', now, cost)
   if rewrites then
     local rest = ''
@@ -213,5 +248,8 @@ if charged then
     call('SETRANGE', key, '0', head)
     if extends then call('PEXPIREAT', key, string.format('%d', expires_at / 1000 + 1)) end
   end
+elseif writes then
+  local head = pack('<HdddddH', kind, created, last, expires_at, dropped, tail, limits + others)
+  call('SET', key, head .. slots .. call('GETRANGE', key, size, -1), 'KEEPTTL')
 end
 return reply

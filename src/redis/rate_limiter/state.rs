@@ -112,8 +112,9 @@ impl LimiterState {
         let answer = self.call_server(call.send_once::<u64>(&self.client)).await;
         // After a failure too, since the server may have executed the command.
         self.forget_denials(subject);
-        self.waiting.wake_key(subject);
         self.fallback.reset(subject).await;
+        // Last: a waiter that is woken checks again at once, in the local limiter if the server fails.
+        self.waiting.wake_key(subject);
         Ok(answer? > 0)
     }
 

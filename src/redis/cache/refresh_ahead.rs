@@ -1,0 +1,119 @@
+//! Refreshes of live values before they expire, and the kept errors of failed loads.
+
+use std::{fmt::Debug, sync::Arc};
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
+
+use super::{
+    super::Error,
+    Cache,
+    failed_loads::{FailedLoads, WritesBefore},
+    lease::{Lease, LeaseLookup},
+    load::Load,
+};
+use crate::cache::TimeToLive;
+
+impl<K, V> Cache<K, V>
+where
+    K: Serialize + DeserializeOwned,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Reads a key for a loader method. Returns its live value, and whether that is to be refreshed now.
+    pub(super) async fn look_up(&self, key: &[u8]) -> Result<Option<(V, bool)>, Error> {
+        let freshness = &self.state.freshness;
+        let needs_ttl = freshness.settings.needs_deadline();
+        let (value, expires_at) = match &self.state.near {
+            Some(near) => {
+                let found = self.get_near_encoded(near, key).await?;
+                (found.value, found.expires_at)
+            }
+            None if needs_ttl => self.read_with_ttl(key).await?,
+            None => (self.get_encoded(key).await?, None),
+        };
+        let is_due = needs_ttl
+            && expires_at.is_some_and(|at| {
+                freshness.should_refresh(at.saturating_duration_since(Instant::now()))
+            });
+        Ok(value.map(|value| (value, is_due)))
+    }
+
+    /// Starts to load a live value in the background, unless it is being loaded, or has failed to recently.
+    pub(super) fn spawn_refresh_ahead<E, F, Fut>(
+        &self,
+        key: Vec<u8>,
+        ttl: impl TimeToLive<V> + Send + 'static,
+        loader: F,
+    ) where
+        E: Debug + Send + Sync + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        if self.state.failures.as_ref().is_some_and(|failures| !failures.may_retry(&key)) {
+            return;
+        }
+        let mut guard = self.state.flights.join(&key);
+        if !guard.is_leader() {
+            return;
+        }
+        let failures = self.begin_load(&key);
+        let mut lease = Lease::new(self.state.commands.clone(), key.clone(), self.state.lease);
+        let (name, format) = (self.state.name.clone(), self.state.format);
+        let (counters, freshness) = (self.state.counters.clone(), self.state.freshness.clone());
+        tokio::spawn(async move {
+            guard.begin_read();
+            // If another process loads the key or the server fails, nothing is to be done: the value is live. A caller
+            // that waits for this flight becomes its leader, and asks the server itself.
+            let Ok(LeaseLookup::Acquired(_)) = lease.lookup(true).await else { return };
+            let lease = Ok(lease);
+            let load = Load {
+                name,
+                key,
+                guard,
+                lease,
+                format,
+                counters,
+                freshness,
+                failures,
+                is_refresh: true,
+            };
+            load.run_refresh(ttl, loader).await;
+        });
+    }
+
+    /// Returns the error of a recent load of the key in this process, if errors are kept.
+    pub(super) fn kept_error<E: Send + Sync + 'static>(&self, key: &[u8]) -> Option<Arc<E>> {
+        self.state.failures.as_ref()?.error(key)
+    }
+
+    /// Notes the beginning of a load, if failures are kept.
+    pub(super) fn begin_load(&self, key: &[u8]) -> Option<(Arc<FailedLoads>, WritesBefore)> {
+        let failures = self.state.failures.clone()?;
+        let before = failures.begin_load(key);
+        Some((failures, before))
+    }
+
+    async fn get_encoded(&self, key: &[u8]) -> Result<Option<V>, Error> {
+        let value: Option<Vec<u8>> =
+            self.commands().get(key).send_idempotent(self.client()).await?;
+        self.state.counters.read(&value);
+        value.map(|value| self.state.decode(key, &value)).transpose()
+    }
+
+    /// Reads a key and the time at which its value expires, if it does.
+    async fn read_with_ttl(&self, key: &[u8]) -> Result<(Option<V>, Option<Instant>), Error> {
+        // Before the request, so that the time is not too late.
+        let started = Instant::now();
+        let (get, ttl) = (self.commands().get(key), self.commands().ttl(key));
+        let (value, ttl, _): (Option<Vec<u8>>, i64, _) =
+            get.send_both_tracked(ttl, self.client()).await?;
+        self.state.counters.read(&value);
+        let value = value.map(|value| self.state.decode(key, &value)).transpose()?;
+        Ok((value, expires_at(started, ttl)))
+    }
+}
+
+/// Returns the time at which a value with this reply of `PTTL` expires; `None` for a persistent or missing value.
+pub(super) fn expires_at(started: Instant, ttl: i64) -> Option<Instant> {
+    started.checked_add(std::time::Duration::from_millis(u64::try_from(ttl).ok()?))
+}
