@@ -70,7 +70,7 @@ impl Limited {
     /// Adds `by` to the wait, if one helps.
     #[cfg(feature = "axum")]
     pub(crate) fn delayed(self, by: Duration) -> Self {
-        Self { ready: self.ready.map(|ready| ready.delayed(by)), ..self }
+        Self { at: self.at.map(|at| at.delayed(by)), ..self }
     }
 
     /// Returns the time from now until the call would pass, if no other call is charged until then. Returns
