@@ -59,7 +59,7 @@ async fn assert_accounted(
     missed
 }
 
-async fn assert_stalled_subscriber_is_told(urls: impl Urls) {
+async fn assert_stalled_subscriber_receives_missed(urls: impl Urls) {
     let cache = cache(&connect(urls).await, RETENTION);
     let mut events = cache.events_lossless("g").await.unwrap();
     fill(&cache, 0..5_000, ms(50)).await;
@@ -74,13 +74,13 @@ async fn assert_stalled_subscriber_is_told(urls: impl Urls) {
 #[tokio::test]
 async fn events_lost_during_a_stall_are_reported_as_missed() {
     let server = Server::start();
-    assert_stalled_subscriber_is_told(server.url()).await;
+    assert_stalled_subscriber_receives_missed(server.url()).await;
 }
 
 #[tokio::test]
 async fn events_lost_during_a_stall_are_reported_as_missed_in_a_cluster() {
     let cluster = Cluster::start();
-    assert_stalled_subscriber_is_told(cluster.urls()).await;
+    assert_stalled_subscriber_receives_missed(cluster.urls()).await;
 }
 
 #[tokio::test]

@@ -110,8 +110,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// An event is kept on the server for at most `retention`. Within that time, it is kept until all
     /// [groups](Cache::events_lossless) have acknowledged it, and for at least a minute for the subscribers of
     /// [`events`](Cache::events), whose positions the server does not store. If no subscriber reads for longer than
-    /// that, events are lost. Subscribers are told how many: by [`Error::Missed`] or
-    /// [`Lagged`](crate::Lagged).
+    /// that, events are lost. Subscribers receive their number as [`Error::Missed`] or [`Lagged`](crate::Lagged).
     ///
     /// An expired value whose event was not published takes memory on the server until its retention has passed. After
     /// that, its key stays in the index of its shard until a write to the shard or a subscriber removes it. Without

@@ -28,7 +28,7 @@ use super::{
         script::Call,
     },
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
-    shard_consumer::{RetryAfter, ShardConsumer},
+    shard_consumer::{RetryAfter, ShardConsumer, StreamId},
     shard_hints::{CHECK_EVERY, ShardHints},
     state::CacheState,
     stats::Counters,
@@ -53,15 +53,6 @@ pub(super) enum Delivery<K, V> {
     Missed(u64),
     /// The server has become unreachable.
     Unreachable(Error),
-}
-
-/// Location of an event on the server.
-#[derive(Clone, Debug)]
-pub(super) struct StreamId {
-    pub(super) shard: u16,
-    pub(super) entry: String,
-    /// Number of failed attempts before this delivery.
-    pub(super) failures: u32,
 }
 
 /// Reply of the subscriber to an event.

@@ -20,7 +20,11 @@ if is_new then
     -- From before its creation.
     drop_lost(math.huge)
     -- From now on, it does not expire.
-    if redis.call('EXISTS', index) == 1 then set_index_expiry(NEVER_MS) end
+    if redis.call('EXISTS', index) == 1 then
+        set_index_expiry(NEVER_MS)
+    else
+        redis.call('DEL', earliest_deadline)
+    end
 end
 redis.call(is_new and 'HSET' or 'HSETNX', counts, 'read:' .. group, read_count('events'))
 return id

@@ -23,18 +23,18 @@ use super::{
     super::Error,
     Cache, broadcast,
     commands::Commands,
-    consumer_group::{self, Acknowledgement, Delivery, StreamId, Subscription},
-    shard_consumer::RetryAfter,
+    consumer_group::{self, Acknowledgement, Delivery, Subscription},
+    shard_consumer::{RetryAfter, StreamId},
     state::BroadcastItem,
 };
 use crate::engine::event::{Event, Lagged};
 
 /// A stream of expirations that is broadcast to all subscribers. Created by [`Cache::events`].
 ///
-/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. It also misses, and is told
-/// of, the events that the server [deleted](super::CacheBuilder::events) while this process could not reach it, usually
-/// those that were older than a minute. An event that cannot be decoded counts as missed. If the server loses its data,
-/// the number of missed events is unknown and not reported.
+/// A subscriber that reads too slowly misses the oldest events; [`Lagged`] reports how many. It also reports the events
+/// that the server [deleted](super::CacheBuilder::events) while this process could not reach it, usually those that
+/// were older than a minute. An event that cannot be decoded counts as missed. If the server loses its data, the number
+/// of missed events is unknown and not reported.
 ///
 /// When the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), the stream returns the
 /// events that this process has already read, and then ends. It does not keep the cache alive.

@@ -8,15 +8,21 @@ use std::{
 use rand::{RngExt, make_rng, rngs::SmallRng};
 use tokio::time::Instant;
 
-use super::{
-    super::{client::MAX_DURATION, script::Call},
-    consumer_group::StreamId,
-};
+use super::super::{client::MAX_DURATION, script::Call};
 use crate::engine::retries::Retries;
 
 /// Number of failed attempts after which an event is dead: it is not delivered again. With the default lease, the
 /// subscribers of an old release take almost three minutes for this many attempts to decode it.
 pub(super) const MAX_ATTEMPTS: u32 = 16;
+
+/// Location of an event on the server.
+#[derive(Clone, Debug)]
+pub(super) struct StreamId {
+    pub(super) shard: u16,
+    pub(super) entry: String,
+    /// Number of failed attempts before this delivery.
+    pub(super) failures: u32,
+}
 
 /// When an event that failed is to be delivered again.
 pub(super) enum RetryAfter {
