@@ -178,6 +178,7 @@ impl DictState {
             let on_drop = OnDrop::GiveBack { lease_end: lease_ends_after + 4 * number, score };
             let mut entry = Delivery::new(self, key, value, on_drop);
             (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
+            entry.is_dead = how == CollectMode::TakeDead;
             entries.push(entry);
         }
         Ok(Batch { entries, is_cut, found_any })

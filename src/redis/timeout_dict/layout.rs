@@ -48,7 +48,9 @@ impl Layout {
         let keys_of = |shard| {
             let index = keyspace.index(shard).to_vec();
             // Names on the server, which must not change.
-            let others = [&b".dead"[..], b".failed"].map(|of| [&index[..], of].concat()).to_vec();
+            let others = [&b".dead"[..], b".failed", b".reasons"]
+                .map(|of| [&index[..], of].concat())
+                .to_vec();
             let record_prefix = [&index[..], b":"].concat();
             ShardKeys { index, others, record_prefix }
         };

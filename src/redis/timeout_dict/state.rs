@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ::redis::Value as Reply;
+use ::redis::{FromRedisValue, Value as Reply};
 use rand::{RngExt, make_rng, rngs::SmallRng};
 use tokio::{sync::Mutex, time::Instant};
 
@@ -46,6 +46,15 @@ pub(super) struct DictState {
     pub(super) turn: Mutex<()>,
 }
 
+/// Failed attempt: the end of a claim without an ack.
+pub(super) struct Failure {
+    /// Number of the attempt, from 1.
+    pub(super) attempt: u32,
+    /// Time after which the entry is due again, if not after its backoff.
+    pub(super) delay: Option<Duration>,
+    pub(super) reason: Option<Box<str>>,
+}
+
 impl DictState {
     pub(super) fn shard_call(
         &self,
@@ -81,31 +90,40 @@ impl DictState {
         call.send_once(&self.client).await
     }
 
-    /// Ends a lease that the caller has not received.
-    pub(super) async fn give_back(
-        &self,
-        key: &[u8],
-        lease_end: i64,
-        score: &[u8],
-    ) -> Result<(), Error> {
-        let call = self.key_call(key, |scripts| &scripts.give_back);
-        // Idempotent: a retry finds no such lease.
-        call.arg(lease_end).arg(score).send_idempotent(&self.client).await
+    /// Returns a call that ends a lease as if the entry had not been delivered.
+    pub(super) fn give_back(&self, key: &[u8], lease_end: i64, score: &[u8]) -> Call<'static> {
+        self.key_call(key, |scripts| &scripts.give_back).arg(lease_end).arg(score)
     }
 
-    /// Fails a claim. Its entry is due again in `delay`, or after its backoff. Returns false if the claim was void.
+    /// Fails a claim. Returns false if the claim was void.
     pub(super) async fn fail(
         &self,
         key: &[u8],
         lease_end: i64,
-        delay: Option<Duration>,
-        attempts: u32,
+        failure: Failure,
     ) -> Result<bool, Error> {
-        let backoff = || self.retries.backoff(attempts, make_rng::<SmallRng>().random());
+        let Failure { attempt, delay, reason } = failure;
+        let backoff = || self.retries.backoff(attempt, make_rng::<SmallRng>().random());
         let after = delay.unwrap_or_else(backoff);
-        let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end);
+        let reason = reason.map(|reason| format!("{attempt} {reason}"));
+        let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end).arg(micros(after));
+        let call = call.arg(u8::from(delay.is_some())).arg(reason.unwrap_or_default());
         // Sent once: a retry would return false, as if the claim had been void.
-        call.arg(micros(after)).arg(u8::from(delay.is_some())).send_once(&self.client).await
+        self.send_once(key, call).await
+    }
+
+    /// Sends a script about one key. An error of type names the key that has the wrong type.
+    pub(super) async fn send_once<T: FromRedisValue>(
+        &self,
+        key: &[u8],
+        call: Call<'_>,
+    ) -> Result<T, Error> {
+        match call.send_once(&self.client).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                Err(self.name_wrong_type(error, self.layout.shard_of(key), Some(key)).await)
+            }
+        }
     }
 
     /// Returns the lease of a take: as long as it may take to receive and confirm the entries.
@@ -127,8 +145,8 @@ impl DictState {
             return error;
         }
         let record = key.map(|key| (self.layout.record(key), self.layout.record_type()));
-        // In the order of `ShardKeys::all`: index, dead letters, failures.
-        let types = ["zset", "zset", "hash"];
+        // In the order of `ShardKeys::all`: index, dead letters, failures, reasons.
+        let types = ["zset", "zset", "hash", "hash"];
         let others = shard.all().into_iter().map(<[u8]>::to_vec).zip(types);
         for (key, expected) in record.into_iter().chain(others) {
             let call = Call::command("TYPE", &key);
