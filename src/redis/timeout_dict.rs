@@ -18,6 +18,7 @@ mod delivery;
 mod expired;
 mod layout;
 mod oldest_first;
+mod read_ahead;
 mod scripts;
 mod state;
 
@@ -201,7 +202,7 @@ where
         let key = self.state.layout.encode_key(&key)?;
         let value = self.state.layout.encode(&key, &value)?;
         let call = self.state.key_call(&key, |scripts| &scripts.set);
-        let old: Reply = self.state.send_once(&key, call.arg(micros(ttl)).arg(value)).await?;
+        let old: Reply = self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
             Reply::Nil => Ok(None),
             // A decoding error is dropped: the caller would conclude that the new value was not written.
@@ -234,7 +235,7 @@ where
         let key = self.state.layout.encode_key(&key)?;
         let value = self.state.layout.encode(&key, &value)?;
         let call = self.state.key_call(&key, |scripts| &scripts.set_nx);
-        self.state.send_once(&key, call.arg(micros(ttl)).arg(value)).await
+        self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await
     }
 
     /// Makes the entry of `key` due in `ttl` from now, even if it is due already. Returns false if there is no entry,
@@ -341,7 +342,7 @@ where
 
     async fn set_deadline(&self, key: &[u8], ttl: Duration) -> Result<u8, Error> {
         let call = self.state.key_call(key, |scripts| &scripts.set_timeout);
-        self.state.send_once(key, call.arg(micros(ttl))).await
+        self.state.send_change(key, call.arg(micros(ttl))).await
     }
 
     fn decode(&self, key: &[u8], value: &Reply) -> Result<V, Error> {

@@ -51,5 +51,6 @@ mod runtimes;
 mod server_replies;
 mod slot_migration;
 mod timeout_dict;
+mod timeout_dict_commands;
 mod timeout_dict_faults;
 mod timeout_dict_model;

@@ -186,44 +186,6 @@ async fn entries_of_a_cancelled_call_are_returned() {
     .await;
 }
 
-#[tokio::test]
-async fn next_expired_polls_only_every_ask_every() {
-    in_time(async || {
-        let server = Server::start();
-        let dict = dict(&server).await;
-        dict.set("late".into(), 1, LONG).await.unwrap();
-        let waits = dict.clone();
-        let waits = tokio::spawn(async move { waits.next_expired().await });
-        sleep(300 * MILLI).await;
-        let calls = async || {
-            let mut plain = server.plain().await;
-            let stats: String =
-                redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
-            let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
-            let calls = line.split(['=', ',']).nth(1).unwrap();
-            calls.parse::<u32>().unwrap()
-        };
-        let before = calls().await;
-        sleep(2_200 * MILLI).await;
-        let asked = calls().await - before;
-        assert!((16..=48).contains(&asked), "{asked} scripts in two seconds, for 16 shards");
-        waits.abort();
-
-        // A deadline before the end of the pause is met.
-        let client = connect(server.url()).await;
-        let rare: Dict = TimeoutDict::builder(&client, "rare")
-            .ask_every(Duration::from_secs(30))
-            .build()
-            .unwrap();
-        rare.set("a".into(), 1, 300 * MILLI).await.unwrap();
-        let start = Instant::now();
-        assert_eq!(rare.next_expired().await.unwrap(), ("a".to_owned(), 1));
-        let passed = start.elapsed();
-        assert!(passed >= 290 * MILLI && passed < 2_000 * MILLI, "{passed:?}");
-    })
-    .await;
-}
-
 #[test]
 #[should_panic(expected = "ask_every must be longer than zero, got 0ns")]
 fn ask_every_of_zero_panics() {

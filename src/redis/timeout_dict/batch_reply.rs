@@ -24,6 +24,8 @@ pub(super) struct BatchReply {
     pub(super) attempts: Vec<u32>,
     /// True if the reply reached its maximum size, so that there may be more entries.
     pub(super) is_cut: bool,
+    /// Time of the server in microseconds.
+    pub(super) now: i64,
 }
 
 impl BatchReply {

@@ -166,7 +166,7 @@ impl<K, V> Claim<K, V> {
     pub async fn release(mut self) -> Result<bool, Error> {
         let Some((lease_end, score)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;
-        state.send_once(key, state.give_back(key, lease_end, &score)).await
+        state.give_back(key, lease_end, &score).await
     }
 
     /// Sets the end of the lease to `lease` from now, earlier or later than before; returns false if the claim is void.
@@ -189,7 +189,7 @@ impl<K, V> Claim<K, V> {
         run_to_end(async move {
             let call = state.key_call(&key, |scripts| &scripts.extend).arg(*lease_end);
             let call = call.arg(lease_micros(lease));
-            match state.send_once::<Option<i64>>(&key, call).await? {
+            match state.send_change::<Option<i64>>(&key, call).await? {
                 Some(end) => *lease_end = end,
                 None => return Ok(false),
             }

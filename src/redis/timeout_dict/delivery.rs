@@ -107,9 +107,9 @@ async fn send_back(
     let outcome = match on_drop {
         OnDrop::Nothing => Ok(()),
         OnDrop::PutBack { saved } => state.put_back(&key, &saved, &value).await,
-        // Idempotent: a retry finds no such lease.
         OnDrop::GiveBack { lease_end, score } => {
-            state.give_back(&key, lease_end, &score).send_idempotent(&state.client).await
+            // If the reply is lost, the entry is due again at the latest when its lease expires.
+            state.give_back(&key, lease_end, &score).await.map(drop)
         }
         OnDrop::Fail { lease_end, .. } => {
             // Waits for an extension in progress, which changes the end of the lease.

@@ -113,6 +113,14 @@ impl Layout {
         }
     }
 
+    /// Converts a score of the index to microseconds.
+    pub(super) fn micros(&self, score: f64) -> i64 {
+        match self.encoding {
+            ValueEncoding::String(_) => score as i64,
+            ValueEncoding::Hash => (score * 1e6).round() as i64,
+        }
+    }
+
     /// Returns the type of a record, as `TYPE` names it.
     pub(super) fn record_type(&self) -> &'static str {
         match self.encoding {

@@ -10,7 +10,7 @@
 -- ARGV[7]         for a claim, how often an entry may fail; 0 for no bound
 -- Returns, as MessagePack: keys and scores in turn; the value of each key, false if it is not an entry, or 1 (see
 -- `first_due`); the time after which the leases end, that of entry `i` (from 1) 4 * i microseconds later; the number of
--- the attempt of each; and whether there may be more.
+-- the attempt of each; whether there may be more; and the time.
 
 local mode, most_attempts = ARGV[6], tonumber(ARGV[7])
 local set = mode == 'DEAD' and dead or index
@@ -60,4 +60,4 @@ if #last > 0 then
   redis.call('ZADD', dead, unpack(last))
 end
 forget_outdated_reasons(keys, failed_before)
-return cmsgpack.pack({ due, values, first_end, attempts, is_cut })
+return cmsgpack.pack({ due, values, first_end, attempts, is_cut, now })

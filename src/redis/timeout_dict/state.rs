@@ -1,14 +1,21 @@
 //! State shared by all clones of a handle, and calls about one entry that are not methods: those that return entries,
 //! and the search for a key of the wrong type.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
 
 use ::redis::{FromRedisValue, Value as Reply};
 use rand::{RngExt, make_rng, rngs::SmallRng};
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Mutex, Notify},
+    time::Instant,
+};
 
 use super::{
     layout::{Layout, ShardKeys},
+    read_ahead::ReadAhead,
     scripts::Scripts,
 };
 use crate::{
@@ -43,7 +50,25 @@ pub(super) struct DictState {
     pub(super) retries: Retries,
     /// Turn of the waiters for due entries, in FIFO order. Only the first asks the server, because all others would
     /// find the same entry.
-    pub(super) turn: Mutex<()>,
+    pub(super) turn: Mutex<ReadAhead>,
+    /// Bit of each shard in which this handle has changed a deadline since the waiter read it.
+    changed_shards: AtomicU32,
+    /// Wakes the first waiter after such a change.
+    pub(super) changed: Notify,
+}
+
+/// Marks a shard as changed when it is dropped: after the reply, or if the caller is dropped.
+struct ShardChange<'a> {
+    state: &'a DictState,
+    shard: usize,
+}
+
+impl Drop for ShardChange<'_> {
+    fn drop(&mut self) {
+        // `Relaxed`: no other data depends on it. The waiter reads the shard on the server.
+        self.state.changed_shards.fetch_or(1 << self.shard, Relaxed);
+        self.state.changed.notify_one();
+    }
 }
 
 /// Failed attempt: the end of a claim without an ack.
@@ -56,6 +81,23 @@ pub(super) struct Failure {
 }
 
 impl DictState {
+    pub(super) fn new(
+        client: Client,
+        name: String,
+        layout: Layout,
+        ask_every: Duration,
+        retries: Retries,
+    ) -> Self {
+        let turn = Mutex::new(ReadAhead::new(layout.shards().len(), client.is_cluster()));
+        let (changed_shards, changed) = (AtomicU32::new(0), Notify::new());
+        Self { client, name, layout, ask_every, retries, turn, changed_shards, changed }
+    }
+
+    /// Returns the shards that were changed since the last call, one bit each.
+    pub(super) fn take_changed_shards(&self) -> u32 {
+        self.changed_shards.swap(0, Relaxed)
+    }
+
     pub(super) fn shard_call(
         &self,
         shard: &ShardKeys,
@@ -87,12 +129,18 @@ impl DictState {
         let call = self.key_call(key, |scripts| &scripts.put_back);
         let call = call.arg(saved).arg(self.layout.args_of(value));
         // Sent once: before a retry, another client may have taken the entry, which would then be there twice.
-        call.send_once(&self.client).await
+        self.send_change(key, call).await
     }
 
-    /// Returns a call that ends a lease as if the entry had not been delivered.
-    pub(super) fn give_back(&self, key: &[u8], lease_end: i64, score: &[u8]) -> Call<'static> {
-        self.key_call(key, |scripts| &scripts.give_back).arg(lease_end).arg(score)
+    /// Ends a lease as if the entry had not been delivered. Returns false if the lease was void.
+    pub(super) async fn give_back(
+        &self,
+        key: &[u8],
+        lease_end: i64,
+        score: &[u8],
+    ) -> Result<bool, Error> {
+        let call = self.key_call(key, |scripts| &scripts.give_back).arg(lease_end).arg(score);
+        self.send_change(key, call).await
     }
 
     /// Fails a claim. Returns false if the claim was void.
@@ -109,6 +157,16 @@ impl DictState {
         let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end).arg(micros(after));
         let call = call.arg(u8::from(delay.is_some())).arg(reason.unwrap_or_default());
         // Sent once: a retry would return false, as if the claim had been void.
+        self.send_change(key, call).await
+    }
+
+    /// Sends a script that may change a deadline: the waiters of this handle then read the shard again.
+    pub(super) async fn send_change<T: FromRedisValue>(
+        &self,
+        key: &[u8],
+        call: Call<'_>,
+    ) -> Result<T, Error> {
+        let _change = ShardChange { state: self, shard: self.layout.shard_index(key) };
         self.send_once(key, call).await
     }
 
