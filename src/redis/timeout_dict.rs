@@ -85,6 +85,7 @@ const MAX_CLEARED: usize = 512;
 /// of the lease of an entry. In addition, `.dead` is a sorted set of the dead letters, ordered by the time at which
 /// they became dead, `.failed` is a hash with the number of failed claims of each entry, and `.reasons` is a hash with
 /// the reasons that were given to [`Claim::fail`]. The keys have no Redis expiry, so the server must not evict: use `maxmemory-policy noeviction` or one of the `volatile` policies.
+/// A warning is logged if it may evict them.
 ///
 /// # Cost
 ///
@@ -201,6 +202,7 @@ where
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         let key = self.state.layout.encode_key(&key)?;
         let value = self.state.layout.encode(&key, &value)?;
+        self.state.warn_of_eviction();
         let call = self.state.key_call(&key, |scripts| &scripts.set);
         let old: Reply = self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
@@ -234,6 +236,7 @@ where
     pub async fn set_nx(&self, key: K, value: V, ttl: Duration) -> Result<bool, Error> {
         let key = self.state.layout.encode_key(&key)?;
         let value = self.state.layout.encode(&key, &value)?;
+        self.state.warn_of_eviction();
         let call = self.state.key_call(&key, |scripts| &scripts.set_nx);
         self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await
     }

@@ -111,6 +111,7 @@ where
     }
 
     async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
+        self.state.warn_of_eviction();
         // Dropped with the future: a cancelled waiter passes its turn to the next.
         let mut ahead = self.state.turn.lock().await;
         loop {
@@ -176,6 +177,7 @@ where
     ///
     /// Each round runs to completion even if the caller is dropped, and then returns its entries.
     async fn collect(&self, how: CollectMode, max: usize) -> Result<Vec<Entry<K, V>>, Error> {
+        self.state.warn_of_eviction();
         let mut horizon = self.state.horizon();
         let mut entries = Vec::new();
         let mut failure = None;

@@ -2,7 +2,7 @@
 //! and the search for a key of the wrong type.
 
 use std::{
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -55,6 +55,8 @@ pub(super) struct DictState {
     changed_shards: AtomicU32,
     /// Wakes the first waiter after such a change.
     pub(super) changed: Notify,
+    /// True once the server's settings were checked.
+    is_policy_checked: AtomicBool,
 }
 
 /// Marks a shard as changed when it is dropped: after the reply, or if the caller is dropped.
@@ -90,7 +92,38 @@ impl DictState {
     ) -> Self {
         let turn = Mutex::new(ReadAhead::new(layout.shards().len(), client.is_cluster()));
         let (changed_shards, changed) = (AtomicU32::new(0), Notify::new());
-        Self { client, name, layout, ask_every, retries, turn, changed_shards, changed }
+        let is_policy_checked = AtomicBool::new(false);
+        Self {
+            client,
+            name,
+            layout,
+            ask_every,
+            retries,
+            turn,
+            changed_shards,
+            changed,
+            is_policy_checked,
+        }
+    }
+
+    /// Has a task warn of a server that may evict entries or their index. Does so once, at the first call that sets,
+    /// takes or claims entries.
+    pub(super) fn warn_of_eviction(&self) {
+        // A load first: the swap would take the cache line from other processors at each call.
+        if !self.is_policy_checked.load(Relaxed) && !self.is_policy_checked.swap(true, Relaxed) {
+            let (client, name) = (self.client.clone(), self.name.clone());
+            tokio::spawn(async move {
+                // The keys have no TTL, so that the `volatile` policies do not evict them.
+                let policy = client.evicting_policy().await;
+                if let Some(policy) = policy.filter(|policy| policy.starts_with("allkeys")) {
+                    tracing::warn!(
+                        dict = name,
+                        policy,
+                        "server may evict entries of a dictionary, set maxmemory-policy to noeviction"
+                    );
+                }
+            });
+        }
     }
 
     /// Returns the shards that were changed since the last call, one bit each.
