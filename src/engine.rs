@@ -17,6 +17,8 @@ pub(crate) mod retries;
 pub(crate) mod seconds;
 pub(crate) mod shard;
 pub(crate) mod shards;
+#[cfg(any(feature = "dashboard", feature = "redis"))]
+pub(crate) mod shown_hash;
 pub(crate) mod split_mix;
 pub(crate) mod state;
 pub(crate) mod store;

@@ -23,7 +23,7 @@
 //! | its near cache | `CLIENT\|TRACKING` |
 //! | [`RateLimiter`] | `APPEND DEL GET GETRANGE INFO PEXPIREAT SET SETRANGE` |
 //! | [`ExpiringSet`] | `PERSIST PEXPIREAT UNLINK ZADD ZCOUNT ZPOPMIN ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYSCORE ZSCORE` |
-//! | [`TimeoutDict`] | `EXISTS GET HDEL HINCRBY HMGET SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
+//! | [`TimeoutDict`] | `EXISTS GET HDEL HGET HINCRBY HMGET HSET INFO SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
 //! | its `compat` | `DEL HGETALL HLEN HSET` |
 //!
 //! Scripts declare the keys that they access, except those of entries that the script itself finds to be due: in the
@@ -48,4 +48,4 @@ pub use expiring_set::{ExpiringSet, ExpiringSetBuilder};
 #[cfg(feature = "axum")]
 pub(crate) use rate_limiter::Remaining;
 pub use rate_limiter::{Breaker, LimiterStats, OnError, Permit, RateLimiter, RateLimiterBuilder};
-pub use timeout_dict::{Claim, TimeoutDict, TimeoutDictBuilder};
+pub use timeout_dict::{Claim, DeadLetter, TimeoutDict, TimeoutDictBuilder};

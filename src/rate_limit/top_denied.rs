@@ -7,12 +7,12 @@
 use std::{
     array,
     collections::HashMap,
-    hash::{BuildHasher, Hash, RandomState},
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, LazyLock, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
+pub(crate) use crate::engine::shown_hash::shown_hash;
 use crate::engine::{
     clock::Tick,
     metrics::{DeniedKey, KeyName},
@@ -148,12 +148,6 @@ impl Part {
         let excess = least.denials;
         *least = Counter { hash, shown, denials: excess + 1, excess, text };
     }
-}
-
-/// Hashes a key with a secret of the process, so that the key cannot be inferred, and has one hash in all limiters.
-pub(crate) fn shown_hash<Q: Hash + ?Sized>(key: &Q) -> u64 {
-    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    SECRET.hash_one(key)
 }
 
 /// Cuts a long text at a character boundary.

@@ -12,12 +12,15 @@ mod key_versions;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod node;
+mod outage;
 mod retry;
 mod router;
 mod sentinel;
 mod servers;
 mod shared_connection;
 mod single_flight;
+mod sizes;
+mod stream;
 mod urls;
 mod watchdog;
 
@@ -37,7 +40,7 @@ pub(super) use self::{
 };
 use self::{
     connect::Connector, counters::ClientCounters, invalidations::InFlightCommand, node::Lane,
-    router::Router,
+    router::Router, sizes::LargeKeys,
 };
 use super::{
     Error,
@@ -50,7 +53,8 @@ use super::{
 ///
 /// All callers share one multiplexed connection per server, on which a command does not wait for the replies to others.
 /// Rate limiters have a second connection and reads of many entries a third, so that large replies do not delay checks.
-/// In a cluster, each node has up to three connections. Each [near cache](super::CacheBuilder::near) has connections of
+/// Single values above a mebibyte have a fourth: a value that this client has written, or read once. In a cluster, each
+/// node has up to four connections. Each [near cache](super::CacheBuilder::near) has connections of
 /// its own.
 ///
 /// A connection is made on first use, with `TCP_NODELAY`, in RESP3. If the server refuses RESP3, RESP2 is used. The URL
@@ -59,15 +63,23 @@ use super::{
 /// # Failures
 ///
 /// A connection that ends is replaced. A connection may also become silent, for example if a network drops all packets
-/// or a load balancer has forgotten the connection. A connection on which nothing was received since a call was sent is
-/// probed with a `PING` when that call has waited for 0.4 s, or when it is dropped or times out earlier. If nothing is received for another 0.4 s, it is replaced. Idle connections are not probed by a `PING`, except those
-/// of a near cache. If a server reports that it is a replica, the client connects to the same address again, because
+/// or a load balancer has forgotten the connection. A connection on which no byte was received since a call was sent is
+/// probed with a `PING` when that call has waited for 0.4 s, or when it is dropped or times out earlier. If nothing is
+/// received for another 0.4 s, it is replaced. Idle connections are not probed by a `PING`, except those of a near cache.
+/// If a server reports that it is a replica, the client connects to the same address again, because
 /// the address may now belong to the master. If the URL names sentinels, the client asks these for the address of the
 /// master.
 ///
 /// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
 /// server reports that it cannot execute the command now. A command whose reply is lost is only retried if it only
 /// reads. See the [table of server replies](Error#server-replies).
+///
+/// If there was no connection for a whole timeout, the server is unreachable: from then on, calls fail immediately with
+/// [`Error::Connect`]. This includes a server that accepts connections but does not answer. The client tries to connect
+/// about twice per second, and uses the server again as soon as an attempt succeeds, even if no calls are made.
+///
+/// At most 1,024 calls are in flight on a connection. Further calls wait, and fail with [`Error::Unavailable`] if their
+/// timeout passes before they are sent.
 ///
 /// # Examples
 ///
@@ -95,6 +107,8 @@ struct Inner {
     connector: Arc<Connector>,
     prefix: String,
     timeout: Duration,
+    max_value_bytes: usize,
+    large_keys: LargeKeys,
     counters: Arc<ClientCounters>,
 }
 
@@ -103,7 +117,8 @@ impl Client {
     ///
     /// With a `username` of `None`, the user of the URL is kept. The next call starts a new connection; the existing
     /// one is used until the new one is ready. So no call fails because of the change, as long as the server accepts
-    /// both credentials.
+    /// both credentials. Sentinels keep their login of the URL. If they refuse it, these credentials are used for them,
+    /// too.
     pub fn set_credentials(&self, username: Option<&str>, password: &str) {
         self.inner.connector.set_credentials(username, password);
     }
@@ -121,6 +136,8 @@ impl Client {
             connector,
             prefix: self.inner.prefix.clone(),
             timeout: self.inner.timeout,
+            max_value_bytes: self.inner.max_value_bytes,
+            large_keys: LargeKeys::new(),
             counters: self.inner.counters.clone(),
         };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
@@ -184,7 +201,18 @@ impl Client {
         let invalidations = self.invalidations();
         let _invalidate_on_drop = invalidations
             .map(|invalidations| InFlightCommand { invalidations, cmd: batch.first() });
-        self.send_until(None, batch, resend, deadline).await
+        let lane = self.for_sizes_of(batch)?;
+        let answer = match lane == self.lane {
+            true => self.send_until(None, batch, resend, deadline).await,
+            false => {
+                let client = Self { lane, ..self.clone() };
+                client.send_until(None, batch, resend, deadline).await
+            }
+        };
+        if let Ok(reply) = &answer {
+            self.record_size(batch, lane, reply);
+        }
+        answer
     }
 
     /// Returns the current places of the slots of `absent_keys`, which are keys that cannot exist; empty unless this is

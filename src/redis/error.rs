@@ -1,10 +1,10 @@
 //! Error of all types of this module. Errors of the client library are classified by whether the command was executed.
 
-use std::error::Error as StdError;
+use std::{error::Error as StdError, fmt};
 
 use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 
-use crate::rate_limit::Limited;
+use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 
 /// Error of a call to a server.
 ///
@@ -39,7 +39,13 @@ use crate::rate_limit::Limited;
 /// | any other error | | none | `Server` | no |
 /// | the connection ends without a reply | the server was restarted, or the network failed | reconnect; reads are sent again once | `Unanswered` | yes |
 /// | no reply | the server is stopped, or the network drops all packets | send a `PING` after 0.4 s, and reconnect after another 0.4 s | `Unanswered`, then `Connect` | yes |
-#[derive(Debug, thiserror::Error)]
+///
+/// # Keys in texts
+///
+/// A key may be a secret, such as a session token. So the texts of an error (`Display` and `Debug`), and the log messages
+/// that contain them, have a hash in place of the part of the key that the program chose. The hash is that of the
+/// dashboard, and differs between processes. The field `key` is the whole key.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An address given to the [`Client`](super::Client) is not that of a Redis server. The text does not repeat it,
@@ -69,7 +75,7 @@ pub enum Error {
     Unavailable(#[source] RedisError),
 
     /// The key holds a value of another type, written by another program.
-    #[error("key {key:?} holds a value of another type; use another name or key prefix")]
+    #[error("key {:?} holds a value of another type; use another name or key prefix", hide(key))]
     WrongType {
         /// The key on the server.
         key: String,
@@ -79,8 +85,20 @@ pub enum Error {
     #[error("cannot encode a key or value")]
     Encode(#[source] Box<dyn StdError + Send + Sync>),
 
+    /// A key or value is longer than [`max_value_bytes`](super::ClientBuilder::max_value_bytes). Nothing was sent.
+    #[error(
+        "a key or value of {bytes} bytes is longer than the maximum of {max}; \
+         store smaller values, or raise `ClientBuilder::max_value_bytes`"
+    )]
+    TooLarge {
+        /// Length of the encoded key or value.
+        bytes: usize,
+        /// The maximum.
+        max: usize,
+    },
+
     /// The value of the key cannot be decoded as the requested type.
-    #[error("cannot decode the value of key {key:?}")]
+    #[error("cannot decode the value of key {:?}", hide(key))]
     Decode {
         /// The key on the server.
         key: String,
@@ -145,6 +163,63 @@ impl Error {
             _ => Self::Server(error),
         }
     }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tuple = |f: &mut fmt::Formatter<'_>, name, source: &dyn fmt::Debug| {
+            f.debug_tuple(name).field(source).finish()
+        };
+        match self {
+            Self::Address(source) => tuple(f, "Address", source),
+            Self::Name(name) => tuple(f, "Name", name),
+            Self::Connect(source) => tuple(f, "Connect", source),
+            Self::Unanswered(source) => tuple(f, "Unanswered", source),
+            Self::Unavailable(source) => tuple(f, "Unavailable", source),
+            Self::WrongType { key } => {
+                f.debug_struct("WrongType").field("key", &hide(key)).finish()
+            }
+            Self::Encode(source) => tuple(f, "Encode", source),
+            Self::TooLarge { bytes, max } => {
+                f.debug_struct("TooLarge").field("bytes", bytes).field("max", max).finish()
+            }
+            Self::Decode { key, source } => {
+                let mut decode = f.debug_struct("Decode");
+                decode.field("key", &hide(key)).field("source", source).finish()
+            }
+            Self::Server(source) => tuple(f, "Server", source),
+            Self::Limited(limited) => tuple(f, "Limited", limited),
+            Self::Contended => f.write_str("Contended"),
+            Self::NoEvents => f.write_str("NoEvents"),
+            Self::Missed(events) => tuple(f, "Missed", events),
+            Self::GroupRemoved => f.write_str("GroupRemoved"),
+        }
+    }
+}
+
+/// Returns a key of the server with a hash in place of the part that the program chose, for texts.
+///
+/// Keys of this crate are `prefix:type:{name:shard}`, a suffix, and possibly `:` and the program's key; those of limiters
+/// are `prefix:type:name:{key}`. Any other key belongs to another program, so all of it may be a secret.
+fn hide(key: &str) -> String {
+    let hash = |part: &str| format!("#{:012x}", shown_hash(part.as_bytes()) >> 16);
+    let head = |tag: &str| key.find(tag).map(|at| key.split_at(at + tag.len()));
+    if let Some((head, rest)) = head(":limit1:")
+        && let Some((name, subject)) = rest.split_once('{')
+    {
+        let (subject, end) = subject.rsplit_once('}').unwrap_or((subject, ""));
+        return format!("{head}{name}{{{}}}{end}", hash(subject));
+    }
+    let ours = [":cache1:{", ":dict1:{", ":set1:{"].into_iter().find_map(head);
+    if let Some((head, rest)) = ours
+        && let Some((name, rest)) = rest.split_once('}')
+    {
+        return match rest.split_once(':') {
+            Some((suffix, chosen)) => format!("{head}{name}}}{suffix}:{}", hash(chosen)),
+            None => key.to_owned(),
+        };
+    }
+    hash(key)
 }
 
 /// Returns the first key of a command or of a script call, for messages.
@@ -219,4 +294,34 @@ fn is_temporary_state(kind: ServerErrorKind) -> bool {
             | ServerErrorKind::Moved
             | ServerErrorKind::Ask
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_errors_hide_the_part_of_a_key_that_the_program_chose() {
+        for (key, shown) in [
+            ("shop:cache1:{sessions:3}:token", "shop:cache1:{sessions:3}:#"),
+            ("shop:cache1:{sessions:3}.loads:token:}", "shop:cache1:{sessions:3}.loads:#"),
+            ("shop:dict1:{jobs:11}.dead", "shop:dict1:{jobs:11}.dead"),
+            ("shop:set1:{online}", "shop:set1:{online}"),
+            ("shop:limit1:api:{token}", "shop:limit1:api:{#"),
+            ("token", "#"),
+        ] {
+            let wrong_type = Error::WrongType { key: key.into() };
+            let decode = Error::Decode { key: key.into(), source: "not a number".into() };
+            for text in [
+                wrong_type.to_string(),
+                format!("{wrong_type:?}"),
+                decode.to_string(),
+                format!("{decode:?}"),
+            ] {
+                assert!(text.contains(shown) && !text.contains("token"), "{text}");
+            }
+        }
+        assert_eq!(hide("token"), hide("token"));
+        assert_ne!(hide("token"), hide("other"));
+    }
 }

@@ -13,10 +13,12 @@ mod claim;
 mod collect;
 mod confirm;
 mod dead;
+mod dead_letters;
 mod delivery;
 mod expired;
 mod layout;
 mod oldest_first;
+mod read_ahead;
 mod scripts;
 mod state;
 
@@ -33,6 +35,7 @@ use self::{
 };
 use super::{Error, script::Call};
 use crate::engine::ttl::Ttl;
+pub use crate::timeout_dict::DeadLetter;
 
 /// Maximum number of entries that `clear.lua` removes, because the server executes nothing else in the meantime.
 const MAX_CLEARED: usize = 512;
@@ -52,6 +55,7 @@ const MAX_CLEARED: usize = 512;
 /// grows with each failure. [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an
 /// entry that reaches it becomes a *dead letter*. It stays readable. No method that takes or claims entries returns it,
 /// except [`take_dead`](Self::take_dead), until it is [revived](Self::revive) or [set](Self::set).
+/// [`dead_letters`](Self::dead_letters) lists them with the reasons of their failures.
 ///
 /// An entry with a TTL of zero is due immediately. An entry whose TTL ends after the year 2255 has no deadline.
 ///
@@ -79,8 +83,9 @@ const MAX_CLEARED: usize = 512;
 /// [`Cache`](super::Cache). The index of a shard is a sorted set at `prefix:dict1:{name:shard}`. Its members are the
 /// keys, and its scores the deadlines in microseconds since the Unix epoch. Deadlines are even; an odd score is the end
 /// of the lease of an entry. In addition, `.dead` is a sorted set of the dead letters, ordered by the time at which
-/// they became dead, and `.failed` is a hash with the number of failed claims of each entry. The keys have no Redis
-/// expiry, so the server must not evict: use `maxmemory-policy noeviction` or one of the `volatile` policies.
+/// they became dead, `.failed` is a hash with the number of failed claims of each entry, and `.reasons` is a hash with
+/// the reasons that were given to [`Claim::fail`]. The keys have no Redis expiry, so the server must not evict: use `maxmemory-policy noeviction` or one of the `volatile` policies.
+/// A warning is logged if it may evict them.
 ///
 /// # Cost
 ///
@@ -197,13 +202,43 @@ where
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         let key = self.state.layout.encode_key(&key)?;
         let value = self.state.layout.encode(&key, &value)?;
+        self.state.warn_of_eviction();
         let call = self.state.key_call(&key, |scripts| &scripts.set);
-        let old: Reply = self.send_once(&key, call.arg(micros(ttl)).arg(value)).await?;
+        let old: Reply = self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
             Reply::Nil => Ok(None),
             // A decoding error is dropped: the caller would conclude that the new value was not written.
             old => Ok(self.decode(&key, &old).ok()),
         }
+    }
+
+    /// Writes `value` at `key`, due in `ttl`, only if the key has no entry; returns whether it did.
+    ///
+    /// An entry that is due, claimed or a dead letter also prevents it, and is not changed. So a job is queued once until
+    /// it is acked or removed, regardless of the number of calls.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unanswered`], the entry may or may not have been written.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f(jobs: fleeting::redis::TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
+    /// use std::time::Duration;
+    ///
+    /// if !jobs.set_nx("reindex".into(), 1, Duration::ZERO).await? {
+    ///     println!("already queued");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "SETNX")]
+    pub async fn set_nx(&self, key: K, value: V, ttl: Duration) -> Result<bool, Error> {
+        let key = self.state.layout.encode_key(&key)?;
+        let value = self.state.layout.encode(&key, &value)?;
+        self.state.warn_of_eviction();
+        let call = self.state.key_call(&key, |scripts| &scripts.set_nx);
+        self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await
     }
 
     /// Makes the entry of `key` due in `ttl` from now, even if it is due already. Returns false if there is no entry,
@@ -295,7 +330,7 @@ where
     {
         let key = self.state.layout.encode_key(key)?;
         let call = self.state.key_call(&key, |scripts| &scripts.remove);
-        let removed: Option<(Vec<u8>, Reply)> = self.send_once(&key, call).await?;
+        let removed: Option<(Vec<u8>, Reply)> = self.state.send_once(&key, call).await?;
         let Some((saved, value)) = removed else { return Ok(None) };
         match self.decode(&key, &value) {
             Ok(value) => Ok(Some(value)),
@@ -310,22 +345,7 @@ where
 
     async fn set_deadline(&self, key: &[u8], ttl: Duration) -> Result<u8, Error> {
         let call = self.state.key_call(key, |scripts| &scripts.set_timeout);
-        self.send_once(key, call.arg(micros(ttl))).await
-    }
-
-    /// Sends a script about one key. An error of type names the key that has the wrong type.
-    async fn send_once<T: ::redis::FromRedisValue>(
-        &self,
-        key: &[u8],
-        call: Call<'_>,
-    ) -> Result<T, Error> {
-        match call.send_once(&self.state.client).await {
-            Ok(answer) => Ok(answer),
-            Err(error) => {
-                let shard = self.state.layout.shard_of(key);
-                Err(self.state.name_wrong_type(error, shard, Some(key)).await)
-            }
-        }
+        self.state.send_change(key, call.arg(micros(ttl))).await
     }
 
     fn decode(&self, key: &[u8], value: &Reply) -> Result<V, Error> {

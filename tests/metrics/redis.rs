@@ -69,6 +69,11 @@ async fn redis_metrics_match_the_calls_through_a_server_outage() {
     assert!(scrape("shared calls").counter("fleeting_redis_limiter_by_policy_total") >= 3);
     assert!(scrape("client").counter("fleeting_redis_client_failures_total") >= 1);
 
+    let begin = std::time::Instant::now();
+    while scrape("client").gauge("fleeting_redis_client_unreachable") != 1.0 {
+        assert!(begin.elapsed() < patience(), "the server is not reported as unreachable");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     server.restart();
     let begin = std::time::Instant::now();
     while cache.get("ada").await.is_err() {
@@ -76,4 +81,8 @@ async fn redis_metrics_match_the_calls_through_a_server_outage() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(scrape("client").counter("fleeting_redis_client_reconnects_total") >= 1);
+    while scrape("client").gauge("fleeting_redis_client_unreachable") != 0.0 {
+        assert!(begin.elapsed() < patience(), "the server is still reported as unreachable");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -101,6 +101,14 @@ async fn sentinel_login_is_separate_from_the_master_login() {
         let () = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).query(&mut plain).unwrap();
         let took = until_set(&cache, "a", || true).await;
         assert!(took < recovery(), "{took:?}");
+        // The sentinels get the same password as the master.
+        let url = format!("redis://:two%2F2+2==@127.0.0.1:{}", sentinel.port());
+        let mut plain_sentinel = redis::Client::open(url).unwrap().get_connection().unwrap();
+        let set = ["SETUSER", "default", "resetpass", ">three"];
+        let () = redis::cmd("ACL").arg(&set).query(&mut plain_sentinel).unwrap();
+        let () = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).query(&mut plain).unwrap();
+        let took = until_set(&cache, "a", || true).await;
+        assert!(took < recovery(), "{took:?}");
     })
     .await;
 }

@@ -207,7 +207,10 @@ async fn timeout_dict_needs_exactly_the_documented_permissions() {
         claim.extend(HOUR).await.unwrap();
         claim.retry_in(Duration::ZERO).await.unwrap();
         dict.next_claim(HOUR).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
-        dict.next_claim(HOUR).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
+        dict.next_claim(HOUR).await.unwrap().release().await.unwrap();
+        dict.next_claim(HOUR).await.unwrap().fail("full").await.unwrap();
+        dict.set_nx("zoe".into(), value.clone(), Duration::ZERO).await.unwrap();
+        dict.dead_letters(9).await.unwrap();
         dict.dead_len().await.unwrap();
         dict.revive("bob", Duration::ZERO).await.unwrap();
         dict.take_expired(1).await.unwrap();

@@ -186,44 +186,6 @@ async fn entries_of_a_cancelled_call_are_returned() {
     .await;
 }
 
-#[tokio::test]
-async fn next_expired_polls_only_every_ask_every() {
-    in_time(async || {
-        let server = Server::start();
-        let dict = dict(&server).await;
-        dict.set("late".into(), 1, LONG).await.unwrap();
-        let waits = dict.clone();
-        let waits = tokio::spawn(async move { waits.next_expired().await });
-        sleep(300 * MILLI).await;
-        let calls = async || {
-            let mut plain = server.plain().await;
-            let stats: String =
-                redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
-            let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
-            let calls = line.split(['=', ',']).nth(1).unwrap();
-            calls.parse::<u32>().unwrap()
-        };
-        let before = calls().await;
-        sleep(2_200 * MILLI).await;
-        let asked = calls().await - before;
-        assert!((16..=48).contains(&asked), "{asked} scripts in two seconds, for 16 shards");
-        waits.abort();
-
-        // A deadline before the end of the pause is met.
-        let client = connect(server.url()).await;
-        let rare: Dict = TimeoutDict::builder(&client, "rare")
-            .ask_every(Duration::from_secs(30))
-            .build()
-            .unwrap();
-        rare.set("a".into(), 1, 300 * MILLI).await.unwrap();
-        let start = Instant::now();
-        assert_eq!(rare.next_expired().await.unwrap(), ("a".to_owned(), 1));
-        let passed = start.elapsed();
-        assert!(passed >= 290 * MILLI && passed < 2_000 * MILLI, "{passed:?}");
-    })
-    .await;
-}
-
 #[test]
 #[should_panic(expected = "ask_every must be longer than zero, got 0ns")]
 fn ask_every_of_zero_panics() {
@@ -247,6 +209,79 @@ async fn claim_dropped_outside_the_runtime_is_returned() {
     assert_eq!(again.key(), "0");
 }
 
+/// A process of the release without reasons runs beside this one: its scripts do not know `.reasons`.
+#[tokio::test]
+async fn entry_set_by_the_previous_release_has_no_reason() {
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let client = connect(server.url()).await;
+    let dict: Dict = TimeoutDict::builder(&client, "logins").max_attempts(3).build().unwrap();
+    let index = "fleeting:dict1:{logins:2}";
+    let mut set_by_previous_release = async |value: u32| {
+        let mut set = redis::pipe();
+        set.cmd("HDEL").arg(format!("{index}.failed")).arg("ada");
+        set.cmd("ZREM").arg(format!("{index}.dead")).arg("ada");
+        set.cmd("ZADD").arg(index).arg(2).arg("ada");
+        set.cmd("SET").arg(format!("{index}:ada")).arg(value);
+        let _: redis::Value = set.query_async(&mut plain).await.unwrap();
+    };
+    set_by_previous_release(1).await;
+    assert!(dict.next_claim(LONG).await.unwrap().fail("full").await.unwrap());
+    set_by_previous_release(2).await;
+    for attempt in 1..=3 {
+        let claim = dict.next_claim(LONG).await.unwrap();
+        assert_eq!((*claim.value(), claim.attempts()), (2, attempt));
+        claim.retry_in(Duration::ZERO).await.unwrap();
+    }
+    let letters = dict.dead_letters(9).await.unwrap();
+    assert_eq!((letters.len(), letters[0].attempts, &letters[0].reason), (1, 3, &None));
+    // A dead letter of the previous release, whose failures were counted there.
+    let mut dead = redis::pipe();
+    dead.cmd("ZADD").arg(index).arg("+inf").arg("ada");
+    dead.cmd("ZADD").arg(format!("{index}.dead")).arg(2).arg("ada");
+    dead.cmd("HSET").arg(format!("{index}.failed")).arg("ada").arg(4);
+    dead.cmd("DEL").arg(format!("{index}.reasons"));
+    let _: redis::Value = dead.query_async(&mut server.plain().await).await.unwrap();
+    let letters = dict.dead_letters(9).await.unwrap();
+    assert_eq!((letters.len(), letters[0].attempts, &letters[0].reason), (1, 5, &None));
+    assert_eq!(dict.take_dead(9).await.unwrap(), [("ada".to_owned(), 2)]);
+    assert_eq!(keys_on(&server).await, [""; 0], "no key remains");
+}
+
+#[tokio::test]
+async fn failures_of_a_client_with_a_higher_bound_are_all_counted() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let dict = |most| TimeoutDict::builder(&client, "logins").max_attempts(most).build().unwrap();
+    let (patient, strict): (Dict, Dict) = (dict(9), dict(2));
+    patient.set("ada".into(), 1, Duration::ZERO).await.unwrap();
+    for _ in 0..3 {
+        let claim = patient.next_claim(LONG).await.unwrap();
+        claim.retry_in(Duration::ZERO).await.unwrap();
+        sleep(MILLI).await;
+    }
+    assert!(strict.claim_expired(9, LONG).await.unwrap().is_empty());
+    sleep(MILLI).await;
+    assert_eq!(strict.dead_letters(9).await.unwrap()[0].attempts, 3);
+}
+
+#[tokio::test]
+async fn dead_letter_that_cannot_be_decoded_does_not_hide_the_others() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let texts: TimeoutDict<String, String> =
+        TimeoutDict::builder(&client, "logins").max_attempts(1).build().unwrap();
+    texts.set("bad".into(), "no number".into(), Duration::ZERO).await.unwrap();
+    texts.next_claim(LONG).await.unwrap().fail("first").await.unwrap();
+    let numbers: Dict = TimeoutDict::builder(&client, "logins").max_attempts(1).build().unwrap();
+    assert!(matches!(numbers.dead_letters(9).await, Err(Error::Decode { .. })));
+    numbers.set("good".into(), 7, Duration::ZERO).await.unwrap();
+    numbers.next_claim(LONG).await.unwrap().fail("second").await.unwrap();
+    let letters = numbers.dead_letters(9).await.unwrap();
+    assert_eq!((letters.len(), &letters[0].key[..], letters[0].value), (1, "good", 7));
+    assert_eq!(texts.dead_len().await.unwrap(), 2);
+}
+
 #[tokio::test]
 async fn timeout_dict_works_in_a_cluster() {
     let cluster = Cluster::start();
@@ -266,6 +301,18 @@ async fn timeout_dict_works_in_a_cluster() {
     assert!(acks.len() == 60 && acks.into_iter().all(|ack| ack.unwrap()));
     assert_eq!(dict.next_expired().await.unwrap(), ("160".to_owned(), 160));
     assert_eq!(dict.remove("170").await.unwrap(), Some(170));
+    assert!(!dict.set_nx("171".into(), 1, LONG).await.unwrap());
+    let strict: Dict = TimeoutDict::builder(&client, "logins").max_attempts(1).build().unwrap();
+    for claim in strict.claim_expired(20, LONG).await.unwrap() {
+        match *claim.value() % 2 {
+            0 => assert!(claim.release().await.unwrap()),
+            _ => assert!(claim.fail("odd").await.unwrap()),
+        }
+    }
+    let letters = dict.dead_letters(9).await.unwrap();
+    let values: Vec<_> = letters.iter().map(|letter| letter.value).collect();
+    assert_eq!(values, (0..9).map(|n| 161 + 2 * n).collect::<Vec<_>>());
+    assert!(letters.iter().all(|letter| letter.reason.as_deref() == Some("odd")));
     dict.clear().await.unwrap();
     assert!(dict.is_empty().await.unwrap());
 }

@@ -168,6 +168,7 @@ pub(super) fn clone_error(error: &Error) -> Error {
         Error::Decode { key, source } => {
             Error::Decode { key: key.clone(), source: source.to_string().into() }
         }
+        Error::TooLarge { bytes, max } => Error::TooLarge { bytes: *bytes, max: *max },
         Error::Server(error) => Error::Server(error.clone()),
         Error::Limited(limited) => Error::Limited(limited.clone()),
         Error::Contended => Error::Contended,

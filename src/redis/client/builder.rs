@@ -10,10 +10,12 @@ use super::{
     Client, Inner,
     cluster::Cluster,
     connect::{Connector, is_encrypted},
+    counters::ClientCounters,
     node::{Lane, Node},
     router::Router,
     servers::Servers,
     shared_connection::{Destination, Route},
+    sizes::LargeKeys,
     urls::Urls,
 };
 use crate::redis::{Error, keyspace};
@@ -28,6 +30,7 @@ pub struct ClientBuilder {
     prefix: String,
     timeout: Duration,
     connect_timeout: Duration,
+    max_value_bytes: usize,
     authority: Option<Vec<u8>>,
     client_certificate: Option<ClientTlsConfig>,
 }
@@ -62,6 +65,8 @@ impl Client {
             prefix: "fleeting".into(),
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
+            // The default `proto-max-bulk-len` of a server.
+            max_value_bytes: 512 << 20,
             authority: None,
             client_certificate: None,
         }
@@ -91,6 +96,16 @@ impl ClientBuilder {
     /// also bounds the delay until a server that is available again is used. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets the maximum length of an encoded key or value in bytes. A call with a longer one fails with
+    /// [`Error::TooLarge`], and nothing is sent.
+    ///
+    /// The server closes the connection after a longer value than its setting `proto-max-bulk-len`, so that all other
+    /// calls in flight fail. If the server has another setting than its default, set the same here. Defaults to 512 MiB.
+    pub fn max_value_bytes(mut self, bytes: usize) -> Self {
+        self.max_value_bytes = bytes;
         self
     }
 
@@ -175,20 +190,21 @@ impl ClientBuilder {
         let (client_tls, root_cert) = (self.client_certificate, self.authority);
         let certificates = (client_tls.is_some() || root_cert.is_some())
             .then_some(TlsCertificates { client_tls, root_cert });
-        let connector = Arc::new(Connector::new(self.connect_timeout, certificates));
+        let connector = Arc::new(Connector::new(self.connect_timeout, self.timeout, certificates));
         // `rustls` cannot choose a provider by itself if several are compiled in.
         if let Some(server) = encrypted {
             // Fails if a provider was installed concurrently, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
             connector.check_certificates(server).map_err(Error::Connect)?;
         }
+        let settings = (self.prefix, self.timeout, self.max_value_bytes);
         let destination = match servers {
             Servers::Direct(servers) if self.cluster => {
                 if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::Unix(_))) {
                     return Err(Error::Address(unix_cluster()));
                 }
                 let router = Router::Cluster(Cluster::new(connector.clone(), servers));
-                return Ok(Client::new(router, connector, self.prefix, self.timeout));
+                return Ok(Client::new(router, connector, settings));
             }
             Servers::Direct(servers) => Destination::Server(Arc::new(
                 servers.into_iter().next().expect("`Servers::parse` returns at least one"),
@@ -196,16 +212,22 @@ impl ClientBuilder {
             Servers::Sentinels(sentinels) => Destination::Master(sentinels),
         };
         let node = Node::new(&Route { connector: connector.clone(), destination });
-        Ok(Client::new(Router::Server(node), connector, self.prefix, self.timeout))
+        Ok(Client::new(Router::Server(node), connector, settings))
     }
 }
 
 impl Client {
-    fn new(router: Router, connector: Arc<Connector>, prefix: String, timeout: Duration) -> Self {
-        let counters = Arc::default();
+    fn new(
+        router: Router,
+        connector: Arc<Connector>,
+        (prefix, timeout, max_value_bytes): (String, Duration, usize),
+    ) -> Self {
+        let counters = Arc::new(ClientCounters::new(connector.unreachable.clone()));
         #[cfg(feature = "metrics")]
         super::metrics::follow(&prefix, &counters);
-        let inner = Inner { router, connector, prefix, timeout, counters };
+        let large_keys = LargeKeys::new();
+        let inner =
+            Inner { router, connector, prefix, timeout, max_value_bytes, large_keys, counters };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
     }
 }

@@ -10,26 +10,21 @@ use std::{
 
 use ::redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
-    PushInfo, PushKind, RedisError, RedisResult, TlsCertificates,
+    PushInfo, PushKind, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
     aio::MultiplexedConnection,
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
+use tokio::task::JoinHandle;
 
-use super::invalidations::Invalidations;
+use super::{
+    invalidations::Invalidations,
+    stream::{Stream, Tls, Traffic},
+};
 
-/// Capacity of a connection's queue of commands to be sent; beyond it, callers wait for each other. The default of the
-/// client library, 50, is below the number of concurrent callers to be expected.
-const PIPELINE_BUFFER: usize = 1_024;
-
-/// Idle time after which the kernel probes a silent peer, and the interval of its probes: a lost idle connection is
-/// noticed before it is needed.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
-
-/// Time after which the kernel gives up on unacknowledged data. By default it retransmits for about a quarter of an
-/// hour.
-#[cfg(target_os = "linux")]
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of commands in flight on a connection. Further callers wait until one of them was answered, so that a
+/// call that runs out of time has not been sent. A server answers so many small commands within a fraction of the default
+/// timeout.
+pub(super) const MAX_IN_FLIGHT: usize = 1_024;
 
 /// Longest duration that settings may have, a century: longer ones could overflow an `Instant` or the server's
 /// counters.
@@ -39,8 +34,11 @@ pub(in crate::redis) const MAX_DURATION: Duration = Duration::from_secs(100 * 36
 pub(super) struct Connector {
     /// Timeout of an attempt, until the connection can be used; at most [`MAX_DURATION`].
     pub(super) timeout: Duration,
-    /// Authority of the servers and certificate of the client; `None` for the defaults.
-    certificates: Option<TlsCertificates>,
+    /// Timeout of a call: after this time without a connection, calls fail immediately.
+    pub(super) call_timeout: Duration,
+    tls: Arc<Tls>,
+    /// Number of servers that are unreachable, for the metrics.
+    pub(super) unreachable: Arc<AtomicU64>,
     login: Arc<Login>,
     /// Receiver of changed keys, from every connection to a server that holds keys.
     invalidations: Option<Arc<Invalidations>>,
@@ -61,18 +59,44 @@ pub(super) struct NewConnection {
     is_resp3: bool,
     /// True if the server reports changed keys on it.
     pub(super) is_tracking: bool,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) driver: Driver,
+}
+
+/// Task that reads and writes a connection, which ends with it.
+pub(super) struct Driver(JoinHandle<()>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Connector {
-    pub(super) fn new(timeout: Duration, certificates: Option<TlsCertificates>) -> Self {
-        let timeout = timeout.min(MAX_DURATION);
-        Self { timeout, certificates, login: Arc::default(), invalidations: None }
+    pub(super) fn new(
+        timeout: Duration,
+        call_timeout: Duration,
+        certificates: Option<TlsCertificates>,
+    ) -> Self {
+        Self {
+            timeout: timeout.min(MAX_DURATION),
+            call_timeout: call_timeout.min(MAX_DURATION),
+            tls: Arc::new(Tls::new(certificates)),
+            unreachable: Arc::default(),
+            login: Arc::default(),
+            invalidations: None,
+        }
     }
 
     /// Returns a connector with the same settings, whose connections report changed keys to `invalidations`.
     pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
-        let (certificates, login) = (self.certificates.clone(), self.login.clone());
-        Self { timeout: self.timeout, certificates, login, invalidations: Some(invalidations) }
+        Self {
+            tls: self.tls.clone(),
+            unreachable: self.unreachable.clone(),
+            login: self.login.clone(),
+            invalidations: Some(invalidations),
+            ..*self
+        }
     }
 
     pub(super) fn invalidations(&self) -> Option<&Arc<Invalidations>> {
@@ -102,25 +126,29 @@ impl Connector {
 
     /// Connects to a server that holds keys.
     ///
-    /// `on_end` is called when the connection ends by itself, if the server supports RESP3.
+    /// `on_end` is called when the connection ends by itself.
     pub(super) async fn connect_to_server(
         &self,
         to: &ConnectionInfo,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
     ) -> RedisResult<NewConnection> {
-        let mut settings = to.redis_settings().clone();
-        let given = self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((username, password)) = given {
-            settings = settings.set_password(password);
-            if let Some(username) = username {
-                settings = settings.set_username(username);
-            }
-        }
-        let mut connection = self.connect(to.clone().set_redis_settings(settings), on_end).await?;
+        let to = self.with_credentials(to).unwrap_or_else(|| to.clone());
+        let mut connection = self.connect(to, on_end).await?;
         if let Some(invalidations) = &self.invalidations {
             connection.is_tracking = connection.enable_tracking(invalidations).await?;
         }
         Ok(connection)
+    }
+
+    /// Returns the server with the credentials that replace those of the URLs, if any.
+    pub(super) fn with_credentials(&self, server: &ConnectionInfo) -> Option<ConnectionInfo> {
+        let given = self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (username, password) = given?;
+        let mut settings = server.redis_settings().clone().set_password(password);
+        if let Some(username) = username {
+            settings = settings.set_username(username);
+        }
+        Some(server.clone().set_redis_settings(settings))
     }
 
     /// Connects with the login and protocol of the URL. Falls back to RESP2 if the server refuses RESP3.
@@ -129,35 +157,33 @@ impl Connector {
         to: ConnectionInfo,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
     ) -> RedisResult<NewConnection> {
-        let settings = to.redis_settings().clone();
-        if settings.protocol() == ProtocolVersion::RESP2 {
-            let connection = self.open(to, AsyncConnectionConfig::new()).await?;
-            return Ok(NewConnection { connection, is_resp3: false, is_tracking: false });
+        let mut settings = to.redis_settings().clone();
+        let mut connection = None;
+        if settings.protocol() != ProtocolVersion::RESP2 {
+            let invalidations = self.invalidations.clone();
+            let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
+                if let (PushKind::Invalidate, Some(invalidations)) = (push.kind, &invalidations) {
+                    invalidations.on_push(&push.data);
+                }
+                Ok::<(), ()>(())
+            });
+            connection = match self.open(to.addr(), &settings, config).await {
+                Err(error) if refuses_resp3(&error) => None,
+                answer => Some(answer?),
+            };
+            settings = settings.set_protocol(ProtocolVersion::RESP2);
         }
-        // The client library reports disconnections only with RESP3.
-        let invalidations = self.invalidations.clone();
-        let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-            match (push.kind, &invalidations) {
-                (PushKind::Disconnection, _) => on_end(),
-                (PushKind::Invalidate, Some(invalidations)) => invalidations.on_push(&push.data),
-                _ => {}
-            }
-            Ok::<(), ()>(())
-        });
-        let (connection, is_resp3) = match self.open(to.clone(), config).await {
-            Err(error) if refuses_resp3(&error) => {
-                let settings = settings.set_protocol(ProtocolVersion::RESP2);
-                let to = to.set_redis_settings(settings);
-                (self.open(to, AsyncConnectionConfig::new()).await?, false)
-            }
-            answer => (answer?, true),
+        let (is_resp3, (connection, traffic, driver)) = match connection {
+            Some(connection) => (true, connection),
+            None => (false, self.open(to.addr(), &settings, AsyncConnectionConfig::new()).await?),
         };
-        Ok(NewConnection { connection, is_resp3, is_tracking: false })
+        traffic.set_on_end(on_end);
+        Ok(NewConnection { connection, is_resp3, is_tracking: false, traffic, driver })
     }
 
     /// Checks that the certificates can be parsed.
     pub(super) fn check_certificates(&self, to: &ConnectionInfo) -> RedisResult<()> {
-        let chain = self.certificates.as_ref().and_then(|all| all.client_tls.as_ref());
+        let chain = self.tls.certificates.as_ref().and_then(|all| all.client_tls.as_ref());
         // The client library accepts a text without any certificate.
         if chain
             .is_some_and(|tls| CertificateDer::pem_slice_iter(&tls.client_cert).next().is_none())
@@ -170,20 +196,23 @@ impl Connector {
 
     async fn open(
         &self,
-        to: ConnectionInfo,
+        to: &ConnectionAddr,
+        settings: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
-    ) -> RedisResult<MultiplexedConnection> {
-        let client = self.client(to.set_tcp_settings(tcp_settings()));
+    ) -> RedisResult<(MultiplexedConnection, Arc<Traffic>, Driver)> {
+        let (stream, traffic) = Stream::open(to, &self.tls).await?;
         // No timeouts in the library: each caller has its own.
         let config = config
             .set_connection_timeout(None)
             .set_response_timeout(None)
-            .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        client?.get_multiplexed_async_connection_with_config(&config).await
+            .set_pipeline_buffer_size(MAX_IN_FLIGHT);
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(settings, stream, config).await?;
+        Ok((connection, traffic, Driver(tokio::spawn(driver))))
     }
 
     fn client(&self, to: ConnectionInfo) -> RedisResult<Client> {
-        match &self.certificates {
+        match &self.tls.certificates {
             Some(certificates) if is_encrypted(&to) => {
                 // An I/O error in the client library, which would count as temporary.
                 Client::build_with_tls(to, certificates.clone()).map_err(|error| {
@@ -234,14 +263,4 @@ fn refuses_resp3(error: &RedisError) -> bool {
 
 pub(super) fn is_encrypted(server: &ConnectionInfo) -> bool {
     matches!(server.addr(), ConnectionAddr::TcpTls { .. })
-}
-
-fn tcp_settings() -> TcpSettings {
-    let (idle, interval) = KEEPALIVE;
-    let settings = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(TcpKeepalive::new().with_time(idle).with_interval(interval));
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
-    settings
 }

@@ -12,9 +12,15 @@ use std::{
 };
 
 use ::redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, Semaphore, SemaphorePermit},
+    time::Instant,
+};
 
-use super::connect::NewConnection;
+use super::{
+    connect::{Driver, MAX_IN_FLIGHT, NewConnection},
+    stream::Traffic,
+};
 
 pub(super) struct Connection {
     connection: MultiplexedConnection,
@@ -22,9 +28,14 @@ pub(super) struct Connection {
     is_tracking: bool,
     /// Version of the credentials that this connection was made with.
     pub(super) credentials_version: u64,
-    /// Number of replies received. A server replies in the order of requests, so the connection is not silent if
-    /// another reply came since a request was sent.
+    /// Number of replies received.
     replies: AtomicU64,
+    /// Bytes that arrive show that the connection is not silent: a server replies in the order of requests, and a large
+    /// reply takes time.
+    traffic: Arc<Traffic>,
+    _driver: Driver,
+    /// One permit per command that may be in flight.
+    in_flight: Semaphore,
     /// Set when the connection has ended, so that no further command can be sent.
     has_ended: Arc<AtomicBool>,
     /// Start of the probe in progress.
@@ -34,9 +45,17 @@ pub(super) struct Connection {
     retired: Notify,
 }
 
+/// Reason why a command was not sent.
+pub(super) enum NotAdmitted {
+    /// The connection has ended or was retired.
+    Ended,
+    /// Too many commands are in flight, and none was answered.
+    Silent,
+}
+
 impl Connection {
     pub(super) fn new(
-        NewConnection { connection, is_tracking, .. }: NewConnection,
+        NewConnection { connection, is_tracking, traffic, driver, .. }: NewConnection,
         credentials_version: u64,
         has_ended: Arc<AtomicBool>,
     ) -> Self {
@@ -45,6 +64,9 @@ impl Connection {
             is_tracking,
             credentials_version,
             replies: AtomicU64::new(0),
+            traffic,
+            _driver: driver,
+            in_flight: Semaphore::new(MAX_IN_FLIGHT),
             has_ended,
             probing_since: Mutex::new(None),
             is_retired: AtomicBool::new(false),
@@ -102,6 +124,29 @@ impl Connection {
     pub(super) fn replies(&self) -> u64 {
         // `Relaxed`: only compared with an earlier number.
         self.replies.load(Relaxed)
+    }
+
+    /// Returns the number of bytes received.
+    pub(super) fn received(&self) -> u64 {
+        self.traffic.received()
+    }
+
+    /// Waits until a further command may be sent.
+    pub(super) async fn admit(&self) -> Result<SemaphorePermit<'_>, NotAdmitted> {
+        if let Ok(permit) = self.in_flight.try_acquire() {
+            return Ok(permit);
+        }
+        let before = self.received();
+        let permit = tokio::select! {
+            permit = self.in_flight.acquire() => permit.map_err(|_| NotAdmitted::Ended)?,
+            () = self.until_retired() => return Err(NotAdmitted::Ended),
+        };
+        match self.is_open() {
+            false => Err(NotAdmitted::Ended),
+            // The permit is of a caller that gave up: its command is still in flight.
+            true if self.received() == before => Err(NotAdmitted::Silent),
+            true => Ok(permit),
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {

@@ -1,24 +1,47 @@
 //! Counters of a client: attempts to send a command, failures and recoveries.
 
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Relaxed},
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{AcqRel, Relaxed},
+    },
 };
 
 use crate::redis::Error;
 
-#[derive(Default)]
 pub(super) struct ClientCounters {
     commands: AtomicU64,
     failures: AtomicU64,
     reconnects: AtomicU64,
     /// True if the last attempt reached no server or got no reply.
     is_down: AtomicBool,
+    /// Number of servers that are unreachable now.
+    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only for metrics"))]
+    unreachable: Arc<AtomicU64>,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl ClientCounters {
+    pub(super) fn new(unreachable: Arc<AtomicU64>) -> Self {
+        Self {
+            commands: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            reconnects: AtomicU64::new(0),
+            is_down: AtomicBool::new(false),
+            unreachable,
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
+        }
+    }
+
+    /// Returns the number of servers that are unreachable now.
+    #[cfg(feature = "metrics")]
+    pub(super) fn unreachable(&self) -> u64 {
+        self.unreachable.load(Relaxed)
+    }
+
     #[cfg(feature = "metrics")]
     /// Returns the numbers of commands, failures and recoveries.
     pub(super) fn get(&self) -> [u64; 3] {

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Weak};
 
 use super::counters::ClientCounters;
-use crate::engine::metrics::{MetricValues, Series, Source, counter, register};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
-static SERIES: [Series; 3] = [
+static SERIES: [Series; 4] = [
     counter(
         "fleeting_redis_client_commands_total",
         "Attempts to send a command, including retries.",
@@ -17,6 +17,10 @@ static SERIES: [Series; 3] = [
     counter(
         "fleeting_redis_client_reconnects_total",
         "Recoveries: replies after a failed attempt.",
+    ),
+    gauge(
+        "fleeting_redis_client_unreachable",
+        "Servers that were unreachable for a whole timeout, so that calls fail immediately.",
     ),
 ];
 
@@ -32,5 +36,6 @@ impl Source for ClientCounters {
         figures.count(commands);
         figures.count(failures);
         figures.count(reconnects);
+        figures.level(self.unreachable() as f64);
     }
 }

@@ -17,16 +17,19 @@ pub(super) enum Lane {
     Limits,
     /// Commands with replies that may be large.
     Batches,
+    /// Single values above a mebibyte.
+    Large,
 }
 
 /// One of the servers that hold keys. A cheap clone.
 #[derive(Clone)]
-pub(in crate::redis) struct Node([SharedConnection; 3]);
+pub(in crate::redis) struct Node([SharedConnection; 4]);
 
 impl Node {
     pub(super) fn new(route: &Route) -> Self {
         // One per lane, by which `on` indexes them.
-        Self([(); 3].map(|()| SharedConnection::new(route.clone())))
+        let outage = Arc::new(route.outage());
+        Self([(); 4].map(|()| SharedConnection::new(route.clone(), outage.clone())))
     }
 
     pub(super) fn on(&self, lane: Lane) -> &SharedConnection {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     Client,
     node::Node,
+    outage::is_unreachable,
     shared_connection::{CommandBatch, Request},
 };
 use crate::redis::{Error, error::is_try_again};
@@ -53,6 +54,8 @@ impl Client {
                     // The keys are on two nodes while their slot is migrated, which may take longer than the timeout.
                     return Err(error);
                 }
+                // The server has been unreachable for a whole timeout, so no call waits for it.
+                Error::Connect(ref cause) if is_unreachable(cause) => return Err(error),
                 // Certainly not executed, so a write may be sent again too.
                 Error::Connect(_) | Error::Unavailable(_)
                     if error.is_temporary() && now + pause < deadline =>

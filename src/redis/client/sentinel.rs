@@ -8,6 +8,7 @@ use super::{
     connect::{Connector, NewConnection},
     first_ok::first_ok,
 };
+use crate::redis::error::is_refusal;
 
 /// Sentinels, and the name of the service that they monitor.
 pub(super) struct Sentinels {
@@ -52,10 +53,19 @@ impl Sentinels {
         connector: &Connector,
         sentinel: ConnectionInfo,
     ) -> RedisResult<(String, u16)> {
-        let mut connection = connector.connect(sentinel, || ()).await?.connection;
+        let has_login = sentinel.redis_settings().password().is_some();
+        let changed = connector.with_credentials(&sentinel).filter(|_| has_login);
+        // Kept until the reply: its drop ends the connection.
+        let mut connection = match (connector.connect(sentinel, || ()).await, changed) {
+            // Its login of the URL is outdated, and may be that of the master.
+            (Err(error), Some(changed)) if is_refusal(&error) => {
+                connector.connect(changed, || ()).await?
+            }
+            (connection, _) => connection?,
+        };
         let mut query = cmd("SENTINEL");
         query.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
-        let master: Option<(String, u16)> = query.query_async(&mut connection).await?;
+        let master: Option<(String, u16)> = query.query_async(&mut connection.connection).await?;
         master.ok_or_else(|| {
             let cause = "the sentinels do not monitor a service of this name";
             RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, cause))

@@ -6,7 +6,8 @@ use std::{
 };
 
 use ::redis::{
-    ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult,
+    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError,
+    RedisResult,
 };
 
 use super::sentinel::Sentinels;
@@ -119,8 +120,21 @@ fn escape(value: &str) -> String {
 /// invalidations.
 fn parse_server(url: &str) -> RedisResult<ConnectionInfo> {
     let info = url.into_connection_info()?;
-    let names_protocol = url.split_once('?').is_some_and(|(_, query)| query.contains("protocol="));
-    if names_protocol {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let query = query.split_once('#').map_or(query, |(query, _)| query);
+    let names = || {
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        pairs.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name))
+    };
+    // The client library ignores other parameters.
+    let known: &[&str] = match info.addr() {
+        ConnectionAddr::Unix(_) => &["db", "user", "pass", "protocol"],
+        _ => &["protocol"],
+    };
+    if names().any(|name| !known.contains(&name)) {
+        return Err(invalid("unknown parameter in a URL; see `Urls` for those that are supported"));
+    }
+    if names().any(|name| name == "protocol") {
         return Ok(info);
     }
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -176,6 +190,13 @@ mod tests {
             Servers::parse(&urls.iter().map(|&url| url.to_owned()).collect::<Vec<_>>()).is_ok()
         };
         assert!(is_valid(&["redis+sentinel://a/s", "redis+sentinel://b:1/s/"]));
+        for url in [
+            "redis://u:p%3F@a/1?protocol=resp2",
+            "unix:///run/redis.sock?db=1&user=u&pass=p&protocol=3",
+            "redis+sentinel://a/s?&sentinel_username=u&sentinel_password=a?b&protocol=3",
+        ] {
+            assert!(is_valid(&[url]), "{url}");
+        }
         for urls in [
             &[][..],
             &["redis+sentinel://a"],
@@ -185,6 +206,13 @@ mod tests {
             &["redis+sentinel://a/s", "redis+sentinel://b/t"],
             &["redis+sentinel://a/s", "redis://b"],
             &["postgres://a"],
+            &["redis://a?protocl=2"],
+            &["redis://a?db=1"],
+            &["redis://a?timeout=5&protocol=3"],
+            &["rediss://a/1?protocol"],
+            &["redis+sentinel://a/s?sentinel_pasword=x"],
+            &["redis+sentinel://a/s?sentinel_password"],
+            &["unix:///run/redis.sock?password=x"],
             &["nothing"],
         ] {
             assert!(!is_valid(urls), "{urls:?}");

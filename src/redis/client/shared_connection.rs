@@ -1,36 +1,36 @@
 //! The shared connection to one server: a multiplexed connection that all callers use, and its replacement.
 //!
-//! 1. At most one attempt to connect runs at a time, for all callers that wait for it. Without callers there is none.
-//! 2. A connection that has ended is retired. So is a silent one: nothing was received for [`SILENCE_LIMIT`], or until
-//!    a caller gave up, and then nothing for [`PING_TIMEOUT`](super::watchdog::PING_TIMEOUT). The next caller waits for a new connection, and so does
-//!    a caller whose command may be repeated. Other waiters still get the replies that arrive on the old one.
+//! 1. At most one attempt to connect runs at a time, for all callers that wait for it. After a failed one, further
+//!    attempts are made in the background until one succeeds. While the server is unreachable, callers do not wait: see
+//!    [`Outage`].
+//! 2. A connection that has ended is retired. So is a silent one: no byte was received for [`SILENCE_LIMIT`], or
+//!    until a caller gave up, and then none for [`PING_TIMEOUT`](super::watchdog::PING_TIMEOUT). The next caller waits
+//!    for a new connection, and so does a caller whose command may be repeated. Other waiters still get the replies that
+//!    arrive on the old one.
 //! 3. A connection that is to be renewed is used until its successor is ready.
 
+mod attempts;
+
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering::Release},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
     time::Duration,
 };
 
 use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     connect::{Connector, NewConnection},
-    connection::Connection,
+    connection::{Connection, NotAdmitted},
+    outage::Outage,
     sentinel::Sentinels,
-    single_flight::{Outcome, SingleFlight},
-    watchdog::{self, SILENCE_LIMIT, watchdog},
+    single_flight::SingleFlight,
+    watchdog::{self, SILENCE_LIMIT},
 };
-use crate::redis::{Error, error::is_refusal};
+use crate::redis::Error;
 
 /// Minimum time between two renewals of a working connection.
 const RENEW_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Time for which a failed attempt is the answer to further callers: in general, and if the server refused the login.
-const FAILURE_TTL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// Handle to the shared connection. A cheap clone.
 #[derive(Clone)]
@@ -51,6 +51,9 @@ pub(super) enum Destination {
 
 struct State {
     route: Route,
+    outage: Arc<Outage>,
+    /// True while a task makes attempts in the background.
+    is_retrying: AtomicBool,
     current: Mutex<Current>,
     attempt: SingleFlight<Attempt>,
 }
@@ -91,15 +94,16 @@ pub(in crate::redis) enum CommandBatch<'a> {
 struct PendingReply<'a> {
     shared: &'a SharedConnection,
     connection: &'a Arc<Connection>,
-    /// Number of replies on the connection when the request was sent.
-    replies_before: u64,
+    /// Number of bytes received on the connection when the request was sent.
+    received_before: u64,
     is_done: bool,
 }
 
 impl SharedConnection {
-    pub(super) fn new(route: Route) -> Self {
+    pub(super) fn new(route: Route, outage: Arc<Outage>) -> Self {
         let attempt = SingleFlight::new(route.connector.timeout);
-        Self(Arc::new(State { route, current: Mutex::default(), attempt }))
+        let is_retrying = AtomicBool::new(false);
+        Self(Arc::new(State { route, outage, is_retrying, current: Mutex::default(), attempt }))
     }
 
     pub(super) fn destination(&self) -> &Destination {
@@ -116,15 +120,15 @@ impl SharedConnection {
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] if the request was not sent.
+    /// [`Error::Connect`] if the request was not sent, and [`Error::Unavailable`] if too many others were in flight.
     pub(super) async fn send(&self, request: Request<'_>, is_asking: bool) -> Result<Value, Error> {
         let Request { batch, deadline, may_repeat } = request;
-        let connection = match self.open_connection() {
-            Some(connection) => connection,
-            None => match timeout_at(deadline, self.connection()).await {
-                Ok(connection) => connection.map_err(Error::Connect)?,
-                Err(_) => return Err(no_connection()),
-            },
+        let connection = self.connection_until(deadline).await?;
+        // Held until the reply.
+        let _permit = match timeout_at(deadline, connection.admit()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(NotAdmitted::Ended)) => return Err(no_connection()),
+            Ok(Err(NotAdmitted::Silent)) | Err(_) => return Err(too_many_in_flight()),
         };
         let mut pending = PendingReply::new(self, &connection);
         let probe_at = deadline.min(Instant::now() + SILENCE_LIMIT);
@@ -187,97 +191,6 @@ impl SharedConnection {
         Some(connection)
     }
 
-    async fn connection(&self) -> Attempt {
-        if let Some(connection) = self.open_connection() {
-            return Ok(connection);
-        }
-        let version = self.0.route.connector.credentials_version();
-        // Otherwise, while the server is down, each caller in turn would wait for another attempt.
-        if let Some((error, with, until)) = &self.current().failure
-            && *with == version
-            && Instant::now() < *until
-        {
-            return Err(error.clone());
-        }
-        let gone = |_| Err((ErrorKind::Io, "the runtime that connected was shut down").into());
-        match self.attempt().await.unwrap_or_else(gone) {
-            // The attempt began with credentials that have been replaced since.
-            Err(error)
-                if is_refusal(&error)
-                    && version != self.0.route.connector.credentials_version() =>
-            {
-                self.attempt().await.unwrap_or_else(gone)
-            }
-            attempt => attempt,
-        }
-    }
-
-    /// Joins the attempt in flight, or starts one.
-    fn attempt(&self) -> Outcome<Attempt> {
-        self.0.attempt.join(|| {
-            let (route, state) = (self.0.route.clone(), Arc::downgrade(&self.0));
-            async move {
-                let has_ended = Arc::new(AtomicBool::new(false));
-                let on_end = {
-                    let (state, has_ended) = (state.clone(), has_ended.clone());
-                    let connector = route.connector.clone();
-                    move || {
-                        // Before the invalidation: from here on `is_open` is false, so no caller can obtain the
-                        // connection.
-                        has_ended.store(true, Release);
-                        connector.on_connection_retired();
-                        if let Some(shared) = Self::upgrade(&state) {
-                            shared.on_end(&has_ended);
-                        }
-                    }
-                };
-                // Before the login: if the credentials change during the attempt, the connection is renewed.
-                let version = route.connector.credentials_version();
-                let attempt = timeout(route.connector.timeout, route.connect(on_end));
-                let new = match attempt.await {
-                    Ok(new) => new,
-                    Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-                };
-                let attempt = new.map(|new| Arc::new(Connection::new(new, version, has_ended)));
-                if let Some(shared) = Self::upgrade(&state) {
-                    shared.finish_attempt(&attempt, version);
-                }
-                if let Ok(connection) = &attempt
-                    && connection.is_tracking()
-                {
-                    let probe = move |connection: &_| {
-                        Self::upgrade(&state).map(|shared| shared.probe(connection))
-                    };
-                    tokio::spawn(watchdog(Arc::downgrade(connection), probe));
-                }
-                attempt
-            }
-        })
-    }
-
-    fn finish_attempt(&self, attempt: &Attempt, version: u64) {
-        let mut current = self.current();
-        let old = match attempt {
-            Ok(connection) => {
-                current.failure = None;
-                current.connection.replace(connection.clone())
-            }
-            Err(error) => {
-                let (short, long) = FAILURE_TTL;
-                let ttl = if is_refusal(error) { long } else { short };
-                current.failure = Some((error.clone(), version, Instant::now() + ttl));
-                None
-            }
-        };
-        drop(current);
-        // Only now: no caller can obtain the old connection any more.
-        if old.is_some() {
-            self.0.route.connector.on_connection_retired();
-        }
-        // After unlock: without waiters, this closes the connection.
-        drop(old);
-    }
-
     fn retire(&self, connection: &Arc<Connection>) {
         let mut current = self.current();
         let old = current.connection.take_if(|current| Arc::ptr_eq(current, connection));
@@ -288,18 +201,6 @@ impl SharedConnection {
             drop(self.attempt());
             // Last: the callers that this wakes join the attempt.
             old.retire();
-        }
-    }
-
-    /// Reconnects after the peer or the network has closed the connection with this flag.
-    fn on_end(&self, has_ended: &Arc<AtomicBool>) {
-        // Only if it has replied before: otherwise a server that closes each new connection would cause endless
-        // attempts.
-        let was_used =
-            |current: &Arc<Connection>| current.has_end_flag(has_ended) && current.replies() > 0;
-        let reconnects = self.current().connection.as_ref().is_some_and(was_used);
-        if reconnects {
-            drop(self.attempt());
         }
     }
 
@@ -325,6 +226,15 @@ impl SharedConnection {
 }
 
 impl Route {
+    /// Returns the state of outages of this destination.
+    pub(super) fn outage(&self) -> Outage {
+        let server = match &self.destination {
+            Destination::Server(server) => server.addr().to_string(),
+            Destination::Master(sentinels) => format!("master of {}", sentinels.service),
+        };
+        Outage::new(server, self.connector.call_timeout, self.connector.unreachable.clone())
+    }
+
     async fn connect(
         &self,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
@@ -348,11 +258,11 @@ impl<'a> CommandBatch<'a> {
 
 impl<'a> PendingReply<'a> {
     fn new(shared: &'a SharedConnection, connection: &'a Arc<Connection>) -> Self {
-        Self { shared, connection, replies_before: connection.replies(), is_done: false }
+        Self { shared, connection, received_before: connection.received(), is_done: false }
     }
 
     fn probe_if_silent(&self) {
-        if self.connection.replies() == self.replies_before {
+        if self.connection.received() == self.received_before {
             self.shared.probe(self.connection);
         }
     }
@@ -368,6 +278,12 @@ impl Drop for PendingReply<'_> {
 
 fn no_connection() -> Error {
     Error::Connect((ErrorKind::Io, "no connection within the timeout").into())
+}
+
+fn too_many_in_flight() -> Error {
+    let cause =
+        "too many calls were in flight on the connection until the timeout, nothing was sent";
+    Error::Unavailable((ErrorKind::Io, cause).into())
 }
 
 fn no_reply() -> Error {

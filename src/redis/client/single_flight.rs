@@ -43,6 +43,12 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
         Self { slot: Arc::default(), max_duration: max_duration.saturating_add(GRACE) }
     }
 
+    /// Returns whether work is in flight.
+    pub(super) fn is_running(&self) -> bool {
+        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_ref().is_some_and(|work| work.started_at.elapsed() < self.max_duration)
+    }
+
     /// Joins the work in flight, or starts `work` if there is none.
     pub(super) fn join<F>(&self, work: impl FnOnce() -> F) -> Outcome<T>
     where

@@ -35,11 +35,11 @@ pub(super) fn probe(
         return;
     }
     runtime.spawn(async move {
-        let before = connection.replies();
+        let before = connection.received();
         let ping = timeout(PING_TIMEOUT, connection.send(&::redis::cmd("PING"), false)).await;
         connection.end_probe();
-        // Any reply counts: that to the `PING` may be late because large ones precede it.
-        if !matches!(ping, Ok(Ok(_))) && connection.replies() == before {
+        // Any byte counts: the reply to the `PING` may be late because large ones precede it.
+        if !matches!(ping, Ok(Ok(_))) && connection.received() == before {
             retire(&connection);
         }
     });
@@ -59,9 +59,9 @@ pub(super) async fn watchdog(
         else {
             return;
         };
-        if connection.replies() == before && probe(&connection).is_none() {
+        if connection.received() == before && probe(&connection).is_none() {
             return;
         }
-        before = connection.replies();
+        before = connection.received();
     }
 }

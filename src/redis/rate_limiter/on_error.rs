@@ -46,7 +46,13 @@ impl Fallback {
     /// are returned: they are permanent, so admitting the call would disable the limit for that key.
     pub(super) fn is_for(error: &Error) -> bool {
         // Errors of the program, which a fallback would hide.
-        !matches!(error, Error::WrongType { .. } | Error::Encode(_) | Error::Decode { .. })
+        !matches!(
+            error,
+            Error::WrongType { .. }
+                | Error::Encode(_)
+                | Error::TooLarge { .. }
+                | Error::Decode { .. }
+        )
     }
 
     /// Decides about a call for which the server returned `error`; `None` if calls are not counted. If not `charges`, the

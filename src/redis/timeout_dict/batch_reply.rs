@@ -1,4 +1,4 @@
-//! Reply of `lease.lua`: one string of MessagePack, because a reply with thousands of parts takes the server and the
+//! Replies of `lease.lua` and `dead_letters.lua`: one string of MessagePack, because a reply with thousands of parts takes the server and the
 //! client longer than everything else.
 
 use std::fmt;
@@ -24,16 +24,43 @@ pub(super) struct BatchReply {
     pub(super) attempts: Vec<u32>,
     /// True if the reply reached its maximum size, so that there may be more entries.
     pub(super) is_cut: bool,
+    /// Time of the server in microseconds.
+    pub(super) now: i64,
 }
 
 impl BatchReply {
     /// Decodes the reply of the shard whose index is the key `index`.
     pub(super) fn decode(answer: &[u8], index: &[u8]) -> Result<Self, Error> {
-        rmp_serde::from_slice(answer).map_err(|source| Error::Decode {
-            key: String::from_utf8_lossy(index).into_owned(),
-            source: source.into(),
-        })
+        decode(answer, index)
     }
+}
+
+/// An array of these fields, in this order.
+#[derive(Deserialize)]
+pub(super) struct DeadLettersReply {
+    /// Keys and the times at which they became dead, in turn.
+    pub(super) keys_and_scores: Vec<PackedReply>,
+    /// Value of each key.
+    pub(super) values: Vec<PackedReply>,
+    /// Number of failed attempts of each key.
+    pub(super) attempts: Vec<u32>,
+    /// Reason of each key.
+    pub(super) reasons: Vec<PackedReply>,
+    pub(super) has_more: bool,
+}
+
+impl DeadLettersReply {
+    /// Decodes the reply of the shard whose index is the key `index`.
+    pub(super) fn decode(answer: &[u8], index: &[u8]) -> Result<Self, Error> {
+        decode(answer, index)
+    }
+}
+
+fn decode<'a, T: Deserialize<'a>>(answer: &'a [u8], index: &[u8]) -> Result<T, Error> {
+    rmp_serde::from_slice(answer).map_err(|source| Error::Decode {
+        key: String::from_utf8_lossy(index).into_owned(),
+        source: source.into(),
+    })
 }
 
 /// Part of the reply, converted to what Redis would return for it, so that `Layout` handles both alike.

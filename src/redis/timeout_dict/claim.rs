@@ -10,17 +10,17 @@ use tokio::sync::Mutex;
 
 use super::{
     delivery::{Delivery, OnDrop, run_to_end},
-    state::lease_micros,
+    state::{Failure, lease_micros},
 };
-use crate::redis::Error;
+use crate::{engine::retries::cut_reason, redis::Error};
 
 /// A due entry that is leased to the caller. Returned by
 /// [`TimeoutDict::claim_expired`](super::TimeoutDict::claim_expired) and
 /// [`next_claim`](super::TimeoutDict::next_claim).
 ///
 /// The entry stays in the dictionary, readable, until the claim is [acked](Claim::ack). An attempt has failed if the
-/// claim is dropped without an ack, for example because of an error or a panic, if [`retry_in`](Claim::retry_in) is
-/// called, or if the lease expires. After a drop, the entry is due again after a
+/// claim is dropped without an ack, for example because of an error or a panic, if [`retry_in`](Claim::retry_in) or
+/// [`fail`](Claim::fail) is called, or if the lease expires. After a drop, the entry is due again after a
 /// [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure; after `retry_in`, it is due after
 /// the given delay. A task on the runtime of the claim reports the drop to the server, because `Drop` cannot wait. If
 /// that fails, if the claim is leaked, or if its process crashes, the entry is due again without a backoff when the
@@ -28,7 +28,8 @@ use crate::redis::Error;
 ///
 /// A claim becomes void when its entry is leased to another caller after the end of the lease, when the entry is set,
 /// removed or cleared, and when its deadline is set or removed. Methods of a void claim change nothing. The end of the
-/// lease alone does not make a claim void: until another caller gets the entry, it can be acked and extended.
+/// lease alone does not make a claim void: until another caller gets the entry, it can be acked, extended and
+/// released.
 pub struct Claim<K, V> {
     key: K,
     value: V,
@@ -41,9 +42,12 @@ impl<K, V> Claim<K, V> {
     pub(super) fn new(key: K, value: V, mut delivery: Delivery) -> Self {
         // The entry is still on the server, so the value is not needed to return it.
         delivery.value = ::redis::Value::Nil;
-        if let Some(lease_end) = delivery.lease_end() {
-            delivery.on_drop = OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)) };
-        }
+        delivery.on_drop = match mem::take(&mut delivery.on_drop) {
+            OnDrop::GiveBack { lease_end, score } => {
+                OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)), score }
+            }
+            on_drop => on_drop,
+        };
         Self { key, value, delivery }
     }
 
@@ -79,20 +83,10 @@ impl<K, V> Claim<K, V> {
     /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
     /// the server may still execute the ack; if it does not, the entry is due again when the lease expires.
     pub async fn ack(mut self) -> Result<bool, Error> {
-        // Disarmed before the request: the entry may be acked even if the reply is lost, so it must not fail.
-        let OnDrop::Fail { lease_end } = mem::take(&mut self.delivery.on_drop) else {
-            return Ok(false);
-        };
+        let Some((lease_end, _)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;
-        let lease_end = *lease_end.lock().await;
         let call = state.key_call(key, |scripts| &scripts.ack).arg(lease_end);
-        match call.send_once(&state.client).await {
-            Ok(is_acked) => Ok(is_acked),
-            Err(error) => {
-                let shard = state.layout.shard_of(key);
-                Err(state.name_wrong_type(error, shard, Some(key)).await)
-            }
-        }
+        state.send_once(key, call).await
     }
 
     /// Returns the entry to the dictionary, due in `delay`; returns false if the claim is void.
@@ -110,19 +104,69 @@ impl<K, V> Claim<K, V> {
     ///
     /// If the future is dropped before its first poll, the claim is dropped with it and fails. If it is dropped later,
     /// the server may still execute the call; if it does not, the entry is due again when the lease expires.
-    pub async fn retry_in(mut self, delay: Duration) -> Result<bool, Error> {
-        let OnDrop::Fail { lease_end } = mem::take(&mut self.delivery.on_drop) else {
-            return Ok(false);
-        };
-        let Delivery { state, key, attempts, .. } = &self.delivery;
-        let lease_end = *lease_end.lock().await;
-        match state.fail(key, lease_end, Some(delay), *attempts).await {
-            Ok(was_held) => Ok(was_held),
-            Err(error) => {
-                let shard = state.layout.shard_of(key);
-                Err(state.name_wrong_type(error, shard, Some(key)).await)
-            }
-        }
+    pub async fn retry_in(self, delay: Duration) -> Result<bool, Error> {
+        self.end_failed(Some(delay), None).await
+    }
+
+    /// Returns the entry to the dictionary as a failed attempt with a reason, due again after its backoff; returns false
+    /// if the claim is void.
+    ///
+    /// Differs from a drop of the claim in that the call waits for the server, and in the reason, which
+    /// [`dead_letters`](super::TimeoutDict::dead_letters) returns if the entry becomes a dead letter. It replaces the
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. If the lease has
+    /// already expired, the entry is due (or a dead letter) without a backoff, and the reason is recorded nevertheless.
+    /// A dictionary shared with the [original](super::TimeoutDict::compat) stores no reasons.
+    ///
+    /// One round trip, one script.
+    ///
+    /// # Errors
+    ///
+    /// After any error, the entry is due again after its backoff, or when the lease expires.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`retry_in`](Self::retry_in): if the future is dropped, the reason may not be recorded.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn send(_: &str) -> Result<(), std::io::Error> { Ok(()) }
+    /// # async fn f(mails: fleeting::redis::TimeoutDict<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let mail = mails.next_claim(Duration::from_secs(60)).await?;
+    /// match send(mail.value()).await {
+    ///     Ok(()) => mail.ack().await?,
+    ///     Err(error) => mail.fail(error.to_string()).await?,
+    /// };
+    /// # Ok(()) }
+    /// ```
+    pub async fn fail(self, reason: impl Into<String>) -> Result<bool, Error> {
+        let reason = cut_reason(reason.into());
+        self.end_failed(None, Some(reason)).await
+    }
+
+    /// Returns the entry to the dictionary as if it had not been delivered: it is due immediately, with its original
+    /// deadline, and this does not count as a failed attempt; returns false if the claim is void.
+    ///
+    /// A worker that shuts down releases the claims that it has not begun, so that a restart does not use up
+    /// [attempts](super::TimeoutDictBuilder::max_attempts). After the end of the lease, a claim that is not void can
+    /// still be released, even if its entry is a dead letter by then.
+    ///
+    /// One round trip, one script.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unanswered`], the entry may or may not have been released. If not, and after any other error, the
+    /// entry is due again when the lease expires, which counts as a failed attempt.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`retry_in`](Self::retry_in).
+    pub async fn release(mut self) -> Result<bool, Error> {
+        let Some((lease_end, score)) = self.end().await else { return Ok(false) };
+        let Delivery { state, key, .. } = &self.delivery;
+        state.give_back(key, lease_end, &score).await
     }
 
     /// Sets the end of the lease to `lease` from now, earlier or later than before; returns false if the claim is void.
@@ -138,24 +182,42 @@ impl<K, V> Claim<K, V> {
     ///
     /// If the future is dropped, a task completes the call. The next method of the claim waits for it.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
-        let OnDrop::Fail { lease_end } = &self.delivery.on_drop else { return Ok(false) };
+        let OnDrop::Fail { lease_end, .. } = &self.delivery.on_drop else { return Ok(false) };
         let (state, key) = (self.delivery.state.clone(), self.delivery.key.clone());
         // Locked until the server has replied, because all other methods need the new end of the lease.
         let mut lease_end = lease_end.clone().lock_owned().await;
         run_to_end(async move {
             let call = state.key_call(&key, |scripts| &scripts.extend).arg(*lease_end);
             let call = call.arg(lease_micros(lease));
-            match call.send_once::<Option<i64>>(&state.client).await {
-                Ok(Some(end)) => *lease_end = end,
-                Ok(None) => return Ok(false),
-                Err(error) => {
-                    let shard = state.layout.shard_of(&key);
-                    return Err(state.name_wrong_type(error, shard, Some(&key)).await);
-                }
+            match state.send_change::<Option<i64>>(&key, call).await? {
+                Some(end) => *lease_end = end,
+                None => return Ok(false),
             }
             Ok(true)
         })
         .await
+    }
+
+    /// Ends the claim as a failed attempt.
+    async fn end_failed(
+        mut self,
+        delay: Option<Duration>,
+        reason: Option<Box<str>>,
+    ) -> Result<bool, Error> {
+        let Some((lease_end, _)) = self.end().await else { return Ok(false) };
+        let Delivery { state, key, attempts, .. } = &self.delivery;
+        state.fail(key, lease_end, Failure { attempt: *attempts, delay, reason }).await
+    }
+
+    /// Returns the end of the lease and the former score of the entry. After that, the drop of the claim does nothing.
+    ///
+    /// Before the request: the server may execute it even if the reply is lost, so the claim must not fail as well.
+    async fn end(&mut self) -> Option<(i64, Vec<u8>)> {
+        let OnDrop::Fail { lease_end, score } = mem::take(&mut self.delivery.on_drop) else {
+            return None;
+        };
+        let lease_end = *lease_end.lock().await;
+        Some((lease_end, score))
     }
 }
 

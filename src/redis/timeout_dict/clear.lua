@@ -13,4 +13,8 @@ for _, key in ipairs(keys) do
 end
 redis.call('ZREMRANGEBYRANK', index, 0, ARGV[2] - 1)
 clear_failures(keys)
+if #keys == 0 and reasons then
+  -- Those of entries that were removed by a release without reasons.
+  redis.call('UNLINK', reasons)
+end
 return #keys

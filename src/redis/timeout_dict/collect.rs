@@ -35,8 +35,6 @@ pub(super) enum CollectMode {
 /// Result of one round.
 pub(super) struct Round {
     pub(super) entries: Vec<Delivery>,
-    /// Time until the next entry is due.
-    pub(super) wait: Option<Duration>,
     /// True if there are no more entries to collect.
     pub(super) is_last: bool,
     /// Error of a shard, if one failed.
@@ -44,12 +42,14 @@ pub(super) struct Round {
 }
 
 /// Result of one script.
-struct Batch {
-    entries: Vec<Delivery>,
+pub(super) struct Batch {
+    pub(super) entries: Vec<Delivery>,
     /// True if the reply reached its maximum size, so that there may be more entries.
     is_cut: bool,
     /// True if the script found due members of the index, even if none was an entry.
-    found_any: bool,
+    pub(super) found_any: bool,
+    /// Time of the server in microseconds.
+    pub(super) now: i64,
 }
 
 /// Latest deadline by shard that counts as due: nothing that became due after the call began. Otherwise, a call might
@@ -77,7 +77,6 @@ impl DictState {
             (peeks, failure) = self.peek_all(how, &horizon, many).await;
             (takes, is_all) = take_counts(&peeks, limit);
         }
-        let wait = peeks.iter().flatten().filter_map(|peek| peek.wait).min();
         for (latest, peek) in horizon.iter_mut().zip(&peeks) {
             *latest = peek.as_ref().map_or(*latest, |peek| peek.now.min(*latest));
         }
@@ -104,7 +103,7 @@ impl DictState {
         }
         // If no script found anything that was seen in the peek, other callers took it, and may be taking the rest.
         let is_last = !is_cut && (is_all || !found_any);
-        Ok((Round { entries, wait, is_last, failure }, horizon))
+        Ok((Round { entries, is_last, failure }, horizon))
     }
 
     /// Peeks into each shard for up to `count` deadlines. Also returns the last of the errors, if any.
@@ -134,6 +133,16 @@ impl DictState {
         (peeks.collect(), failure)
     }
 
+    /// Leases the first due entry of the shard with this index.
+    pub(super) async fn lease_one(
+        self: Arc<Self>,
+        shard: usize,
+        how: CollectMode,
+    ) -> Result<Batch, Error> {
+        let shard = &self.layout.shards()[shard];
+        self.lease_from(shard, how, NO_DEADLINE as i64, 1).await
+    }
+
     /// Leases up to `count` due entries of a shard.
     async fn lease_from(
         self: &Arc<Self>,
@@ -158,7 +167,7 @@ impl DictState {
             Ok(answer) => answer,
             Err(error) => return Err(self.name_wrong_type(error, shard, None).await),
         };
-        let BatchReply { keys_and_scores, values, lease_ends_after, attempts, is_cut } =
+        let BatchReply { keys_and_scores, values, lease_ends_after, attempts, is_cut, now } =
             BatchReply::decode(&answer, &shard.index)?;
         let mut keys_and_scores = keys_and_scores.into_iter().map(|PackedReply(part)| part);
         let found_any = !values.is_empty();
@@ -178,9 +187,10 @@ impl DictState {
             let on_drop = OnDrop::GiveBack { lease_end: lease_ends_after + 4 * number, score };
             let mut entry = Delivery::new(self, key, value, on_drop);
             (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
+            entry.is_dead = how == CollectMode::TakeDead;
             entries.push(entry);
         }
-        Ok(Batch { entries, is_cut, found_any })
+        Ok(Batch { entries, is_cut, found_any, now })
     }
 }
 

@@ -4,7 +4,7 @@
 -- A record is a hash at the key of the entry. Scores are seconds since the Unix epoch. Failures are not counted and
 -- there are no dead letters, because the original class would not reset them.
 
-local dead
+local dead, reasons
 local TYPE = 'hash'
 -- A deadline without data was written by an original program, which may be about to write the data. So it is not
 -- deleted.
@@ -60,5 +60,13 @@ local function failures_of()
 end
 
 local function fail() end
+
+local function reason_of()
+  return ''
+end
+
+local function write_reason() end
+
+local function forget_outdated_reasons() end
 
 local function clear_failures() end

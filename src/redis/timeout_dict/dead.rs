@@ -42,7 +42,7 @@ where
     {
         let key = self.state.layout.encode_key(key)?;
         let call = self.state.key_call(&key, |scripts| &scripts.revive);
-        self.send_once(&key, call.arg(micros(ttl))).await
+        self.state.send_change(&key, call.arg(micros(ttl))).await
     }
 }
 

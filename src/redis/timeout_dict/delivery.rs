@@ -6,7 +6,7 @@ use std::{mem, sync::Arc};
 use ::redis::Value as Reply;
 use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
 
-use super::state::DictState;
+use super::state::{DictState, Failure};
 use crate::redis::Error;
 
 /// A taken or claimed entry. Dropping it does what [`OnDrop`] says.
@@ -17,6 +17,8 @@ pub(super) struct Delivery {
     pub(super) due: f64,
     /// Number of the attempt, from 1.
     pub(super) attempts: u32,
+    /// True for a dead letter, whose `due` is the time at which it became dead.
+    pub(super) is_dead: bool,
     /// Value as returned by the script; `Nil` once a claim holds the decoded value.
     pub(super) value: Reply,
     pub(super) on_drop: OnDrop,
@@ -33,14 +35,14 @@ pub(super) enum OnDrop {
     /// The entry was leased but the caller has not received it: it gets its former score again.
     GiveBack { lease_end: i64, score: Vec<u8> },
     /// The caller has a claim, which fails. The mutex is locked during an extension, which changes the end of the
-    /// lease.
-    Fail { lease_end: Arc<Mutex<i64>> },
+    /// lease. `score` is the former score, for a release.
+    Fail { lease_end: Arc<Mutex<i64>>, score: Vec<u8> },
 }
 
 impl Delivery {
     pub(super) fn new(state: &Arc<DictState>, key: Vec<u8>, value: Reply, on_drop: OnDrop) -> Self {
         let (state, runtime) = (state.clone(), Handle::current());
-        Self { state, key, due: 0.0, attempts: 1, value, on_drop, runtime }
+        Self { state, key, due: 0.0, attempts: 1, is_dead: false, value, on_drop, runtime }
     }
 
     /// Returns the end of its lease, if the caller has not received it.
@@ -51,11 +53,14 @@ impl Delivery {
         }
     }
 
-    /// Marks an entry that was leased for a take as removed.
+    /// Marks an entry that was leased for a take as removed. If it is put back, it has no reason, as after a take.
     pub(super) fn mark_removed(&mut self) {
         if let OnDrop::GiveBack { score, .. } = &self.on_drop {
             let failures = self.attempts.saturating_sub(1).to_string();
-            let saved = [&score[..], b" ", failures.as_bytes(), b" -"].concat();
+            let saved = match self.is_dead {
+                true => [b"+inf ", failures.as_bytes(), b" ", &score[..]].concat(),
+                false => [&score[..], b" ", failures.as_bytes(), b" -"].concat(),
+            };
             self.on_drop = OnDrop::PutBack { saved };
         }
     }
@@ -102,11 +107,15 @@ async fn send_back(
     let outcome = match on_drop {
         OnDrop::Nothing => Ok(()),
         OnDrop::PutBack { saved } => state.put_back(&key, &saved, &value).await,
-        OnDrop::GiveBack { lease_end, score } => state.give_back(&key, lease_end, &score).await,
-        OnDrop::Fail { lease_end } => {
+        OnDrop::GiveBack { lease_end, score } => {
+            // If the reply is lost, the entry is due again at the latest when its lease expires.
+            state.give_back(&key, lease_end, &score).await.map(drop)
+        }
+        OnDrop::Fail { lease_end, .. } => {
             // Waits for an extension in progress, which changes the end of the lease.
             let lease_end = *lease_end.lock().await;
-            state.fail(&key, lease_end, None, attempts).await.map(drop)
+            let failure = Failure { attempt: attempts, delay: None, reason: None };
+            state.fail(&key, lease_end, failure).await.map(drop)
         }
     };
     if let Err(error) = outcome {

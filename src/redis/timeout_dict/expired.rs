@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout};
 
 use super::{
     TimeoutDict,
     claim::Claim,
     collect::CollectMode,
     delivery::{Delivery, run_to_end},
+    read_ahead::ReadAhead,
 };
 use crate::redis::Error;
 
@@ -70,16 +71,18 @@ where
         max: usize,
         lease: Duration,
     ) -> Result<Vec<Claim<K, V>>, Error> {
-        let (entries, _) = self.collect(CollectMode::Claim { lease }, max).await?;
+        let entries = self.collect(CollectMode::Claim { lease }, max).await?;
         Ok(entries.into_iter().map(into_claim).collect())
     }
 
     /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once, as by
     /// [`take_expired`](Self::take_expired).
     ///
-    /// The call asks the server, sleeps until the earliest deadline or end of a lease, and asks again. It sleeps for at
+    /// The call sleeps until the earliest deadline or end of a lease. It knows the next few deadlines of each shard, for at
     /// most [`ask_every`](super::TimeoutDictBuilder::ask_every), because other processes may set entries with earlier
-    /// deadlines. Waiters on this handle or its clones, here or in [`next_claim`](Self::next_claim), are served in FIFO
+    /// deadlines. So a call that finds an entry takes two scripts and rarely a command more; while there is a backlog, an
+    /// entry that another process returned with its former deadline may come some entries late. Waiters on this handle
+    /// or its clones, here or in [`next_claim`](Self::next_claim), are served in FIFO
     /// order, and only the first one asks the server.
     ///
     /// # Cancel safety
@@ -103,35 +106,81 @@ where
     }
 
     pub(super) async fn take(&self, how: CollectMode, max: usize) -> Result<Vec<(K, V)>, Error> {
-        let (entries, _) = self.collect(how, max).await?;
+        let entries = self.collect(how, max).await?;
         Ok(entries.into_iter().map(into_taken).collect())
     }
 
     async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
+        self.state.warn_of_eviction();
         // Dropped with the future: a cancelled waiter passes its turn to the next.
-        let _turn = self.state.turn.lock().await;
+        let mut ahead = self.state.turn.lock().await;
         loop {
-            let (mut entries, wait) = self.collect(how, 1).await?;
-            if let Some(first) = entries.pop() {
-                return Ok(first);
+            ahead.forget(self.state.take_changed_shards());
+            let failure = self.state.read_shards(&mut ahead).await;
+            let wait = match ahead.first() {
+                Some((shard, wait)) if wait.is_zero() => {
+                    match self.next_from(shard, how, &mut ahead).await? {
+                        Some(entry) => {
+                            self.log_failure(failure.as_ref());
+                            return Ok(entry);
+                        }
+                        None => continue,
+                    }
+                }
+                Some((_, wait)) => wait,
+                None => Duration::MAX,
+            };
+            if let Some(error) = failure {
+                return Err(error);
             }
-            let longest = self.state.ask_every;
-            sleep(wait.map_or(longest, |wait| wait.min(longest))).await;
+            let wait = wait.min(ahead.next_read(self.state.ask_every));
+            // Ends earlier if this handle changes a deadline.
+            let _ = timeout(wait, self.state.changed.notified()).await;
         }
     }
 
-    /// Returns at most `max` due entries that can be decoded, oldest first, and the time until the next is due.
+    /// Takes or claims the first due entry of a shard. Returns `None` if another caller has it, or if it is not due.
+    async fn next_from(
+        &self,
+        shard: usize,
+        how: CollectMode,
+        ahead: &mut ReadAhead,
+    ) -> Result<Option<Entry<K, V>>, Error> {
+        let begin = Instant::now();
+        // To its end, as in `collect`.
+        let batch = match run_to_end(self.state.clone().lease_one(shard, how)).await {
+            Ok(batch) => batch,
+            Err(error) => {
+                ahead.forget(1 << shard);
+                return Err(error);
+            }
+        };
+        ahead.set_clock(shard, batch.now);
+        if !batch.found_any {
+            ahead.found_nothing(shard, batch.now);
+            return Ok(None);
+        }
+        let leased = batch.entries.first().and_then(|entry| Some((entry.due, entry.lease_end()?)));
+        match leased {
+            Some((due, end)) => ahead.took(shard, self.state.layout.micros(due), end),
+            // It was no entry: see `lease.lua`.
+            None => ahead.forget(1 << shard),
+        }
+        let (mut entries, failure) = self.receive(how, batch.entries, begin).await;
+        match (entries.pop(), failure) {
+            (None, Some(error)) => Err(error),
+            (entry, _) => Ok(entry),
+        }
+    }
+
+    /// Returns at most `max` due entries that can be decoded, oldest first.
     ///
     /// Each round runs to completion even if the caller is dropped, and then returns its entries.
-    async fn collect(
-        &self,
-        how: CollectMode,
-        max: usize,
-    ) -> Result<(Vec<Entry<K, V>>, Option<Duration>), Error> {
+    async fn collect(&self, how: CollectMode, max: usize) -> Result<Vec<Entry<K, V>>, Error> {
+        self.state.warn_of_eviction();
         let mut horizon = self.state.horizon();
         let mut entries = Vec::new();
         let mut failure = None;
-        let mut next = None;
         while entries.len() < max {
             // Run to its end even if this call is dropped: the entries that it leases are then given back at once, and
             // not only when their lease expires.
@@ -147,19 +196,9 @@ where
                     break;
                 }
             };
-            let (good, mut unreadable, error) = self.decode_all(round.entries);
+            let (received, error) = self.receive(how, round.entries, begin).await;
+            entries.extend(received);
             failure = failure.or(error).or(round.failure);
-            if let CollectMode::Claim { .. } = how {
-                // They stay leased, which hides them from other calls until the lease expires.
-                unreadable.iter_mut().for_each(Delivery::disarm);
-                entries.extend(good);
-            } else {
-                let until = begin + self.state.take_lease();
-                let (confirmed, error) = self.confirm(good, unreadable, until).await;
-                entries.extend(confirmed);
-                failure = failure.or(error);
-            }
-            next = round.wait;
             if round.is_last {
                 break;
             }
@@ -169,17 +208,41 @@ where
         match failure {
             Some(error) if entries.is_empty() => Err(error),
             // The collected entries go to the caller. Returning the error would send them back.
-            Some(error) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(
-                    dict = self.state.name,
-                    error,
-                    "failed to collect some of the due entries"
-                );
-                Ok((entries, next))
+            failure => {
+                self.log_failure(failure.as_ref());
+                Ok(entries)
             }
-            None => Ok((entries, next)),
         }
+    }
+
+    fn log_failure(&self, failure: Option<&Error>) {
+        if let Some(error) = failure {
+            let error: &dyn std::error::Error = error;
+            tracing::warn!(
+                dict = self.state.name,
+                error,
+                "failed to collect some of the due entries"
+            );
+        }
+    }
+
+    /// Decodes leased entries, and confirms them if they are taken. Returns those that the caller gets, and the first
+    /// error.
+    async fn receive(
+        &self,
+        how: CollectMode,
+        batch: Vec<Delivery>,
+        begin: Instant,
+    ) -> (Vec<Entry<K, V>>, Option<Error>) {
+        let (good, mut unreadable, failure) = self.decode_all(batch);
+        if let CollectMode::Claim { .. } = how {
+            // They stay leased, which hides them from other calls until the lease expires.
+            unreadable.iter_mut().for_each(Delivery::disarm);
+            return (good, failure);
+        }
+        let until = begin + self.state.take_lease();
+        let (confirmed, error) = self.confirm(good, unreadable, until).await;
+        (confirmed, failure.or(error))
     }
 
     /// Confirms a take, and returns the entries that were removed for this caller.

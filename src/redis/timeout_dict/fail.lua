@@ -6,6 +6,7 @@
 -- ARGV[3]         the claim: the end of its lease
 -- ARGV[4]         in how many microseconds it is due again
 -- ARGV[5]         1 to apply this delay even after the end of the lease; else the entry is already due again since then
+-- ARGV[6]         the reason of the failure, after the number of the attempt and a space; or empty
 -- Returns 1 if the claim was not void, else 0.
 
 local key, number = ARGV[2], tonumber(ARGV[3])
@@ -17,8 +18,12 @@ if set == dead then
   if now < number then
     redis.call('ZADD', dead, deadline_in(0), key)
   end
-elseif now < number or ARGV[5] == '1' then
+else
   fail(key, 1)
-  redis.call('ZADD', index, deadline_in(ARGV[4]), key)
+  local is_late = now >= number and ARGV[5] ~= '1'
+  redis.call('ZADD', index, is_late and unleased(score_of(key)) or deadline_in(ARGV[4]), key)
+end
+if ARGV[6] ~= '' then
+  write_reason(key, ARGV[6])
 end
 return 1

@@ -48,7 +48,9 @@ impl Layout {
         let keys_of = |shard| {
             let index = keyspace.index(shard).to_vec();
             // Names on the server, which must not change.
-            let others = [&b".dead"[..], b".failed"].map(|of| [&index[..], of].concat()).to_vec();
+            let others = [&b".dead"[..], b".failed", b".reasons"]
+                .map(|of| [&index[..], of].concat())
+                .to_vec();
             let record_prefix = [&index[..], b":"].concat();
             ShardKeys { index, others, record_prefix }
         };
@@ -108,6 +110,14 @@ impl Layout {
         match self.encoding {
             ValueEncoding::String(_) => "GET",
             ValueEncoding::Hash => "HGETALL",
+        }
+    }
+
+    /// Converts a score of the index to microseconds.
+    pub(super) fn micros(&self, score: f64) -> i64 {
+        match self.encoding {
+            ValueEncoding::String(_) => score as i64,
+            ValueEncoding::Hash => (score * 1e6).round() as i64,
         }
     }
 

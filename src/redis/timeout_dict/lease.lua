@@ -10,11 +10,11 @@
 -- ARGV[7]         for a claim, how often an entry may fail; 0 for no bound
 -- Returns, as MessagePack: keys and scores in turn; the value of each key, false if it is not an entry, or 1 (see
 -- `first_due`); the time after which the leases end, that of entry `i` (from 1) 4 * i microseconds later; the number of
--- the attempt of each; and whether there may be more.
+-- the attempt of each; whether there may be more; and the time.
 
 local mode, most_attempts = ARGV[6], tonumber(ARGV[7])
 local set = mode == 'DEAD' and dead or index
-local due, values, is_cut = first_due(set, ARGV[2], ARGV[3], tonumber(ARGV[4]))
+local due, values, is_cut = first_due(set, '-inf', 0, ARGV[2], ARGV[3], tonumber(ARGV[4]))
 local first_end = lease_end_in(ARGV[5], mode == 'CLAIM' and CLAIM or TAKE)
 local keys = {}
 for i = 1, #values do
@@ -26,7 +26,7 @@ if #keys > 0 then
 end
 -- Each lease ends 4 microseconds after the previous one. The last is written first, so that each is inserted at the
 -- front, which is faster in a small sorted set.
-local leased, last, attempts = {}, {}, {}
+local leased, last, attempts, failed_before = {}, {}, {}, {}
 for i = #keys, 1, -1 do
   local key, lease_end = keys[i], score(first_end + 4 * i)
   attempts[i] = (tonumber(failures[i] or 0) or 0) + 1
@@ -34,6 +34,7 @@ for i = #keys, 1, -1 do
     fail(key, 1)
     attempts[i] = attempts[i] + 1
   end
+  failed_before[i] = attempts[i] - 1
   if not values[i] and KEEPS_ORPHANS then
     -- Due again in a while, so that it does not block all other entries.
     leased[#leased + 1], leased[#leased + 2] = deadline_in(60000000), key
@@ -43,8 +44,9 @@ for i = #keys, 1, -1 do
   elseif mode == 'CLAIM' and most_attempts > 0 and attempts[i] >= most_attempts then
     leased[#leased + 1], leased[#leased + 2] = '+inf', key
     if attempts[i] > most_attempts then
-      -- It was claimed before by a client with a higher bound.
+      -- It was claimed before by a client with a higher bound. A dead letter has failed once more than is counted.
       lease_end, values[i] = deadline_in(0), false
+      fail(key, -1)
     end
     last[#last + 1], last[#last + 2] = lease_end, key
   else
@@ -57,4 +59,5 @@ end
 if #last > 0 then
   redis.call('ZADD', dead, unpack(last))
 end
-return cmsgpack.pack({ due, values, first_end, attempts, is_cut })
+forget_outdated_reasons(keys, failed_before)
+return cmsgpack.pack({ due, values, first_end, attempts, is_cut, now })

@@ -1,8 +1,6 @@
 //! Computes how many entries to lease from each shard so that the oldest of all shards come first: a merge of the
 //! deadlines that were peeked at. Does no I/O.
 
-use std::time::Duration;
-
 /// Maximum number of entries per script, because the server executes nothing else in the meantime.
 const MAX_PER_SCRIPT: usize = 512;
 
@@ -14,8 +12,6 @@ const MAX_FIRST_PEEK: usize = 40;
 pub(super) struct DuePeek {
     /// Server time in microseconds.
     pub(super) now: i64,
-    /// Time until the first entry is due; `None` if no entry has a deadline.
-    pub(super) wait: Option<Duration>,
     /// Number of due entries.
     count: usize,
     /// Deadlines of the due entries, oldest first; possibly only of the first ones.
@@ -24,10 +20,9 @@ pub(super) struct DuePeek {
 
 impl DuePeek {
     pub(super) fn new(answer: &[i64]) -> Option<Self> {
-        let [now, wait, count, deadlines @ ..] = answer else { return None };
-        let wait = u64::try_from(*wait).ok().map(Duration::from_micros);
+        let [now, count, deadlines @ ..] = answer else { return None };
         let count = usize::try_from(*count).ok()?;
-        Some(Self { now: *now, wait, count, deadlines: deadlines.to_vec() })
+        Some(Self { now: *now, count, deadlines: deadlines.to_vec() })
     }
 }
 
@@ -80,7 +75,7 @@ mod tests {
     use super::*;
 
     fn peek(count: i64, due: &[i64]) -> Option<DuePeek> {
-        DuePeek::new(&[&[1_000, 0, count], due].concat())
+        DuePeek::new(&[&[1_000, count], due].concat())
     }
 
     #[test]

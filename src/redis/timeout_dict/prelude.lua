@@ -50,11 +50,12 @@ local function set_of_lease(key, number)
   return score and dead_since(key) == number and dead or nil
 end
 
--- Returns at most `count` due entries of a set, oldest first: keys and scores in turn; their values, false without a
--- record and 1 for one of another type; and true if it stopped at the maximum size, so that there may be more.
-local function first_due(set, latest, count, most)
-  local due = redis.call('ZRANGEBYSCORE', set, '-inf', score(math.min(now, tonumber(latest))),
-    'WITHSCORES', 'LIMIT', 0, count)
+-- Returns at most `count` due entries of a set from a score on, oldest first, without the first `skipped`: keys and
+-- scores in turn; their values, false without a record and 1 for one of another type; and true if it stopped at the
+-- maximum size, so that there may be more.
+local function first_due(set, from, skipped, latest, count, most)
+  local due = redis.call('ZRANGEBYSCORE', set, from, score(math.min(now, tonumber(latest))),
+    'WITHSCORES', 'LIMIT', skipped, count)
   local values, bytes = {}, 0
   for i = 1, #due / 2 do
     local size

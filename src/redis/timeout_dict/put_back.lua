@@ -10,13 +10,16 @@ local key, name = ARGV[2], KEYS[#KEYS]
 if exists(name) then
   return 0
 end
-local at, failures, dead_at = string.match(ARGV[3], '^(%S+) (%d+) (%S+)$')
+local at, failures, dead_at, reason = string.match(ARGV[3], '^(%S+) (%d+) (%S+) ?(.*)$')
 redis.call('ZADD', index, unleased(at), key)
 if failures ~= '0' then
   fail(key, failures)
 end
 if dead and dead_at ~= '-' then
   redis.call('ZADD', dead, unleased(dead_at), key)
+end
+if reason ~= '' then
+  write_reason(key, reason)
 end
 write(name, 4)
 return 1

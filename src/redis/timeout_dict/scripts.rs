@@ -5,6 +5,7 @@ use crate::redis::script::Script;
 
 pub(super) struct Scripts {
     pub(super) set: Script,
+    pub(super) set_nx: Script,
     pub(super) set_timeout: Script,
     pub(super) ttl: Script,
     pub(super) remove: Script,
@@ -19,6 +20,8 @@ pub(super) struct Scripts {
     pub(super) revive: Script,
     /// Counts the dead letters.
     pub(super) dead_len: Script,
+    /// Reads the dead letters. Only for `SHARDED`.
+    pub(super) dead_letters: Script,
     pub(super) clear: Script,
 }
 
@@ -30,6 +33,7 @@ impl Scripts {
         let prelude = include_str!("prelude.lua");
         Self {
             set: Script::new([layout, prelude, include_str!("set.lua")]),
+            set_nx: Script::new([layout, prelude, include_str!("set_nx.lua")]),
             set_timeout: Script::new([layout, prelude, include_str!("set_timeout.lua")]),
             ttl: Script::new([layout, prelude, include_str!("ttl.lua")]),
             remove: Script::new([layout, prelude, include_str!("remove.lua")]),
@@ -47,6 +51,7 @@ impl Scripts {
                 prelude,
                 "return redis.call('ZCOUNT', dead, '-inf', score(now))",
             ]),
+            dead_letters: Script::new([layout, prelude, include_str!("dead_letters.lua")]),
             clear: Script::new([layout, prelude, include_str!("clear.lua")]),
         }
     }

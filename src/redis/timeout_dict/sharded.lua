@@ -1,13 +1,13 @@
 -- Layout of this crate's dictionaries; compat.lua is the other. Changes nothing by itself; prelude.lua follows.
 --
 -- KEYS[2]   a sorted set of the dead letters of the shard, by the time when they became that, or will become that if
--- the
---           lease of the last attempt has not expired
+--           the lease of the last attempt has not expired
 -- KEYS[3]   a hash with the number of failed claims of each entry that has failed
+-- KEYS[4]   a hash with the reason of a failed claim: the number of its attempt, a space, and the reason
 --
 -- A record is a string that holds the value. Scores are microseconds since the Unix epoch.
 
-local dead, failed = KEYS[2], KEYS[3]
+local dead, failed, reasons = KEYS[2], KEYS[3], KEYS[4]
 local TYPE = 'string'
 -- A member of the index without a record is not an entry, and is removed when a script finds it.
 local KEEPS_ORPHANS = false
@@ -67,10 +67,43 @@ local function fail(key, times)
   redis.call('HINCRBY', failed, key, times)
 end
 
+-- Returns the reason of an entry with the number of its attempt before it, or an empty string.
+local function reason_of(key)
+  return redis.call('HGET', reasons, key) or ''
+end
+
+local function write_reason(key, numbered)
+  redis.call('HSET', reasons, key, numbered)
+end
+
+-- Returns the reason of each entry, or false, and the keys of outdated reasons. `failures` says how often each entry has
+-- failed. A reason of a later attempt is outdated: a process of a release without reasons has set the entry since.
+local function reasons_of(keys, failures)
+  if #keys == 0 or redis.call('EXISTS', reasons) == 0 then
+    return {}, {}
+  end
+  local found, outdated = redis.call('HMGET', reasons, unpack(keys)), {}
+  for i = 1, #keys do
+    local attempt, reason = string.match(found[i] or '', '^(%d+) (.*)$')
+    found[i] = reason or false
+    if attempt and tonumber(attempt) > failures[i] then
+      found[i], outdated[#outdated + 1] = false, keys[i]
+    end
+  end
+  return found, outdated
+end
+
+local function forget_outdated_reasons(keys, failures)
+  local _, outdated = reasons_of(keys, failures)
+  if #outdated > 0 then
+    redis.call('HDEL', reasons, unpack(outdated))
+  end
+end
+
 -- Resets entries to no failures. At most 512, because `unpack` is limited by the size of Lua's stack.
 local function clear_failures(keys)
-  if #keys > 0 then
-    redis.call('HDEL', failed, unpack(keys))
-    redis.call('ZREM', dead, unpack(keys))
+  -- An entry with a reason has failed, or is a dead letter.
+  if #keys > 0 and redis.call('HDEL', failed, unpack(keys)) + redis.call('ZREM', dead, unpack(keys)) > 0 then
+    redis.call('HDEL', reasons, unpack(keys))
   end
 end

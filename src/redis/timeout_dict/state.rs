@@ -1,14 +1,21 @@
 //! State shared by all clones of a handle, and calls about one entry that are not methods: those that return entries,
 //! and the search for a key of the wrong type.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
 
-use ::redis::Value as Reply;
+use ::redis::{FromRedisValue, Value as Reply};
 use rand::{RngExt, make_rng, rngs::SmallRng};
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Mutex, Notify},
+    time::Instant,
+};
 
 use super::{
     layout::{Layout, ShardKeys},
+    read_ahead::ReadAhead,
     scripts::Scripts,
 };
 use crate::{
@@ -43,10 +50,87 @@ pub(super) struct DictState {
     pub(super) retries: Retries,
     /// Turn of the waiters for due entries, in FIFO order. Only the first asks the server, because all others would
     /// find the same entry.
-    pub(super) turn: Mutex<()>,
+    pub(super) turn: Mutex<ReadAhead>,
+    /// Bit of each shard in which this handle has changed a deadline since the waiter read it.
+    changed_shards: AtomicU32,
+    /// Wakes the first waiter after such a change.
+    pub(super) changed: Notify,
+    /// True once the server's settings were checked.
+    is_policy_checked: AtomicBool,
+}
+
+/// Marks a shard as changed when it is dropped: after the reply, or if the caller is dropped.
+struct ShardChange<'a> {
+    state: &'a DictState,
+    shard: usize,
+}
+
+impl Drop for ShardChange<'_> {
+    fn drop(&mut self) {
+        // `Relaxed`: no other data depends on it. The waiter reads the shard on the server.
+        self.state.changed_shards.fetch_or(1 << self.shard, Relaxed);
+        self.state.changed.notify_one();
+    }
+}
+
+/// Failed attempt: the end of a claim without an ack.
+pub(super) struct Failure {
+    /// Number of the attempt, from 1.
+    pub(super) attempt: u32,
+    /// Time after which the entry is due again, if not after its backoff.
+    pub(super) delay: Option<Duration>,
+    pub(super) reason: Option<Box<str>>,
 }
 
 impl DictState {
+    pub(super) fn new(
+        client: Client,
+        name: String,
+        layout: Layout,
+        ask_every: Duration,
+        retries: Retries,
+    ) -> Self {
+        let turn = Mutex::new(ReadAhead::new(layout.shards().len(), client.is_cluster()));
+        let (changed_shards, changed) = (AtomicU32::new(0), Notify::new());
+        let is_policy_checked = AtomicBool::new(false);
+        Self {
+            client,
+            name,
+            layout,
+            ask_every,
+            retries,
+            turn,
+            changed_shards,
+            changed,
+            is_policy_checked,
+        }
+    }
+
+    /// Has a task warn of a server that may evict entries or their index. Does so once, at the first call that sets,
+    /// takes or claims entries.
+    pub(super) fn warn_of_eviction(&self) {
+        // A load first: the swap would take the cache line from other processors at each call.
+        if !self.is_policy_checked.load(Relaxed) && !self.is_policy_checked.swap(true, Relaxed) {
+            let (client, name) = (self.client.clone(), self.name.clone());
+            tokio::spawn(async move {
+                // The keys have no TTL, so that the `volatile` policies do not evict them.
+                let policy = client.evicting_policy().await;
+                if let Some(policy) = policy.filter(|policy| policy.starts_with("allkeys")) {
+                    tracing::warn!(
+                        dict = name,
+                        policy,
+                        "server may evict entries of a dictionary, set maxmemory-policy to noeviction"
+                    );
+                }
+            });
+        }
+    }
+
+    /// Returns the shards that were changed since the last call, one bit each.
+    pub(super) fn take_changed_shards(&self) -> u32 {
+        self.changed_shards.swap(0, Relaxed)
+    }
+
     pub(super) fn shard_call(
         &self,
         shard: &ShardKeys,
@@ -78,34 +162,59 @@ impl DictState {
         let call = self.key_call(key, |scripts| &scripts.put_back);
         let call = call.arg(saved).arg(self.layout.args_of(value));
         // Sent once: before a retry, another client may have taken the entry, which would then be there twice.
-        call.send_once(&self.client).await
+        self.send_change(key, call).await
     }
 
-    /// Ends a lease that the caller has not received.
+    /// Ends a lease as if the entry had not been delivered. Returns false if the lease was void.
     pub(super) async fn give_back(
         &self,
         key: &[u8],
         lease_end: i64,
         score: &[u8],
-    ) -> Result<(), Error> {
-        let call = self.key_call(key, |scripts| &scripts.give_back);
-        // Idempotent: a retry finds no such lease.
-        call.arg(lease_end).arg(score).send_idempotent(&self.client).await
+    ) -> Result<bool, Error> {
+        let call = self.key_call(key, |scripts| &scripts.give_back).arg(lease_end).arg(score);
+        self.send_change(key, call).await
     }
 
-    /// Fails a claim. Its entry is due again in `delay`, or after its backoff. Returns false if the claim was void.
+    /// Fails a claim. Returns false if the claim was void.
     pub(super) async fn fail(
         &self,
         key: &[u8],
         lease_end: i64,
-        delay: Option<Duration>,
-        attempts: u32,
+        failure: Failure,
     ) -> Result<bool, Error> {
-        let backoff = || self.retries.backoff(attempts, make_rng::<SmallRng>().random());
+        let Failure { attempt, delay, reason } = failure;
+        let backoff = || self.retries.backoff(attempt, make_rng::<SmallRng>().random());
         let after = delay.unwrap_or_else(backoff);
-        let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end);
+        let reason = reason.map(|reason| format!("{attempt} {reason}"));
+        let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end).arg(micros(after));
+        let call = call.arg(u8::from(delay.is_some())).arg(reason.unwrap_or_default());
         // Sent once: a retry would return false, as if the claim had been void.
-        call.arg(micros(after)).arg(u8::from(delay.is_some())).send_once(&self.client).await
+        self.send_change(key, call).await
+    }
+
+    /// Sends a script that may change a deadline: the waiters of this handle then read the shard again.
+    pub(super) async fn send_change<T: FromRedisValue>(
+        &self,
+        key: &[u8],
+        call: Call<'_>,
+    ) -> Result<T, Error> {
+        let _change = ShardChange { state: self, shard: self.layout.shard_index(key) };
+        self.send_once(key, call).await
+    }
+
+    /// Sends a script about one key. An error of type names the key that has the wrong type.
+    pub(super) async fn send_once<T: FromRedisValue>(
+        &self,
+        key: &[u8],
+        call: Call<'_>,
+    ) -> Result<T, Error> {
+        match call.send_once(&self.client).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                Err(self.name_wrong_type(error, self.layout.shard_of(key), Some(key)).await)
+            }
+        }
     }
 
     /// Returns the lease of a take: as long as it may take to receive and confirm the entries.
@@ -127,8 +236,8 @@ impl DictState {
             return error;
         }
         let record = key.map(|key| (self.layout.record(key), self.layout.record_type()));
-        // In the order of `ShardKeys::all`: index, dead letters, failures.
-        let types = ["zset", "zset", "hash"];
+        // In the order of `ShardKeys::all`: index, dead letters, failures, reasons.
+        let types = ["zset", "zset", "hash", "hash"];
         let others = shard.all().into_iter().map(<[u8]>::to_vec).zip(types);
         for (key, expected) in record.into_iter().chain(others) {
             let call = Call::command("TYPE", &key);

@@ -1,0 +1,187 @@
+//! Outages: while a server has been unreachable for a whole timeout, calls fail immediately instead of waiting.
+//!
+//! An outage begins with an attempt to connect, and ends when one succeeds. It is shared by the connections of all lanes
+//! to a server.
+
+use std::{
+    error::Error as StdError,
+    fmt, io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use ::redis::RedisError;
+use tokio::time::Instant;
+
+/// Pause between two attempts in the background.
+pub(super) const RETRY_EVERY: Duration = Duration::from_millis(400);
+
+/// Time since the last failed attempt after which the state is unknown: the runtime of the attempts was shut down.
+const FORGET_AFTER: Duration = Duration::from_secs(3);
+
+pub(super) struct Outage {
+    /// Name of the server, for log messages.
+    server: String,
+    /// Time without a connection after which calls fail immediately.
+    patience: Duration,
+    /// Number of unreachable servers of the client, for its metrics.
+    unreachable: Arc<AtomicU64>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Start of the first attempt to connect since there was a connection.
+    since: Option<Instant>,
+    /// Last failed attempt and its error.
+    failure: Option<(Instant, RedisError)>,
+    /// True if it was logged and counted.
+    is_reported: bool,
+}
+
+/// Source of the error of a call that was not sent because the server is unreachable.
+#[derive(Debug)]
+struct Unreachable {
+    cause: Option<RedisError>,
+}
+
+impl Outage {
+    pub(super) fn new(server: String, timeout: Duration, unreachable: Arc<AtomicU64>) -> Self {
+        // A little less: a call that waited for its whole timeout has begun before the first attempt, and gives up a
+        // pause before its end.
+        let patience = timeout * 19 / 20;
+        Self { server, patience, unreachable, state: Mutex::default() }
+    }
+
+    /// Records the start of an attempt while there is no connection.
+    pub(super) fn begin(&self) {
+        self.state().since.get_or_insert_with(Instant::now);
+    }
+
+    pub(super) fn record_failure(&self, error: &RedisError) {
+        let old = self.state().failure.replace((Instant::now(), error.clone()));
+        // After unlock.
+        drop(old);
+    }
+
+    /// Records that there is a connection.
+    pub(super) fn end(&self) {
+        let State { since, is_reported, .. } = std::mem::take(&mut *self.state());
+        if is_reported {
+            self.unreachable.fetch_sub(1, Relaxed);
+            let after = since.map(|since| since.elapsed());
+            tracing::info!(server = self.server, ?after, "server is reachable again");
+        }
+    }
+
+    /// Returns whether there was no connection since the outage began.
+    pub(super) fn is_ongoing(&self) -> bool {
+        self.state().since.is_some()
+    }
+
+    /// Returns the error of a call that begins now, if the server is unreachable. `is_attempting` says whether an
+    /// attempt is in progress.
+    pub(super) fn error(&self, is_attempting: bool) -> Option<RedisError> {
+        let mut state = self.state();
+        let now = Instant::now();
+        let failed_recently =
+            state.failure.as_ref().is_some_and(|(at, _)| now - *at < FORGET_AFTER);
+        if now - state.since? < self.patience || !is_attempting && !failed_recently {
+            return None;
+        }
+        let cause = state.failure.as_ref().map(|(_, error)| error.clone());
+        let is_new = !std::mem::replace(&mut state.is_reported, true);
+        drop(state);
+        if is_new {
+            self.unreachable.fetch_add(1, Relaxed);
+            let error = cause.as_ref().map(|error| error as &dyn StdError);
+            tracing::warn!(
+                server = self.server,
+                error,
+                "server is unreachable, calls fail until it answers"
+            );
+        }
+        let error = Unreachable { cause };
+        Some(io::Error::new(io::ErrorKind::NotConnected, error).into())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Outage {
+    fn drop(&mut self) {
+        if self.state().is_reported {
+            self.unreachable.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// Returns whether this is the error of an [`Outage`], after which a retry would fail, too.
+pub(super) fn is_unreachable(error: &RedisError) -> bool {
+    // The client library wraps the I/O error.
+    let shared =
+        error.source().and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let io = shared.and_then(|error| error.downcast_ref::<io::Error>());
+    io.and_then(io::Error::get_ref).is_some_and(|error| error.is::<Unreachable>())
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server has been unreachable for longer than the timeout")
+    }
+}
+
+impl StdError for Unreachable {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.as_ref().map(|error| error as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outage() -> Outage {
+        Outage::new("10.0.0.1:6379".into(), Duration::from_secs(1), Arc::default())
+    }
+
+    fn refused() -> RedisError {
+        io::Error::from(io::ErrorKind::ConnectionRefused).into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_fail_after_a_timeout_without_a_connection() {
+        let outage = outage();
+        outage.record_failure(&refused());
+        assert!(outage.error(false).is_none(), "no attempt was made without a connection");
+        outage.begin();
+        tokio::time::advance(Duration::from_millis(900)).await;
+        outage.record_failure(&refused());
+        assert!(outage.error(false).is_none());
+        tokio::time::advance(Duration::from_millis(100)).await;
+        let error = outage.error(false).expect("the server is unreachable");
+        assert!(is_unreachable(&error) && !is_unreachable(&refused()));
+        assert_eq!(outage.unreachable.load(Relaxed), 1);
+        outage.end();
+        assert!(outage.error(true).is_none());
+        assert_eq!(outage.unreachable.load(Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn outage_without_attempts_is_forgotten() {
+        let outage = outage();
+        outage.begin();
+        outage.record_failure(&refused());
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(outage.error(false).is_none());
+        assert!(outage.error(true).is_some());
+        let unreachable = outage.unreachable.clone();
+        drop(outage);
+        assert_eq!(unreachable.load(Relaxed), 0);
+    }
+}

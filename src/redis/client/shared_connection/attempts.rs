@@ -1,0 +1,216 @@
+//! Attempts to connect: one at a time for all callers, and further ones in the background after a failed one.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, Release},
+        },
+    },
+    time::Duration,
+};
+
+use ::redis::{ErrorKind, RedisError};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{
+    super::{
+        connection::Connection, outage::RETRY_EVERY, single_flight::Outcome, watchdog::watchdog,
+    },
+    Attempt, SharedConnection, State, no_connection,
+};
+use crate::redis::{Error, error::is_refusal};
+
+/// Time for which a failed attempt is the answer to further callers: in general, and if the server refused the login.
+const FAILURE_TTL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// Time for which a call to an unreachable server waits for an attempt that it starts: enough to find a server nearby.
+const BRIEFLY: Duration = Duration::from_millis(2);
+
+impl SharedConnection {
+    /// Returns the connection, or waits for one, unless the server is unreachable.
+    pub(super) async fn connection_until(
+        &self,
+        deadline: Instant,
+    ) -> Result<Arc<Connection>, Error> {
+        if let Some(connection) = self.open_connection() {
+            return Ok(connection);
+        }
+        if let Some(error) = self.unreachable() {
+            // The server may have returned since the last attempt.
+            return match self.attempt_briefly().await {
+                Some(connection) => Ok(connection),
+                None => Err(Error::Connect(error)),
+            };
+        }
+        match timeout_at(deadline, self.connection()).await {
+            Ok(connection) => connection.map_err(Error::Connect),
+            Err(_) => Err(self.unreachable().map_or_else(no_connection, Error::Connect)),
+        }
+    }
+
+    /// Returns the error of a call that is not to wait.
+    fn unreachable(&self) -> Option<RedisError> {
+        self.0.outage.error(self.0.attempt.is_running())
+    }
+
+    /// Makes an attempt unless there was one recently, and waits for it for a moment. It continues without the caller.
+    async fn attempt_briefly(&self) -> Option<Arc<Connection>> {
+        let retry_at = self.current().failure.as_ref().map(|(_, _, until)| *until);
+        if self.0.attempt.is_running() || retry_at.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        timeout(BRIEFLY, self.attempt()).await.ok()?.ok()?.ok()
+    }
+
+    pub(super) async fn connection(&self) -> Attempt {
+        if let Some(connection) = self.open_connection() {
+            return Ok(connection);
+        }
+        let version = self.0.route.connector.credentials_version();
+        // Otherwise, while the server is down, each caller in turn would wait for another attempt.
+        if let Some((error, with, until)) = &self.current().failure
+            && *with == version
+            && Instant::now() < *until
+        {
+            return Err(error.clone());
+        }
+        let gone = |_| Err((ErrorKind::Io, "the runtime that connected was shut down").into());
+        match self.attempt().await.unwrap_or_else(gone) {
+            // The attempt began with credentials that have been replaced since.
+            Err(error)
+                if is_refusal(&error)
+                    && version != self.0.route.connector.credentials_version() =>
+            {
+                self.attempt().await.unwrap_or_else(gone)
+            }
+            attempt => attempt,
+        }
+    }
+
+    /// Joins the attempt in flight, or starts one.
+    pub(super) fn attempt(&self) -> Outcome<Attempt> {
+        self.0.attempt.join(|| {
+            // Here, since the previous attempt has ended: otherwise its success might end the outage before it begins.
+            let is_open = |connection: &Arc<Connection>| connection.is_open();
+            if !self.current().connection.as_ref().is_some_and(is_open) {
+                self.0.outage.begin();
+            }
+            let (route, state) = (self.0.route.clone(), Arc::downgrade(&self.0));
+            async move {
+                let has_ended = Arc::new(AtomicBool::new(false));
+                let on_end = {
+                    let (state, has_ended) = (state.clone(), has_ended.clone());
+                    let connector = route.connector.clone();
+                    move || {
+                        // Before the invalidation: from here on `is_open` is false, so no caller can obtain the
+                        // connection.
+                        has_ended.store(true, Release);
+                        connector.on_connection_retired();
+                        if let Some(shared) = Self::upgrade(&state) {
+                            shared.on_end(&has_ended);
+                        }
+                    }
+                };
+                // Before the login: if the credentials change during the attempt, the connection is renewed.
+                let version = route.connector.credentials_version();
+                let attempt = timeout(route.connector.timeout, route.connect(on_end));
+                let new = match attempt.await {
+                    Ok(new) => new,
+                    Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                };
+                let attempt = new.map(|new| Arc::new(Connection::new(new, version, has_ended)));
+                if let Some(shared) = Self::upgrade(&state) {
+                    shared.finish_attempt(&attempt, version);
+                }
+                if let Ok(connection) = &attempt
+                    && connection.is_tracking()
+                {
+                    let probe = move |connection: &_| {
+                        Self::upgrade(&state).map(|shared| shared.probe(connection))
+                    };
+                    tokio::spawn(watchdog(Arc::downgrade(connection), probe));
+                }
+                attempt
+            }
+        })
+    }
+
+    fn finish_attempt(&self, attempt: &Attempt, version: u64) {
+        let mut current = self.current();
+        let old = match attempt {
+            Ok(connection) => {
+                current.failure = None;
+                current.connection.replace(connection.clone())
+            }
+            Err(error) => {
+                let (short, long) = FAILURE_TTL;
+                let ttl = if is_refusal(error) { long } else { short };
+                current.failure = Some((error.clone(), version, Instant::now() + ttl));
+                None
+            }
+        };
+        drop(current);
+        match attempt {
+            // A server that refuses the login is reachable, and would refuse the next attempts, too.
+            Err(error) if !is_refusal(error) => {
+                self.0.outage.record_failure(error);
+                self.retry_in_background();
+            }
+            _ => self.0.outage.end(),
+        }
+        // Only now: no caller can obtain the old connection any more.
+        if old.is_some() {
+            self.0.route.connector.on_connection_retired();
+        }
+        // After unlock: without waiters, this closes the connection.
+        drop(old);
+    }
+
+    /// Makes attempts until one succeeds, so that a server which returns is found without a call.
+    fn retry_in_background(&self) {
+        if !self.0.outage.is_ongoing() || self.0.is_retrying.swap(true, Relaxed) {
+            return;
+        }
+        let retrying = Retrying(Arc::downgrade(&self.0));
+        tokio::spawn(async move {
+            loop {
+                sleep(RETRY_EVERY).await;
+                // Upgraded for one attempt only: the task must not keep the shared connection alive.
+                let Some(shared) = Self::upgrade(&retrying.0) else { return };
+                if !shared.0.outage.is_ongoing() {
+                    return;
+                }
+                // Reports the outage, even if there are no calls.
+                let _ = shared.0.outage.error(true);
+                let attempt = shared.attempt();
+                drop(shared);
+                let _ = attempt.await;
+            }
+        });
+    }
+
+    /// Reconnects after the peer or the network has closed the connection with this flag.
+    fn on_end(&self, has_ended: &Arc<AtomicBool>) {
+        // Only if it has replied before: otherwise a server that closes each new connection would cause endless
+        // attempts.
+        let was_used =
+            |current: &Arc<Connection>| current.has_end_flag(has_ended) && current.replies() > 0;
+        let reconnects = self.current().connection.as_ref().is_some_and(was_used);
+        if reconnects {
+            drop(self.attempt());
+        }
+    }
+}
+
+/// Marks the end of the task that makes attempts, even if its runtime is shut down.
+struct Retrying(Weak<State>);
+
+impl Drop for Retrying {
+    fn drop(&mut self) {
+        if let Some(state) = self.0.upgrade() {
+            state.is_retrying.store(false, Relaxed);
+        }
+    }
+}

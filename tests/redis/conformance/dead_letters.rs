@@ -1,0 +1,384 @@
+//! Dead letters with reasons, released claims and `set_nx` of both timeout dictionaries: in memory with a paused clock,
+//! and on a real server.
+
+use std::{mem::forget, time::Duration};
+
+use crate::clock::ms;
+
+const LONG: Duration = Duration::from_secs(60);
+
+macro_rules! suite {
+    ($backend:ident, $test:meta, $setup:item $reply:item) => {
+        mod $backend {
+            use std::time::Duration;
+
+            use fleeting::Ttl;
+            use tokio::time::sleep;
+
+            use super::{LONG, forget, ms};
+
+            $setup
+            $reply
+
+            use setup::{Claim, Dict, make, run};
+
+            async fn dict_with_due(max_attempts: u32, keys: &[&str]) -> (Dict, setup::Guard) {
+                let (dict, guard) = make(max_attempts).await;
+                for (value, key) in (0..).zip(keys) {
+                    reply(dict.set(key.to_string(), value, Duration::ZERO).await);
+                }
+                (dict, guard)
+            }
+
+            /// Claims the entry `a`, without waiting for its backoff.
+            async fn claim_a(dict: &Dict, lease: Duration) -> Claim {
+                sleep(ms(1)).await;
+                reply(dict.set_timeout("a", Duration::ZERO).await);
+                sleep(ms(1)).await;
+                reply(dict.claim_expired(1, lease).await).pop().expect("an entry is due")
+            }
+
+            /// Drops a claim and waits for the task that returns it.
+            async fn drop_claim(claim: Claim) {
+                drop(claim);
+                sleep(ms(30)).await;
+            }
+
+            async fn reasons(dict: &Dict) -> Vec<Option<String>> {
+                reply(dict.dead_letters(9).await).into_iter().map(|letter| letter.reason).collect()
+            }
+
+            #[$test]
+            async fn dead_letters_are_listed_oldest_first_and_stay() {
+                run(async || {
+                    let (dict, _guard) = dict_with_due(1, &["a", "b", "c", "d"]).await;
+                    assert!(reply(dict.dead_letters(9).await).is_empty());
+                    let mut claims = reply(dict.claim_expired(3, ms(100)).await);
+                    assert!(reply(claims.remove(2).fail("c fails first").await));
+                    claims.into_iter().for_each(forget);
+                    sleep(ms(120)).await;
+                    assert!(reply(dict.dead_letters(0).await).is_empty());
+                    for max in [1, 2, 9, usize::MAX] {
+                        let letters = reply(dict.dead_letters(max).await);
+                        let mut listed: Vec<_> =
+                            letters.iter().map(|l| (&l.key[..], l.value, l.attempts)).collect();
+                        assert_eq!(listed.len(), max.min(3));
+                        assert_eq!(listed.remove(0), ("c", 2, 1));
+                        // Their leases ended at the same time.
+                        assert!(listed.iter().all(|l| [("a", 0, 1), ("b", 1, 1)].contains(l)), "{listed:?}");
+                    }
+                    assert_eq!(reasons(&dict).await, [Some("c fails first".to_owned()), None, None]);
+                    assert_eq!((reply(dict.dead_len().await), reply(dict.len().await)), (3, 4));
+                    assert_eq!(reply(dict.take_dead(9).await).len(), 3);
+                    assert!(reply(dict.dead_letters(9).await).is_empty());
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn many_dead_letters_are_listed_in_order() {
+                run(async || {
+                    let (dict, _guard) = make(1).await;
+                    for key in 0..200 {
+                        reply(dict.set(key.to_string(), key, Duration::ZERO).await);
+                    }
+                    for claim in reply(dict.claim_expired(usize::MAX, LONG).await).into_iter().rev() {
+                        let reason = claim.key().clone();
+                        assert!(reply(claim.fail(reason).await));
+                    }
+                    for max in [17, 150, 201] {
+                        let letters = reply(dict.dead_letters(max).await);
+                        let values: Vec<_> = letters.iter().map(|letter| letter.value).collect();
+                        assert_eq!(values, (0..200).rev().take(max).collect::<Vec<_>>());
+                        assert!(letters.iter().all(|l| l.reason.as_ref() == Some(&l.key)));
+                    }
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn reason_is_that_of_the_last_failed_attempt_that_had_one() {
+                run(async || {
+                    let (dict, _guard) = dict_with_due(3, &["a"]).await;
+                    assert!(reply(claim_a(&dict, LONG).await.fail("first").await));
+                    assert!(reply(claim_a(&dict, LONG).await.fail(String::from("second\n\0ä")).await));
+                    drop_claim(claim_a(&dict, LONG).await).await;
+                    let letter = reply(dict.dead_letters(9).await).remove(0);
+                    assert_eq!((letter.attempts, letter.reason.as_deref()), (3, Some("second\n\0ä")));
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn set_revive_and_removal_clear_the_reason() {
+                run(async || {
+                    for call in 0..7 {
+                        let (dict, _guard) = dict_with_due(2, &["a"]).await;
+                        assert!(reply(claim_a(&dict, LONG).await.fail("full").await));
+                        drop_claim(claim_a(&dict, LONG).await).await;
+                        assert_eq!(reasons(&dict).await, [Some("full".to_owned())]);
+                        match call {
+                            0 => assert!(reply(dict.set("a".into(), 1, Duration::ZERO).await).is_some()),
+                            1 => assert!(reply(dict.revive("a", Duration::ZERO).await)),
+                            2 => assert_eq!(reply(dict.take_dead(9).await).len(), 1),
+                            3 => assert!(reply(dict.remove("a").await).is_some()),
+                            4 => reply(dict.clear().await),
+                            5 => {
+                                assert!(reply(dict.revive("a", Duration::ZERO).await));
+                                assert_eq!(reply(dict.take_expired(9).await).len(), 1);
+                            }
+                            _ => {
+                                assert!(reply(dict.revive("a", Duration::ZERO).await));
+                                assert!(reply(claim_a(&dict, LONG).await.fail("again").await));
+                                assert!(reply(claim_a(&dict, LONG).await.ack().await));
+                            }
+                        }
+                        assert!(reply(dict.dead_letters(9).await).is_empty());
+                        reply(dict.set_nx("a".into(), 2, Duration::ZERO).await);
+                        for _ in 0..2 {
+                            drop_claim(claim_a(&dict, LONG).await).await;
+                        }
+                        assert_eq!(reasons(&dict).await, [None], "call {call}");
+                    }
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn new_deadline_keeps_the_reason() {
+                run(async || {
+                    let (dict, _guard) = dict_with_due(2, &["a"]).await;
+                    assert!(reply(claim_a(&dict, LONG).await.fail("full").await));
+                    assert!(reply(dict.remove_timeout("a").await));
+                    drop_claim(claim_a(&dict, LONG).await).await;
+                    assert_eq!(reasons(&dict).await, [Some("full".to_owned())]);
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn long_reason_is_cut_at_a_character_boundary() {
+                run(async || {
+                    let cases = [
+                        (String::new(), String::new()),
+                        ("x".repeat(1_024), "x".repeat(1_024)),
+                        ("x".repeat(1_025), "x".repeat(1_024)),
+                        ("€".repeat(600), "€".repeat(341)),
+                        (format!("x{}", "🦀".repeat(600)), format!("x{}", "🦀".repeat(255))),
+                    ];
+                    for (given, expected) in cases {
+                        let (dict, _guard) = dict_with_due(1, &["a"]).await;
+                        assert!(reply(claim_a(&dict, LONG).await.fail(given).await));
+                        assert_eq!(reasons(&dict).await, [Some(expected)]);
+                    }
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn failed_claim_is_due_again_after_its_backoff() {
+                run(async || {
+                    let (dict, _guard) = dict_with_due(u32::MAX, &["a"]).await;
+                    assert!(reply(claim_a(&dict, LONG).await.fail("busy").await));
+                    let Ttl::Remaining(backoff) = reply(dict.ttl("a").await) else {
+                        panic!("the entry has no deadline")
+                    };
+                    assert!((ms(3_000)..=ms(15_000)).contains(&backoff), "{backoff:?}");
+                    assert_eq!(claim_a(&dict, LONG).await.attempts(), 2);
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn fail_of_a_void_claim_records_nothing() {
+                run(async || {
+                    let (dict, _guard) = dict_with_due(1, &["a"]).await;
+                    let void = claim_a(&dict, LONG).await;
+                    reply(dict.set("a".into(), 1, Duration::ZERO).await);
+                    assert!(!reply(void.fail("void").await));
+                    drop_claim(claim_a(&dict, LONG).await).await;
+                    assert_eq!(reasons(&dict).await, [None]);
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn fail_after_the_end_of_the_lease_records_its_reason() {
+                run(async || {
+                    for (most, end_is_noticed) in [(1, false), (1, true), (2, false)] {
+                        let (dict, _guard) = dict_with_due(most, &["a"]).await;
+                        let late = claim_a(&dict, ms(1)).await;
+                        sleep(ms(3)).await;
+                        if end_is_noticed {
+                            assert_eq!(reasons(&dict).await, [None]);
+                        }
+                        assert!(reply(late.fail("slow").await));
+                        if most == 2 {
+                            assert_eq!(reply(dict.ttl("a").await), Ttl::Remaining(Duration::ZERO), "without a backoff");
+                            let last = claim_a(&dict, LONG).await;
+                            assert_eq!(last.attempts(), 2);
+                            drop_claim(last).await;
+                        }
+                        let letter = reply(dict.dead_letters(9).await).remove(0);
+                        assert_eq!((letter.attempts, letter.reason.as_deref()), (most, Some("slow")));
+                        assert_eq!(reply(dict.dead_len().await), 1);
+                    }
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn unpolled_fail_and_release_are_failed_attempts_without_reason() {
+                run(async || {
+                    let (dict, _guard) = dict_with_due(2, &["a"]).await;
+                    drop(claim_a(&dict, LONG).await.fail("never polled"));
+                    sleep(ms(30)).await;
+                    assert!(reply(dict.claim_expired(9, LONG).await).is_empty(), "it waits for its backoff");
+                    let again = claim_a(&dict, LONG).await;
+                    assert_eq!(again.attempts(), 2);
+                    drop(again.release());
+                    sleep(ms(30)).await;
+                    assert_eq!(reasons(&dict).await, [None]);
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn released_entry_is_due_immediately_without_a_failed_attempt() {
+                run(async || {
+                    let (dict, _guard) = dict_with_due(2, &["a"]).await;
+                    sleep(ms(2)).await;
+                    reply(dict.set("b".into(), 1, Duration::ZERO).await);
+                    sleep(ms(2)).await;
+                    for _ in 0..5 {
+                        let claim = reply(dict.next_claim(LONG).await);
+                        assert_eq!((&claim.key()[..], claim.attempts()), ("a", 1), "it keeps its deadline");
+                        assert!(reply(claim.extend(2 * LONG).await));
+                        assert!(reply(claim.release().await));
+                        assert_eq!(reply(dict.ttl("a").await), Ttl::Remaining(Duration::ZERO));
+                    }
+                    reply(dict.remove("b").await);
+                    drop_claim(claim_a(&dict, LONG).await).await;
+                    // Earlier failed attempts still count.
+                    let second = claim_a(&dict, LONG).await;
+                    assert_eq!(second.attempts(), 2);
+                    assert!(reply(second.release().await));
+                    assert_eq!(reply(dict.dead_len().await), 0);
+                    let second = claim_a(&dict, LONG).await;
+                    assert_eq!(second.attempts(), 2);
+                    drop_claim(second).await;
+                    assert_eq!(reply(dict.dead_len().await), 1);
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn release_after_the_end_of_the_lease_undoes_the_delivery() {
+                run(async || {
+                    for end_is_noticed in [false, true] {
+                        let (dict, _guard) = dict_with_due(1, &["a"]).await;
+                        let late = claim_a(&dict, ms(1)).await;
+                        sleep(ms(3)).await;
+                        if end_is_noticed {
+                            assert_eq!(reply(dict.dead_len().await), 1);
+                        }
+                        assert!(reply(late.release().await));
+                        assert_eq!(reply(dict.dead_len().await), 0);
+                        let claim = reply(dict.next_claim(LONG).await);
+                        assert_eq!(claim.attempts(), 1);
+                        // Void after a new deadline.
+                        reply(dict.set("a".into(), 3, LONG).await);
+                        assert!(!reply(claim.release().await));
+                    }
+                })
+                .await;
+            }
+
+            #[$test]
+            async fn set_nx_sets_only_keys_without_an_entry() {
+                run(async || {
+                    let (dict, _guard) = make(1).await;
+                    let set_nx = async |value| reply(dict.set_nx("a".into(), value, Duration::ZERO).await);
+                    assert!(reply(dict.set_nx("a".into(), 1, Duration::MAX).await));
+                    assert!(!set_nx(2).await);
+                    assert_eq!((reply(dict.get("a").await), reply(dict.ttl("a").await)), (Some(1), Ttl::Persistent));
+                    assert!(reply(dict.set_timeout("a", Duration::ZERO).await));
+                    sleep(ms(1)).await;
+                    assert!(!set_nx(2).await, "it is due");
+                    let claim = reply(dict.next_claim(LONG).await);
+                    assert!(!set_nx(2).await, "it is claimed");
+                    assert!(reply(claim.extend(LONG).await), "the claim stays valid");
+                    drop_claim(claim).await;
+                    assert!(!set_nx(2).await, "it is a dead letter");
+                    assert_eq!(reply(dict.take_dead(9).await), [("a".to_owned(), 1)]);
+                    assert!(set_nx(2).await);
+                    assert!(reply(reply(dict.next_claim(LONG).await).ack().await));
+                    assert!(set_nx(3).await);
+                    assert_eq!(reply(dict.next_expired().await), ("a".to_owned(), 3));
+                })
+                .await;
+            }
+        }
+    };
+}
+
+suite! {
+    embedded,
+    tokio::test(start_paused = true),
+    mod setup {
+        use std::time::Duration;
+
+        pub(super) type Dict = fleeting::TimeoutDict<String, u32>;
+        pub(super) type Claim = fleeting::Claim<String, u32>;
+        pub(super) type Guard = ();
+
+        pub(super) async fn make(attempts: u32) -> (Dict, Guard) {
+            let backoff = Duration::from_secs(10);
+            (Dict::builder().backoff(backoff, backoff).max_attempts(attempts).build(), ())
+        }
+
+        pub(super) async fn run(case: impl AsyncFn()) {
+            case().await;
+        }
+    }
+    fn reply<T>(answer: T) -> T {
+        answer
+    }
+}
+
+suite! {
+    on_redis,
+    tokio::test,
+    mod setup {
+        use std::{
+            sync::{
+                Arc,
+                atomic::{AtomicU32, Ordering::Relaxed},
+            },
+            time::Duration,
+        };
+
+        use fleeting::redis;
+
+        pub(super) use crate::clock::in_time as run;
+        use crate::servers::{Server, connect};
+
+        pub(super) type Dict = redis::TimeoutDict<String, u32>;
+        pub(super) type Claim = redis::Claim<String, u32>;
+        pub(super) type Guard = Arc<Server>;
+
+        /// Returns a guard, too: the server shared by concurrent tests runs while a test holds it. Names are unique.
+        pub(super) async fn make(attempts: u32) -> (Dict, Guard) {
+            static NAMES: AtomicU32 = AtomicU32::new(0);
+            let server = Server::shared();
+            let client = connect(server.url()).await;
+            let name = format!("letters-{}", NAMES.fetch_add(1, Relaxed));
+            let backoff = Duration::from_secs(10);
+            let builder = Dict::builder(&client, name).backoff(backoff, backoff);
+            (builder.max_attempts(attempts).build().unwrap(), server)
+        }
+    }
+    fn reply<T>(answer: Result<T, fleeting::redis::Error>) -> T {
+        answer.unwrap()
+    }
+}

@@ -1,0 +1,161 @@
+//! Large values and many callers on shared connections.
+
+use std::time::{Duration, Instant};
+
+use fleeting::redis::{Cache, Client, Error, Format};
+use futures::future::join_all;
+use tokio::time::sleep;
+
+use crate::{
+    clock::{in_time, ms},
+    patience::patience,
+    servers::{Proxy, Server, connect},
+};
+
+const MIB: usize = 1 << 20;
+
+fn bytes(client: &Client) -> Cache<String, Vec<u8>> {
+    Cache::builder(client, "c").format(Format::Raw).build().unwrap()
+}
+
+#[tokio::test]
+async fn value_above_the_maximum_is_refused_without_harm_to_other_calls() {
+    let server = Server::start_with(&["--proto-max-bulk-len", "1mb"]);
+    let builder = Client::builder(server.url()).timeout(patience()).max_value_bytes(MIB);
+    let cache = bytes(&builder.connect().await.unwrap());
+    let calls = (0..300).map(async |n: usize| {
+        let len = if n == 150 { MIB + 1 } else { 10 };
+        cache.set(n.to_string(), vec![0; len]).await
+    });
+    for (n, answer) in join_all(calls).await.into_iter().enumerate() {
+        match answer {
+            Err(Error::TooLarge { bytes, max }) => {
+                assert_eq!((n, bytes, max), (150, MIB + 1, MIB));
+            }
+            answer => assert_eq!(answer.unwrap(), None),
+        }
+    }
+    assert_eq!(cache.get("150").await.unwrap(), None);
+    cache.set("150".into(), vec![0; MIB]).await.unwrap();
+    let error = cache.set_many([("a".to_owned(), vec![0; 2 * MIB])], None).await.unwrap_err();
+    assert!(!error.is_temporary());
+    assert_eq!(
+        error.to_string(),
+        "a key or value of 2097152 bytes is longer than the maximum of 1048576; \
+         store smaller values, or raise `ClientBuilder::max_value_bytes`"
+    );
+}
+
+#[tokio::test]
+async fn large_values_do_not_delay_small_calls() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let builder = Client::builder(proxy.url()).timeout(patience());
+        let cache = bytes(&builder.connect().await.unwrap());
+        cache.set("large".into(), vec![7; 4 * MIB]).await.unwrap();
+        cache.set("small".into(), vec![7]).await.unwrap();
+        proxy.slow_down(2 * MIB as u64);
+        let reader = cache.clone();
+        let large = tokio::spawn(async move {
+            let begin = Instant::now();
+            (reader.get("large").await.unwrap().unwrap().len(), begin.elapsed())
+        });
+        sleep(ms(100)).await;
+        let mut slowest = Duration::ZERO;
+        for _ in 0..10 {
+            let begin = Instant::now();
+            assert_eq!(cache.get("small").await.unwrap(), Some(vec![7]));
+            slowest = slowest.max(begin.elapsed());
+            sleep(ms(50)).await;
+        }
+        assert!(!large.is_finished(), "the large value is still on its way");
+        assert!(slowest < ms(300), "{slowest:?}");
+        let (len, passed) = large.await.unwrap();
+        assert!(len == 4 * MIB && passed > ms(1_000), "{len} {passed:?}");
+        // A value that became small is read with the others again.
+        cache.set("large".into(), vec![1]).await.unwrap();
+        assert_eq!(cache.get("large").await.unwrap(), Some(vec![1]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reply_that_takes_long_to_transfer_is_not_silence() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let value = vec![7; 3 * MIB];
+        bytes(&connect(server.url()).await).set("a".into(), value.clone()).await.unwrap();
+        for protocol in ["", "?protocol=2"] {
+            let url = format!("{}{protocol}", proxy.url());
+            let client = Client::builder(url).timeout(ms(20_000)).connect().await.unwrap();
+            proxy.slow_down(MIB as u64);
+            let (begin, made) = (Instant::now(), proxy.made());
+            assert_eq!(bytes(&client).get("a").await.unwrap(), Some(value.clone()));
+            let passed = begin.elapsed();
+            assert!(passed > ms(2_000) && passed < ms(4_500), "{passed:?}");
+            assert_eq!(proxy.made(), made, "no other connection was made");
+            proxy.slow_down(0);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn first_write_after_an_idle_connection_ended_succeeds() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port()).await;
+    for protocol in ["?protocol=3", "?protocol=2"] {
+        let url = format!("{}{protocol}", proxy.url());
+        let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
+        let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+        for n in 0..3 {
+            cache.set("a".into(), n).await.unwrap();
+            proxy.cut();
+            sleep(ms(100)).await;
+            cache.set("a".into(), n).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_callers_at_once_get_no_unanswered_error() {
+    let server = Server::start();
+    let cache: Cache<String, u64> =
+        Cache::new(&Client::connect(server.url()).await.unwrap(), "c").unwrap();
+    let calls = (0..10_000).map(|n| {
+        let cache = cache.clone();
+        tokio::spawn(async move { cache.set(n.to_string(), n).await })
+    });
+    for call in join_all(calls.collect::<Vec<_>>()).await {
+        let answer = call.unwrap();
+        // On a busy machine, some may not be sent before the timeout.
+        assert!(matches!(answer, Ok(_) | Err(Error::Unavailable(_))), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn calls_above_the_bound_in_flight_are_not_sent() {
+    let server = Server::start();
+    let builder = Client::builder(server.url()).timeout(ms(300));
+    let cache: Cache<String, u64> = Cache::new(&builder.connect().await.unwrap(), "c").unwrap();
+    cache.set("a".into(), 1).await.unwrap();
+    server.pause();
+    let answers = join_all((0..3_000).map(|n| cache.set(n.to_string(), n))).await;
+    server.resume();
+    let is_unanswered = |answer: &&Result<_, _>| matches!(answer, Err(Error::Unanswered(_)));
+    let unanswered = answers.iter().filter(is_unanswered).count();
+    assert!((1..=1_024).contains(&unanswered), "{unanswered}");
+    let unsent = answers.iter().find(|answer| !is_unanswered(answer)).unwrap();
+    assert!(unsent.as_ref().is_err_and(Error::is_temporary), "{unsent:?}");
+    // Those that were not sent were not executed.
+    let begin = Instant::now();
+    let len = loop {
+        match cache.len().await {
+            Ok(len) => break len,
+            Err(error) => assert!(begin.elapsed() < patience(), "{error}"),
+        }
+    };
+    assert!(len <= 1_025, "{len}");
+}
