@@ -56,6 +56,8 @@ async fn attempt_without_a_reason_keeps_that_of_an_earlier_attempt() {
     next(&queue).await.unwrap().fail("the reason").await.unwrap();
     write_record(&queue, &name, "1 1");
     drop(next(&queue).await.unwrap());
+    // A later call sees the element unlocked.
+    assert_eq!(queue.count().await.unwrap(), 1);
     write_record(&queue, &name, "2 1");
     next(&queue).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
     assert_eq!(reasons(&queue).await, [Some("the reason".to_owned())]);

@@ -160,6 +160,8 @@ async fn dead_letter_is_skipped_until_revive() {
     assert!(queue.revive(&name, Duration::ZERO).await.unwrap());
     assert_eq!((record_text(&queue, &name), next(&queue).await.unwrap().attempts()), (None, 1));
 
+    // A later call sees the element unlocked.
+    assert_eq!(queue.count().await.unwrap(), 1);
     write_dead_record(&queue, &name);
     Lock::ack_all(queue.take_dead(9).await.unwrap()).await.unwrap();
     assert_eq!((queue.count().await.unwrap(), record_text(&queue, &name)), (0, None));

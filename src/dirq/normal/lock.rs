@@ -12,6 +12,9 @@ use crate::dirq::{
     root::Opener,
 };
 
+/// The open directory of a locked element, and its content if it can be read.
+type LockedElement = (OpenElement, Result<Element, Error>);
+
 impl Normal {
     /// Locks an element, or returns `None` if it is already locked or missing.
     pub(super) fn lock_element(
@@ -49,7 +52,7 @@ impl Normal {
         name: &Name,
         opened_for: OpenFor,
         limit: u64,
-    ) -> Result<Option<(OpenElement, Result<Element, Error>)>, Error> {
+    ) -> Result<Option<LockedElement>, Error> {
         let schema = self.schema()?;
         let Some(found) = self.lock_element(opener, name, opened_for)? else { return Ok(None) };
         let read = self.read(schema, &found.dir, limit);
