@@ -9,8 +9,9 @@ pub(crate) const CLOCK_PARTS: usize = 16;
 pub(crate) const AGES: usize = 15;
 
 /// Width of each age in units of the clock. The last age is unbounded but is taken to be short. So after a long scan,
-/// entries that were popular before it are still worth more than scanned ones.
-pub(crate) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64];
+/// entries that were popular before it are still worth more than scanned ones. It is not taken to be shorter, since old
+/// entries that are never hit again would then seem worth more than those of keys that return.
+pub(crate) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 128];
 
 /// Number of classes of past accesses: none; one gap; the mean of several gaps.
 pub(crate) const CLASSES: usize = 1 + 2 * GAP_LEVELS as usize;

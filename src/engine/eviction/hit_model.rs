@@ -14,8 +14,13 @@ use std::sync::{
 
 use super::access_word::{AGES, CLASSES, WIDTHS};
 
-/// Number of observations of a class at which all of its counts are halved.
-const MAX_OBSERVATIONS: f32 = 4_096.0;
+/// Number of observations of a class at which all of its counts are halved: per entry of the cache, and at least. A scan
+/// of as many keys as a large cache has entries must not displace all that was learnt before it.
+const OBSERVATIONS_PER_ENTRY: usize = 2;
+const MIN_OBSERVATIONS: usize = 4_096;
+
+/// Greatest number of observations, so that a count of them in an `f32` is exact.
+const MAX_OBSERVATIONS: usize = 1 << 22;
 
 /// Class of keys without a known hit. Most of them may never occur again, so it shares no observations with the others.
 const NEVER_HIT: usize = 0;
@@ -49,6 +54,8 @@ struct Observations {
     classes: [ClassCounts; CLASSES],
     /// The class whose worths are recomputed next.
     next: usize,
+    /// Number of observations of a class at which all of its counts are halved.
+    max: f32,
 }
 
 /// Numbers of intervals of a class that ended at each age.
@@ -61,10 +68,11 @@ struct ClassCounts {
 
 impl HitModel {
     pub(crate) fn new() -> Self {
-        let observations = Observations { classes: [ClassCounts::default(); CLASSES], next: 0 };
+        let classes = [ClassCounts::default(); CLASSES];
+        let observations = Observations { classes, next: 0, max: MIN_OBSERVATIONS as f32 };
         const { assert!(AGES <= SLOTS && CLASSES <= SLOTS) };
         let hit_model = Self { worths: Default::default(), observations: Mutex::new(observations) };
-        hit_model.add_all(|_| ());
+        hit_model.add_all(0, |_| ());
         hit_model
     }
 
@@ -74,10 +82,11 @@ impl HitModel {
         self.worths[usize::from(class) % SLOTS][usize::from(age) % SLOTS].load(Relaxed)
     }
 
-    /// Adds observations, unless another shard is adding at the moment: an eviction never waits here, since it holds a
-    /// shard lock.
-    pub(crate) fn add(&self, batch: &[Observation]) {
+    /// Adds observations of a cache with about `entries` entries, unless another shard is adding at the moment: an eviction
+    /// never waits here, since it holds a shard lock.
+    pub(crate) fn add(&self, batch: &[Observation], entries: usize) {
         let Ok(mut observations) = self.observations.try_lock() else { return };
+        observations.fit(entries);
         for observation in batch {
             observations.add(*observation);
         }
@@ -89,8 +98,13 @@ impl HitModel {
 
     /// Adds all observations that `fill` passes on, and recomputes all worths. Returns `false` without calling it if
     /// another shard is adding at the moment.
-    pub(crate) fn add_all(&self, fill: impl FnOnce(&mut dyn FnMut(Observation))) -> bool {
+    pub(crate) fn add_all(
+        &self,
+        entries: usize,
+        fill: impl FnOnce(&mut dyn FnMut(Observation)),
+    ) -> bool {
         let Ok(mut observations) = self.observations.try_lock() else { return false };
+        observations.fit(entries);
         fill(&mut |observation| observations.add(observation));
         for class in 0..CLASSES {
             self.set_worths(class, &observations);
@@ -106,9 +120,15 @@ impl HitModel {
 }
 
 impl Observations {
+    /// Adapts to the number of entries of the cache.
+    fn fit(&mut self, entries: usize) {
+        let max = OBSERVATIONS_PER_ENTRY.saturating_mul(entries);
+        self.max = max.clamp(MIN_OBSERVATIONS, MAX_OBSERVATIONS) as f32;
+    }
+
     fn add(&mut self, observation: Observation) {
         let (Observation::Hit(class, _) | Observation::Loss(class, _)) = observation;
-        self.classes[usize::from(class)].add(observation);
+        self.classes[usize::from(class)].add(observation, self.max);
     }
 
     /// Returns the worths of a class by age.
@@ -135,13 +155,13 @@ impl Observations {
 }
 
 impl ClassCounts {
-    fn add(&mut self, observation: Observation) {
+    fn add(&mut self, observation: Observation, max: f32) {
         match observation {
             Observation::Hit(_, age) => self.hits[usize::from(age)] += 1.0,
             Observation::Loss(_, age) => self.losses[usize::from(age)] += 1.0,
         }
         self.all += 1.0;
-        if self.all >= MAX_OBSERVATIONS {
+        if self.all >= max {
             self.all /= 2.0;
             self.hits.iter_mut().chain(&mut self.losses).for_each(|count| *count /= 2.0);
         }
@@ -201,7 +221,7 @@ mod tests {
     fn trained(batch: &[Observation]) -> HitModel {
         let hit_model = HitModel::new();
         for _ in 0..100 {
-            hit_model.add(batch);
+            hit_model.add(batch, 0);
         }
         hit_model
     }
@@ -241,7 +261,7 @@ mod tests {
         let hit_model = trained(&[Observation::Hit(1, 1); 100]);
         let before = hit_model.worth(1, 0);
         for _ in 0..1_000 {
-            hit_model.add(&[Observation::Loss(1, 1); 32]);
+            hit_model.add(&[Observation::Loss(1, 1); 32], 0);
         }
         assert!(f32::from_bits(hit_model.worth(1, 0)) < f32::from_bits(before) / 5.0);
     }

@@ -59,6 +59,11 @@ pub(crate) struct Policy {
     /// The bucket at which the next sample begins.
     cursor: usize,
     runner_ups: [usize; RUNNER_UPS],
+    /// The bucket of the last insert, which is compared in each sample. In a loop or a scan it is the best victim, so that
+    /// the other entries stay.
+    newest: usize,
+    /// Number of entries at the last insert.
+    len: usize,
     /// The next victim and its access word, unless it is accessed until then: one sample may serve two evictions.
     preselected: Option<(usize, u16)>,
     /// State of a xorshift generator, never zero.
@@ -110,6 +115,8 @@ impl Policy {
             clock: InsertClock::default(),
             cursor: 0,
             runner_ups: [NO_BUCKET; RUNNER_UPS],
+            newest: NO_BUCKET,
+            len: 0,
             preselected: None,
             random: seed | 1,
             hit_model,
@@ -135,6 +142,7 @@ impl Policy {
     pub(crate) fn resize(&mut self, buckets: usize) -> AccessWords {
         self.cursor = 0;
         self.runner_ups = [NO_BUCKET; RUNNER_UPS];
+        self.newest = NO_BUCKET;
         self.preselected = None;
         mem::replace(&mut self.access_words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
@@ -146,6 +154,7 @@ impl Policy {
 
     /// Records the insert of a new key into `bucket`, as one of `len` entries.
     pub(crate) fn inserted(&mut self, bucket: usize, hash: u64, len: usize) {
+        (self.newest, self.len) = (bucket, len);
         self.clock.inserted(len);
         let now = self.clock.now();
         let access_word = match self.ghosts.take(hash) {
@@ -186,7 +195,9 @@ impl Policy {
             self.take_census();
         }
         let mut candidates = Candidates::new();
-        for bucket in self.runner_ups {
+        let [first, next] = self.runner_ups;
+        let is_new = self.newest != first && self.newest != next;
+        for bucket in [first, next, if is_new { self.newest } else { NO_BUCKET }] {
             if self
                 .access_words
                 .get_mut(bucket)
@@ -226,10 +237,10 @@ impl Policy {
     /// then, the model would take it that all new entries are read.
     #[cold]
     fn take_census(&mut self) {
-        let now = self.clock.now();
+        let (now, entries) = (self.clock.now(), self.entries());
         let access_words = &mut self.access_words;
         // If another shard is learning at the moment, this shard tries again at the next eviction.
-        self.has_census = self.hit_model.add_all(|add| {
+        self.has_census = self.hit_model.add_all(entries, |add| {
             for access_word in access_words.iter_mut().take(MAX_CENSUS).map(AtomicU16::get_mut) {
                 let resident = AccessWord(*access_word);
                 match resident.gap() {
@@ -334,13 +345,18 @@ impl Policy {
         access_word.settled((self.random >> 63) as u8)
     }
 
+    /// Returns the number of entries of the cache, estimated from this shard: all shards share the hit model.
+    fn entries(&self) -> usize {
+        self.len * Arc::strong_count(&self.hit_model)
+    }
+
     fn learn(&mut self, observation: Observation) {
         self.pending.push(observation);
         // At first each observation matters, so it is added soon. If another shard is adding at the moment, the
         // observations are dropped instead of waiting: there are always more.
         if self.pending.len() >= MAX_PENDING.min(1 + self.observed / 16) {
             self.observed += self.pending.len();
-            self.hit_model.add(&self.pending);
+            self.hit_model.add(&self.pending, self.entries());
             self.pending.clear();
         }
     }
