@@ -70,7 +70,8 @@ impl Limited {
     /// Adds `by` to the wait, if one helps.
     #[cfg(feature = "axum")]
     pub(crate) fn delayed(self, by: Duration) -> Self {
-        Self { ready: self.ready.map(|ready| ready.delayed(by)), ..self }
+        let by = if self.cost > self.limit.quota() { Duration::ZERO } else { by };
+        Self { at: self.at.map(|at| at.delayed(by)), ..self }
     }
 
     /// Returns the time from now until the call would pass, if no other call is charged until then. Returns
