@@ -70,6 +70,7 @@ impl Limited {
     /// Adds `by` to the wait, if one helps.
     #[cfg(feature = "axum")]
     pub(crate) fn delayed(self, by: Duration) -> Self {
+        let by = if self.cost > self.limit.quota() { Duration::ZERO } else { by };
         Self { at: self.at.map(|at| at.delayed(by)), ..self }
     }
 

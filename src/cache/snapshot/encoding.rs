@@ -148,7 +148,8 @@ where
 
     /// Encodes a block and sends it to the caller. Returns false if there are `max_blocks` blocks or nothing to encode.
     fn encode_block(&self, max_blocks: usize) -> bool {
-        let Some((shard, memory)) = self.begin_block(max_blocks) else { return false };
+        let Some(shard) = self.begin_block(max_blocks) else { return false };
+        let memory = self.progress().spare.pop();
         let encoded = catch_unwind(AssertUnwindSafe(|| {
             let memory = memory.unwrap_or_else(|| Vec::with_capacity(BLOCK_CAPACITY));
             let mut block = Block::new(self.is_compressed, memory);
@@ -192,15 +193,15 @@ where
         Ok(None)
     }
 
-    /// Takes a shard, and memory if there is any, for a new block, unless there are `max_blocks` blocks already.
-    fn begin_block(&self, max_blocks: usize) -> Option<(ShardCopy<K, V>, Option<Vec<u8>>)> {
+    /// Takes a shard for a new block, unless there are `max_blocks` blocks already.
+    fn begin_block(&self, max_blocks: usize) -> Option<ShardCopy<K, V>> {
         let mut progress = self.progress();
         if progress.blocks >= max_blocks {
             return None;
         }
         let shard = progress.next(self.shared.store.shard_count())?;
         progress.blocks += 1;
-        Some((shard, progress.spare.pop()))
+        Some(shard)
     }
 }
 
