@@ -57,30 +57,28 @@ impl Model {
         self.charges.iter().filter(counts).map(|charge| charge.units).sum()
     }
 
-    /// Lower bound on the usage by GCRA, in nanoseconds: as if refunded charges had never been made, and without the
-    /// charges from before the limits changed.
-    fn level(&self, limit: &Limit) -> u64 {
-        let unit = (limit.per().as_nanos() as u64).div_ceil(limit.quota().into());
-        let mut level = 0_u64;
+    /// Lower bound on the usage by GCRA, in parts, of which a unit has `per` and a nanosecond leaks `quota`: as if refunded
+    /// charges had never been made, and without the charges from before the limits changed.
+    fn level(&self, limit: &Limit) -> u128 {
+        let (quota, unit) = (u128::from(limit.quota()), limit.per().as_nanos());
+        let mut level = 0_u128;
         let mut then: Option<Instant> = None;
         for charge in self.charges.iter().filter(|charge| charge.number > self.changed) {
-            let passed = then.map_or(0, |then| (charge.at - then).as_nanos() as u64);
-            level = level.saturating_sub(passed) + charge.units * unit;
+            let passed = then.map_or(0, |then| (charge.at - then).as_nanos());
+            level = level.saturating_sub(passed * quota) + u128::from(charge.units) * unit;
             then = Some(charge.at);
         }
-        level.saturating_sub(then.map_or(0, |then| (Instant::now() - then).as_nanos() as u64))
+        level.saturating_sub(then.map_or(0, |then| (Instant::now() - then).as_nanos()) * quota)
     }
 
     fn admit(&mut self, context: &str, cost: u32) -> usize {
         self.forget();
         for (index, limit) in self.limits.iter().enumerate() {
             if self.window == Window::Gcra {
-                let unit = (limit.per().as_nanos() as u64).div_ceil(limit.quota().into());
-                let level = self.level(limit) + u64::from(cost) * unit;
-                assert!(
-                    level <= unit * u64::from(limit.quota()),
-                    "{context}: {level} ns in {limit}"
-                );
+                let unit = limit.per().as_nanos();
+                let level = self.level(limit) + u128::from(cost) * unit;
+                let most = unit * u128::from(limit.quota());
+                assert!(level <= most, "{context}: {level} of {most} parts in {limit}");
             } else {
                 let used = self.used(index, limit) + u64::from(cost);
                 let charges = &self.charges;
