@@ -25,9 +25,10 @@ const HEAD: &str = "# Hit ratios\n\n\
     | loops | four loops of 300 to 25,000 keys |\n\
     | mixed | a loop, a Zipf distribution, recently requested keys and keys that occur once, interleaved |\n\
     | three TTLs | skew 0.9, drifting; the TTL of a key is 4,000, 40,000 or 400,000 requests |\n\n\
-    moka runs its pending tasks after every 64 requests; foyer is `foyer-memory` with its defaults. If keys have TTLs, \
-    only fleeting is given them. In the others an expired entry counts as a miss, and stays until it is written again \
-    or evicted. The optimum is Belady's.\n\n";
+    moka runs its pending tasks after every 64 requests, and exceeds its capacity until then: \
+    with 70 entries (sprite, 1 %) it holds up to 134, without which it has 24.0 instead of 28.5 %; foyer is \
+    `foyer-memory` with its defaults. If keys have TTLs, only fleeting is given them. In the others an expired entry \
+    counts as a miss, and stays until it is written again or evicted. The optimum is Belady's.\n\n";
 
 pub(crate) fn write(cells: &[Cell]) -> String {
     let mut page = format!("{HEAD}## Summary\n\n");
