@@ -146,7 +146,8 @@ async fn calls_above_the_bound_in_flight_are_not_sent() {
     server.resume();
     let is_unanswered = |answer: &&Result<_, _>| matches!(answer, Err(Error::Unanswered(_)));
     let unanswered = answers.iter().filter(is_unanswered).count();
-    assert!((1..=1_024).contains(&unanswered), "{unanswered}");
+    // Those in flight, and those that began when the first had given up.
+    assert!((1..2_500).contains(&unanswered), "{unanswered}");
     let unsent = answers.iter().find(|answer| !is_unanswered(answer)).unwrap();
     assert!(unsent.as_ref().is_err_and(Error::is_temporary), "{unsent:?}");
     // Those that were not sent were not executed.
@@ -157,5 +158,5 @@ async fn calls_above_the_bound_in_flight_are_not_sent() {
             Err(error) => assert!(begin.elapsed() < patience(), "{error}"),
         }
     };
-    assert!(len <= 1_025, "{len}");
+    assert!(len <= unanswered + 1, "{len}");
 }

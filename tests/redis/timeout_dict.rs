@@ -209,7 +209,7 @@ async fn claim_dropped_outside_the_runtime_is_returned() {
     assert_eq!(again.key(), "0");
 }
 
-/// A process of the release without reasons runs beside this one: its scripts do not know `.reasons`.
+/// A process of the release without reasons runs next to this one: its scripts do not know `.reasons`.
 #[tokio::test]
 async fn entry_set_by_the_previous_release_has_no_reason() {
     let server = Server::start();

@@ -76,7 +76,7 @@ async fn worker_with_a_backlog_sends_two_scripts_per_job_and_gets_the_oldest_fir
 async fn slow_worker_with_a_backlog_sends_at_most_four_scripts_per_job() {
     let server = Server::start();
     let client = connect(server.url()).await;
-    // What it knows is old before each job.
+    // Its deadlines were read too long ago before each job.
     let dict: Dict = TimeoutDict::builder(&client, "jobs").ask_every(ms(1)).build().unwrap();
     for key in 0..60_u32 {
         dict.set(key.to_string(), key, Duration::ZERO).await.unwrap();

@@ -82,7 +82,7 @@ impl Outage {
         self.state().since.is_some()
     }
 
-    /// Returns the error of a call that begins now, if the server is unreachable. `is_attempting` says whether an
+    /// Returns the error of a call that begins now, if the server is unreachable. `is_attempting` is true if an
     /// attempt is in progress.
     pub(super) fn error(&self, is_attempting: bool) -> Option<RedisError> {
         let mut state = self.state();

@@ -53,7 +53,7 @@ enum Socket {
     Unix(UnixStream),
 }
 
-/// What other tasks see of a stream.
+/// View of a stream for other tasks.
 #[derive(Default)]
 pub(super) struct Traffic {
     received: AtomicU64,

@@ -1,4 +1,4 @@
-//! What a waiter knows about the next deadlines of each shard, so that it need not ask all shards for each entry.
+//! Next deadlines of each shard, as a waiter has read them, so that it need not ask all shards for each entry.
 //!
 //! 1. A read of a shard is one plain command that returns its first deadlines. An entry with an earlier deadline than
 //!    those can only be there later if a lease was ended early; all other changes set deadlines after the read.
