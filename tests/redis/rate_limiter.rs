@@ -462,7 +462,7 @@ async fn checks_with_limits_in_turn_do_not_count_all_calls_again() {
     const CALLS: u32 = 5_000;
     let server = Server::start();
     let client = client(&server).await;
-    let of = |quota, hours| Limit::new(quota, Duration::from_secs(3_600 * hours));
+    let of = |quota: u32, hours: u64| Limit::new(quota, Duration::from_secs(3_600 * hours));
     let build = |limits: &[Limit]| {
         let builder = strict(&client, "rollout").window(Window::Log).deny_cache(0);
         limits.iter().cloned().fold(builder, RateLimiterBuilder::limit).build().unwrap()
