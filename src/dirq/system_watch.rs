@@ -1,7 +1,7 @@
 //! The directories of a queue that the operating system watches for new elements (inotify and similar).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -102,9 +102,9 @@ impl SystemWatch {
         let mut has_new = false;
         // They may already be removed, or contain elements: a scan follows.
         for (path, id) in now {
-            if !self.watched.contains_key(&path) {
-                watch(watcher, &path)?;
-                self.watched.insert(path, id);
+            if let Entry::Vacant(place) = self.watched.entry(path) {
+                watch(watcher, place.key())?;
+                place.insert(id);
                 has_new = true;
             }
         }

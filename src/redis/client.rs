@@ -9,6 +9,7 @@ mod eviction;
 mod first_ok;
 mod invalidations;
 mod key_versions;
+mod large_keys;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod node;
@@ -39,8 +40,8 @@ pub(super) use self::{
     shared_connection::CommandBatch,
 };
 use self::{
-    connect::Connector, counters::ClientCounters, invalidations::InFlightCommand, node::Lane,
-    router::Router, sizes::LargeKeys,
+    connect::Connector, counters::ClientCounters, invalidations::InFlightCommand,
+    large_keys::LargeKeys, node::Lane, router::Router,
 };
 use super::{
     Error,

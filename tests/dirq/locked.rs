@@ -198,7 +198,8 @@ async fn drop_next_while_it_locks() -> bool {
     let locked = || names.iter().filter(|name| is_locked(&queue, name)).count();
     let mut jobs = queue.locked();
     // Batches of 1, 2, 4 and 8 elements if they are requested quickly; the next call locks another batch.
-    for _ in 0..if IN_MEMORY { 0 } else { 15 } {
+    let seconds = if IN_MEMORY { 0 } else { 15 };
+    for _ in 0..seconds {
         jobs.next().await.unwrap().unwrap().ack().await.unwrap();
     }
     if locked() > 0 || jobs.next().now_or_never().is_some() {

@@ -121,7 +121,7 @@ struct Progress {
 }
 
 impl Parts {
-    /// Writes an entry as [`Cache::set`](crate::Cache::set) does. A cancelled write is polled `polls` times only.
+    /// Sets an entry as [`Cache::set`](crate::Cache::set) does. A cancelled write is polled `polls` times only.
     /// Returns the weight above the bound that no write in progress is responsible for.
     fn write(&self, progress: &Progress, key: u8, value: u32, polls: usize) -> u64 {
         let (weight, now) = (u64::from(value % 100), self.at(0));

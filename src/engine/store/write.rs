@@ -41,7 +41,7 @@ pub(crate) enum Written<V> {
     Removed(Option<V>),
 }
 
-/// An entry that may be written to a key. What is not written is dropped with it, after the unlock.
+/// An entry that may be written to a key. Fields that are not written are dropped with it, after the unlock.
 ///
 /// It is filled in and emptied where it lies. If it were passed on by value, each move would wait for the stores of
 /// its fields: a fifth of the time of a `set`.

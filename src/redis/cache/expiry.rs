@@ -1,8 +1,10 @@
-//! Conversion of a TTL to the server's milliseconds.
+//! Conversion of a TTL to the server's milliseconds, and back.
 
 use std::time::Duration;
 
-use super::state::Freshness;
+use tokio::time::Instant;
+
+use crate::cache::FreshnessPolicy;
 
 /// A TTL from here on means persistent. Lua numbers are doubles, exact up to 2^53, so that a deadline (now plus the
 /// TTL) stays exact.
@@ -11,6 +13,9 @@ pub(super) const MAX_TTL_MILLIS: u128 = 1 << 52;
 /// Minimum TTL of values that invalidate a load by being present at its end, in milliseconds. A load that takes longer
 /// may miss a value that was written and expired in the meantime. In return, a plain `SET` needs no script.
 const LONG_TTL_MILLIS: u64 = 60_000;
+
+/// Freshness settings of a cache. Its keys, which the hook for errors of refreshes gets, are encoded.
+pub(super) type Freshness = FreshnessPolicy<Vec<u8>>;
 
 /// Expiry of a value that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,4 +64,9 @@ impl Expiry {
     pub(super) fn arg(self) -> String {
         self.milliseconds().map_or_else(String::new, |ttl| ttl.to_string())
     }
+}
+
+/// Returns the time at which a value with this reply of `PTTL` expires; `None` for a persistent or missing value.
+pub(super) fn expires_at(started: Instant, ttl: i64) -> Option<Instant> {
+    started.checked_add(Duration::from_millis(u64::try_from(ttl).ok()?))
 }

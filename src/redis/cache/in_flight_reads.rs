@@ -27,7 +27,7 @@ struct InFlightRead<V> {
     answer: Answer<V>,
 }
 
-/// What a read has found: the live value, and the time at which it expires, if it does.
+/// Reply to a read: the live value, and the time at which it expires, if it does.
 #[derive(Clone)]
 pub(super) struct Found<V> {
     pub(super) value: Option<V>,

@@ -7,11 +7,10 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     super::{Error, Format},
-    expiry::Expiry,
+    expiry::{Expiry, Freshness},
     failed_loads::{FailedLoads, WritesBefore},
     flights::LoadGuard,
     lease::Lease,
-    state::Freshness,
     stats::Counters,
 };
 use crate::{

@@ -27,9 +27,9 @@ use super::{
         keyspace::{few_at_once, shard},
     },
     commands::{Commands, MAX_KEYS_PER_READ},
+    expiry::expires_at,
     flights::clone_error,
     in_flight_reads::{Answer, Found, InFlightReads, Key, ReadLeader},
-    refresh_ahead::expires_at,
     stats::{NearCounters, NearStats},
 };
 use crate::{cache::Cache, engine::panics::caught};

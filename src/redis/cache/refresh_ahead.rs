@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     super::Error,
     Cache,
+    expiry::expires_at,
     failed_loads::{FailedLoads, WritesBefore},
     lease::{Lease, LeaseLookup},
     load::Load,
@@ -19,7 +20,7 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    /// Reads a key for a loader method. Returns its live value, and whether that is to be refreshed now.
+    /// Looks up a key for a loader method. Returns its live value, and whether that is to be refreshed now.
     pub(super) async fn look_up(&self, key: &[u8]) -> Result<Option<(V, bool)>, Error> {
         let freshness = &self.state.freshness;
         let needs_ttl = freshness.settings.needs_deadline();
@@ -100,7 +101,7 @@ where
         value.map(|value| self.state.decode(key, &value)).transpose()
     }
 
-    /// Reads a key and the time at which its value expires, if it does.
+    /// Looks up a key and the time at which its value expires, if it does.
     async fn read_with_ttl(&self, key: &[u8]) -> Result<(Option<V>, Option<Instant>), Error> {
         // Before the request, so that the time is not too late.
         let started = Instant::now();
@@ -111,9 +112,4 @@ where
         let value = value.map(|value| self.state.decode(key, &value)).transpose()?;
         Ok((value, expires_at(started, ttl)))
     }
-}
-
-/// Returns the time at which a value with this reply of `PTTL` expires; `None` for a persistent or missing value.
-pub(super) fn expires_at(started: Instant, ttl: i64) -> Option<Instant> {
-    started.checked_add(std::time::Duration::from_millis(u64::try_from(ttl).ok()?))
 }

@@ -13,15 +13,13 @@ use super::{
     super::{Error, Format},
     commands::Commands,
     event_record::EventDecoder,
+    expiry::Freshness,
     failed_loads::{DiscardOnDrop, FailedLoads},
     flights::Flights,
     near::DynNearCache,
     stats::Counters,
 };
-use crate::{
-    cache::FreshnessPolicy,
-    engine::event::{Event, Lagged},
-};
+use crate::engine::event::{Event, Lagged};
 
 pub(super) struct CacheState<K, V> {
     pub(super) name: String,
@@ -49,9 +47,6 @@ pub(super) struct CacheState<K, V> {
     /// True once the streams are to end. They also end when this sender is dropped with the last handle.
     pub(super) stop: watch::Sender<bool>,
 }
-
-/// Freshness settings of a cache. Its keys, which the hook for errors of refreshes gets, are encoded.
-pub(super) type Freshness = FreshnessPolicy<Vec<u8>>;
 
 /// Weak, so that the channel closes when its task ends.
 pub(super) type Ring<K, V> = Option<broadcast::WeakSender<BroadcastItem<K, V>>>;

@@ -11,11 +11,11 @@ use super::{
     cluster::Cluster,
     connect::{Connector, is_encrypted},
     counters::ClientCounters,
+    large_keys::LargeKeys,
     node::{Lane, Node},
     router::Router,
     servers::Servers,
     shared_connection::{Destination, Route},
-    sizes::LargeKeys,
     urls::Urls,
 };
 use crate::redis::{Error, keyspace};

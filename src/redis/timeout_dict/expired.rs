@@ -1,7 +1,8 @@
 //! Methods that take or claim due entries, immediately or by waiting for the next one.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
+use futures_util::future::join_all;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, timeout};
 
@@ -10,9 +11,10 @@ use super::{
     claim::Claim,
     collect::CollectMode,
     delivery::{Delivery, run_to_end},
-    read_ahead::ReadAhead,
+    read_ahead::{READ_AHEAD, ReadAhead},
+    state::DictState,
 };
-use crate::redis::Error;
+use crate::redis::{Error, script::Call};
 
 /// A decoded entry, whose delivery returns it to the server unless the caller gets it.
 type Entry<K, V> = (K, V, Delivery);
@@ -116,7 +118,7 @@ where
         let mut ahead = self.state.turn.lock().await;
         loop {
             ahead.forget(self.state.take_changed_shards());
-            let failure = self.state.read_shards(&mut ahead).await;
+            let failure = self.read_shards(&mut ahead).await;
             let wait = match ahead.first() {
                 Some((shard, wait)) if wait.is_zero() => {
                     match self.next_from(shard, how, &mut ahead).await? {
@@ -137,6 +139,35 @@ where
             // Ends earlier if this handle changes a deadline.
             let _ = timeout(wait, self.state.changed.notified()).await;
         }
+    }
+
+    /// Reads the shards whose next deadlines are not known. Returns the last of the errors, if any.
+    async fn read_shards(&self, ahead: &mut ReadAhead) -> Option<Error> {
+        let DictState { layout, client, ask_every, .. } = &*self.state;
+        let reads = ahead.to_read(*ask_every).into_iter().map(async |at| {
+            let index = &layout.shards()[at].index;
+            let call = Call::command("ZRANGE", index).arg(0).arg(READ_AHEAD - 1).arg("WITHSCORES");
+            let first: Result<Vec<(Vec<u8>, f64)>, _> = call.send_idempotent(client).await;
+            (at, first)
+        });
+        let mut failure = None;
+        for (at, first) in join_all(reads).await {
+            match first {
+                Ok(first) => {
+                    // Entries without a deadline have an infinite score and come last.
+                    let scores = first.iter().map(|(_, score)| *score);
+                    let finite = scores.take_while(|score| score.is_finite());
+                    let deadlines: VecDeque<_> = finite.map(|score| layout.micros(score)).collect();
+                    let has_more = deadlines.len() == READ_AHEAD;
+                    ahead.was_read(at, deadlines, has_more);
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    ahead.forget(1 << at);
+                }
+            }
+        }
+        failure
     }
 
     /// Takes or claims the first due entry of a shard. Returns `None` if another caller has it, or if it is not due.

@@ -8,14 +8,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::state::DictState;
-use crate::redis::{Error, script::Call};
-
 /// Number of deadlines per read.
-const READ_AHEAD: usize = 8;
+pub(super) const READ_AHEAD: usize = 8;
 
 /// Time for which an estimate of the server's clock is used: the bound on the delay if that clock jumps ahead.
 const CLOCK_TTL: Duration = Duration::from_secs(10);
@@ -97,6 +93,12 @@ impl ReadAhead {
         }
     }
 
+    /// Records the first deadlines of a shard, which were just read, and whether it may have more.
+    pub(super) fn was_read(&mut self, shard: usize, deadlines: VecDeque<i64>, has_more: bool) {
+        let read_at = Some(Instant::now());
+        self.shards[shard] = ShardAhead { deadlines, has_more, first_lease_end: None, read_at };
+    }
+
     pub(super) fn set_clock(&mut self, shard: usize, micros: i64) {
         let clock = if self.is_cluster { shard } else { 0 };
         self.clocks[clock] = Some(ServerClock { micros, at: Instant::now() });
@@ -104,7 +106,7 @@ impl ReadAhead {
 
     /// Returns the shards to read. While entries are due, only one of those whose last read is old: a backlog is to be
     /// worked off, not to be read again and again.
-    fn to_read(&self, ask_every: Duration) -> Vec<usize> {
+    pub(super) fn to_read(&self, ask_every: Duration) -> Vec<usize> {
         let now = Instant::now();
         let is_used_up = |at: usize| {
             let shard = &self.shards[at];
@@ -133,38 +135,5 @@ impl ReadAhead {
         let Some(ServerClock { micros, at }) = clock else { return Duration::ZERO };
         let left = u64::try_from(deadline.saturating_sub(micros)).unwrap_or(0);
         Duration::from_micros(left).saturating_sub(at.elapsed())
-    }
-}
-
-impl DictState {
-    /// Reads the shards whose next deadlines are not known. Returns the last of the errors, if any.
-    pub(super) async fn read_shards(&self, ahead: &mut ReadAhead) -> Option<Error> {
-        let to_read = ahead.to_read(self.ask_every);
-        let reads = to_read.into_iter().map(async |at| {
-            let index = &self.layout.shards()[at].index;
-            let call = Call::command("ZRANGE", index).arg(0).arg(READ_AHEAD - 1).arg("WITHSCORES");
-            let first: Result<Vec<(Vec<u8>, f64)>, _> = call.send_idempotent(&self.client).await;
-            (at, first)
-        });
-        let mut failure = None;
-        for (at, first) in join_all(reads).await {
-            ahead.shards[at] = match first {
-                Ok(first) => self.shard_ahead(&first),
-                Err(error) => {
-                    failure = Some(error);
-                    ShardAhead::default()
-                }
-            };
-        }
-        failure
-    }
-
-    fn shard_ahead(&self, first: &[(Vec<u8>, f64)]) -> ShardAhead {
-        // Entries without a deadline have an infinite score and come last.
-        let finite = first.iter().map(|(_, score)| *score).take_while(|score| score.is_finite());
-        let deadlines: VecDeque<_> = finite.map(|score| self.layout.micros(score)).collect();
-        let has_more = deadlines.len() == READ_AHEAD;
-        let read_at = Some(Instant::now());
-        ShardAhead { deadlines, has_more, first_lease_end: None, read_at }
     }
 }
