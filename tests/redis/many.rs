@@ -49,6 +49,7 @@ pub(crate) async fn many(cache: &Cache<String, u64>) {
     cache.set_many(all.iter().cloned().zip(0..), None).await.unwrap();
     assert_eq!(cache.remove_many(&all).await.unwrap(), 2_000);
     assert_eq!(cache.get_many(&all).await.unwrap(), vec![None; 2_000]);
+    cache.set_many(entries(), None).await.unwrap();
 }
 
 #[tokio::test]
