@@ -7,17 +7,16 @@ use std::time::Duration;
 #[cfg(feature = "axum")]
 use tokio::time::{Instant, sleep_until};
 
-#[cfg(feature = "axum")]
-use super::settle::Settle;
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
-    check_args::Caller,
     dispatch,
     limit_set::{least_quota, params_of},
     limiter::Limiter,
     per_limit::PerLimit,
 };
+#[cfg(feature = "axum")]
+use super::{check_args::Caller, settle::Settle};
 
 /// Decision of a probe, with the remaining quota of each limit.
 pub(crate) type Probed = (Result<Permit, Limited>, PerLimit<Remaining>);
