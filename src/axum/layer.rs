@@ -327,7 +327,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// The status is that of the response, so set it: a plain text has 200. The body is read to the end before it is
     /// sent. The layer adds `Retry-After` and `Cache-Control: no-store` if they are absent, and the fields of
     /// [`headers`](RateLimitLayer::headers). `Retry-After` has whole seconds, rounded up, and at least 1; round
-    /// [`Limited::retry_after`] in the same way if the body mentions it.
+    /// [`Limited::retry_after`] in the same way if the body mentions it. It is absent if the
+    /// [cost](RateLimitLayer::cost) is above the quota: then no wait helps, and [`Limited::ready_at`] is `None`.
     ///
     /// It is called for denials only. A request that the key's extractor rejects is answered by that rejection.
     ///
@@ -341,8 +342,11 @@ impl<K, S> RateLimitLayer<K, S> {
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
     /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
     /// let layer = RateLimitLayer::new(limiter, |_| Some("all".to_owned())).on_limited(|limited, request| {
-    ///     let seconds = limited.retry_after().as_secs_f64().ceil().max(1.0);
-    ///     (StatusCode::TOO_MANY_REQUESTS, format!("{}: try again in {seconds} s", request.uri.path()))
+    ///     let advice = match limited.ready_at() {
+    ///         Some(_) => format!("try again in {} s", limited.retry_after().as_secs_f64().ceil().max(1.0)),
+    ///         None => "too large".to_owned(),
+    ///     };
+    ///     (StatusCode::TOO_MANY_REQUESTS, format!("{}: {advice}", request.uri.path()))
     /// });
     /// let app = Router::new().route("/", get("hello")).layer(layer);
     /// # let ask = || app.clone().oneshot(Request::new(Body::empty()));

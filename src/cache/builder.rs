@@ -234,7 +234,8 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// A write evicts as many entries as the new weight requires, so the time that it takes is not constant. An entry
     /// of weight 0 is never evicted. An entry heavier than `weight` is the only one that is not admitted: it is removed
-    /// immediately with cause [`Cause::Evicted`], and the entry that it replaces is removed too.
+    /// immediately with cause [`Cause::Evicted`], after it has replaced the previous entry of its key, if any
+    /// ([`Cause::Replaced`]).
     ///
     /// Defaults to no bound.
     ///

@@ -65,7 +65,8 @@ where
     /// A write to the key during a load (`set`, `update`, `remove`, `clear` and the like) takes precedence: callers
     /// that were already waiting get the loaded value, but it is not stored. A call that begins after the write never
     /// returns an older value. It returns the written value or, if the key was removed, waits until that load has ended
-    /// and then loads again.
+    /// and then loads again. [`remove_if`](Cache::remove_if) and [`retain`](Cache::retain) do not affect the load of a
+    /// missing key, because they examine entries.
     ///
     /// # Recursion
     ///

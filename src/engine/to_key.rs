@@ -7,10 +7,10 @@ use equivalent::Equivalent;
 /// Borrowed form of a key, from which the key is created if it is missing. It is used by the methods of
 /// [`Cache`](crate::Cache) that load or compute, and by those of [`RateLimiter`](crate::RateLimiter) that charge.
 ///
-/// Every type that can be [made owned](ToOwned) as the key implements it: `str` for `String`, `u32` for `u32`. For a
-/// key of several parts, implement it for a struct of the borrowed parts. The type must hash as the key that it
-/// creates, and be [`Equivalent`] to it; otherwise keys are not found. If the key already exists, a load and a check
-/// create no owned key.
+/// Every type whose [owned form](ToOwned) is the key implements it: `str` for `String`, `u32` for `u32`, but not `str`
+/// for `Arc<str>` ([what to pass instead](crate::guide::loaders#keys)). For a key of several parts, implement it for a
+/// struct of the borrowed parts. The type must hash as the key that it creates, and be [`Equivalent`] to it; otherwise
+/// keys are not found. If the key already exists, a load and a check create no owned key.
 ///
 /// ```
 /// use std::{hash::Hash, time::Duration};

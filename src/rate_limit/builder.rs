@@ -119,8 +119,9 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// Sets the maximum random delay that is added to each wait, so that waiters do not all proceed at the same
     /// instant.
     ///
-    /// The delay is drawn each time a call has to wait, and the waiters behind it are delayed as well. A call that may
-    /// pass immediately is not delayed, and no wait exceeds its maximum. Defaults to zero.
+    /// The delay is drawn each time a call has to wait, and the waiters behind it are delayed as well, so fewer calls
+    /// pass per second ([`Window::Gcra`] makes up for most of it). A call that may pass immediately is not delayed, and
+    /// no wait exceeds its maximum. Defaults to zero.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.wait.jitter = jitter;
         self

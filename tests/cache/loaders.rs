@@ -201,6 +201,24 @@ enum Write {
     Tagged,
 }
 
+#[tokio::test]
+async fn remove_if_and_retain_do_not_affect_the_load_of_a_missing_key() {
+    let cache: Cache<u32, u32> = Cache::new();
+    for key in [1, 2] {
+        let source = Source::new();
+        let mut load = spawn(cache.get_or_set_with(&key, MINUTE, source.loader()));
+        assert_pending!(load.poll());
+        match key {
+            1 => assert_eq!(cache.remove_if(|_, _| true).await, 0),
+            _ => assert_eq!(cache.retain(|_, _| false).await, 1),
+        }
+        source.open();
+        assert_ready_eq!(load.poll(), 1);
+        drop(load);
+        assert_eq!(cache.get(&key).await, Some(1));
+    }
+}
+
 /// A write during a load takes precedence: current waiters get the loaded value, the cache keeps the written one, and
 /// later callers never get an older one.
 #[tokio::test]
