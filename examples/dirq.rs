@@ -84,9 +84,9 @@ Examples:
   dirq drain jobs --limit 1      # prints the oldest element, and removes it
   dirq add copy < /dev/null      # no text: reads lines of JSON from stdin
   dirq drain jobs | dirq add copy
-  dirq watch copy --limit 2      # without --limit, waits for more elements
+  dirq watch copy --limit 1      # without --limit, waits for more elements
+  dirq watch copy --limit 1 --max-attempts 5 --exec 'wc -c'    # delivers again what the command fails on
   dirq dead copy                 # elements that failed too often; deliver them again with: dirq revive copy
-  dirq watch jobs --exec 'convert - /photos/$DIRQ_NAME.png' --max-attempts 5
   dirq --schema body:string convert --field body copy normal
 
 Exit status:
