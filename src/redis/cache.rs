@@ -29,6 +29,7 @@ mod shard_consumer;
 mod shard_hints;
 mod state;
 mod stats;
+mod tags;
 mod update;
 
 use std::{borrow::Borrow, fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
@@ -46,6 +47,7 @@ use self::{
     expiry::Expiry,
     near::{cached, poll_cached},
     state::CacheState,
+    tags::stored,
 };
 use super::{Client, Error, codec::encode_key};
 use crate::engine::ttl::{Ttl, When};
@@ -184,6 +186,7 @@ where
             Expiry::Immediate => call.send_once(self.client()).await?,
             _ => call.send_idempotent(self.client()).await?,
         };
+        let value = self.commands().live(&key, value, Some(expiry)).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)
     }
@@ -203,7 +206,7 @@ where
         self.put(&key, &value, Some(ttl)).await
     }
 
-    /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX PX`).
+    /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX PX`, in a script).
     ///
     /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
     #[doc(alias = "SETNX")]
@@ -225,7 +228,7 @@ where
         let call = self.commands().set_keep_ttl(&key, &value, self.expiry_of(None));
         // A retry after a lost reply would return the new value as the old one.
         let old = call.send_once(self.client()).await?;
-        self.decode(&key, old)
+        self.decode_replaced(&key, old).await
     }
 
     /// Removes and returns the live value of `key` (Redis: `GETDEL`).
@@ -240,7 +243,7 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return `None`.
         let value = self.commands().remove(&key).send_once(self.client()).await?;
-        self.decode(&key, value)
+        self.decode_replaced(&key, value).await
     }
 
     /// Returns whether `key` has a live value.
@@ -359,7 +362,7 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return `None`.
         let value = self.commands().expire_now(&key).send_once(self.client()).await?;
-        self.decode(&key, value)
+        self.decode_replaced(&key, value).await
     }
 
     /// Asks the server for a key that the near cache did not answer.
@@ -372,6 +375,7 @@ where
             return Ok(self.read_near(near, key).await?.value);
         }
         let value = self.commands().get(&key).send_idempotent(self.client()).await?;
+        let value = self.commands().live(&key, value, None).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)
     }
@@ -382,11 +386,21 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return the new value as the old one.
         let old = self.commands().set(&key, &value, expiry).send_once(self.client()).await?;
-        self.decode(&key, old)
+        self.decode_replaced(&key, old).await
     }
 
     fn encode(&self, value: &V) -> Result<Vec<u8>, Error> {
-        self.state.format.encode(value)
+        self.state.format.encode(value).map(stored)
+    }
+
+    /// Decodes a value that was replaced or removed, if it was live.
+    async fn decode_replaced(&self, key: &[u8], old: Option<Vec<u8>>) -> Result<Option<V>, Error> {
+        let old = self.commands().live(key, old, None).await.map_err(|error| match error {
+            // The write itself was executed.
+            Error::Connect(cause) | Error::Unavailable(cause) => Error::Unanswered(cause),
+            error => error,
+        })?;
+        self.decode(key, old)
     }
 
     fn decode(&self, key: &[u8], value: Option<Vec<u8>>) -> Result<Option<V>, Error> {

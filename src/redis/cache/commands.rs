@@ -19,46 +19,55 @@ use super::{
         script::{Call, Script},
     },
     expiry::{Expiry, MAX_TTL_MILLIS},
+    tags::tags_of,
 };
 use crate::engine::ttl::When;
 
+const TAGS: &str = include_str!("tags.lua");
 const PRELUDE: &str = include_str!("prelude.lua");
 const FINGERPRINT: &str = include_str!("fingerprint.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
 static WRITE: Script =
-    Script::new([include_str!("write_fast_path.lua"), PRELUDE, include_str!("write.lua")]);
-static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
-static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
-static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
-static CLEAR: Script = Script::new([PRELUDE, include_str!("clear.lua")]);
+    Script::new([include_str!("write_fast_path.lua"), TAGS, PRELUDE, include_str!("write.lua")]);
+static WRITE_TAGGED: Script =
+    Script::new([TAGS, include_str!("tag_value.lua"), PRELUDE, include_str!("write.lua")]);
+static CHECK_TAGS: Script = Script::new([TAGS, include_str!("check_tags.lua")]);
+static TTL: Script = Script::new([TAGS, include_str!("ttl.lua")]);
+static COUNT_LIVE: Script = Script::new([TAGS, include_str!("count_live.lua")]);
+static COMPARE_AND_SWAP: Script =
+    Script::new([TAGS, PRELUDE, include_str!("compare_and_swap.lua")]);
+static EXPIRE: Script = Script::new([TAGS, PRELUDE, include_str!("expire.lua")]);
+static REMOVE: Script = Script::new([TAGS, PRELUDE, include_str!("remove.lua")]);
+static CLEAR: Script = Script::new([TAGS, PRELUDE, include_str!("clear.lua")]);
 /// A full server refuses `SET`, unless the script has already called a command that writes. `UNLINK` is one even if
 /// there is no key.
 static CLEAR_LOADS: Script = Script::new(["\
     redis.call('UNLINK', KEYS[1])
     return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"]);
-static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
-static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
+static GET_MANY: Script = Script::new([TAGS, include_str!("get_many.lua")]);
+static READ_MANY: Script = Script::new([TAGS, include_str!("read_many.lua")]);
 static SET_MANY: Script =
-    Script::new([PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
-static LOOKUP_LEASE: Script = Script::new([FINGERPRINT, include_str!("lookup_lease.lua")]);
+    Script::new([TAGS, PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
+static LOOKUP_LEASE: Script = Script::new([TAGS, FINGERPRINT, include_str!("lookup_lease.lua")]);
 static UPDATE_LEASE: Script = Script::new([include_str!("update_lease.lua")]);
 static PUBLISH: Script =
-    Script::new([PRELUDE, include_str!("put.lua"), FINGERPRINT, include_str!("publish.lua")]);
+    Script::new([TAGS, PRELUDE, include_str!("put.lua"), FINGERPRINT, include_str!("publish.lua")]);
 /// Runs a command that changes a value, and invalidates the load of its key if the value was changed.
 static CHANGE_AND_END_LOAD: Script = Script::new(["\
     local answer = redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))
     if answer ~= 0 then redis.call('UNLINK', KEYS[2]) end
     return answer"]);
 static CREATE_GROUP: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
 static REMOVE_GROUP: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("remove_group.lua")]);
-static GROUPS: Script = Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("groups.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("remove_group.lua")]);
+static GROUPS: Script =
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("groups.lua")]);
 static READ_GROUP: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
 static READ_STREAM: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_stream.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_stream.lua")]);
 
 /// Keys of a cache, and the calls that use them.
 pub(super) struct Commands {
@@ -128,9 +137,53 @@ impl Commands {
         self.command("GET", key)
     }
 
+    /// Replies as `PTTL`, also for values whose tags were removed.
+    pub(super) fn pttl(&self, key: &[u8]) -> Call<'_> {
+        self.command("PTTL", key)
+    }
+
     /// Replies as `PTTL`.
     pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
-        self.command("PTTL", key)
+        TTL.call(&[self.keyspace.record(key)])
+    }
+
+    /// Returns `value`, which a plain command has read, if it is live: most values have no tags that must be checked.
+    /// With `expiry`, the command has changed the TTL of the value.
+    pub(super) async fn live(
+        &self,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+        expiry: Option<Expiry>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
+        let call = CHECK_TAGS.call(&[self.keyspace.record(key)]).arg(self.retention_arg());
+        let call = call.arg(tags).arg(expiry.map(Expiry::arg));
+        let is_live: bool = call.send_idempotent(&self.client).await?;
+        Ok(value.filter(|_| is_live))
+    }
+
+    /// Counts the live values of keys of one shard.
+    pub(super) fn count_live<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
+        COUNT_LIVE.call(&self.records_of(keys))
+    }
+
+    /// Writes a value with tags; replies as [`set`](Commands::set).
+    pub(super) fn set_tagged(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+        tags: &[String],
+    ) -> Call<'_> {
+        let version: [u8; 16] = rand::make_rng::<SmallRng>().random();
+        let call = self.key_script(&WRITE_TAGGED, key).arg(value).arg(expiry.arg()).arg("SET");
+        tags.iter().fold(call.arg(&version[..]), |call, tag| call.arg(tag))
+    }
+
+    /// Removes the values of a shard that have a tag.
+    pub(super) fn remove_tag(&self, shard: u16, tag: &str) -> Call<'_> {
+        let version = [self.keyspace.index(shard), b".tag:", tag.as_bytes()].concat();
+        Call::command("UNLINK", &version)
     }
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
@@ -156,25 +209,14 @@ impl Commands {
         }
     }
 
+    /// A script, because a value whose tags were removed does not count.
     pub(super) fn set_nx(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        let set = |key| self.changing_command("SET", key, expiry).arg(value).arg("NX");
-        match (self.retention, expiry) {
-            (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl),
-            (None, Expiry::Never) => set(key),
-            // Expires immediately: the script returns whether the key was free, and leaves no value.
-            _ => self.write(key, value, expiry, "NX"),
-        }
+        self.write(key, value, expiry, "NX")
     }
 
     /// `expiry` applies if there is no live value whose TTL could be kept.
     pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        match (self.retention, expiry) {
-            // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
-            (None, Expiry::Never) => {
-                self.changing_command("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
-            }
-            _ => self.write(key, value, expiry, "KEEPTTL"),
-        }
+        self.write(key, value, expiry, "KEEPTTL")
     }
 
     /// Writes `new` if the live value is `old`.
@@ -189,11 +231,8 @@ impl Commands {
             When::Later => "GT",
             When::Sooner => "LT",
         });
-        match (self.retention, expiry.milliseconds()) {
-            // No TTL is the job of `PERSIST`, which takes no conditions: the script handles it.
-            (None, Some(ttl)) => self.changing_command("PEXPIRE", key, expiry).arg(ttl).arg(how),
-            _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
-        }
+        // A script, because the versions of the tags of the value must not expire before it.
+        self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS"))
     }
 
     pub(super) fn extend(&self, key: &[u8], more: Expiry) -> Call<'_> {
@@ -201,11 +240,8 @@ impl Commands {
     }
 
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
-        match self.retention {
-            None => self.command("PERSIST", key),
-            // `HasTtl`, because `PERSIST` returns whether there was a TTL.
-            Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
-        }
+        // `HasTtl`, because `PERSIST` returns whether there was a TTL.
+        self.expire(key, Expiry::Never, Some(When::HasTtl))
     }
 
     pub(super) fn remove(&self, key: &[u8]) -> Call<'_> {
@@ -417,6 +453,10 @@ impl Commands {
             [self.keyspace.index(shard), stream, earliest_deadline, stream_version]
                 .map(<[u8]>::to_vec),
         );
-        script.call(&keys).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
+        script.call(&keys).arg(self.retention_arg())
+    }
+
+    fn retention_arg(&self) -> String {
+        self.retention.map_or_else(String::new, |time| time.to_string())
     }
 }

@@ -31,6 +31,7 @@ use super::{
     flights::clone_error,
     in_flight_reads::{Answer, Found, InFlightReads, Key, ReadLeader},
     stats::{NearCounters, NearStats},
+    tags::{tags_of, untagged},
 };
 use crate::{cache::Cache, engine::panics::caught};
 
@@ -152,8 +153,15 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         // Before the request: the cached answer then expires no later than on the server, and its age is not
         // underestimated.
         let started = Instant::now();
-        let (get, ttl) = (self.commands.get(leader.key()), self.commands.ttl(leader.key()));
+        let (get, ttl) = (self.commands.get(leader.key()), self.commands.pttl(leader.key()));
         let reply = get.send_both_tracked(ttl, &self.commands.client).await;
+        let reply = match reply {
+            Ok((value, ttl, is_tracked)) => {
+                let live = self.commands.live(leader.key(), value, None).await;
+                live.map(|value| (value, ttl, is_tracked))
+            }
+            Err(error) => Err(error),
+        };
         self.finish_read(leader, started, reply).await;
     }
 
@@ -211,8 +219,10 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         let (key, version) = (leader.key(), leader.version());
         let reply = reply.and_then(|(value, ttl, is_tracked)| {
             let record = || self.commands.keyspace.record(key);
-            let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
-            Ok((value, ttl, is_tracked))
+            // The server reports the removal of a tag by the name of the tag only.
+            let is_tracked = is_tracked && value.as_deref().and_then(tags_of).is_none();
+            let value = value.map(|value| self.format.decode(untagged(&value), record));
+            Ok((value.transpose()?, ttl, is_tracked))
         });
         let (value, ttl, is_tracked) = match reply {
             Ok(reply) => reply,
@@ -268,8 +278,10 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             None => {
                 let call = self.commands.get(key);
                 let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
+                let value = self.commands.live(key, value, None).await?;
                 let record = || self.commands.keyspace.record(key);
-                let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
+                let value = value.map(|value| self.format.decode(untagged(&value), record));
+                let value = value.transpose()?;
                 Ok(Found { value, expires_at: None })
             }
         }

@@ -134,7 +134,7 @@ local function expire_if_due(key, shadow)
     local deadline = retention and tonumber(redis.call('ZSCORE', index, key) or nil)
     if not deadline or now < deadline then return deadline or nil, false end
     -- The event of the old value precedes all events of a new one.
-    local value = redis.call('GET', shadow)
+    local value = bare(redis.call('GET', shadow), shadow)
     if value then publish_event(key, value, deadline) else count_events(1) end
     unindex(key, shadow)
     return nil, true

@@ -49,7 +49,7 @@ local function move_expired(most)
     for at = 1, #due, 2 do
         local key, deadline = due[at], tonumber(due[at + 1])
         local shadow = index .. '.value:' .. key
-        local value = redis.pcall('GET', shadow)
+        local value = bare(redis.pcall('GET', shadow), shadow)
         -- Skips a key at which another program has written since then: that value is live or has another deadline.
         local last = redis.call('PEXPIRETIME', index .. ':' .. key)
         if last == -2 or last == deadline - 1 then

@@ -6,7 +6,7 @@
 -- ARGV[4]   its TTL in milliseconds; empty for none
 -- ARGV[5]   SET; LONG (as SET, for a TTL so long that a load in progress finds the value and need not be invalidated);
 --           NX (only if there is no live value); or KEEPTTL (the TTL is for a key without a live value)
--- Returns the live value that it replaced, or false; for NX, 1 if it was written, else 0.
+-- Returns the value that it replaced, or false; for NX, 1 if it was written, else 0. The caller checks its tags.
 
 local key, value, ttl, how = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
@@ -15,7 +15,7 @@ if last_ms then
     if has_expired_value then
         -- Another process may have written the shadow with another retention: only the index has the deadline.
         local deadline = tonumber(redis.call('ZSCORE', index, key))
-        local expired_value = redis.call('GET', shadow)
+        local expired_value = bare(redis.call('GET', shadow), shadow)
         redis.call('ZADD', index, integer(last_ms + 1), key)
         redis.call('SET', shadow, value, 'PXAT', integer(last_ms + retention))
         if expired_value then publish_event(key, expired_value, deadline) else count_events(1) end
@@ -26,7 +26,7 @@ end
 
 local at, had_expired = expire_if_due(key, shadow)
 if how == 'NX' or how == 'KEEPTTL' then
-    local old = not had_expired and redis.call('GET', record)
+    local old = not had_expired and live(redis.call('GET', record), record)
     if old and how == 'NX' then return 0 end
     if old then
         redis.call('UNLINK', load)

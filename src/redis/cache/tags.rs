@@ -1,0 +1,141 @@
+//! Tags: labels by which any number of values are removed in one call. `tags.lua` describes how they are stored.
+
+use std::time::Duration;
+
+use ::redis::Value;
+use futures_util::future::try_join_all;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    super::{Error, codec::encode_key, keyspace::SHARDS},
+    Cache,
+};
+
+/// Beginning of a stored value with tags. No JSON, no MessagePack begins with its first byte; values of `Format::Raw`
+/// may, and are then stored with zero tags.
+const TAGGED: &[u8] = b"\xC1tag";
+
+/// Length of the version of a tag.
+const VERSION_LEN: usize = 16;
+
+impl<K, V> Cache<K, V>
+where
+    K: Serialize + DeserializeOwned,
+    V: Serialize + DeserializeOwned,
+{
+    /// Like [`set_ex`](Cache::set_ex), and attaches tags to the value: [`remove_tag`](Cache::remove_tag) with any of them
+    /// removes it.
+    ///
+    /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
+    /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags.
+    ///
+    /// # Cost
+    ///
+    /// One script. Methods that return a value with tags take another round trip, in which its tags are checked, except
+    /// [`get_many`](Cache::get_many) and the methods that load. Such values are not cached
+    /// [near](super::CacheBuilder::near). On the server, a value takes 20 more bytes for each tag, and the tag itself; a
+    /// tag takes a small key in each shard with such values, until the last of them expires. If the server evicts that
+    /// key, the values are removed.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use fleeting::redis::Cache;
+    ///
+    /// # async fn f(pages: Cache<String, String>) -> Result<(), fleeting::redis::Error> {
+    /// let hour = Duration::from_secs(3_600);
+    /// pages.set_tagged("/ada".into(), "...".into(), hour, ["user:ada", "layout"]).await?;
+    /// pages.set_tagged("/bob".into(), "...".into(), hour, ["user:bob", "layout"]).await?;
+    ///
+    /// pages.remove_tag("user:ada").await?;
+    /// assert_eq!(pages.get("/ada").await?, None);
+    /// assert!(pages.get("/bob").await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_tagged(
+        &self,
+        key: K,
+        value: V,
+        ttl: Duration,
+        tags: impl IntoIterator<Item = impl Into<String>>,
+    ) -> impl Future<Output = Result<Option<V>, Error>> {
+        // Collected before the first await, so that the future does not hold the caller's iterator.
+        let tags: Vec<String> = tags.into_iter().map(Into::into).collect();
+        let encoded = encode_key(&key).and_then(|key| Ok((key, self.state.format.encode(&value)?)));
+        async move {
+            let (key, value) = encoded?;
+            let _discards_failure = self.state.discard_failure(&key);
+            let call = self.commands().set_tagged(&key, &value, self.expiry_of(Some(ttl)), &tags);
+            // A retry after a lost reply would return the new value as the old one.
+            let old = call.send_once(self.client()).await?;
+            self.decode_replaced(&key, old).await
+        }
+    }
+
+    /// Removes all values that have the tag `tag`.
+    ///
+    /// When this method returns, no method of any process returns one of these values any more, and they expire without
+    /// an event. A value that had expired before, but whose event was not published yet, has no event either. The
+    /// server frees the memory of a value when it expires or is overwritten. A value that is being
+    /// [refreshed ahead](super::CacheBuilder::refresh_ahead) is not cached again.
+    ///
+    /// Sends 16 small commands (`UNLINK`) at once, for any number of values.
+    ///
+    /// # Errors
+    ///
+    /// The errors [of all methods](Cache#errors). After an error, some of the values may have been removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before it completes, some of the values may have been removed.
+    pub async fn remove_tag(&self, tag: &str) -> Result<(), Error> {
+        let removals = (0..SHARDS).map(async |shard| {
+            self.commands().remove_tag(shard, tag).send_idempotent::<Value>(self.client()).await
+        });
+        try_join_all(removals).await?;
+        Ok(())
+    }
+}
+
+/// Returns the beginning of a stored value with its tags, if it has any.
+pub(super) fn tags_of(value: &[u8]) -> Option<&[u8]> {
+    let tags = header(value)?;
+    (tags.len() > TAGGED.len() + 4).then_some(tags)
+}
+
+/// Returns a stored value without its tags.
+pub(super) fn untagged(value: &[u8]) -> &[u8] {
+    &value[header(value).map_or(0, <[u8]>::len)..]
+}
+
+/// Returns an encoded value as it is stored without tags.
+pub(super) fn stored(value: Vec<u8>) -> Vec<u8> {
+    match value.starts_with(TAGGED) {
+        true => [TAGGED, &[0; 4], &value].concat(),
+        false => value,
+    }
+}
+
+/// Returns an encoded value as it is stored with the tags of `old`.
+pub(super) fn stored_with_tags_of(old: &[u8], value: Vec<u8>) -> Vec<u8> {
+    match tags_of(old) {
+        Some(tags) => [tags, &value].concat(),
+        None => stored(value),
+    }
+}
+
+/// Returns the part of a stored value before the value itself. Anything else that begins with `TAGGED` has none.
+fn header(value: &[u8]) -> Option<&[u8]> {
+    let number = |at: usize| {
+        let bytes = value.get(at..at.checked_add(4)?)?;
+        usize::try_from(u32::from_le_bytes(bytes.try_into().ok()?)).ok()
+    };
+    if !value.starts_with(TAGGED) {
+        return None;
+    }
+    let mut at = TAGGED.len() + 4;
+    for _ in 0..number(TAGGED.len())? {
+        at = at.checked_add(4 + number(at)? + VERSION_LEN)?;
+    }
+    value.get(..at)
+}
