@@ -186,7 +186,7 @@ where
             Expiry::Immediate => call.send_once(self.client()).await?,
             _ => call.send_idempotent(self.client()).await?,
         };
-        let value = self.commands().live(&key, value, Some(expiry)).await?;
+        let value = self.commands().live_until(&key, value, expiry).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)
     }
@@ -206,7 +206,8 @@ where
         self.put(&key, &value, Some(ttl)).await
     }
 
-    /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX PX`, in a script).
+    /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX
+    /// PX`).
     ///
     /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
     #[doc(alias = "SETNX")]
@@ -375,7 +376,7 @@ where
             return Ok(self.read_near(near, key).await?.value);
         }
         let value = self.commands().get(&key).send_idempotent(self.client()).await?;
-        let value = self.commands().live(&key, value, None).await?;
+        let value = self.commands().live_or_current(&key, value).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)
     }
@@ -395,7 +396,7 @@ where
 
     /// Decodes a value that was replaced or removed, if it was live.
     async fn decode_replaced(&self, key: &[u8], old: Option<Vec<u8>>) -> Result<Option<V>, Error> {
-        let old = self.commands().live(key, old, None).await.map_err(|error| match error {
+        let old = self.commands().live(key, old).await.map_err(|error| match error {
             // The write itself was executed.
             Error::Connect(cause) | Error::Unavailable(cause) => Error::Unanswered(cause),
             error => error,

@@ -1,10 +1,16 @@
 //! Tags of `redis::Cache`: `set_tagged` and `remove_tag`.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use fleeting::{
     Ttl, When,
-    redis::{Cache, CacheBuilder, Client, Format},
+    redis::{Cache, CacheBuilder, Client, Error, Format},
 };
 use futures::{StreamExt, future::join_all};
 use redis::cmd;
@@ -305,5 +311,149 @@ async fn raw_value_that_begins_like_a_tagged_one_is_returned_unchanged() {
         let loaded = cache.get_or_set_with("ada", HOUR, async || header.to_vec()).await.unwrap();
         assert_eq!(loaded, header);
         assert_eq!(cache.remove("ada").await.unwrap().as_deref(), Some(&header[..]));
+    }
+}
+
+/// Written by a release without tags, or by another program.
+#[tokio::test]
+async fn value_of_another_program_that_begins_like_a_tagged_one_is_not_an_error() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    let builder = |events| {
+        let name = format!("tags-foreign-{events}");
+        let builder = Cache::<String, Vec<u8>>::builder(&client, &name).format(Format::Raw);
+        if events { builder.events(HOUR) } else { builder }.build().unwrap()
+    };
+    let mut plain = server.plain().await;
+    for has_events in [false, true] {
+        let cache = builder(has_events);
+        cache.set("ada".into(), b"own".to_vec()).await.unwrap();
+        let pattern = format!("*tags-foreign-{has_events}*:ada");
+        let record: Vec<String> = cmd("KEYS").arg(pattern).query_async(&mut plain).await.unwrap();
+        for value in [
+            &b"\xC1tag"[..],
+            b"\xC1tag\x01\0\0",
+            b"\xC1tag\x01\0\0\0",
+            b"\xC1tag\xFF\xFF\xFF\xFF",
+            b"\xC1tag\x01\0\0\0\xFF\xFF\xFF\xFF",
+            b"\xC1tag\x01\0\0\0\x01\0\0\0a0123456789abcde",
+            b"\xC1tag\x02\0\0\0\x01\0\0\0a0123456789abcdef\x01",
+        ] {
+            let write = async || {
+                let mut plain = plain.clone();
+                cmd("SET").arg(&record[0]).arg(value).exec_async(&mut plain).await.unwrap();
+            };
+            write().await;
+            assert_eq!(cache.get("ada").await.unwrap().as_deref(), Some(value));
+            assert_eq!(cache.get_many(["ada"]).await.unwrap(), [Some(value.to_vec())]);
+            assert_eq!(cache.ttl("ada").await.unwrap(), Ttl::Persistent);
+            assert_eq!(cache.len().await.unwrap(), 1);
+            assert!(cache.expire("ada", HOUR).await.unwrap());
+            assert!(cache.persist("ada").await.unwrap());
+            assert_eq!(cache.get_ex("ada", HOUR).await.unwrap().as_deref(), Some(value));
+            let loaded = cache.get_or_set_with("ada", HOUR, async || unreachable!()).await;
+            assert_eq!(loaded.unwrap(), value);
+            assert_eq!(cache.update("ada", |value| value.push(1)).await.unwrap(), Some(()));
+            write().await;
+            let old = cache.set_tagged("ada".into(), Vec::new(), HOUR, ["t"]).await.unwrap();
+            assert_eq!(old.as_deref(), Some(value));
+            write().await;
+            assert_eq!(cache.remove("ada").await.unwrap().as_deref(), Some(value));
+            write().await;
+            cache.clear().await.unwrap();
+            assert!(cache.is_empty().await.unwrap());
+        }
+    }
+}
+
+/// The value with the tag is replaced between the read of a value and the check of its tags.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_with_a_live_value_at_all_times_is_never_missing() {
+    let server = Server::shared();
+    let url = server.url();
+    let (here, there) = (connect(&*url).await, connect(&*url).await);
+    for (cache, other) in
+        kinds(&here, "tags-replaced").into_iter().zip(kinds(&there, "tags-replaced"))
+    {
+        cache.set("ada".into(), 0).await.unwrap();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let stop = is_done.clone();
+        let reader = tokio::spawn(async move {
+            let mut reads = 0;
+            while !stop.load(Relaxed) || reads < 100 {
+                assert!(other.get("ada").await.unwrap().is_some(), "after {reads} reads");
+                assert!(other.get_many(["ada"]).await.unwrap()[0].is_some());
+                assert!(other.contains_key("ada").await.unwrap());
+                reads += 1;
+            }
+        });
+        for n in 0..300 {
+            tagged(&cache, "ada", n, &["t"]).await;
+            cache.set("ada".into(), n).await.unwrap();
+            cache.remove_tag("t").await.unwrap();
+        }
+        is_done.store(true, Relaxed);
+        reader.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn full_server_refuses_set_tagged_and_removes_tags() {
+    let server = Server::start();
+    for cache in kinds(&connect(server.url()).await, "tags-full") {
+        tagged(&cache, "ada", 1, &["t"]).await;
+        server.ask("CONFIG SET maxmemory-policy noeviction");
+        assert!(server.ask("CONFIG SET maxmemory 1").starts_with("+OK"));
+        for tags in [["t"], ["new"]] {
+            let refused = cache.set_tagged("ada".into(), 2, HOUR, tags).await;
+            assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
+        }
+        assert_eq!(cache.get("ada").await.unwrap(), Some(1));
+        cache.remove_tag("t").await.unwrap();
+        assert_eq!(cache.get("ada").await.unwrap(), None);
+        let loaded = cache.get_or_set_with("ada", HOUR, async || 3).await;
+        assert_eq!(loaded.unwrap(), 3);
+        assert_eq!(cache.remove("ada").await.unwrap(), None);
+        server.ask("CONFIG SET maxmemory 0");
+    }
+}
+
+#[tokio::test]
+async fn removal_of_a_tag_is_not_a_missed_event() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    let builder = Cache::<String, u64>::builder(&client, "tags-lossless").events(HOUR);
+    let cache = builder.build().unwrap();
+    let mut events = cache.events_lossless("group").await.unwrap();
+    let short = Duration::from_millis(300);
+    for way in ["polled", "set", "set_nx", "remove", "set_tagged"] {
+        cache.set_tagged(way.into(), 1, short, ["gone"]).await.unwrap();
+    }
+    cache.remove_tag("gone").await.unwrap();
+    sleep(short).await;
+    cache.set("set".into(), 2).await.unwrap();
+    cache.set_nx("set_nx".into(), 2, None).await.unwrap();
+    cache.remove("remove").await.unwrap();
+    tagged(&cache, "set_tagged", 2, &["t"]).await;
+    cache.set_ex("expired".into(), 3, short).await.unwrap();
+    let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+    assert_eq!((event.key.as_str(), event.value), ("expired", 3));
+    assert!(timeout(short, events.recv()).await.is_err(), "no further event, and none missed");
+}
+
+#[tokio::test]
+async fn value_written_without_tags_is_that_of_set_ex() {
+    let server = Server::shared();
+    for cache in kinds(&connect(server.url()).await, "tags-none") {
+        tagged(&cache, "ada", 1, &["t"]).await;
+        assert_eq!(tagged(&cache, "ada", 2, &[]).await, Some(1));
+        cache.remove_tag("t").await.unwrap();
+        assert_eq!(cache.get("ada").await.unwrap(), Some(2));
+        tagged(&cache, "twice", 1, &["t", "t", "", "t}:{"]).await;
+        assert_eq!(cache.get("twice").await.unwrap(), Some(1));
+        cache.remove_tag("t}:{").await.unwrap();
+        assert_eq!(cache.get("twice").await.unwrap(), None);
+        let old = cache.set_tagged("zero".into(), 1, Duration::ZERO, ["t"]).await.unwrap();
+        assert_eq!((old, cache.get("zero").await.unwrap()), (None, None));
     }
 }

@@ -19,7 +19,7 @@ use super::{
         script::{Call, Script},
     },
     expiry::{Expiry, MAX_TTL_MILLIS},
-    tags::tags_of,
+    tags::{self, tags_of},
 };
 use crate::engine::ttl::When;
 
@@ -32,7 +32,8 @@ static WRITE: Script =
     Script::new([include_str!("write_fast_path.lua"), TAGS, PRELUDE, include_str!("write.lua")]);
 static WRITE_TAGGED: Script =
     Script::new([TAGS, include_str!("tag_value.lua"), PRELUDE, include_str!("write.lua")]);
-static CHECK_TAGS: Script = Script::new([TAGS, include_str!("check_tags.lua")]);
+static KEEP_TAGS: Script = Script::new([TAGS, include_str!("keep_tags.lua")]);
+static CHANGE: Script = Script::new([TAGS, include_str!("change.lua")]);
 static TTL: Script = Script::new([TAGS, include_str!("ttl.lua")]);
 static COUNT_LIVE: Script = Script::new([TAGS, include_str!("count_live.lua")]);
 static COMPARE_AND_SWAP: Script =
@@ -53,11 +54,6 @@ static LOOKUP_LEASE: Script = Script::new([TAGS, FINGERPRINT, include_str!("look
 static UPDATE_LEASE: Script = Script::new([include_str!("update_lease.lua")]);
 static PUBLISH: Script =
     Script::new([TAGS, PRELUDE, include_str!("put.lua"), FINGERPRINT, include_str!("publish.lua")]);
-/// Runs a command that changes a value, and invalidates the load of its key if the value was changed.
-static CHANGE_AND_END_LOAD: Script = Script::new(["\
-    local answer = redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))
-    if answer ~= 0 then redis.call('UNLINK', KEYS[2]) end
-    return answer"]);
 static CREATE_GROUP: Script =
     Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
 static REMOVE_GROUP: Script =
@@ -147,18 +143,52 @@ impl Commands {
         TTL.call(&[self.keyspace.record(key)])
     }
 
-    /// Returns `value`, which a plain command has read, if it is live: most values have no tags that must be checked.
-    /// With `expiry`, the command has changed the TTL of the value.
+    /// Returns `value`, which a plain command has returned and removed, if none of its tags was removed. Most values have
+    /// none.
     pub(super) async fn live(
         &self,
         key: &[u8],
         value: Option<Vec<u8>>,
-        expiry: Option<Expiry>,
     ) -> Result<Option<Vec<u8>>, Error> {
         let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
-        let call = CHECK_TAGS.call(&[self.keyspace.record(key)]).arg(self.retention_arg());
-        let call = call.arg(tags).arg(expiry.map(Expiry::arg));
-        let is_live: bool = call.send_idempotent(&self.client).await?;
+        let keys: Vec<_> =
+            tags::versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
+        let call =
+            keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
+        let current: Vec<Option<Vec<u8>>> = call.send_idempotent(&self.client).await?;
+        let is_live = tags::versions(tags)
+            .map(|(_, version)| Some(version))
+            .eq(current.iter().map(Option::as_deref));
+        Ok(value.filter(|_| is_live))
+    }
+
+    /// Returns the live value of a key at which `GET` has read `value`.
+    pub(super) async fn live_or_current(
+        &self,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let had_value = value.is_some();
+        let live = self.live(key, value).await?;
+        if live.is_some() || !had_value {
+            return Ok(live);
+        }
+        // It may have been replaced before its tag was removed: the key then had a live value all the time.
+        let call = self.get_many(&[key]);
+        let [current] = call.send_idempotent::<[Option<Vec<u8>>; 1]>(&self.client).await?;
+        Ok(current)
+    }
+
+    /// Returns `value`, which a plain command has read and given this expiry, if it is live.
+    pub(super) async fn live_until(
+        &self,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+        expiry: Expiry,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
+        let call = KEEP_TAGS.call(&[self.keyspace.record(key)]).arg(self.retention_arg());
+        let is_live: bool = call.arg(tags).arg(expiry.arg()).send_idempotent(&self.client).await?;
         Ok(value.filter(|_| is_live))
     }
 
@@ -176,14 +206,16 @@ impl Commands {
         tags: &[String],
     ) -> Call<'_> {
         let version: [u8; 16] = rand::make_rng::<SmallRng>().random();
-        let call = self.key_script(&WRITE_TAGGED, key).arg(value).arg(expiry.arg()).arg("SET");
+        let mut keys = self.key_triples(&[key]);
+        keys.extend(tags.iter().map(|tag| self.version_key(shard(key), tag.as_bytes())));
+        let call = self.shard_script(&WRITE_TAGGED, shard(key), keys).arg(key);
+        let call = call.arg(value).arg(expiry.arg()).arg("SET");
         tags.iter().fold(call.arg(&version[..]), |call, tag| call.arg(tag))
     }
 
     /// Removes the values of a shard that have a tag.
     pub(super) fn remove_tag(&self, shard: u16, tag: &str) -> Call<'_> {
-        let version = [self.keyspace.index(shard), b".tag:", tag.as_bytes()].concat();
-        Call::command("UNLINK", &version)
+        Call::command("UNLINK", &self.version_key(shard, tag.as_bytes()))
     }
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
@@ -209,14 +241,25 @@ impl Commands {
         }
     }
 
-    /// A script, because a value whose tags were removed does not count.
     pub(super) fn set_nx(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        self.write(key, value, expiry, "NX")
+        let set = |key| self.change("SET", key, expiry).arg(value).arg("NX");
+        match (self.retention, expiry) {
+            (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl),
+            (None, Expiry::Never) => set(key),
+            // Expires immediately: the script returns whether the key was free, and leaves no value.
+            _ => self.write(key, value, expiry, "NX"),
+        }
     }
 
     /// `expiry` applies if there is no live value whose TTL could be kept.
     pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        self.write(key, value, expiry, "KEEPTTL")
+        match (self.retention, expiry) {
+            // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
+            (None, Expiry::Never) => {
+                self.change("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
+            }
+            _ => self.write(key, value, expiry, "KEEPTTL"),
+        }
     }
 
     /// Writes `new` if the live value is `old`.
@@ -231,8 +274,11 @@ impl Commands {
             When::Later => "GT",
             When::Sooner => "LT",
         });
-        // A script, because the versions of the tags of the value must not expire before it.
-        self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS"))
+        match (self.retention, expiry.milliseconds()) {
+            // No TTL is the job of `PERSIST`, which takes no conditions: the script handles it.
+            (None, Some(ttl)) => self.change("PEXPIRE", key, expiry).arg(ttl).arg(how),
+            _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
+        }
     }
 
     pub(super) fn extend(&self, key: &[u8], more: Expiry) -> Call<'_> {
@@ -240,8 +286,11 @@ impl Commands {
     }
 
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
-        // `HasTtl`, because `PERSIST` returns whether there was a TTL.
-        self.expire(key, Expiry::Never, Some(When::HasTtl))
+        match self.retention {
+            None => self.change_record("PERSIST", &[self.keyspace.record(key)], Expiry::Never),
+            // `HasTtl`, because `PERSIST` returns whether there was a TTL.
+            Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
+        }
     }
 
     pub(super) fn remove(&self, key: &[u8]) -> Call<'_> {
@@ -405,7 +454,20 @@ impl Commands {
         if self.outlives_loads(expiry) {
             return self.command(command, key);
         }
-        CHANGE_AND_END_LOAD.call(&[self.keyspace.record(key), self.load_key(key)]).arg(command)
+        self.change(command, key, expiry)
+    }
+
+    /// Returns the same, always in a script, because a value of which a tag was removed must count as missing.
+    fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
+        let keys = [self.keyspace.record(key), self.load_key(key)];
+        let count = if self.outlives_loads(expiry) { 1 } else { 2 };
+        self.change_record(command, &keys[..count], expiry)
+    }
+
+    fn change_record(&self, command: &str, keys: &[Vec<u8>], expiry: Expiry) -> Call<'_> {
+        let is_new = matches!(command, "SET" | "GETDEL");
+        let ttl = if is_new { "NEW".to_owned() } else { expiry.arg() };
+        CHANGE.call(keys).arg("").arg(ttl).arg(command)
     }
 
     /// Returns whether a value with this expiry is still there when a load in progress ends, so that the load notices
@@ -430,6 +492,11 @@ impl Commands {
 
     fn records_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
         keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect()
+    }
+
+    /// Returns the key of the current version of a tag in a shard.
+    fn version_key(&self, shard: u16, tag: &[u8]) -> Vec<u8> {
+        [self.keyspace.index(shard), b".tag:", tag].concat()
     }
 
     fn load_key(&self, key: &[u8]) -> Vec<u8> {

@@ -29,7 +29,7 @@ elseif how == 'LT' and not (new and (not old or new < old)) then
 end
 redis.call('UNLINK', load)
 if new and has_expired(new) then
-    publish_event(key, bare(value, record), new)
+    publish_event(key, event_value(value, record), new)
     redis.call('UNLINK', record)
     unindex(key, shadow)
 elseif new then
@@ -41,4 +41,4 @@ else
     redis.call('PERSIST', record)
     if at then unindex(key, shadow) end
 end
-return how == 'GETEX' and value or 1
+return how == 'GETEX' and checked(value, record) or 1

@@ -12,8 +12,9 @@
 -- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does.
 --
 -- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
--- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value: the
--- load of a refresh has the fingerprint `seen` of the value that it replaces, and its `tags`. Idempotent: a retry finds its own token.
+-- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value:
+-- the load of a refresh has the fingerprint `seen` of the value that it replaces, and its `tags`. Idempotent: a retry
+-- finds its own token.
 
 local load, my_token = KEYS[2], ARGV[1]
 local value = live(redis.call('GET', KEYS[1]), KEYS[1])
@@ -49,7 +50,7 @@ end
 last_ms = string.format('%.0f', now + ARGV[2])
 redis.call('HSET', load, 'token', my_token, 'till', last_ms, 'cleared', cleared)
 if value then
-    local tags = string.sub(value, 1, #value - #bare(value, KEYS[1]))
+    local tags = string.sub(value, 1, #value - #event_value(value, KEYS[1]))
     redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value), 'tags', tags)
 elseif was[6] then
     redis.call('HDEL', load, 'seen', 'tags')

@@ -154,10 +154,12 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         // underestimated.
         let started = Instant::now();
         let (get, ttl) = (self.commands.get(leader.key()), self.commands.pttl(leader.key()));
-        let reply = get.send_both_tracked(ttl, &self.commands.client).await;
+        let reply: Result<ReadReply, _> = get.send_both_tracked(ttl, &self.commands.client).await;
         let reply = match reply {
             Ok((value, ttl, is_tracked)) => {
-                let live = self.commands.live(leader.key(), value, None).await;
+                // If the value is replaced while its tags are checked, the TTL is that of the old value.
+                let is_tracked = is_tracked && value.as_deref().and_then(tags_of).is_none();
+                let live = self.commands.live_or_current(leader.key(), value).await;
                 live.map(|value| (value, ttl, is_tracked))
             }
             Err(error) => Err(error),
@@ -219,12 +221,12 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         let (key, version) = (leader.key(), leader.version());
         let reply = reply.and_then(|(value, ttl, is_tracked)| {
             let record = || self.commands.keyspace.record(key);
-            // The server reports the removal of a tag by the name of the tag only.
-            let is_tracked = is_tracked && value.as_deref().and_then(tags_of).is_none();
+            let is_tagged = value.as_deref().is_some_and(|value| tags_of(value).is_some());
             let value = value.map(|value| self.format.decode(untagged(&value), record));
-            Ok((value.transpose()?, ttl, is_tracked))
+            // The server reports the removal of a tag by the name of the tag only.
+            Ok((value.transpose()?, ttl, is_tracked && !is_tagged, is_tagged))
         });
-        let (value, ttl, is_tracked) = match reply {
+        let (value, ttl, is_tracked, is_tagged) = match reply {
             Ok(reply) => reply,
             Err(error) => {
                 self.invalidations.invalidate(key);
@@ -232,7 +234,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             }
         };
         let max_age = self.settings.max_age;
-        let found = Found { value, expires_at: expires_at(started, ttl) };
+        let found = Found { value, expires_at: expires_at(started, ttl), is_tagged };
         let ttl_here = match (&found.value, ttl) {
             (None, _) | (Some(_), -1) => max_age,
             // The value expired between `GET` and `PTTL`.
@@ -270,19 +272,19 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             }
         };
         match answer {
-            Some(answer) => match &*answer {
+            Some(answer) if is_leader || !is_tagged(&answer) => match &*answer {
                 Ok(found) => Ok(found.clone()),
                 Err(error) => Err(clone_error(error)),
             },
-            // Decoding panicked or the leader's runtime is gone: read again in the caller's task.
-            None => {
+            // The value has tags, decoding panicked, or the leader's runtime is gone: read again in the caller's task.
+            _ => {
                 let call = self.commands.get(key);
                 let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
-                let value = self.commands.live(key, value, None).await?;
+                let value = self.commands.live_or_current(key, value).await?;
                 let record = || self.commands.keyspace.record(key);
                 let value = value.map(|value| self.format.decode(untagged(&value), record));
                 let value = value.transpose()?;
-                Ok(Found { value, expires_at: None })
+                Ok(Found { value, expires_at: None, is_tagged: false })
             }
         }
     }
@@ -312,6 +314,10 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         output(found);
         Poll::Ready(true)
     }
+}
+
+fn is_tagged<V>(answer: &Result<Found<V>, Error>) -> bool {
+    answer.as_ref().is_ok_and(|found| found.is_tagged)
 }
 
 impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for NearCache<V> {

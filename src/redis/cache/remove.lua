@@ -10,9 +10,9 @@ local key = ARGV[2]
 redis.call('UNLINK', load)
 local at, had_expired = expire_if_due(key, shadow)
 local stored = redis.call('GET', record)
-local value = live(stored, record)
+local value = checked(stored, record)
 if had_expired or not stored then return false end
-if value and ARGV[3] == 'EXPIRE' then publish_event(key, bare(value, record), math.floor(now)) end
+if value and ARGV[3] == 'EXPIRE' then publish_event(key, event_value(value, record), math.floor(now)) end
 redis.call('UNLINK', record)
 if at then unindex(key, shadow) end
 return value

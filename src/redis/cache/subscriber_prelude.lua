@@ -49,12 +49,13 @@ local function move_expired(most)
     for at = 1, #due, 2 do
         local key, deadline = due[at], tonumber(due[at + 1])
         local shadow = index .. '.value:' .. key
-        local value = bare(redis.pcall('GET', shadow), shadow)
+        local value = redis.pcall('GET', shadow)
         -- Skips a key at which another program has written since then: that value is live or has another deadline.
         local last = redis.call('PEXPIRETIME', index .. ':' .. key)
         if last == -2 or last == deadline - 1 then
             if type(value) == 'string' then
-                append_event(key, value, deadline)
+                local event = event_value(value, shadow)
+                if event then append_event(key, event, deadline) end
                 bytes = bytes + #value
             elseif not value then
                 count_events(1)

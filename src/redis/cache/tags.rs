@@ -1,6 +1,6 @@
 //! Tags: labels by which any number of values are removed in one call. `tags.lua` describes how they are stored.
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use ::redis::Value;
 use futures_util::future::try_join_all;
@@ -64,8 +64,12 @@ where
         let encoded = encode_key(&key).and_then(|key| Ok((key, self.state.format.encode(&value)?)));
         async move {
             let (key, value) = encoded?;
+            let expiry = self.expiry_of(Some(ttl));
             let _discards_failure = self.state.discard_failure(&key);
-            let call = self.commands().set_tagged(&key, &value, self.expiry_of(Some(ttl)), &tags);
+            let call = match tags.is_empty() {
+                true => self.commands().set(&key, &stored(value), expiry),
+                false => self.commands().set_tagged(&key, &value, expiry, &tags),
+            };
             // A retry after a lost reply would return the new value as the old one.
             let old = call.send_once(self.client()).await?;
             self.decode_replaced(&key, old).await
@@ -124,18 +128,29 @@ pub(super) fn stored_with_tags_of(old: &[u8], value: Vec<u8>) -> Vec<u8> {
     }
 }
 
+/// Returns each tag of [`tags_of`] with its version.
+pub(super) fn versions(tags: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut rest = &tags[TAGGED.len() + 4..];
+    iter::from_fn(move || {
+        let (length, after) = split_number(rest)?;
+        let (tag, version);
+        (tag, rest) = after.split_at_checked(length)?;
+        (version, rest) = rest.split_at_checked(VERSION_LEN)?;
+        Some((tag, version))
+    })
+}
+
 /// Returns the part of a stored value before the value itself. Anything else that begins with `TAGGED` has none.
 fn header(value: &[u8]) -> Option<&[u8]> {
-    let number = |at: usize| {
-        let bytes = value.get(at..at.checked_add(4)?)?;
-        usize::try_from(u32::from_le_bytes(bytes.try_into().ok()?)).ok()
-    };
-    if !value.starts_with(TAGGED) {
-        return None;
+    let (count, mut rest) = split_number(value.strip_prefix(TAGGED)?)?;
+    for _ in 0..count {
+        let (length, tag) = split_number(rest)?;
+        rest = tag.get(length.checked_add(VERSION_LEN)?..)?;
     }
-    let mut at = TAGGED.len() + 4;
-    for _ in 0..number(TAGGED.len())? {
-        at = at.checked_add(4 + number(at)? + VERSION_LEN)?;
-    }
-    value.get(..at)
+    Some(&value[..value.len() - rest.len()])
+}
+
+fn split_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((usize::try_from(u32::from_le_bytes(*number)).ok()?, rest))
 }

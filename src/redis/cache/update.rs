@@ -41,7 +41,7 @@ where
         // Bounded: under contention, each round can lose again.
         let deadline = self.client().deadline(None);
         let read = self.commands().get(&key).send_idempotent(self.client()).await?;
-        let mut current = self.commands().live(&key, read, None).await?;
+        let mut current = self.commands().live_or_current(&key, read).await?;
         while let Some(old) = current {
             let mut value = self.state.decode(&key, &old)?;
             let result = change(&mut value);
