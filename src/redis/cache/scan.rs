@@ -169,15 +169,22 @@ where
             let call = self.commands().count_live(&keys).multi_key();
             match call.send_idempotent::<usize>(&self.client().for_batches()).await {
                 Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
-                    let each = keys.iter().map(async |key| {
-                        self.commands().count_live(&[key]).send_idempotent(self.client()).await
-                    });
-                    try_join_all(each).await.map(|counts: Vec<usize>| counts.into_iter().sum())
+                    let each = keys.iter().map(|key| self.is_live(key));
+                    let each = try_join_all(each).await?;
+                    Ok(each.into_iter().filter(|is_live| *is_live).count())
                 }
                 count => count,
             }
         });
         Ok(try_join_all(counts).await?.into_iter().sum())
+    }
+
+    /// As `count_live.lua`, with plain commands.
+    async fn is_live(&self, key: &[u8]) -> Result<bool, Error> {
+        match self.commands().get(key).send_idempotent(self.client()).await {
+            Err(Error::WrongType { .. }) => Ok(true),
+            value => Ok(self.commands().live(key, value?).await?.is_some()),
+        }
     }
 
     /// Returns a stream of the encoded live entries.
