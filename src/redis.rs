@@ -27,8 +27,9 @@
 //! | its `compat` | `DEL HGETALL HLEN HSET` |
 //!
 //! Scripts declare the keys that they access, except those of the tags of a `Cache`, and those of entries that the script
-//! itself finds to be due: in the events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared. These are in the same slot as the
-//! declared keys. A server that refuses undeclared keys (Dragonfly without `allow-undeclared-keys`) supports neither.
+//! itself finds to be due: in the events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared. These
+//! are in the same slot as the declared keys. A server that refuses undeclared keys (Dragonfly without
+//! `allow-undeclared-keys`) supports none of these.
 
 mod cache;
 mod client;

@@ -128,27 +128,35 @@ async fn methods_do_not_wait_for_a_slot_that_is_being_moved() {
     }
 }
 
+/// The record and the version of its tag are on two nodes.
 #[tokio::test]
-async fn tags_are_checked_while_their_slot_is_being_moved() {
+async fn values_with_tags_are_found_while_their_slot_is_being_moved() {
     let mut cluster = Cluster::start();
     let client = connect(cluster.urls()).await;
     let cache = Cache::<String, u64>::new(&client, "c").unwrap();
-    cache.set_tagged("ada".into(), 1, HOUR, ["t"]).await.unwrap();
-    let from = node_of(&mut cluster, "ada");
-    let to = (from + 1) % 3;
-    let nodes = cluster.nodes();
-    let slot = Slot::of(&nodes[from], "ada");
-    slot.begin_migration(&nodes[from], &nodes[to]);
-    assert_eq!(slot.move_keys(&nodes[from], &nodes[to], 1), 1);
-    // The record and the version of its tag are on two nodes.
-    assert_eq!(cache.get("ada").await.unwrap(), Some(1));
-    assert_eq!(cache.get_many(["ada"]).await.unwrap(), [Some(1)]);
-    assert_eq!(cache.len().await.unwrap(), 1);
-    let wait = timeout(Duration::from_millis(300), cache.ttl("ada")).await;
-    assert!(wait.is_err(), "a script waits for both: {wait:?}");
-    assert_eq!(slot.move_keys(&nodes[from], &nodes[to], 1_000), 1);
-    slot.end_migration(&mut cluster, to);
-    assert_ne!(cache.ttl("ada").await.unwrap(), Ttl::Missing);
-    cache.remove_tag("t").await.unwrap();
-    assert_eq!(cache.get("ada").await.unwrap(), None);
+    for moved in [":ada", ".tag:t"] {
+        cache.set_tagged("ada".into(), 1, HOUR, ["t"]).await.unwrap();
+        let from = node_of(&mut cluster, "ada");
+        let to = (from + 1) % 3;
+        let nodes = cluster.nodes();
+        let slot = Slot::of(&nodes[from], "ada");
+        slot.begin_migration(&nodes[from], &nodes[to]);
+        let keys = nodes[from].ask("KEYS *");
+        let key = keys.lines().find(|key| key.ends_with(moved)).unwrap();
+        let answer =
+            nodes[from].ask(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", nodes[to].port()));
+        assert!(answer.starts_with("+OK"), "{answer}");
+        assert_eq!(cache.get("ada").await.unwrap(), Some(1), "moved {moved}");
+        if moved == ".tag:t" {
+            assert_eq!(cache.get_many(["ada"]).await.unwrap(), [Some(1)]);
+            assert_eq!(cache.len().await.unwrap(), 1);
+            let wait = timeout(Duration::from_millis(300), cache.ttl("ada")).await;
+            assert!(wait.is_err(), "a script waits for both: {wait:?}");
+        }
+        assert_eq!(slot.move_keys(&nodes[from], &nodes[to], 1_000), 1);
+        slot.end_migration(&mut cluster, to);
+        assert_ne!(cache.ttl("ada").await.unwrap(), Ttl::Missing);
+        cache.remove_tag("t").await.unwrap();
+        assert_eq!(cache.get("ada").await.unwrap(), None);
+    }
 }
