@@ -29,6 +29,7 @@ mod shard_consumer;
 mod shard_hints;
 mod state;
 mod stats;
+mod stored_value;
 mod tags;
 mod update;
 
@@ -47,7 +48,7 @@ use self::{
     expiry::Expiry,
     near::{cached, poll_cached},
     state::CacheState,
-    tags::stored,
+    stored_value::stored,
 };
 use super::{Client, Error, codec::encode_key};
 use crate::engine::ttl::{Ttl, When};

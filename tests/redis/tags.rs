@@ -194,7 +194,7 @@ async fn value_with_tags_is_live_until_its_ttl_has_elapsed() {
 }
 
 #[tokio::test]
-async fn tags_leave_no_memory_behind() {
+async fn keys_of_tags_are_deleted_with_the_tag_or_its_last_value() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let cache = Cache::<String, u64>::new(&client, "tags-memory").unwrap();

@@ -19,7 +19,7 @@ use super::{
         script::{Call, Script},
     },
     expiry::{Expiry, MAX_TTL_MILLIS},
-    tags::{self, tags_of},
+    stored_value::{tags_of, versions},
 };
 use crate::engine::ttl::When;
 
@@ -152,11 +152,11 @@ impl Commands {
     ) -> Result<Option<Vec<u8>>, Error> {
         let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
         let keys: Vec<_> =
-            tags::versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
+            versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
         let call =
             keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
         let current: Vec<Option<Vec<u8>>> = call.send_idempotent(&self.client).await?;
-        let is_live = tags::versions(tags)
+        let is_live = versions(tags)
             .map(|(_, version)| Some(version))
             .eq(current.iter().map(Option::as_deref));
         Ok(value.filter(|_| is_live))

@@ -12,7 +12,7 @@ use super::{
     flights::LoadGuard,
     lease::Lease,
     stats::Counters,
-    tags::stored,
+    stored_value::stored,
 };
 use crate::{
     cache::{REFRESH_TIMEOUT, TimeToLive},

@@ -31,7 +31,7 @@ use super::{
     flights::clone_error,
     in_flight_reads::{Answer, Found, InFlightReads, Key, ReadLeader},
     stats::{NearCounters, NearStats},
-    tags::{tags_of, untagged},
+    stored_value::{tags_of, untagged},
 };
 use crate::{cache::Cache, engine::panics::caught};
 

@@ -18,7 +18,7 @@ use super::{
     flights::Flights,
     near::DynNearCache,
     stats::Counters,
-    tags::untagged,
+    stored_value::untagged,
 };
 use crate::engine::event::{Event, Lagged};
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     super::{Error, codec::encode_key},
     Cache,
-    tags::stored_with_tags_of,
+    stored_value::stored_with_tags_of,
 };
 
 impl<K, V> Cache<K, V>
