@@ -281,7 +281,7 @@ pub(super) fn is_try_again(error: &RedisError) -> bool {
 /// Returns whether a script has found an undeclared key on another node. Scripts can be sent again, because they access
 /// these keys before they change anything that another attempt would change differently.
 fn is_split(error: &RedisError) -> bool {
-    error.detail().is_some_and(|detail| detail.contains("attempted to access a non local key"))
+    error.detail().is_some_and(|detail| detail.contains("to access a non local key"))
 }
 
 pub(super) fn server_kind(error: &RedisError) -> Option<ServerErrorKind> {
