@@ -18,17 +18,18 @@
 //! | for | commands |
 //! | --- | --- |
 //! | all | `EVAL EVALSHA TIME TYPE` |
-//! | [`Cache`] | `GET GETDEL GETEX HDEL HMGET HSET PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PTTL SCAN SET UNLINK` |
-//! | its events | `DEL EXISTS HGET HINCRBY HSETNX INFO MGET SADD SISMEMBER SMEMBERS SREM XACK XADD XCLAIM XGROUP XINFO XPENDING XRANGE XREADGROUP XTRIM ZADD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
+//! | [`Cache`] | `GET GETDEL GETEX GETRANGE HDEL HMGET HSET MGET PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PTTL SCAN SET UNLINK` |
+//! | its events | `DEL EXISTS HGET HINCRBY HSETNX INFO SADD SISMEMBER SMEMBERS SREM XACK XADD XCLAIM XGROUP XINFO XPENDING XRANGE XREADGROUP XTRIM ZADD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
 //! | its near cache | `CLIENT\|TRACKING` |
 //! | [`RateLimiter`] | `APPEND DEL GET GETRANGE INFO PEXPIREAT SET SETRANGE` |
 //! | [`ExpiringSet`] | `PERSIST PEXPIREAT UNLINK ZADD ZCOUNT ZPOPMIN ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYSCORE ZSCORE` |
 //! | [`TimeoutDict`] | `EXISTS GET HDEL HGET HINCRBY HMGET HSET INFO SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
 //! | its `compat` | `DEL HGETALL HLEN HSET` |
 //!
-//! Scripts declare the keys that they access, except those of entries that the script itself finds to be due: in the
-//! events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared. These are in the same slot as the
-//! declared keys. A server that refuses undeclared keys (Dragonfly without `allow-undeclared-keys`) supports neither.
+//! Scripts declare the keys that they access, except those of the tags of a `Cache`, and those of entries that the script
+//! itself finds to be due: in the events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared. These
+//! are in the same slot as the declared keys. A server that refuses undeclared keys (Dragonfly without
+//! `allow-undeclared-keys`) supports none of these.
 
 mod cache;
 mod client;

@@ -29,6 +29,8 @@ mod shard_consumer;
 mod shard_hints;
 mod state;
 mod stats;
+mod stored_value;
+mod tags;
 mod update;
 
 use std::{borrow::Borrow, fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
@@ -46,6 +48,7 @@ use self::{
     expiry::Expiry,
     near::{cached, poll_cached},
     state::CacheState,
+    stored_value::stored,
 };
 use super::{Client, Error, codec::encode_key};
 use crate::engine::ttl::{Ttl, When};
@@ -79,10 +82,11 @@ use crate::engine::ttl::{Ttl, When};
 ///
 /// Without [events](CacheBuilder::events), most methods send the plain command named in their documentation. Methods
 /// that remove a value or give it a TTL of less than a minute send a script of two commands, because they also
-/// invalidate a [load](Cache::get_or_set_with) of the key.
+/// invalidate a [load](Cache::get_or_set_with) of the key. `ttl`, `contains_key`, `set_nx`, `set_keep_ttl`, `expire` and
+/// `persist` send their command in a script that also checks [tags](Cache::set_tagged).
 ///
-/// With events, methods that only read still send plain commands. Methods that write send a script, which takes the
-/// server several times as long. Each value with a TTL also takes the memory of a sorted-set entry and of a second copy
+/// With events, methods that only read send the same. Methods that write send a script, which takes the server several
+/// times as long. Each value with a TTL also takes the memory of a sorted-set entry and of a second copy
 /// of the value. The second copy is deleted when the value is removed or replaced, when its expiration is published, or
 /// when the retention has passed.
 ///
@@ -184,6 +188,7 @@ where
             Expiry::Immediate => call.send_once(self.client()).await?,
             _ => call.send_idempotent(self.client()).await?,
         };
+        let value = self.commands().live_until(&key, value, expiry).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)
     }
@@ -203,7 +208,8 @@ where
         self.put(&key, &value, Some(ttl)).await
     }
 
-    /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX PX`).
+    /// Writes `value` at `key` if the key has no live value, and returns true if it was written (Redis: `SET NX
+    /// PX`).
     ///
     /// If `ttl` is `None`, the default TTL applies, as for [`set`](Cache::set).
     #[doc(alias = "SETNX")]
@@ -225,7 +231,7 @@ where
         let call = self.commands().set_keep_ttl(&key, &value, self.expiry_of(None));
         // A retry after a lost reply would return the new value as the old one.
         let old = call.send_once(self.client()).await?;
-        self.decode(&key, old)
+        self.decode_replaced(&key, old).await
     }
 
     /// Removes and returns the live value of `key` (Redis: `GETDEL`).
@@ -240,7 +246,7 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return `None`.
         let value = self.commands().remove(&key).send_once(self.client()).await?;
-        self.decode(&key, value)
+        self.decode_replaced(&key, value).await
     }
 
     /// Returns whether `key` has a live value.
@@ -359,7 +365,7 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return `None`.
         let value = self.commands().expire_now(&key).send_once(self.client()).await?;
-        self.decode(&key, value)
+        self.decode_replaced(&key, value).await
     }
 
     /// Asks the server for a key that the near cache did not answer.
@@ -372,6 +378,7 @@ where
             return Ok(self.read_near(near, key).await?.value);
         }
         let value = self.commands().get(&key).send_idempotent(self.client()).await?;
+        let value = self.commands().live_or_current(&key, value).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)
     }
@@ -382,11 +389,21 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would return the new value as the old one.
         let old = self.commands().set(&key, &value, expiry).send_once(self.client()).await?;
-        self.decode(&key, old)
+        self.decode_replaced(&key, old).await
     }
 
     fn encode(&self, value: &V) -> Result<Vec<u8>, Error> {
-        self.state.format.encode(value)
+        self.state.format.encode(value).map(stored)
+    }
+
+    /// Decodes a value that was replaced or removed, if it was live.
+    async fn decode_replaced(&self, key: &[u8], old: Option<Vec<u8>>) -> Result<Option<V>, Error> {
+        let old = self.commands().live(key, old).await.map_err(|error| match error {
+            // The write itself was executed.
+            Error::Connect(cause) | Error::Unavailable(cause) => Error::Unanswered(cause),
+            error => error,
+        })?;
+        self.decode(key, old)
     }
 
     fn decode(&self, key: &[u8], value: Option<Vec<u8>>) -> Result<Option<V>, Error> {

@@ -25,7 +25,7 @@ use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 /// | `CLUSTERDOWN` | the cluster has no node for the slot | fetch the slot map; retry | `Unavailable` | yes |
 /// | `MOVED`, `ASK` | another node serves the slot, or imports it | follow the redirection | `Unavailable` | yes |
 /// | the same, to a client of a single server | the server belongs to a cluster | none; configure several URLs, or [`cluster(true)`](super::ClientBuilder::cluster) | `Server` | no |
-/// | `TRYAGAIN` | the slot is being migrated, and some of the keys are on the other node | retry; reads fall back to one key at a time | `Unavailable` | yes |
+/// | `TRYAGAIN`, `non local key` | the slot is being migrated, and some of the keys are on the other node | retry; reads fall back to one key at a time | `Unavailable` | yes |
 /// | `BUSY` | a script runs for too long | retry | `Unavailable` | yes |
 /// | `NOREPLICAS` | the master has too few replicas (`min-replicas-to-write`) | retry | `Unavailable` | yes |
 /// | `max number of clients reached` | the server accepts no more connections | connect again | `Connect` | yes |
@@ -156,6 +156,7 @@ impl Error {
             Some("BUSY" | "NOREPLICAS") => Self::Unavailable(error),
             _ if is_refusal(&error) => Self::Connect(error),
             _ if server_kind(&error).is_some_and(is_temporary_state) => Self::Unavailable(error),
+            _ if is_split(&error) => Self::Unavailable(error),
             // The reply was lost or is incomplete.
             _ if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) => {
                 Self::Unanswered(error)
@@ -271,9 +272,16 @@ pub(super) fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Server(error) if error.code() == Some("OOM"))
 }
 
-/// Returns whether the reply is `TRYAGAIN`: the slot is being migrated, and some of the keys are on another node.
+/// Returns whether the reply is `TRYAGAIN`, or its equivalent for undeclared keys of scripts: the slot is being
+/// migrated, and some of the keys are on another node.
 pub(super) fn is_try_again(error: &RedisError) -> bool {
-    server_kind(error) == Some(ServerErrorKind::TryAgain)
+    server_kind(error) == Some(ServerErrorKind::TryAgain) || is_split(error)
+}
+
+/// Returns whether a script has found an undeclared key on another node. Scripts can be sent again, because they access
+/// these keys before they change anything that another attempt would change differently.
+fn is_split(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("to access a non local key"))
 }
 
 pub(super) fn server_kind(error: &RedisError) -> Option<ServerErrorKind> {

@@ -92,6 +92,12 @@ async fn use_cache(cache: &Cache<String, u64>) {
     cache.get_or_set_with("eva", Duration::ZERO, async || 1).await.unwrap();
     cache.set_many([("ada".to_owned(), 1), ("eve".to_owned(), 2)], Some(HOUR)).await.unwrap();
     assert_eq!(cache.get_many(["eve", "eva"]).await.unwrap(), [Some(2), None]);
+    for _ in 0..2 {
+        cache.set_tagged("tagged".into(), 1, HOUR, ["tag"]).await.unwrap();
+    }
+    cache.get("tagged").await.unwrap();
+    cache.remove_tag("tag").await.unwrap();
+    cache.remove("tagged").await.unwrap();
     cache.remove("eve").await.unwrap();
     cache.remove("ada").await.unwrap();
     assert_eq!(cache.iter().count().await, 1);

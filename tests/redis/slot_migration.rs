@@ -1,11 +1,14 @@
 //! Migration of cluster slots during iterations and reads of many keys.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use fleeting::redis::Cache;
+use fleeting::{Ttl, redis::Cache};
 use futures::StreamExt;
+use tokio::time::timeout;
 
 use crate::servers::{Cluster, Server, connect};
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Number of a slot.
 struct Slot(String);
@@ -95,5 +98,65 @@ async fn iteration_returns_keys_that_migrate_during_it() {
             slot.move_keys(&nodes[from], &nodes[there], 1_000);
             slot.end_migration(&mut cluster, there);
         }
+    }
+}
+
+/// The record is moved alone: the destination has neither the other keys of a script nor the versions of tags.
+#[tokio::test]
+async fn methods_do_not_wait_for_a_slot_that_is_being_moved() {
+    let mut cluster = Cluster::start();
+    let client = connect(cluster.urls()).await;
+    let cache = Cache::<String, u64>::new(&client, "c").unwrap();
+    cache.set_ex("ada".into(), 1, HOUR).await.unwrap();
+    let from = node_of(&mut cluster, "ada");
+    let to = (from + 1) % 3;
+    let nodes = cluster.nodes();
+    let slot = Slot::of(&nodes[from], "ada");
+    slot.begin_migration(&nodes[from], &nodes[to]);
+    for is_moved in [false, true] {
+        if is_moved {
+            assert_eq!(slot.move_keys(&nodes[from], &nodes[to], 1), 1);
+        }
+        assert_eq!(cache.get("ada").await.unwrap(), Some(1), "moved {is_moved}");
+        assert!(cache.expire("ada", 2 * HOUR).await.unwrap());
+        assert!(cache.persist("ada").await.unwrap());
+        assert!(!cache.set_nx("ada".into(), 2, None).await.unwrap());
+        assert_eq!(cache.set_keep_ttl("ada".into(), 1).await.unwrap(), Some(1));
+        assert_ne!(cache.ttl("ada").await.unwrap(), Ttl::Missing);
+        assert!(cache.contains_key("ada").await.unwrap());
+        assert_eq!(cache.len().await.unwrap(), 1);
+    }
+}
+
+/// The record and the version of its tag are on two nodes.
+#[tokio::test]
+async fn values_with_tags_are_found_while_their_slot_is_being_moved() {
+    let mut cluster = Cluster::start();
+    let client = connect(cluster.urls()).await;
+    let cache = Cache::<String, u64>::new(&client, "c").unwrap();
+    for moved in [":ada", ".tag:t"] {
+        cache.set_tagged("ada".into(), 1, HOUR, ["t"]).await.unwrap();
+        let from = node_of(&mut cluster, "ada");
+        let to = (from + 1) % 3;
+        let nodes = cluster.nodes();
+        let slot = Slot::of(&nodes[from], "ada");
+        slot.begin_migration(&nodes[from], &nodes[to]);
+        let keys = nodes[from].ask("KEYS *");
+        let key = keys.lines().find(|key| key.ends_with(moved)).unwrap();
+        let answer =
+            nodes[from].ask(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", nodes[to].port()));
+        assert!(answer.starts_with("+OK"), "{answer}");
+        assert_eq!(cache.get("ada").await.unwrap(), Some(1), "moved {moved}");
+        if moved == ".tag:t" {
+            assert_eq!(cache.get_many(["ada"]).await.unwrap(), [Some(1)]);
+            assert_eq!(cache.len().await.unwrap(), 1);
+            let wait = timeout(Duration::from_millis(300), cache.ttl("ada")).await;
+            assert!(wait.is_err(), "a script waits for both: {wait:?}");
+        }
+        assert_eq!(slot.move_keys(&nodes[from], &nodes[to], 1_000), 1);
+        slot.end_migration(&mut cluster, to);
+        assert_ne!(cache.ttl("ada").await.unwrap(), Ttl::Missing);
+        cache.remove_tag("t").await.unwrap();
+        assert_eq!(cache.get("ada").await.unwrap(), None);
     }
 }

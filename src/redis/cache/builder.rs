@@ -379,7 +379,8 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     /// # Cost
     ///
     /// A miss is a `GET` and a `PTTL` in one round trip. The misses of a `get_many` are read together: one script reads
-    /// up to a thousand keys or a mebibyte of values; in a cluster, one script per shard, four at a time.
+    /// up to a thousand keys or a mebibyte of values; in a cluster, one script per shard, four at a time. Values with
+    /// [tags](Cache::set_tagged) are not cached.
     ///
     /// A process receives an invalidation for each changed key of the cache, even for keys that it does not cache. Keys
     /// that are written more often than read therefore gain nothing. An idle connection is probed every second. The

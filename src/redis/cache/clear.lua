@@ -10,11 +10,12 @@ for at = 2, #ARGV do
     local record, shadow, load = KEYS[3 * at - 5], KEYS[3 * at - 4], KEYS[3 * at - 3]
     local kind = redis.call('TYPE', record).ok
     if kind == 'string' then
+        local is_live = redis.call('GETRANGE', record, 0, 3) ~= TAGGED or live(redis.call('GET', record), record)
         -- First: a full server refuses to add an event, unless the script has already changed something.
         redis.call('UNLINK', record, load)
         local _, had_expired = expire_if_due(ARGV[at], shadow)
         unindex(ARGV[at], shadow)
-        if not had_expired then removed = removed + 1 end
+        if is_live and not had_expired then removed = removed + 1 end
     elseif kind == 'none' then
         redis.call('UNLINK', load)
         expire_if_due(ARGV[at], shadow)

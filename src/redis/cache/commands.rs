@@ -19,46 +19,51 @@ use super::{
         script::{Call, Script},
     },
     expiry::{Expiry, MAX_TTL_MILLIS},
+    stored_value::{tags_of, versions},
 };
 use crate::engine::ttl::When;
 
+const TAGS: &str = include_str!("tags.lua");
 const PRELUDE: &str = include_str!("prelude.lua");
 const FINGERPRINT: &str = include_str!("fingerprint.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
 static WRITE: Script =
-    Script::new([include_str!("write_fast_path.lua"), PRELUDE, include_str!("write.lua")]);
-static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
-static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
-static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
-static CLEAR: Script = Script::new([PRELUDE, include_str!("clear.lua")]);
+    Script::new([include_str!("write_fast_path.lua"), TAGS, PRELUDE, include_str!("write.lua")]);
+static WRITE_TAGGED: Script =
+    Script::new([TAGS, include_str!("tag_value.lua"), PRELUDE, include_str!("write.lua")]);
+static KEEP_TAGS: Script = Script::new([TAGS, include_str!("keep_tags.lua")]);
+static CHANGE: Script = Script::new([TAGS, include_str!("change.lua")]);
+static TTL: Script = Script::new([TAGS, include_str!("ttl.lua")]);
+static COUNT_LIVE: Script = Script::new([TAGS, include_str!("count_live.lua")]);
+static COMPARE_AND_SWAP: Script =
+    Script::new([TAGS, PRELUDE, include_str!("compare_and_swap.lua")]);
+static EXPIRE: Script = Script::new([TAGS, PRELUDE, include_str!("expire.lua")]);
+static REMOVE: Script = Script::new([TAGS, PRELUDE, include_str!("remove.lua")]);
+static CLEAR: Script = Script::new([TAGS, PRELUDE, include_str!("clear.lua")]);
 /// A full server refuses `SET`, unless the script has already called a command that writes. `UNLINK` is one even if
 /// there is no key.
 static CLEAR_LOADS: Script = Script::new(["\
     redis.call('UNLINK', KEYS[1])
     return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"]);
-static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
-static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
+static GET_MANY: Script = Script::new([TAGS, include_str!("get_many.lua")]);
+static READ_MANY: Script = Script::new([TAGS, include_str!("read_many.lua")]);
 static SET_MANY: Script =
-    Script::new([PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
-static LOOKUP_LEASE: Script = Script::new([FINGERPRINT, include_str!("lookup_lease.lua")]);
+    Script::new([TAGS, PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
+static LOOKUP_LEASE: Script = Script::new([TAGS, FINGERPRINT, include_str!("lookup_lease.lua")]);
 static UPDATE_LEASE: Script = Script::new([include_str!("update_lease.lua")]);
 static PUBLISH: Script =
-    Script::new([PRELUDE, include_str!("put.lua"), FINGERPRINT, include_str!("publish.lua")]);
-/// Runs a command that changes a value, and invalidates the load of its key if the value was changed.
-static CHANGE_AND_END_LOAD: Script = Script::new(["\
-    local answer = redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))
-    if answer ~= 0 then redis.call('UNLINK', KEYS[2]) end
-    return answer"]);
+    Script::new([TAGS, PRELUDE, include_str!("put.lua"), FINGERPRINT, include_str!("publish.lua")]);
 static CREATE_GROUP: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
 static REMOVE_GROUP: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("remove_group.lua")]);
-static GROUPS: Script = Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("groups.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("remove_group.lua")]);
+static GROUPS: Script =
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("groups.lua")]);
 static READ_GROUP: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
 static READ_STREAM: Script =
-    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_stream.lua")]);
+    Script::new([TAGS, PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_stream.lua")]);
 
 /// Keys of a cache, and the calls that use them.
 pub(super) struct Commands {
@@ -128,9 +133,89 @@ impl Commands {
         self.command("GET", key)
     }
 
+    /// Replies as `PTTL`, also for values whose tags were removed.
+    pub(super) fn pttl(&self, key: &[u8]) -> Call<'_> {
+        self.command("PTTL", key)
+    }
+
     /// Replies as `PTTL`.
     pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
-        self.command("PTTL", key)
+        TTL.call(&[self.keyspace.record(key)])
+    }
+
+    /// Returns `value`, which a plain command has returned and removed, if none of its tags was removed. Most values have
+    /// none.
+    pub(super) async fn live(
+        &self,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
+        let keys: Vec<_> =
+            versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
+        let call =
+            keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
+        let current: Vec<Option<Vec<u8>>> = call.send_idempotent(&self.client).await?;
+        let is_live = versions(tags)
+            .map(|(_, version)| Some(version))
+            .eq(current.iter().map(Option::as_deref));
+        Ok(value.filter(|_| is_live))
+    }
+
+    /// Returns the live value of a key at which `GET` has read `value`.
+    pub(super) async fn live_or_current(
+        &self,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let had_value = value.is_some();
+        let live = self.live(key, value).await?;
+        if live.is_some() || !had_value {
+            return Ok(live);
+        }
+        // It may have been replaced before its tag was removed: the key then had a live value all the time.
+        let call = self.get_many(&[key]);
+        let [current] = call.send_idempotent::<[Option<Vec<u8>>; 1]>(&self.client).await?;
+        Ok(current)
+    }
+
+    /// Returns `value`, which a plain command has read and given this expiry, if it is live.
+    pub(super) async fn live_until(
+        &self,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+        expiry: Expiry,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
+        let call = KEEP_TAGS.call(&[self.keyspace.record(key)]).arg(self.retention_arg());
+        let is_live: bool = call.arg(tags).arg(expiry.arg()).send_idempotent(&self.client).await?;
+        Ok(value.filter(|_| is_live))
+    }
+
+    /// Counts the live values of keys of one shard.
+    pub(super) fn count_live<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
+        COUNT_LIVE.call(&self.records_of(keys))
+    }
+
+    /// Writes a value with tags; replies as [`set`](Commands::set).
+    pub(super) fn set_tagged(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+        tags: &[String],
+    ) -> Call<'_> {
+        let version: [u8; 16] = rand::make_rng::<SmallRng>().random();
+        let mut keys = self.key_triples(&[key]);
+        keys.extend(tags.iter().map(|tag| self.version_key(shard(key), tag.as_bytes())));
+        let call = self.shard_script(&WRITE_TAGGED, shard(key), keys).arg(key);
+        let call = call.arg(value).arg(expiry.arg()).arg("SET");
+        tags.iter().fold(call.arg(&version[..]), |call, tag| call.arg(tag))
+    }
+
+    /// Removes the values of a shard that have a tag.
+    pub(super) fn remove_tag(&self, shard: u16, tag: &str) -> Call<'_> {
+        Call::command("UNLINK", &self.version_key(shard, tag.as_bytes()))
     }
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
@@ -157,7 +242,7 @@ impl Commands {
     }
 
     pub(super) fn set_nx(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        let set = |key| self.changing_command("SET", key, expiry).arg(value).arg("NX");
+        let set = |key| self.change("SET", key, expiry).arg(value).arg("NX");
         match (self.retention, expiry) {
             (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl),
             (None, Expiry::Never) => set(key),
@@ -171,7 +256,7 @@ impl Commands {
         match (self.retention, expiry) {
             // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
             (None, Expiry::Never) => {
-                self.changing_command("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
+                self.change("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
             }
             _ => self.write(key, value, expiry, "KEEPTTL"),
         }
@@ -191,7 +276,7 @@ impl Commands {
         });
         match (self.retention, expiry.milliseconds()) {
             // No TTL is the job of `PERSIST`, which takes no conditions: the script handles it.
-            (None, Some(ttl)) => self.changing_command("PEXPIRE", key, expiry).arg(ttl).arg(how),
+            (None, Some(ttl)) => self.change("PEXPIRE", key, expiry).arg(ttl).arg(how),
             _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
         }
     }
@@ -202,7 +287,7 @@ impl Commands {
 
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.command("PERSIST", key),
+            None => self.change_record("PERSIST", &[self.keyspace.record(key)], Expiry::Never),
             // `HasTtl`, because `PERSIST` returns whether there was a TTL.
             Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
         }
@@ -369,7 +454,20 @@ impl Commands {
         if self.outlives_loads(expiry) {
             return self.command(command, key);
         }
-        CHANGE_AND_END_LOAD.call(&[self.keyspace.record(key), self.load_key(key)]).arg(command)
+        self.change(command, key, expiry)
+    }
+
+    /// Returns the same, always in a script, because a value of which a tag was removed must count as missing.
+    fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
+        let keys = [self.keyspace.record(key), self.load_key(key)];
+        let count = if self.outlives_loads(expiry) { 1 } else { 2 };
+        self.change_record(command, &keys[..count], expiry)
+    }
+
+    fn change_record(&self, command: &str, keys: &[Vec<u8>], expiry: Expiry) -> Call<'_> {
+        let is_new = matches!(command, "SET" | "GETDEL");
+        let ttl = if is_new { "NEW".to_owned() } else { expiry.arg() };
+        CHANGE.call(keys).arg("").arg(ttl).arg(command)
     }
 
     /// Returns whether a value with this expiry is still there when a load in progress ends, so that the load notices
@@ -396,6 +494,11 @@ impl Commands {
         keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect()
     }
 
+    /// Returns the key of the current version of a tag in a shard.
+    fn version_key(&self, shard: u16, tag: &[u8]) -> Vec<u8> {
+        [self.keyspace.index(shard), b".tag:", tag].concat()
+    }
+
     fn load_key(&self, key: &[u8]) -> Vec<u8> {
         [self.keyspace.index(shard(key)), b".load:", key].concat()
     }
@@ -417,6 +520,10 @@ impl Commands {
             [self.keyspace.index(shard), stream, earliest_deadline, stream_version]
                 .map(<[u8]>::to_vec),
         );
-        script.call(&keys).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
+        script.call(&keys).arg(self.retention_arg())
+    }
+
+    fn retention_arg(&self) -> String {
+        self.retention.map_or_else(String::new, |time| time.to_string())
     }
 }

@@ -7,7 +7,7 @@
 -- Returns 1 and false if it was replaced; else 0 and the live value, or false.
 
 local at, had_expired = expire_if_due(ARGV[2], shadow)
-local value = not had_expired and redis.call('GET', record)
+local value = not had_expired and live(redis.call('GET', record), record)
 if value ~= ARGV[3] then return { 0, value } end
 redis.call('SET', record, ARGV[4], 'KEEPTTL')
 redis.call('UNLINK', load)

@@ -8,7 +8,7 @@
 
 local key, ttl, how = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local at, had_expired = expire_if_due(key, shadow)
-local value = not had_expired and redis.call('GET', record)
+local value = not had_expired and live(redis.call('GET', record), record)
 if not value then return false end
 local old = at
 if not old then
@@ -29,14 +29,16 @@ elseif how == 'LT' and not (new and (not old or new < old)) then
 end
 redis.call('UNLINK', load)
 if new and has_expired(new) then
-    publish_event(key, value, new)
+    publish_event(key, event_value(value, record), new)
     redis.call('UNLINK', record)
     unindex(key, shadow)
 elseif new then
+    keep_tags(value, record, new - now)
     redis.call('PEXPIREAT', record, integer(new - 1))
     index_value(key, shadow, not at and value, new)
 else
+    keep_tags(value, record, nil)
     redis.call('PERSIST', record)
     if at then unindex(key, shadow) end
 end
-return how == 'GETEX' and value or 1
+return how == 'GETEX' and checked(value, record) or 1

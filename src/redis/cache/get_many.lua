@@ -8,7 +8,7 @@
 local values, bytes = {}, 0
 for at = 1, #KEYS do
     local value = redis.pcall('GET', KEYS[at])
-    values[at] = type(value) == 'string' and value
+    values[at] = live(value, KEYS[at])
     bytes = bytes + (values[at] and #value or 0)
     if bytes >= tonumber(ARGV[1]) then break end
 end

@@ -32,6 +32,9 @@ struct InFlightRead<V> {
 pub(super) struct Found<V> {
     pub(super) value: Option<V>,
     pub(super) expires_at: Option<Instant>,
+    /// True if the value has tags: only callers that started before the read may return it, because a tag may have been
+    /// removed since then.
+    pub(super) is_tagged: bool,
 }
 
 /// Answer of a read, shared by its callers. An error if the task that read was cancelled or panicked.

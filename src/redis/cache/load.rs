@@ -12,6 +12,7 @@ use super::{
     flights::LoadGuard,
     lease::Lease,
     stats::Counters,
+    stored_value::stored,
 };
 use crate::{
     cache::{REFRESH_TIMEOUT, TimeToLive},
@@ -74,7 +75,7 @@ impl Load {
                 return Ok(Err(error));
             }
         };
-        let bytes = match format.encode(&value) {
+        let bytes = match format.encode(&value).map(stored) {
             Ok(bytes) => bytes,
             Err(error) => {
                 counters.failed_load();

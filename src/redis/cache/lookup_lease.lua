@@ -12,11 +12,12 @@
 -- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does.
 --
 -- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
--- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value: the
--- load of a refresh has the fingerprint `seen` of the value that it replaces. Idempotent: a retry finds its own token.
+-- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value:
+-- the load of a refresh has the fingerprint `seen` of the value that it replaces, and its `tags`. Idempotent: a retry
+-- finds its own token.
 
 local load, my_token = KEYS[2], ARGV[1]
-local value = redis.call('GET', KEYS[1])
+local value = live(redis.call('GET', KEYS[1]), KEYS[1])
 if value and not ARGV[4] then return { value, false, -1 } end
 
 local time = redis.call('TIME')
@@ -49,9 +50,10 @@ end
 last_ms = string.format('%.0f', now + ARGV[2])
 redis.call('HSET', load, 'token', my_token, 'till', last_ms, 'cleared', cleared)
 if value then
-    redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value))
+    local tags = string.sub(value, 1, #value - #event_value(value, KEYS[1]))
+    redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value), 'tags', tags)
 elseif was[6] then
-    redis.call('HDEL', load, 'seen')
+    redis.call('HDEL', load, 'seen', 'tags')
 end
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
 return { false, stale, 0 }

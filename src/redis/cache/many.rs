@@ -195,7 +195,7 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
         match commands.get(key.as_ref()).send_idempotent(&client).await {
             // As in `get_many.lua`.
             Err(Error::WrongType { .. }) => Ok(None),
-            value => value,
+            value => commands.live_or_current(key.as_ref(), value?).await,
         }
     });
     try_join_all(reads).await

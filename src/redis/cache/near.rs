@@ -31,6 +31,7 @@ use super::{
     flights::clone_error,
     in_flight_reads::{Answer, Found, InFlightReads, Key, ReadLeader},
     stats::{NearCounters, NearStats},
+    stored_value::{tags_of, untagged},
 };
 use crate::{cache::Cache, engine::panics::caught};
 
@@ -152,8 +153,17 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         // Before the request: the cached answer then expires no later than on the server, and its age is not
         // underestimated.
         let started = Instant::now();
-        let (get, ttl) = (self.commands.get(leader.key()), self.commands.ttl(leader.key()));
-        let reply = get.send_both_tracked(ttl, &self.commands.client).await;
+        let (get, ttl) = (self.commands.get(leader.key()), self.commands.pttl(leader.key()));
+        let reply: Result<ReadReply, _> = get.send_both_tracked(ttl, &self.commands.client).await;
+        let reply = match reply {
+            Ok((value, ttl, is_tracked)) => {
+                // If the value is replaced while its tags are checked, the TTL is that of the old value.
+                let is_tracked = is_tracked && value.as_deref().and_then(tags_of).is_none();
+                let live = self.commands.live_or_current(leader.key(), value).await;
+                live.map(|value| (value, ttl, is_tracked))
+            }
+            Err(error) => Err(error),
+        };
         self.finish_read(leader, started, reply).await;
     }
 
@@ -211,10 +221,12 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         let (key, version) = (leader.key(), leader.version());
         let reply = reply.and_then(|(value, ttl, is_tracked)| {
             let record = || self.commands.keyspace.record(key);
-            let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
-            Ok((value, ttl, is_tracked))
+            let is_tagged = value.as_deref().is_some_and(|value| tags_of(value).is_some());
+            let value = value.map(|value| self.format.decode(untagged(&value), record));
+            // The server reports the removal of a tag by the name of the tag only.
+            Ok((value.transpose()?, ttl, is_tracked && !is_tagged, is_tagged))
         });
-        let (value, ttl, is_tracked) = match reply {
+        let (value, ttl, is_tracked, is_tagged) = match reply {
             Ok(reply) => reply,
             Err(error) => {
                 self.invalidations.invalidate(key);
@@ -222,7 +234,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             }
         };
         let max_age = self.settings.max_age;
-        let found = Found { value, expires_at: expires_at(started, ttl) };
+        let found = Found { value, expires_at: expires_at(started, ttl), is_tagged };
         let ttl_here = match (&found.value, ttl) {
             (None, _) | (Some(_), -1) => max_age,
             // The value expired between `GET` and `PTTL`.
@@ -260,17 +272,19 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             }
         };
         match answer {
-            Some(answer) => match &*answer {
+            Some(answer) if is_leader || !is_tagged(&answer) => match &*answer {
                 Ok(found) => Ok(found.clone()),
                 Err(error) => Err(clone_error(error)),
             },
-            // Decoding panicked or the leader's runtime is gone: read again in the caller's task.
-            None => {
+            // The value has tags, decoding panicked, or the leader's runtime is gone: read again in the caller's task.
+            _ => {
                 let call = self.commands.get(key);
                 let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
+                let value = self.commands.live_or_current(key, value).await?;
                 let record = || self.commands.keyspace.record(key);
-                let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
-                Ok(Found { value, expires_at: None })
+                let value = value.map(|value| self.format.decode(untagged(&value), record));
+                let value = value.transpose()?;
+                Ok(Found { value, expires_at: None, is_tagged: false })
             }
         }
     }
@@ -300,6 +314,10 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         output(found);
         Poll::Ready(true)
     }
+}
+
+fn is_tagged<V>(answer: &Result<Found<V>, Error>) -> bool {
+    answer.as_ref().is_ok_and(|found| found.is_tagged)
 }
 
 impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for NearCache<V> {

@@ -128,14 +128,21 @@ local function update_hint(deadline)
     set_index_expiry(last_ms)
 end
 
+-- Publishes the expiry of the value in a shadow, or counts it as lost if the shadow is missing.
+local function publish_shadow(key, shadow, deadline)
+    local stored = redis.call('GET', shadow)
+    if not stored then count_events(1) end
+    local value = stored and event_value(stored, shadow)
+    if value then publish_event(key, value, deadline) end
+end
+
 -- Publishes the expiry of the value of a key if it has expired but was not published. Returns the deadline of a live
 -- value, nil if it is not in the index; and whether there was an expired value.
 local function expire_if_due(key, shadow)
     local deadline = retention and tonumber(redis.call('ZSCORE', index, key) or nil)
     if not deadline or now < deadline then return deadline or nil, false end
     -- The event of the old value precedes all events of a new one.
-    local value = redis.call('GET', shadow)
-    if value then publish_event(key, value, deadline) else count_events(1) end
+    publish_shadow(key, shadow, deadline)
     unindex(key, shadow)
     return nil, true
 end

@@ -8,12 +8,20 @@
 -- ARGV[6]   its stale window in milliseconds
 -- Returns 1 if it was written, else 0.
 
-local was = redis.call('HMGET', load, 'token', 'cleared', 'seen')
+local was = redis.call('HMGET', load, 'token', 'cleared', 'seen', 'tags')
 if was[1] ~= ARGV[3] or was[2] ~= (redis.call('GET', KEYS[4]) or '') then return 0 end
 -- Plain commands and other programs write without removing the load: their value takes precedence, too. Only the value
--- that a refresh has seen is replaced.
-if redis.call('PTTL', record) ~= -2
-    and not (was[3] and fingerprint(record, redis.call('GET', record)) == was[3]) then
+-- that a refresh has seen is replaced, unless one of its tags was removed, and any value whose tags were removed before
+-- the load: to write a value with tags removes the load.
+local is_free = redis.call('PTTL', record) == -2
+local value = not is_free and redis.pcall('GET', record)
+if was[3] then
+    is_free = live(was[4], record)
+        and (is_free or type(value) == 'string' and fingerprint(record, value) == was[3])
+else
+    is_free = is_free or type(value) == 'string' and not live(value, record)
+end
+if not is_free then
     redis.call('UNLINK', load)
     return 0
 end

@@ -6,7 +6,7 @@ local function put(record, shadow, load, key, value, ttl)
     local deadline = deadline_in(ttl)
     redis.call('UNLINK', load)
     if has_expired(deadline) then
-        publish_event(key, value, deadline)
+        publish_event(key, event_value(value, record), deadline)
         redis.call('UNLINK', record)
         unindex(key, shadow)
     elseif deadline then

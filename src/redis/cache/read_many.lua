@@ -9,8 +9,8 @@ local values, ttls, bytes = {}, {}, 0
 for at = 1, #KEYS do
     local value = redis.pcall('GET', KEYS[at])
     local is_other = type(value) == 'table'
-    values[at] = not is_other and value
-    ttls[at] = is_other and -3 or value and redis.call('PTTL', KEYS[at]) or -2
+    values[at] = live(value, KEYS[at])
+    ttls[at] = is_other and -3 or values[at] and redis.call('PTTL', KEYS[at]) or -2
     bytes = bytes + (values[at] and #value or 0)
     if bytes >= tonumber(ARGV[1]) then break end
 end

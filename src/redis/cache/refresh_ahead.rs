@@ -97,6 +97,7 @@ where
     async fn get_encoded(&self, key: &[u8]) -> Result<Option<V>, Error> {
         let value: Option<Vec<u8>> =
             self.commands().get(key).send_idempotent(self.client()).await?;
+        let value = self.commands().live_or_current(key, value).await?;
         self.state.counters.read(&value);
         value.map(|value| self.state.decode(key, &value)).transpose()
     }
@@ -105,9 +106,10 @@ where
     async fn read_with_ttl(&self, key: &[u8]) -> Result<(Option<V>, Option<Instant>), Error> {
         // Before the request, so that the time is not too late.
         let started = Instant::now();
-        let (get, ttl) = (self.commands().get(key), self.commands().ttl(key));
+        let (get, ttl) = (self.commands().get(key), self.commands().pttl(key));
         let (value, ttl, _): (Option<Vec<u8>>, i64, _) =
             get.send_both_tracked(ttl, self.client()).await?;
+        let value = self.commands().live_or_current(key, value).await?;
         self.state.counters.read(&value);
         let value = value.map(|value| self.state.decode(key, &value)).transpose()?;
         Ok((value, expires_at(started, ttl)))

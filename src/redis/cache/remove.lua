@@ -9,9 +9,10 @@ local key = ARGV[2]
 -- First: a full server refuses to add an event, unless the script has already changed something.
 redis.call('UNLINK', load)
 local at, had_expired = expire_if_due(key, shadow)
-local value = redis.call('GET', record)
-if had_expired or not value then return false end
-if ARGV[3] == 'EXPIRE' then publish_event(key, value, math.floor(now)) end
+local stored = redis.call('GET', record)
+local value = checked(stored, record)
+if had_expired or not stored then return false end
+if value and ARGV[3] == 'EXPIRE' then publish_event(key, event_value(value, record), math.floor(now)) end
 redis.call('UNLINK', record)
 if at then unindex(key, shadow) end
 return value

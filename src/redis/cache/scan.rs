@@ -16,6 +16,7 @@ use super::{
         Error,
         client::{Node, SlotPlace},
         codec::decode_key,
+        error::is_try_again,
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
@@ -109,18 +110,21 @@ where
 
     /// Returns the number of live entries (Redis: `SCAN`).
     ///
-    /// The server examines all its keys, as for [`iter`](Cache::iter).
+    /// The server examines all its keys, as for [`iter`](Cache::iter). Pages with keys of this cache take another round
+    /// trip.
     pub async fn len(&self) -> Result<usize, Error> {
-        let mut scan = ScanCursor::new();
-        while scan.next_page(self.commands()).await?.is_some() {}
-        Ok(scan.seen.len())
+        let (mut scan, mut count) = (ScanCursor::new(), 0);
+        while let Some(keys) = scan.next_page(self.commands()).await? {
+            count += self.count_live(keys).await?;
+        }
+        Ok(count)
     }
 
     /// Returns whether there is no live entry. The server examines its keys until it finds one.
     pub async fn is_empty(&self) -> Result<bool, Error> {
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
-            if !keys.is_empty() {
+            if self.count_live(keys).await? > 0 {
                 return Ok(false);
             }
         }
@@ -157,6 +161,30 @@ where
             try_join_all(clears).await?;
         }
         Ok(())
+    }
+
+    /// Returns how many of the scanned keys are live: the tags of the others were removed.
+    async fn count_live(&self, keys: Vec<Vec<u8>>) -> Result<usize, Error> {
+        let counts = by_shard(keys).into_iter().map(async |(_, keys)| {
+            let call = self.commands().count_live(&keys).multi_key();
+            match call.send_idempotent::<usize>(&self.client().for_batches()).await {
+                Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
+                    let each = keys.iter().map(|key| self.is_live(key));
+                    let each = try_join_all(each).await?;
+                    Ok(each.into_iter().filter(|is_live| *is_live).count())
+                }
+                count => count,
+            }
+        });
+        Ok(try_join_all(counts).await?.into_iter().sum())
+    }
+
+    /// As `count_live.lua`, with plain commands.
+    async fn is_live(&self, key: &[u8]) -> Result<bool, Error> {
+        match self.commands().get(key).send_idempotent(self.client()).await {
+            Err(Error::WrongType { .. }) => Ok(true),
+            value => Ok(self.commands().live(key, value?).await?.is_some()),
+        }
     }
 
     /// Returns a stream of the encoded live entries.

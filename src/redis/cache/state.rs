@@ -18,6 +18,7 @@ use super::{
     flights::Flights,
     near::DynNearCache,
     stats::Counters,
+    stored_value::untagged,
 };
 use crate::engine::event::{Event, Lagged};
 
@@ -74,6 +75,6 @@ impl<K, V> CacheState<K, V> {
 
 impl<K, V: DeserializeOwned> CacheState<K, V> {
     pub(super) fn decode(&self, key: &[u8], value: &[u8]) -> Result<V, Error> {
-        self.format.decode(value, || self.commands.keyspace.record(key))
+        self.format.decode(untagged(value), || self.commands.keyspace.record(key))
     }
 }

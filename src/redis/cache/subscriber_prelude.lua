@@ -54,7 +54,8 @@ local function move_expired(most)
         local last = redis.call('PEXPIRETIME', index .. ':' .. key)
         if last == -2 or last == deadline - 1 then
             if type(value) == 'string' then
-                append_event(key, value, deadline)
+                local event = event_value(value, shadow)
+                if event then append_event(key, event, deadline) end
                 bytes = bytes + #value
             elseif not value then
                 count_events(1)

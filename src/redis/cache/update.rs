@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     super::{Error, codec::encode_key},
     Cache,
+    stored_value::stored_with_tags_of,
 };
 
 impl<K, V> Cache<K, V>
@@ -39,12 +40,12 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // Bounded: under contention, each round can lose again.
         let deadline = self.client().deadline(None);
-        let mut current: Option<Vec<u8>> =
-            self.commands().get(&key).send_idempotent(self.client()).await?;
+        let read = self.commands().get(&key).send_idempotent(self.client()).await?;
+        let mut current = self.commands().live_or_current(&key, read).await?;
         while let Some(old) = current {
             let mut value = self.state.decode(&key, &old)?;
             let result = change(&mut value);
-            let new = self.encode(&value)?;
+            let new = stored_with_tags_of(&old, self.state.format.encode(&value)?);
             let call = self.commands().compare_and_swap(&key, &old, &new);
             // The script returns the current value if it differs, which saves a read in the next round.
             let (is_swapped, now): (bool, _) = call.send_once(self.client()).await?;

@@ -6,7 +6,7 @@
 -- ARGV[4]   its TTL in milliseconds; empty for none
 -- ARGV[5]   SET; LONG (as SET, for a TTL so long that a load in progress finds the value and need not be invalidated);
 --           NX (only if there is no live value); or KEEPTTL (the TTL is for a key without a live value)
--- Returns the live value that it replaced, or false; for NX, 1 if it was written, else 0.
+-- Returns the value that it replaced, or false; for NX, 1 if it was written, else 0. Its tags may have been removed.
 
 local key, value, ttl, how = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
@@ -18,7 +18,9 @@ if last_ms then
         local expired_value = redis.call('GET', shadow)
         redis.call('ZADD', index, integer(last_ms + 1), key)
         redis.call('SET', shadow, value, 'PXAT', integer(last_ms + retention))
-        if expired_value then publish_event(key, expired_value, deadline) else count_events(1) end
+        if not expired_value then count_events(1) end
+        local event = expired_value and event_value(expired_value, shadow)
+        if event then publish_event(key, event, deadline) end
     end
     update_hint(last_ms + 1)
     return replaced
@@ -26,20 +28,20 @@ end
 
 local at, had_expired = expire_if_due(key, shadow)
 if how == 'NX' or how == 'KEEPTTL' then
-    local old = not had_expired and redis.call('GET', record)
+    local old = not had_expired and live(redis.call('GET', record), record)
     if old and how == 'NX' then return 0 end
     if old then
         redis.call('UNLINK', load)
         redis.call('SET', record, value, 'KEEPTTL')
         if at then index_value(key, shadow, value, at) end
-        return old
+        return checked(old, record)
     end
 end
 local deadline, old = deadline_in(ttl), nil
 redis.call('UNLINK', load)
 if has_expired(deadline) then
     old = redis.call('GET', record)
-    publish_event(key, value, deadline)
+    publish_event(key, event_value(value, record), deadline)
     redis.call('UNLINK', record)
     unindex(key, shadow)
 elseif deadline then
@@ -50,4 +52,4 @@ else
     if at then unindex(key, shadow) end
 end
 if how == 'NX' then return 1 end
-return not had_expired and old or false
+return not had_expired and checked(old, record)

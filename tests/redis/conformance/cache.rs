@@ -342,6 +342,29 @@ macro_rules! suite {
         }
 
         #[tokio::test$((flavor = "current_thread", $attribute))?]
+        async fn remove_tag_removes_the_values_that_were_written_with_it() {
+            run(async || {
+                let cache = make("tags").await;
+                let (ada, bob, eve) = ("ada".to_owned(), "bob".to_owned(), "eve".to_owned());
+                assert_eq!(cache.set_tagged(ada.clone(), 1, HOUR, ["a", "b"]).await.reply(), None);
+                assert_eq!(cache.set_tagged(bob.clone(), 2, HOUR, ["b"]).await.reply(), None);
+                assert_eq!(cache.set_tagged(eve.clone(), 3, HOUR, ["c"]).await.reply(), None);
+                assert_eq!(cache.update("ada", |n| *n += 1).await.reply(), Some(()));
+                assert_eq!(cache.set(bob, 4).await.reply(), Some(2));
+                cache.remove_tag("b").await.reply();
+                assert_eq!(cache.get("ada").await.reply(), None, "update keeps the tags");
+                assert_eq!(cache.get("bob").await.reply(), Some(4), "set replaces the tags");
+                assert_eq!(cache.get("eve").await.reply(), Some(3), "it has another tag");
+                assert!(cache.set_nx(ada, 5, None).await.reply());
+                cache.remove_tag("a").await.reply();
+                assert_eq!(cache.get("ada").await.reply(), Some(5));
+                assert_eq!(cache.set_tagged(eve, 6, HOUR, ["b"]).await.reply(), Some(3));
+                assert_eq!(cache.remove("eve").await.reply(), Some(6));
+            })
+            .await;
+        }
+
+        #[tokio::test$((flavor = "current_thread", $attribute))?]
         async fn iter_returns_each_entry_once_and_clear_removes_all() {
             run(async || {
                 let cache = make("entries").await;
