@@ -68,6 +68,8 @@ if returned > 0 and redis.call('EXISTS', stream) == 1 then bump_stream_version()
 if limit == 0 then
     if missed > 0 then redis.call('HINCRBY', counts, 'missed:' .. group, missed) end
     record_leased()
+    -- Not the new id if the server has lost its data: the next read has to notice that, and to join the group again.
+    counts_id = ARGV[6]
     return reply({}, {}, false, '', {}, false)
 end
 
