@@ -72,6 +72,27 @@ pub(super) struct LoadTotals {
     pub(super) time: Duration,
 }
 
+// The setters of both builders. Each panics as they document.
+impl Settings {
+    pub(crate) fn set_jitter(&mut self, share: f64) {
+        assert!((0.0..1.0).contains(&share), "jitter must be at least 0 and below 1, got {share}");
+        self.jitter = share;
+    }
+
+    pub(crate) fn set_negative_ttl(&mut self, ttl: Duration) {
+        assert!(ttl > Duration::ZERO, "negative_ttl must be above zero, got {ttl:?}");
+        self.negative_ttl = Some(ttl);
+    }
+
+    pub(crate) fn set_refresh_ahead(&mut self, beta: f64) {
+        assert!(
+            beta >= 0.0 && beta.is_finite(),
+            "refresh_ahead must be a number and at least 0, got {beta}"
+        );
+        self.refresh_ahead = beta;
+    }
+}
+
 impl<K, S> FreshnessPolicy<K, S> {
     pub(super) fn new(
         settings: Settings,

@@ -201,8 +201,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// Panics if `share` is NaN, negative, or at least 1.
     pub fn jitter(mut self, share: f64) -> Self {
-        assert!((0.0..1.0).contains(&share), "jitter must be at least 0 and below 1, got {share}");
-        self.settings.jitter = share;
+        self.settings.set_jitter(share);
         self
     }
 
@@ -218,8 +217,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// Panics if `ttl` is zero.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
-        assert!(ttl > Duration::ZERO, "negative_ttl must be above zero, got {ttl:?}");
-        self.settings.negative_ttl = Some(ttl);
+        self.settings.set_negative_ttl(ttl);
         self
     }
 
@@ -244,11 +242,7 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// Panics if `beta` is NaN, infinite or negative.
     pub fn refresh_ahead(mut self, beta: f64) -> Self {
-        assert!(
-            beta >= 0.0 && beta.is_finite(),
-            "refresh_ahead must be a number and at least 0, got {beta}"
-        );
-        self.settings.refresh_ahead = beta;
+        self.settings.set_refresh_ahead(beta);
         self
     }
 
