@@ -79,6 +79,10 @@ redis() {
     scripts/servers.sh >/dev/null
     cargo test "${everything[@]}" --test redis
     on_valkey
+    canonical_keys
+}
+
+canonical_keys() {
     step "keys, with all features of serde_json"
     cargo test --manifest-path tests/serde_json_features/Cargo.toml --target-dir target/serde_json_features
 }
@@ -208,6 +212,7 @@ all() {
     fi
     start builds "${compiling[@]}"
     on_valkey
+    canonical_keys
     run_examples
     browser
     step "examples and links of the documentation"
