@@ -85,6 +85,11 @@ impl Server {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
+    /// Starts a server with this `maxmemory-policy` and `maxmemory`; a `memory` of 0 is no maximum.
+    pub(crate) fn with_policy(policy: &str, memory: &str) -> Self {
+        Self::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
+    }
+
     pub(crate) fn start_with(args: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().expect("the temporary directory can be created"), args)
     }

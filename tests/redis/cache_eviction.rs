@@ -52,14 +52,11 @@ async fn load_that_began_before_clear_is_not_cached_after_an_eviction() {
 
 #[tokio::test]
 async fn first_subscription_warns_of_a_server_that_may_evict_keys() {
-    let policy = |policy: &str, memory: &str| {
-        Server::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
-    };
     for (server, is_warned) in [
-        (policy("allkeys-lru", "100mb"), true),
-        (policy("volatile-ttl", "100mb"), true),
-        (policy("noeviction", "100mb"), false),
-        (policy("allkeys-lru", "0"), false),
+        (Server::with_policy("allkeys-lru", "100mb"), true),
+        (Server::with_policy("volatile-ttl", "100mb"), true),
+        (Server::with_policy("noeviction", "100mb"), false),
+        (Server::with_policy("allkeys-lru", "0"), false),
     ] {
         let (log, _guard) = Log::start(Level::WARN);
         let builder = Cache::<String, u64>::builder(&connect(server.url()).await, "sessions");

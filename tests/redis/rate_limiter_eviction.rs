@@ -17,14 +17,11 @@ use crate::{
 
 #[tokio::test]
 async fn limiter_warns_of_a_server_that_may_evict_keys() {
-    let policy = |policy: &str, memory: &str| {
-        Server::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
-    };
     for (server, is_warned) in [
-        (policy("allkeys-lru", "100mb"), true),
-        (policy("volatile-ttl", "100mb"), true),
-        (policy("noeviction", "100mb"), false),
-        (policy("allkeys-lru", "0"), false),
+        (Server::with_policy("allkeys-lru", "100mb"), true),
+        (Server::with_policy("volatile-ttl", "100mb"), true),
+        (Server::with_policy("noeviction", "100mb"), false),
+        (Server::with_policy("allkeys-lru", "0"), false),
     ] {
         let (log, _guard) = Log::start(Level::WARN);
         let client = Client::lazy(server.url()).unwrap();

@@ -10,15 +10,12 @@ use crate::{log::Log, patience::patience, servers::Server};
 
 #[tokio::test]
 async fn dictionary_warns_of_a_server_that_may_evict_its_keys() {
-    let policy = |policy: &str, memory: &str| {
-        Server::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
-    };
     for (server, is_warned) in [
-        (policy("allkeys-lru", "100mb"), true),
+        (Server::with_policy("allkeys-lru", "100mb"), true),
         // Its keys have no TTL.
-        (policy("volatile-ttl", "100mb"), false),
-        (policy("noeviction", "100mb"), false),
-        (policy("allkeys-lru", "0"), false),
+        (Server::with_policy("volatile-ttl", "100mb"), false),
+        (Server::with_policy("noeviction", "100mb"), false),
+        (Server::with_policy("allkeys-lru", "0"), false),
     ] {
         let (log, _guard) = Log::start(Level::WARN);
         let client = Client::builder(server.url()).timeout(patience()).lazy().unwrap();
