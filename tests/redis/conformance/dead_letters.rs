@@ -5,6 +5,8 @@ use std::{mem::forget, time::Duration};
 
 use crate::clock::ms;
 
+/// Longer than any test.
+const BACKOFF: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 
 macro_rules! suite {
@@ -15,7 +17,7 @@ macro_rules! suite {
             use fleeting::Ttl;
             use tokio::time::sleep;
 
-            use super::{LONG, forget, ms};
+            use super::{BACKOFF, LONG, forget, ms};
 
             $setup
             $reply
@@ -23,7 +25,7 @@ macro_rules! suite {
             use setup::{Claim, Dict, make, run};
 
             async fn dict_with_due(max_attempts: u32, keys: &[&str]) -> (Dict, setup::Guard) {
-                let (dict, guard) = make(max_attempts).await;
+                let (dict, guard) = make(BACKOFF, BACKOFF, max_attempts).await;
                 for (value, key) in (0..).zip(keys) {
                     reply(dict.set(key.to_string(), value, Duration::ZERO).await);
                 }
@@ -78,7 +80,7 @@ macro_rules! suite {
             #[$test]
             async fn many_dead_letters_are_listed_in_order() {
                 run(async || {
-                    let (dict, _guard) = make(1).await;
+                    let (dict, _guard) = make(BACKOFF, BACKOFF, 1).await;
                     for key in 0..200 {
                         reply(dict.set(key.to_string(), key, Duration::ZERO).await);
                     }
@@ -297,7 +299,7 @@ macro_rules! suite {
             #[$test]
             async fn set_nx_sets_only_keys_without_an_entry() {
                 run(async || {
-                    let (dict, _guard) = make(1).await;
+                    let (dict, _guard) = make(BACKOFF, BACKOFF, 1).await;
                     let set_nx = async |value| reply(dict.set_nx("a".into(), value, Duration::ZERO).await);
                     assert!(reply(dict.set_nx("a".into(), 1, Duration::MAX).await));
                     assert!(!set_nx(2).await);
@@ -325,60 +327,13 @@ macro_rules! suite {
 suite! {
     embedded,
     tokio::test(start_paused = true),
-    mod setup {
-        use std::time::Duration;
-
-        pub(super) type Dict = fleeting::TimeoutDict<String, u32>;
-        pub(super) type Claim = fleeting::Claim<String, u32>;
-        pub(super) type Guard = ();
-
-        pub(super) async fn make(attempts: u32) -> (Dict, Guard) {
-            let backoff = Duration::from_secs(10);
-            (Dict::builder().backoff(backoff, backoff).max_attempts(attempts).build(), ())
-        }
-
-        pub(super) async fn run(case: impl AsyncFn()) {
-            case().await;
-        }
-    }
-    fn reply<T>(answer: T) -> T {
-        answer
-    }
+    use crate::conformance::dicts::embedded as setup;
+    use setup::reply;
 }
 
 suite! {
     on_redis,
     tokio::test,
-    mod setup {
-        use std::{
-            sync::{
-                Arc,
-                atomic::{AtomicU32, Ordering::Relaxed},
-            },
-            time::Duration,
-        };
-
-        use fleeting::redis;
-
-        pub(super) use crate::clock::in_time as run;
-        use crate::servers::{Server, connect};
-
-        pub(super) type Dict = redis::TimeoutDict<String, u32>;
-        pub(super) type Claim = redis::Claim<String, u32>;
-        pub(super) type Guard = Arc<Server>;
-
-        /// Returns a guard, too: the server shared by concurrent tests runs while a test holds it. Names are unique.
-        pub(super) async fn make(attempts: u32) -> (Dict, Guard) {
-            static NAMES: AtomicU32 = AtomicU32::new(0);
-            let server = Server::shared();
-            let client = connect(server.url()).await;
-            let name = format!("letters-{}", NAMES.fetch_add(1, Relaxed));
-            let backoff = Duration::from_secs(10);
-            let builder = Dict::builder(&client, name).backoff(backoff, backoff);
-            (builder.max_attempts(attempts).build().unwrap(), server)
-        }
-    }
-    fn reply<T>(answer: Result<T, fleeting::redis::Error>) -> T {
-        answer.unwrap()
-    }
+    use crate::conformance::dicts::on_redis as setup;
+    use setup::reply;
 }

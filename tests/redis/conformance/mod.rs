@@ -2,6 +2,7 @@
 
 mod cache;
 mod dead_letters;
+mod dicts;
 mod expiring_set;
 mod rate_limiter;
 mod retries;

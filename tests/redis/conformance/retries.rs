@@ -352,58 +352,13 @@ macro_rules! suite {
 suite! {
     embedded,
     tokio::test(start_paused = true),
-    mod setup {
-        use std::time::Duration;
-
-        pub(super) type Dict = fleeting::TimeoutDict<String, u32>;
-        pub(super) type Claim = fleeting::Claim<String, u32>;
-        pub(super) type Guard = ();
-
-        pub(super) async fn make(first: Duration, max: Duration, attempts: u32) -> (Dict, Guard) {
-            (Dict::builder().backoff(first, max).max_attempts(attempts).build(), ())
-        }
-
-        pub(super) async fn run(case: impl AsyncFn()) {
-            case().await;
-        }
-    }
-    fn reply<T>(answer: T) -> T {
-        answer
-    }
+    use crate::conformance::dicts::embedded as setup;
+    use setup::reply;
 }
 
 suite! {
     on_redis,
     tokio::test,
-    mod setup {
-        use std::{
-            sync::{
-                Arc,
-                atomic::{AtomicU32, Ordering::Relaxed},
-            },
-            time::Duration,
-        };
-
-        use fleeting::redis;
-
-        pub(super) use crate::clock::in_time as run;
-        use crate::servers::{Server, connect};
-
-        pub(super) type Dict = redis::TimeoutDict<String, u32>;
-        pub(super) type Claim = redis::Claim<String, u32>;
-        pub(super) type Guard = Arc<Server>;
-
-        /// Returns a guard, too: the server shared by concurrent tests runs while a test holds it. Names are unique.
-        pub(super) async fn make(first: Duration, max: Duration, attempts: u32) -> (Dict, Guard) {
-            static NAMES: AtomicU32 = AtomicU32::new(0);
-            let server = Server::shared();
-            let client = connect(server.url()).await;
-            let name = format!("jobs-{}", NAMES.fetch_add(1, Relaxed));
-            let builder = Dict::builder(&client, name).backoff(first, max).max_attempts(attempts);
-            (builder.build().unwrap(), server)
-        }
-    }
-    fn reply<T>(answer: Result<T, fleeting::redis::Error>) -> T {
-        answer.unwrap()
-    }
+    use crate::conformance::dicts::on_redis as setup;
+    use setup::reply;
 }
