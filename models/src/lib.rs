@@ -1,0 +1,1 @@
+//! Models of the protocols of `fleeting`, explored exhaustively by a model checker.
