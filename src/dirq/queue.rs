@@ -13,8 +13,8 @@ use super::{
     delivery::Outcome,
     lock_guard::LockGuard,
     protocol::Protocol,
-    purge::purge_all,
     set::SetMember,
+    shared_purge::purge_all,
     walk::Walk,
 };
 

@@ -16,9 +16,9 @@ use super::{
     blocking::{Work, run},
     file_name::FileName,
     protocol::Protocol,
-    purge::purge_all,
     record::now_micros,
     records::Records,
+    shared_purge::purge_all,
     system_watch::SystemWatch,
     wakeups::{Turn, Wakeups},
 };

@@ -140,7 +140,7 @@ impl Log {
         self.used = u32::try_from(sum).unwrap_or(u32::MAX);
     }
 
-    /// Returns the items in the window one by one, with the times at which they leave it.
+    /// Returns the items in the window one by one, with the times from which they are outside it.
     fn releases(&self, per: u64) -> impl Iterator<Item = (Tick, u32)> {
         let mut before = self.sum_before(self.expired_len());
         self.in_window().iter().map(move |calls| {

@@ -134,7 +134,7 @@ q.purge()";
 }
 
 #[tokio::test]
-async fn release_is_no_failed_attempt_and_the_element_is_due_at_once() {
+async fn release_does_not_count_as_a_failed_attempt_and_the_element_is_due_immediately() {
     let (_dir, queue) = open_counted(2).await;
     let name = queue.add("x").await.unwrap();
     for _ in 0..5 {

@@ -12,8 +12,8 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::{FileName, element_of},
     fs::{Dir, FileType, OpenFor},
-    purge::remove_empty_directories,
     purge_options::{Cutoffs, is_older},
+    shared_purge::remove_empty_directories,
 };
 
 impl Normal {

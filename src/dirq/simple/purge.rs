@@ -7,8 +7,8 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::FileName,
     fs::is_directory,
-    purge::remove_empty_directories,
     purge_options::{Cutoffs, is_older},
+    shared_purge::remove_empty_directories,
 };
 
 impl Simple {

@@ -45,7 +45,7 @@ impl ReadAhead {
         Self { shards: vec![ShardAhead::default(); shards], clocks: vec![None; shards], is_cluster }
     }
 
-    /// Has the shards of the set bits read again.
+    /// Forgets what was read of the shards of the set bits, so that they are read again.
     pub(super) fn forget(&mut self, shards: u32) {
         for (index, shard) in self.shards.iter_mut().enumerate() {
             if shards & 1 << index != 0 {
