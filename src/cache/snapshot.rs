@@ -38,7 +38,7 @@ where
     /// after the lock is released. If the cache is large, Tokio's threads for blocking work help the caller's task to
     /// copy and encode: at most half as many as there are processors, and at most three. `Clone` and `Serialize` of keys
     /// and values run there too; if one panics, so does this call. The memory needed does not grow with the cache: it is
-    /// a few hundred kilobytes, plus a few copies of large values.
+    /// about a megabyte at most, plus a few copies of large values.
     ///
     /// Keys and values are encoded as MessagePack by serde, with the names of fields. So a later version of the program
     /// can read them even if its types have fewer fields, or more (with `#[serde(default)]`). Values with the same

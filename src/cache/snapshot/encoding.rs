@@ -32,10 +32,10 @@ use crate::engine::{
 
 /// Size of encoded entries, in bytes, from which a block is complete: large enough that the frame, the write and the
 /// compression cost little per byte.
-const BLOCK_SIZE: usize = 64 * 1_024;
+const BLOCK_SIZE: usize = 128 * 1_024;
 
 /// Size of the memory that a block gets at first: the last entry and the frame of most blocks fit as well.
-const BLOCK_CAPACITY: usize = BLOCK_SIZE + 4 * 1_024;
+const BLOCK_CAPACITY: usize = BLOCK_SIZE + 8 * 1_024;
 
 /// Size of the memory of a written block above which it is freed and not used again.
 const MAX_SPARE_CAPACITY: usize = 2 * BLOCK_SIZE;
@@ -206,9 +206,10 @@ where
 }
 
 impl<K, V, S> Encoding<K, V, S> {
-    /// Returns the number of blocks at which helpers end: for each of them one, and one for the writer.
+    /// Returns the number of blocks at which helpers end: two for each encoder. With fewer, helpers end and are started
+    /// again at each block, while the caller waits for its write.
     fn max_blocks(&self) -> usize {
-        self.max_helpers + 1
+        2 * (self.max_helpers + 1)
     }
 
     /// Takes the memory of a written block.
