@@ -10,7 +10,7 @@ use equivalent::Equivalent;
 
 use super::Cache;
 use crate::engine::{
-    clock::{CallTime, Deadline},
+    clock::{CallTime, Deadline, Now, SHORT},
     coop,
     event::Cause,
     store::Location,
@@ -43,10 +43,12 @@ where
     /// Returns the deadline of a value that is written now, with `ttl` or the default TTL.
     #[inline]
     pub(super) fn deadline_for(&self, ttl: Option<Duration>, call: &CallTime<'_>) -> Deadline {
-        match ttl.or(self.freshness_policy.settings.time_to_live) {
-            Some(ttl) => call.begin().after(self.freshness_policy.with_jitter(ttl)),
-            None => Deadline::PERSISTENT,
-        }
+        let Some(ttl) = ttl.or(self.freshness_policy.settings.time_to_live) else {
+            return Deadline::PERSISTENT;
+        };
+        // The precise clock is fenced: the cache misses of this call could not overlap those of the code before it.
+        let begin = if ttl < SHORT { call.begin() } else { call.at_least() };
+        begin.after(self.freshness_policy.with_jitter(ttl))
     }
 
     /// Returns the location of `key` in the store of failed loads; `None` if this cache keeps none.

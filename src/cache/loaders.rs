@@ -272,7 +272,7 @@ where
         let settings = &self.freshness_policy.settings;
         let found = if settings.needs_deadline() {
             let found = self.shared.store.get_with_deadline(key, &call);
-            found.map(|(value, deadline)| match deadline.remaining(call.at_least()) {
+            found.map(|(value, deadline)| match deadline.remaining(call.tick()) {
                 Some(remaining) if self.freshness_policy.should_refresh(remaining) => {
                     LookupOutcome::Due(value, deadline)
                 }

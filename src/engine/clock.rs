@@ -38,6 +38,10 @@ pub(crate) use self::{
 };
 use self::{deadline::EPOCH, test_util::TEST_UTIL};
 
+/// Time to live, or to idle, below which a deadline is computed by the precise clock, since an error of 50 ms would
+/// matter.
+pub(crate) const SHORT: Duration = Duration::from_secs(5);
+
 /// The clock of the runtime on which it was created.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
@@ -157,6 +161,17 @@ impl Now for Clock {
     }
 
     fn tick(&self) -> Tick {
+        self.now()
+    }
+
+    #[inline]
+    fn at_least(&self) -> Tick {
+        if let Source::Kernel(kernel) = &self.source
+            && let Some((earliest, _)) = kernel.bounds()
+            && let Some(earliest) = NonZeroU64::new(earliest)
+        {
+            return Tick(earliest);
+        }
         self.now()
     }
 

@@ -209,10 +209,13 @@ where
         hard_deadline: Deadline,
         tags: Option<TagSet>,
     ) {
-        let side_tables = &mut self.guard.parts().1.side_tables;
-        if tags.is_none() && !side_tables.is_active() {
-            return;
+        if tags.is_some() || self.guard.state().side_tables.has_extra() {
+            self.write_extra(bucket, hard_deadline, tags);
         }
+    }
+
+    fn write_extra(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
+        let side_tables = &mut self.guard.parts().1.side_tables;
         let is_tagged = tags.is_some();
         side_tables.write(bucket, hard_deadline, tags);
         if is_tagged && side_tables.is_removed(bucket, Deadline::PERSISTENT) {

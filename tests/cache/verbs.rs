@@ -37,6 +37,23 @@ async fn value_expires_exactly_at_its_deadline() {
     assert!(!cache.contains_key("k").await);
 }
 
+/// The real clock is the subject: long TTLs are counted from the coarse clock, which may be up to 50 ms behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn value_never_lives_longer_than_its_ttl_on_the_real_clock() {
+    let cache = cache();
+    for seconds in [1, 4, 5, 60, 86_400] {
+        let (ttl, before) = (Duration::from_secs(seconds), Instant::now());
+        cache.set_ex("k".into(), 0, ttl).await;
+        let Ttl::Remaining(remaining) = cache.ttl("k").await else {
+            panic!("a value with a TTL of {ttl:?} is missing or persistent");
+        };
+        let elapsed = before.elapsed();
+        assert!(remaining <= ttl, "{remaining:?} of {ttl:?}");
+        let early = if seconds < 5 { Duration::ZERO } else { Duration::from_millis(50) };
+        assert!(remaining + elapsed + early >= ttl, "{remaining:?} of {ttl:?} after {elapsed:?}");
+    }
+}
+
 /// No method returns or revives an expired value that is not yet swept.
 #[tokio::test(start_paused = true)]
 async fn expired_unswept_value_is_missing_for_every_method() {

@@ -13,6 +13,8 @@ use super::{
 pub(crate) struct CallTime<'a> {
     clock: &'a Clock,
     begin: Cell<Option<Tick>>,
+    /// A tick that the present had reached when the call began, if no more was needed.
+    at_least: Cell<Option<Tick>>,
     /// Reading of the coarse clock, or a little more, when the call was first seen to begin; zero if the duration of
     /// the call is not tracked.
     coarse: Cell<u64>,
@@ -24,7 +26,13 @@ impl Clock {
     /// Returns the time of a call that begins now. The clock is not read until it is needed.
     #[inline(always)]
     pub(crate) fn call(&self, may_be_long: bool) -> CallTime<'_> {
-        CallTime { clock: self, begin: Cell::new(None), coarse: Cell::new(0), may_be_long }
+        CallTime {
+            clock: self,
+            begin: Cell::new(None),
+            at_least: Cell::new(None),
+            coarse: Cell::new(0),
+            may_be_long,
+        }
     }
 }
 
@@ -60,11 +68,25 @@ impl Now for CallTime<'_> {
 
     #[inline(always)]
     fn had_reached(&self, tick: Tick) -> bool {
-        self.begin.get().map_or_else(|| self.has_reached(tick), |begin| begin >= tick)
+        let known = self.begin.get().or(self.at_least.get());
+        known.map_or_else(|| self.has_reached(tick), |known| known >= tick)
     }
 
     fn tick(&self) -> Tick {
         self.clock.now()
+    }
+
+    #[inline]
+    fn at_least(&self) -> Tick {
+        if let Some(known) = self.begin.get().or(self.at_least.get()) {
+            return known;
+        }
+        let at_least = self.clock.at_least();
+        self.at_least.set(Some(at_least));
+        if self.may_be_long && self.coarse.get() == 0 {
+            self.coarse.set(self.clock.coarse_at(at_least));
+        }
+        at_least
     }
 
     /// Returns whether the coarse clock has ticked since the first check. Its probability is the share of a tick that

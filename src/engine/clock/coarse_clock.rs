@@ -13,9 +13,9 @@
 //! 4. If it is not trusted, it is more than [`LAG`] late, and the precise clock is read until it has caught up. That
 //!    costs time, and is exact.
 //! 5. So an expired value can appear live only if the coarse clock is more than [`MARGIN`] late, and only until the
-//!    first precise reading after the deadline, in any thread and by any clock of the process. Each write with a TTL
-//!    and each sweep makes such a reading. With a sweeper, the delay is at most its interval plus its own lateness. If
-//!    a program only looks up values, about one call in a thousand makes one ([`check`]).
+//!    first precise reading after the deadline, in any thread and by any clock of the process. Each write with a short
+//!    TTL and each sweep makes such a reading. With a sweeper, the delay is at most its interval plus its own lateness.
+//!    Of all other calls, about one in a thousand makes one ([`check`]).
 //!
 //! `Relaxed` is enough, because threads need to agree on the horizon alone. A thread that learns of a reading through
 //! other synchronization finds a horizon no older than the one that the reading was compared with.

@@ -146,6 +146,34 @@ fn unless_dead_returns_a_time_that_is_not_past() {
     assert!(call.unless_dead(begin.into()).is_none());
 }
 
+/// A write with a long TTL begins at a tick that every thread has seen reached, and reads no fenced clock for it.
+#[test]
+fn call_begins_at_most_the_lag_of_the_coarse_clock_early() {
+    let (fake, clock) = a_clock();
+    clock.now();
+    let readings = fake.precise_readings();
+    for lag in [0, MS, 10 * MS, LAG] {
+        fake.pass(SECOND);
+        fake.tick(lag);
+        let call = clock.call(false);
+        let present = fake.precise_now() - START;
+        assert_eq!(Deadline::from(call.at_least()), at(present - lag));
+        fake.pass(LAG - lag);
+        assert_eq!(
+            Deadline::from(call.at_least()),
+            at(present - lag),
+            "the call still begins then"
+        );
+    }
+    assert_eq!(fake.precise_readings(), readings);
+    // Later than `LAG` behind a precise reading, the coarse clock is not trusted, or the reading itself is the bound.
+    fake.pass(10 * SECOND);
+    let precise = clock.now();
+    assert!(clock.call(false).at_least() >= precise);
+    let call = clock.call(true);
+    assert!(call.begin() >= precise && call.at_least() == call.begin());
+}
+
 /// The real clock is the subject: if a program only looks up values, its calls check the coarse clock.
 #[test]
 fn one_call_in_a_thousand_checks_the_real_clock() {

@@ -179,6 +179,7 @@ impl Deadline {
 }
 
 impl AtomicDeadline {
+    #[inline]
     pub(crate) fn new(deadline: Deadline) -> Self {
         Self(AtomicU64::new(deadline.bits()))
     }

@@ -31,9 +31,9 @@ impl Ghosts {
         let displaced = if slot.is_long_term {
             mem::replace(&mut set[3], slot.ghost(access_word))
         } else {
-            let displaced = set[2];
-            set[..3].rotate_right(1);
-            set[0] = slot.ghost(access_word);
+            let [newest, next, displaced, _] = *set;
+            // Not `rotate_right`, which calls `memmove` for these twelve bytes.
+            (set[0], set[1], set[2]) = (slot.ghost(access_word), newest, next);
             displaced
         };
         (displaced != EMPTY).then(|| Slot::access_word(displaced))

@@ -65,7 +65,7 @@ where
         let side_tables = state.side_tables.resize(table.buckets());
         if !other.is_empty() {
             state.index.mark_all_due();
-            state.old = Some(OldTable { table: other.take(), side_tables, next: 0 });
+            state.old = Some(Box::new(OldTable { table: other.take(), side_tables, next: 0 }));
             self.context().meta[shard].earliest_expiry.store(0, Relaxed);
         }
         true
@@ -95,7 +95,9 @@ where
     pub(crate) fn move_windows(&mut self) -> (usize, Option<Table<K, V>>) {
         let (mut moving, mut moved) = (Vec::new(), 0);
         for _ in 0..WINDOWS_PER_LOCK {
-            let Some(OldTable { table, next, .. }) = &mut self.parts().1.old else { break };
+            let Some(OldTable { table, next, .. }) = self.parts().1.old.as_deref_mut() else {
+                break;
+            };
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
             let taken = |bucket, key, entry| moving.push((bucket, key, entry));

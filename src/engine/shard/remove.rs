@@ -28,6 +28,7 @@ pub(crate) struct Found {
 /// Removed entries that are dropped after the lock is released. Holds one entry without an allocation, which is the
 /// usual case.
 pub(crate) struct DropQueue<K, V> {
+    /// `None` only if `more` is empty.
     first: Option<(K, V)>,
     more: Vec<(K, V)>,
     /// The caller's key, if the map already had an equal one.
@@ -283,8 +284,12 @@ impl<K, V> DropQueue<K, V> {
 
     /// Drops the entries one by one. A panic of a `Drop` is caught: it must not affect the caller, who only wrote
     /// another key.
+    #[inline]
     pub(crate) fn drop_all(mut self) {
-        self.drop_entries();
+        // The usual case of a write is an empty queue.
+        if self.first.is_some() {
+            self.drop_entries();
+        }
         drop(self.key);
     }
 

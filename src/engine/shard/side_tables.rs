@@ -48,6 +48,12 @@ impl SideTables {
         self.eviction.is_some() || self.extra.is_some()
     }
 
+    /// Returns whether hard deadlines or tags are stored.
+    #[inline]
+    pub(crate) fn has_extra(&self) -> bool {
+        self.extra.is_some()
+    }
+
     /// Forgets the entry of `bucket`, which departed without being evicted. Returns its weight.
     #[inline]
     pub(crate) fn departed(&mut self, bucket: usize) -> u64 {

@@ -22,7 +22,8 @@ use crate::engine::{
 pub(crate) struct ShardState<K, V> {
     pub(super) index: Index,
     /// Entries that were not moved yet out of a table that is being shrunk; see [`rehash`](super::rehash).
-    pub(super) old: Option<OldTable<K, V>>,
+    /// In a box: it is rare, and the other fields fit in two cache lines.
+    pub(super) old: Option<Box<OldTable<K, V>>>,
     pub(super) side_tables: SideTables,
     /// `None` if no task waits for a key of this shard.
     pub(super) waiters: Option<Box<Waiters<K, V>>>,

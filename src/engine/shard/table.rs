@@ -99,7 +99,7 @@ impl<K: Hash + Eq, V, B> Shards<K, V, B> {
     }
 
     /// Locks a shard for reading. Waits for writers that wait already.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self, index: usize) -> ShardReadGuard<'_, K, V, B> {
         self.gates[index].enter();
         ShardReadGuard { table: self.map.shards()[index].read(), state: &self.state[index] }

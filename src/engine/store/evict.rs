@@ -147,7 +147,18 @@ where
     ///
     /// An index moment may be too early. So some windows are examined without finding an expired entry; each such
     /// examination corrects the index.
+    #[inline]
     pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) -> bool {
+        if bound.excess_with(weight) == 0
+            || !bound.may_have_expired(now) && !self.has_tag_removals()
+        {
+            return true;
+        }
+        self.expire_windows_to_fit(bound, weight, now)
+    }
+
+    #[cold]
+    fn expire_windows_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) -> bool {
         let mut steps = 0;
         while bound.excess_with(weight) > 0 && bound.may_have_expired(now) {
             if steps == MAX_EXPIRY_STEPS {

@@ -8,15 +8,12 @@ use std::{
 
 use super::Store;
 use crate::engine::{
-    clock::{Deadline, Now, Tick, nanoseconds},
+    clock::{Deadline, Now, SHORT, Tick, nanoseconds},
     sync::atomic::{
         Ordering::{Relaxed, SeqCst},
         fence,
     },
 };
-
-/// Idle time below which reads use the precise clock for the new idle deadline, since an error of 50 ms would matter.
-const SHORT_IDLE: Duration = Duration::from_secs(5);
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -71,7 +68,7 @@ where
         now: &impl Now,
     ) -> Option<Deadline> {
         match self.time_to_idle {
-            Some(time_to_idle) if time_to_idle >= SHORT_IDLE => {
+            Some(time_to_idle) if time_to_idle >= SHORT => {
                 Some(now.unless_dead(deadline)?.after(time_to_idle))
             }
             _ if now.is_expired(deadline) => None,
