@@ -94,6 +94,8 @@ async fn many_dead_letters_are_listed_in_order<D: Dict>() {
         assert_eq!(values, (0..200).rev().take(max).collect::<Vec<_>>());
         assert!(letters.iter().all(|l| l.reason.as_ref() == Some(&l.key)));
     }
+    let taken: Vec<_> = dict.take_dead(999).await.into_iter().map(|(_, value)| value).collect();
+    assert_eq!(taken, (0..200).rev().collect::<Vec<_>>());
 }
 
 async fn reason_is_that_of_the_last_failed_attempt_that_had_one<D: Dict>() {
@@ -149,6 +151,7 @@ async fn long_reason_is_cut_at_a_character_boundary<D: Dict>() {
         (String::new(), String::new()),
         ("x".repeat(1_024), "x".repeat(1_024)),
         ("x".repeat(1_025), "x".repeat(1_024)),
+        ("ä".repeat(600), "ä".repeat(512)),
         ("€".repeat(600), "€".repeat(341)),
         (format!("x{}", "🦀".repeat(600)), format!("x{}", "🦀".repeat(255))),
     ];
@@ -170,6 +173,14 @@ async fn failed_claim_is_due_again_after_its_backoff<D: Dict>() {
 async fn fail_of_a_void_claim_records_nothing<D: Dict>() {
     let dict = dict_with_due::<D>(1, &["a"]).await;
     let void = claim_a(&dict, LONG).await;
+    dict.set("a".into(), 1, Duration::ZERO).await;
+    assert!(!void.fail("void").await);
+    drop_claim(claim_a(&dict, LONG).await).await;
+    assert_eq!(reasons(&dict).await, [None]);
+    // The entry was removed, and another one may be in its place.
+    let dict = dict_with_due::<D>(1, &["b"]).await;
+    let void = dict.next_claim(LONG).await;
+    dict.clear().await;
     dict.set("a".into(), 1, Duration::ZERO).await;
     assert!(!void.fail("void").await);
     drop_claim(claim_a(&dict, LONG).await).await;
@@ -249,12 +260,19 @@ async fn release_after_the_end_of_the_lease_undoes_the_delivery<D: Dict>() {
         // Void after a new deadline.
         dict.set("a".into(), 3, LONG).await;
         assert!(!claim.release().await);
+        // Void after the entry became a dead letter.
+        let claim = claim_a(&dict, LONG).await;
+        dict.set_timeout("a", Duration::ZERO).await;
+        assert!(!claim.release().await);
     }
 }
 
 async fn set_nx_sets_only_keys_without_an_entry<D: Dict>() {
     let dict = D::with_retries(BACKOFF, BACKOFF, 1).await;
     let set_nx = async |value| dict.set_nx("a".into(), value, Duration::ZERO).await;
+    assert!(dict.set_nx("b".into(), 1, LONG).await);
+    let ttl = dict.ttl("b").await;
+    assert!(matches!(ttl, Ttl::Remaining(ttl) if ttl <= LONG && 2 * ttl > LONG), "{ttl:?}");
     assert!(dict.set_nx("a".into(), 1, Duration::MAX).await);
     assert!(!set_nx(2).await);
     assert_eq!((dict.get("a").await, dict.ttl("a").await), (Some(1), Ttl::Persistent));

@@ -170,12 +170,14 @@ async fn limited_names_the_limit_with_the_longest_retry_after<L: Limiter>() {
 }
 
 async fn keys_are_limited_independently<L: Limiter>() {
-    let limiter = L::with_limits(Window::Log, &[Limit::per_minute(1)]).await;
-    for key in ["ada", "grace", "", "a:b", "{a}", "}{", "ad", "é"] {
-        assert!(limiter.check(key).await.is_ok(), "{key:?}");
-    }
-    for key in ["ada", "grace", "", "a:b", "{a}", "}{", "ad", "é"] {
-        assert!(limiter.check(key).await.is_err(), "{key:?}");
+    for window in WINDOWS {
+        let limiter = L::with_limits(window, &[Limit::per_minute(1)]).await;
+        for key in ["ada", "grace", "", "a:b", "{a}", "}{", "ad", "é"] {
+            assert!(limiter.check(key).await.is_ok(), "{key:?}");
+        }
+        for key in ["ada", "grace", "", "a:b", "{a}", "}{", "ad", "é"] {
+            assert!(limiter.check(key).await.is_err(), "{key:?}");
+        }
     }
 }
 
@@ -185,6 +187,8 @@ async fn clones_share_one_limiter<L: Limiter>() {
     assert!(clone.check("ada").await.is_ok());
     assert!(limiter.check(&"ada".to_owned()).await.is_ok());
     assert!(clone.check("ada").await.is_err());
+    assert!(clone.reset("ada").await);
+    assert_eq!(limiter.peek("ada").await.remaining(), 2);
 }
 
 async fn check_with_applies_the_given_limits<L: Limiter>() {
