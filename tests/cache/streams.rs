@@ -153,7 +153,7 @@ async fn event_has_deadline_time_and_lag() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_subscriber_gets_the_number_of_missed_events() {
+async fn subscriber_that_lagged_is_woken_by_the_next_event() {
     let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).event_capacity(5).build();
     let mut slow = cache.events();
     let mut prompt = cache.events();

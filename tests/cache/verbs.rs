@@ -147,17 +147,6 @@ async fn set_nx_writes_only_without_a_live_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn set_keep_ttl_keeps_the_ttl() {
-    let cache = cache_with(Some(10 * SECOND)).await;
-    advance(4 * SECOND).await;
-    assert_eq!(cache.set_keep_ttl("k".into(), 2).await, Some(1));
-    assert_eq!(cache.ttl("k").await, remaining(6));
-    let cache = cache_with(None).await;
-    cache.set_keep_ttl("k".into(), 2).await;
-    assert_eq!(cache.ttl("k").await, Ttl::Persistent);
-}
-
-#[tokio::test(start_paused = true)]
 async fn get_ex_restarts_the_ttl() {
     let cache = cache_with(Some(10 * SECOND)).await;
     for _ in 0..5 {

@@ -11,7 +11,7 @@ use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, l
 // Peeks, resets, refunds.
 
 #[tokio::test(start_paused = true)]
-async fn peek_returns_the_remaining_quota_and_charges_nothing() {
+async fn peek_equals_the_next_check_and_creates_no_entry() {
     for window in WINDOWS {
         let limiter = limiter_of(window, Limit::per_minute(4).named("steady"));
         for _ in 0..10 {

@@ -30,20 +30,6 @@ async fn claimed_entry_is_not_delivered_to_others_until_the_lease_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ack_removes_the_entry() {
-    let dict = dict_with_due(["a", "b"]).await;
-    let mut claims = dict.claim_expired(9, SECOND).await;
-    assert!(claims.pop().unwrap().ack().await);
-    assert_eq!((dict.get("a").await, dict.get("b").await), (Some(0), None));
-    // After the end of the lease an ack still succeeds, until another caller gets the entry.
-    advance(9 * SECOND).await;
-    dict.set("c", 2, Duration::ZERO).await;
-    assert_eq!(dict.take_expired(0).await, []);
-    assert!(claims.pop().unwrap().ack().await);
-    assert_eq!(dict.take_expired(9).await, [("c", 2)]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn only_the_later_of_two_claims_can_be_acked() {
     let dict = dict_with_due(["a"]).await;
     let first = dict.next_claim(SECOND).await;

@@ -100,23 +100,6 @@ async fn many_entries_are_taken_in_deadline_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn entry_without_a_deadline_is_never_due() {
-    let dict = TimeoutDict::new();
-    dict.set("never", 1, Duration::MAX).await;
-    dict.set("a", 2, SECOND).await;
-    assert!(dict.remove_timeout("a").await);
-    assert!(!dict.remove_timeout("a").await, "the entry has no deadline");
-    assert!(!dict.remove_timeout("missing").await);
-    assert!(!dict.set_timeout("missing", SECOND).await);
-    advance(1_000_000 * SECOND).await;
-    assert_eq!(dict.take_expired(9).await, []);
-    assert_eq!((dict.ttl("never").await, dict.ttl("a").await), (Ttl::Persistent, Ttl::Persistent));
-    assert!(dict.set_timeout("a", Duration::ZERO).await);
-    assert_eq!(dict.take_expired(9).await, [("a", 2)]);
-    assert_eq!(dict.len().await, 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn due_entry_accepts_a_new_deadline() {
     let dict = dict_with_due(["a", "b"]).await;
     assert!(dict.set_timeout("a", SECOND).await);
