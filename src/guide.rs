@@ -25,6 +25,7 @@
 //! | page | subject |
 //! | --- | --- |
 //! | [`redis`] | `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis and Valkey, and their behavior during failures (feature `redis`) |
+//! | [`before_production`] | a checklist for Redis: rights, memory, persistence, sizes, upgrades (feature `redis`) |
 //! | [`directory_queues`] | queues in files, shared with programs in other languages (feature `dirq`) |
 //! | [`dirq_tool`] | the command `dirq`: directory queues from a shell, and workers in any language |
 //!
@@ -155,6 +156,10 @@ pub mod feature_flags {}
 #[cfg_attr(feature = "redis", doc = include_str!("guide/redis.md"))]
 #[cfg_attr(not(feature = "redis"), doc = "This page is available with feature `redis`.")]
 pub mod redis {}
+
+#[cfg_attr(feature = "redis", doc = include_str!("guide/before_production.md"))]
+#[cfg_attr(not(feature = "redis"), doc = "This page is available with feature `redis`.")]
+pub mod before_production {}
 
 #[cfg_attr(all(feature = "dirq", unix), doc = include_str!("guide/directory_queues.md"))]
 #[cfg_attr(

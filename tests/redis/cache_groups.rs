@@ -145,3 +145,26 @@ async fn group_destroyed_by_another_program_starts_at_the_present() {
     assert!(is_quiet(&mut events).await);
     assert_eq!(receive(&mut kept, 60).await, (0..60).collect());
 }
+
+#[tokio::test]
+async fn group_is_joined_again_after_acks_reached_a_server_that_lost_its_data() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    // Between two reads, the subscriber only renews leases and sends acknowledgements, every 50 ms.
+    let cache: Cache<String, u64> = Cache::builder(&client, "c")
+        .events(HOUR)
+        .lease(ms(150))
+        .poll_every(ms(1_000))
+        .build()
+        .unwrap();
+    let mut events = cache.events_lossless("g").await.unwrap();
+    expire(&cache, 0..1).await;
+    assert_eq!(recv(&mut events).await.unwrap().unwrap(), 0);
+    let () = redis::cmd("FLUSHALL").query_async(&mut server.plain().await).await.unwrap();
+    events.ack().await.unwrap();
+    sleep(ms(300)).await;
+    // Of the same shard.
+    expire(&cache, 0..1).await;
+    assert_eq!(recv(&mut events).await.unwrap().unwrap(), 0);
+    assert_eq!(cache.groups().await.unwrap(), ["g"]);
+}

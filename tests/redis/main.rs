@@ -53,6 +53,7 @@ mod runtimes;
 mod server_replies;
 mod sizes;
 mod slot_migration;
+mod stored_data;
 mod tags;
 mod timeout_dict;
 mod timeout_dict_commands;

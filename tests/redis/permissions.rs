@@ -17,6 +17,8 @@ use crate::{clock::ms, servers::Server};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
+const GUIDE: &str = include_str!("../../src/guide/before_production.md");
+
 /// Returns the table of permissions in the docs.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let docs = include_str!("../../src/redis.rs");
@@ -27,6 +29,25 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
         Some((row.replace(['[', ']', '`'], ""), commands.collect()))
     });
     rows.collect()
+}
+
+/// Returns the pattern of the keys of a type, from the guide.
+fn keys_of(name: &str) -> &'static str {
+    let row = format!("| [`{name}`](crate::redis::{name}) | `");
+    let keys = GUIDE.lines().find_map(|line| line.strip_prefix(&row)?.strip_suffix("` |"));
+    keys.expect("the guide lists the keys of the type")
+}
+
+#[test]
+fn example_in_the_guide_has_exactly_the_rights_of_a_limiter() {
+    let mut words = GUIDE.lines().find(|line| line.starts_with("ACL SETUSER")).unwrap().split(' ');
+    let head = ["ACL", "SETUSER", "api", "on", ">secret", "resetkeys", "nocommands"];
+    assert!(words.by_ref().take(head.len()).eq(head));
+    assert_eq!(words.next(), Some(keys_of("RateLimiter")));
+    let granted: BTreeSet<_> = words.map(|word| word.to_uppercase()).collect();
+    let documented = documented();
+    let needed = documented["all"].union(&documented["RateLimiter"]);
+    assert_eq!(granted, needed.map(|command| format!("+{command}")).collect());
 }
 
 /// Runs `calls` as a user with exactly the permissions of `rows`, and asserts that each of them was needed.
@@ -108,18 +129,18 @@ async fn use_cache(cache: &Cache<String, u64>) {
 
 #[tokio::test]
 async fn cache_needs_exactly_the_documented_permissions() {
-    assert_exact(&["Cache"], "~fleeting:*", async |client| {
+    assert_exact(&["Cache"], keys_of("Cache"), async |client| {
         use_cache(&Cache::new(client, "c").unwrap()).await;
     })
     .await;
-    assert_exact(&["Cache", "its near cache"], "~fleeting:*", async |client| {
+    assert_exact(&["Cache", "its near cache"], keys_of("Cache"), async |client| {
         let near = Cache::builder(client, "c").near(100).build().unwrap();
         use_cache(&near).await;
         assert_eq!((near.get("ada").await.unwrap(), near.get("ada").await.unwrap()), (None, None));
         assert!(near.stats().near_hits > 0);
     })
     .await;
-    assert_exact(&["Cache", "its events"], "~fleeting:*", async |client| {
+    assert_exact(&["Cache", "its events"], keys_of("Cache"), async |client| {
         use_cache(&Cache::new(client, "plain").unwrap()).await;
         let builder = Cache::builder(client, "c").events(HOUR).lease(ms(60)).poll_every(ms(20));
         let cache = builder.build().unwrap();
@@ -150,7 +171,7 @@ async fn cache_needs_exactly_the_documented_permissions() {
 
 #[tokio::test]
 async fn rate_limiter_needs_exactly_the_documented_permissions() {
-    assert_exact(&["RateLimiter"], "~fleeting:*", async |client| {
+    assert_exact(&["RateLimiter"], keys_of("RateLimiter"), async |client| {
         for window in [Window::Log, Window::Buckets(4), Window::Gcra] {
             let name = format!("{window:?}").replace(['(', ')'], "");
             let limit = Limit::new(30, HOUR);
@@ -173,7 +194,7 @@ async fn rate_limiter_needs_exactly_the_documented_permissions() {
 
 #[tokio::test]
 async fn expiring_set_needs_exactly_the_documented_permissions() {
-    assert_exact(&["ExpiringSet"], "~fleeting:*", async |client| {
+    assert_exact(&["ExpiringSet"], keys_of("ExpiringSet"), async |client| {
         let set: ExpiringSet<String> = ExpiringSet::new(client, "s", HOUR).unwrap();
         let endless: ExpiringSet<String> = ExpiringSet::new(client, "s", Duration::MAX).unwrap();
         let short: ExpiringSet<String> = ExpiringSet::new(client, "s", ms(1)).unwrap();
@@ -224,7 +245,7 @@ async fn timeout_dict_needs_exactly_the_documented_permissions() {
         dict.remove("zoe").await.unwrap();
         dict.clear().await.unwrap();
     };
-    assert_exact(&["TimeoutDict"], "~fleeting:*", async |client| {
+    assert_exact(&["TimeoutDict"], keys_of("TimeoutDict"), async |client| {
         let builder = TimeoutDict::builder(client, "d").max_attempts(2);
         use_dict(&builder.build().unwrap()).await;
     })

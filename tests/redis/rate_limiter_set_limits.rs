@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fleeting::{
     Limit, Window,
-    redis::{Error, RateLimiter},
+    redis::{Client, Error, RateLimiter},
 };
 use futures::FutureExt;
 use redis::AsyncCommands;
@@ -162,11 +162,17 @@ async fn invalid_limits_on_the_server_are_ignored() {
     wait_for_limits(&limiter, &[Limit::per_second(7).named("own")]).await;
 }
 
+/// Returns a limiter of 5 calls per hour whose calls wait for a server for a second only.
+fn impatient(server: &Server) -> RateLimiter<String> {
+    let client = Client::builder(server.url()).timeout(SECOND).lazy().unwrap();
+    let builder = strict(&client, "changes").timeout(SECOND);
+    builder.limit(Limit::per_hour(5)).build().unwrap()
+}
+
 #[tokio::test]
 async fn set_limits_without_a_server_changes_nothing() {
     let mut server = Server::start();
-    let limiter = hourly(&server, Window::Log, 5).await;
-    limiter.check("ada").await.unwrap();
+    let limiter = impatient(&server);
     server.kill();
     assert!(limiter.set_limits([Limit::per_hour(9)]).await.is_err());
     assert_eq!(*limiter.limits(), [Limit::per_hour(5)]);
@@ -232,11 +238,12 @@ async fn stored_limits_are_logged_and_end_with_their_key() {
 #[tokio::test]
 async fn clear_limits_without_a_server_changes_nothing() {
     let mut server = Server::start();
-    let limiter = hourly(&server, Window::Log, 5).await;
-    limiter.set_limits([Limit::per_hour(9)]).await.unwrap();
+    let (limiter, limits) = (impatient(&server), [Limit::per_hour(9)]);
+    hourly(&server, Window::Log, 5).await.set_limits(limits.clone()).await.unwrap();
+    wait_for_limits(&limiter, &limits).await;
     server.kill();
     assert!(limiter.clear_limits().await.is_err());
-    assert_eq!(*limiter.limits(), [Limit::per_hour(9)]);
+    assert_eq!(*limiter.limits(), limits);
 }
 
 /// Usage of `Gcra` remains the same number of units under limits of any step.

@@ -1,0 +1,306 @@
+//! Data on a server, as release 0.1 stores it: literal keys and bytes, sent by raw commands. All releases of a minor
+//! version share a server, so that these must stay readable, and must be what is written.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fleeting::{
+    Limit, Ttl, Window,
+    redis::{Cache, Client, ExpiringSet, Format, RateLimiter, TimeoutDict},
+};
+use redis::{FromRedisValue, ToRedisArgs, aio::MultiplexedConnection};
+use tokio::time::timeout;
+
+use crate::{
+    patience::patience,
+    servers::{Server, connect},
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR_MS: u64 = 3_600_000;
+const HOUR_MICROS: u64 = 1_000 * HOUR_MS;
+
+/// 1 under tag `staff` with its version, as a value with JSON.
+const TAGGED: &[u8] = b"\xC1tag\x01\0\0\0\x05\0\0\0staff0123456789abcdef1";
+
+/// Connection to the server, for raw commands.
+struct Raw(MultiplexedConnection);
+
+impl Raw {
+    async fn ask<T: FromRedisValue>(&mut self, command: &str, args: impl ToRedisArgs) -> T {
+        redis::cmd(command).arg(args).query_async(&mut self.0).await.unwrap()
+    }
+
+    async fn send(&mut self, command: &str, args: &[&str]) {
+        self.ask::<redis::Value>(command, args).await;
+    }
+
+    async fn set(&mut self, key: &str, value: &[u8]) {
+        self.ask::<()>("SET", (key, value)).await;
+    }
+
+    /// Returns the names of all keys, sorted.
+    async fn keys(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.ask("KEYS", "*").await;
+        keys.sort();
+        keys
+    }
+}
+
+async fn start() -> (Server, Raw, Client) {
+    let server = Server::start();
+    let (raw, client) = (Raw(server.plain().await), connect(server.url()).await);
+    (server, raw, client)
+}
+
+/// Returns the time in microseconds. The server has the same clock.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
+}
+
+fn cache(client: &Client, name: &str) -> Cache<String, u64> {
+    Cache::new(client, name).unwrap()
+}
+
+fn raw_cache(client: &Client) -> Cache<String, Vec<u8>> {
+    Cache::builder(client, "raw").format(Format::Raw).build().unwrap()
+}
+
+fn packed_cache(client: &Client) -> Cache<(u64, String), Vec<String>> {
+    Cache::builder(client, "packed").format(Format::MessagePack).build().unwrap()
+}
+
+#[tokio::test]
+async fn cache_values_of_release_0_1_are_read() {
+    let (_server, mut raw, client) = start().await;
+    raw.send("SET", &["fleeting:cache1:{c:2}:ada", "42", "PX", "3600000"]).await;
+    raw.set("fleeting:cache1:{c:11}:bob", b"43").await;
+    raw.set("fleeting:cache1:{c:7}:eve", TAGGED).await;
+    raw.send("SET", &["fleeting:cache1:{c:7}.tag:staff", "0123456789abcdef"]).await;
+    raw.set("fleeting:cache1:{packed:10}:[1,\"a\"]", b"\x91\xa1x").await;
+    raw.set("fleeting:cache1:{raw:2}:ada", b"\xC1tag\0\0\0\0\xC1tagx").await;
+    let numbers = cache(&client, "c");
+    assert_eq!(numbers.get("ada").await.unwrap(), Some(42));
+    let Ttl::Remaining(left) = numbers.ttl("ada").await.unwrap() else { panic!() };
+    assert!(left <= HOUR && left > HOUR - patience(), "{left:?}");
+    assert_eq!(numbers.get("bob").await.unwrap(), Some(43));
+    assert_eq!(numbers.ttl("bob").await.unwrap(), Ttl::Persistent);
+    assert_eq!(numbers.get_many(["ada", "eve", "bob"]).await.unwrap(), [42, 1, 43].map(Some));
+    assert_eq!(numbers.len().await.unwrap(), 3);
+    numbers.remove_tag("staff").await.unwrap();
+    assert_eq!(numbers.get("eve").await.unwrap(), None);
+    let value = packed_cache(&client).get(&(1, "a".into())).await.unwrap();
+    assert_eq!(value, Some(vec!["x".to_owned()]));
+    assert_eq!(raw_cache(&client).get("ada").await.unwrap(), Some(b"\xC1tagx".to_vec()));
+}
+
+#[tokio::test]
+async fn cache_values_are_written_as_by_release_0_1() {
+    let (_server, mut raw, client) = start().await;
+    let numbers = cache(&client, "c");
+    numbers.set_ex("ada".into(), 42, HOUR).await.unwrap();
+    numbers.set("bob".into(), 43).await.unwrap();
+    numbers.set_tagged("eve".into(), 1, HOUR, ["staff"]).await.unwrap();
+    packed_cache(&client).set((1, "a".into()), vec!["x".into()]).await.unwrap();
+    raw_cache(&client).set("ada".into(), b"\xC1tagx".to_vec()).await.unwrap();
+    let expected = [
+        "fleeting:cache1:{c:11}:bob",
+        "fleeting:cache1:{c:2}:ada",
+        "fleeting:cache1:{c:7}.tag:staff",
+        "fleeting:cache1:{c:7}:eve",
+        "fleeting:cache1:{packed:10}:[1,\"a\"]",
+        "fleeting:cache1:{raw:2}:ada",
+    ];
+    assert_eq!(raw.keys().await, expected);
+    let values: Vec<Vec<u8>> = raw.ask("MGET", &expected).await;
+    assert_eq!([&values[0][..], &values[1]], [b"43", b"42"]);
+    // The version is random.
+    let version = &values[2];
+    assert_eq!(values[3], [&TAGGED[..17], version, b"1"].concat());
+    assert_eq!(values[4], b"\x91\xa1x");
+    assert_eq!(values[5], b"\xC1tag\0\0\0\0\xC1tagx");
+}
+
+#[tokio::test]
+async fn expirations_of_release_0_1_are_delivered() {
+    let (_server, mut raw, client) = start().await;
+    let past = (now() / 1_000 - 50).to_string();
+    let index = "fleeting:cache1:{c:2}";
+    let of = |suffix: &str| format!("{index}{suffix}");
+    // An event in the stream, and an expired value that was not moved to it.
+    raw.send("SADD", &[&of(".groups"), "mailers"]).await;
+    let counts = ["id", "1.2", "read:mailers", "0", "events", "1"];
+    raw.send("HSET", &[&[&of(".counts")[..]], &counts[..]].concat()).await;
+    let event = ["*", "key", "ada", "value", "1", "deadline", &past, "number", "1"];
+    raw.send("XADD", &[&[&of(".expired")[..]], &event[..]].concat()).await;
+    raw.send("XGROUP", &["CREATE", &of(".expired"), "mailers", "0"]).await;
+    let last = "18446744073709551615-18446744073709551615";
+    raw.send("XGROUP", &["CREATE", &of(".expired"), "fleeting:restored", last]).await;
+    raw.send("SET", &[&of(".told"), "1.2", "PX", "3600000"]).await;
+    raw.send("ZADD", &[index, &past, "ada"]).await;
+    raw.send("SET", &[&of(".value:ada"), "2", "PX", "3600000"]).await;
+    raw.send("SET", &[&of(".soonest"), &format!("{past} 9999999999999")]).await;
+    let cache: Cache<String, u64> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
+    let mut events = cache.events_lossless("mailers").await.unwrap();
+    for value in [1, 2] {
+        let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+        assert_eq!((&event.key[..], event.value), ("ada", value));
+    }
+    assert_eq!(cache.stats().missed, 0);
+}
+
+#[tokio::test]
+async fn stale_value_of_release_0_1_is_returned_during_its_load() {
+    let (_server, mut raw, client) = start().await;
+    let later = (now() / 1_000 + HOUR_MS).to_string();
+    raw.send("SET", &["fleeting:cache1:{c:2}.cleared", "random", "PX", "3600000"]).await;
+    // Another process is loading it.
+    let load =
+        ["token", "other", "till", &later, "stale", "1", "last", &later, "cleared", "random"];
+    raw.send("HSET", &[&["fleeting:cache1:{c:2}.load:ada"], &load[..]].concat()).await;
+    let builder = Cache::builder(&client, "c").stale_while_revalidate(HOUR).lease(2 * HOUR);
+    let cache: Cache<String, u64> = builder.build().unwrap();
+    assert_eq!(cache.get_or_set_with("ada", HOUR, async || 2).await.unwrap(), 1);
+}
+
+fn jobs(client: &Client) -> TimeoutDict<String, u64> {
+    TimeoutDict::builder(client, "d").max_attempts(2).build().unwrap()
+}
+
+#[tokio::test]
+async fn dictionary_entries_of_release_0_1_are_read() {
+    let (_server, mut raw, client) = start().await;
+    let due = 2 * (now() / 2 - 1_000_000);
+    // Due, for the second time.
+    raw.send("ZADD", &["fleeting:dict1:{d:2}", &due.to_string(), "ada"]).await;
+    raw.set("fleeting:dict1:{d:2}:ada", b"1").await;
+    raw.send("HSET", &["fleeting:dict1:{d:2}.failed", "ada", "1"]).await;
+    raw.send("HSET", &["fleeting:dict1:{d:2}.reasons", "ada", "1 full"]).await;
+    // A dead letter.
+    raw.send("ZADD", &["fleeting:dict1:{d:7}", "+inf", "eve"]).await;
+    raw.set("fleeting:dict1:{d:7}:eve", b"2").await;
+    raw.send("ZADD", &["fleeting:dict1:{d:7}.dead", &due.to_string(), "eve"]).await;
+    raw.send("HSET", &["fleeting:dict1:{d:7}.failed", "eve", "1"]).await;
+    raw.send("HSET", &["fleeting:dict1:{d:7}.reasons", "eve", "2 gone"]).await;
+    // Leased by another process.
+    let lease_end = 4 * ((now() + HOUR_MICROS) / 4) + 1;
+    raw.send("ZADD", &["fleeting:dict1:{d:11}", &lease_end.to_string(), "bob"]).await;
+    raw.set("fleeting:dict1:{d:11}:bob", b"3").await;
+    let jobs = jobs(&client);
+    assert_eq!((jobs.len().await.unwrap(), jobs.dead_len().await.unwrap()), (3, 1));
+    let letters = jobs.dead_letters(9).await.unwrap();
+    let [eve] = &letters[..] else { panic!("{letters:?}") };
+    assert_eq!((&eve.key[..], eve.value, eve.attempts), ("eve", 2, 2));
+    assert_eq!(eve.reason.as_deref(), Some("gone"));
+    let claims = jobs.claim_expired(9, HOUR).await.unwrap();
+    let [ada] = &claims[..] else { panic!("{claims:?}") };
+    assert_eq!((&ada.key()[..], *ada.value(), ada.attempts()), ("ada", 1, 2));
+    assert_eq!(jobs.get("bob").await.unwrap(), Some(3));
+}
+
+#[tokio::test]
+async fn dictionary_entries_are_written_as_by_release_0_1() {
+    let (_server, mut raw, client) = start().await;
+    let jobs = jobs(&client);
+    jobs.set("ada".into(), 1, Duration::ZERO).await.unwrap();
+    jobs.next_claim(HOUR).await.unwrap().fail("full").await.unwrap();
+    let due: u64 = raw.ask("ZSCORE", &["fleeting:dict1:{d:2}", "ada"]).await;
+    assert!(due.is_multiple_of(2) && due.abs_diff(now()) < HOUR_MICROS, "{due}");
+    assert_eq!(raw.ask::<String>("GET", "fleeting:dict1:{d:2}:ada").await, "1");
+    let failed = ["ada", "1"].map(String::from);
+    assert_eq!(raw.ask::<Vec<String>>("HGETALL", "fleeting:dict1:{d:2}.failed").await, failed);
+    let reasons = ["ada", "1 full"].map(String::from);
+    assert_eq!(raw.ask::<Vec<String>>("HGETALL", "fleeting:dict1:{d:2}.reasons").await, reasons);
+    // Its last attempt.
+    let claim = timeout(patience(), jobs.next_claim(HOUR)).await.unwrap().unwrap();
+    let dead_at: u64 = raw.ask("ZSCORE", &["fleeting:dict1:{d:2}.dead", "ada"]).await;
+    assert!(dead_at % 4 == 1 && dead_at.abs_diff(now() + HOUR_MICROS) < HOUR_MICROS, "{dead_at}");
+    drop(claim);
+}
+
+#[tokio::test]
+async fn set_members_of_release_0_1_are_read_and_written() {
+    let (_server, mut raw, client) = start().await;
+    let set: ExpiringSet<String> = ExpiringSet::new(&client, "s", HOUR).unwrap();
+    let score = format!("{}", (now() / 1_000 - 10_000) as f64 + 0.25);
+    raw.send("ZADD", &["fleeting:set1:{s}", &score, "\"ada\""]).await;
+    set.push("bob".into()).await.unwrap();
+    assert_eq!(set.elements().await.unwrap(), ["ada", "bob"]);
+    let members: Vec<String> = raw.ask("ZRANGE", &["fleeting:set1:{s}", "0", "-1"]).await;
+    assert_eq!(members, ["\"ada\"", "\"bob\""]);
+    let score: f64 = raw.ask("ZSCORE", &["fleeting:set1:{s}", "\"bob\""]).await;
+    assert!((score - now() as f64 / 1e3).abs() < 60_000.0, "{score}");
+}
+
+/// Four of ten units charged a second ago. Times are microseconds of the server as doubles.
+fn limiter_states() -> [(Window, Vec<u8>); 3] {
+    let at = now() - 1_000_000;
+    let number = |number: u64| (number as f64).to_le_bytes();
+    let times = [at, at, at + 2 * HOUR_MICROS].map(number).concat();
+    let (units, one) = (4_u32.to_le_bytes(), 1_u16.to_le_bytes());
+    let log = [
+        b"\x01L",
+        &times[..],
+        &[0, 1].map(number).concat(),
+        &one,
+        &[HOUR_MICROS, 0, at].map(number).concat(),
+        &units,
+        &number(at),
+        &units,
+    ];
+    let buckets = [b"\x01B", &times[..], &units, &one, &number(at), &units];
+    let step = HOUR_MICROS / 10;
+    let gcra = [b"\x03G", &times[..], &[at + 4 * step, 0, step].map(number).concat()];
+    [
+        (Window::Log, log.concat()),
+        (Window::Buckets(10), buckets.concat()),
+        (Window::Gcra, gcra.concat()),
+    ]
+}
+
+#[tokio::test]
+async fn charges_of_release_0_1_count_and_are_written_alike() {
+    let (_server, mut raw, client) = start().await;
+    for (window, state) in limiter_states() {
+        raw.set("fleeting:limit1:l:{ada}", &state).await;
+        let builder = RateLimiter::builder(&client, "l").limit(Limit::per_hour(10)).window(window);
+        let limiter: RateLimiter<String> = builder.timeout(patience()).build().unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 6, "{window:?}");
+        assert_eq!(limiter.check_n("ada", 2).await.unwrap().remaining(), 4, "{window:?}");
+        limiter.check_n("bob", 4).await.unwrap();
+        let written: Vec<u8> = raw.ask("GET", "fleeting:limit1:l:{bob}").await;
+        assert_eq!((&written[..2], written.len()), (&state[..2], state.len()), "{window:?}");
+        limiter.reset("bob").await.unwrap();
+    }
+}
+
+/// A release with another layout has keys of its own, so that both can share a server.
+#[tokio::test]
+async fn data_of_another_layout_is_neither_read_nor_changed() {
+    let (_server, mut raw, client) = start().await;
+    let others = [
+        "fleeting:cache2:{c:2}:ada",
+        "fleeting:dict2:{c:2}:ada",
+        "fleeting:limit2:c:{ada}",
+        "fleeting:set2:{c}",
+    ];
+    for key in others {
+        raw.set(key, b"another layout").await;
+    }
+    let cache = cache(&client, "c");
+    assert_eq!(cache.get("ada").await.unwrap(), None);
+    assert_eq!(cache.len().await.unwrap(), 0);
+    cache.set("ada".into(), 1).await.unwrap();
+    cache.clear().await.unwrap();
+    let dict: TimeoutDict<String, u64> = TimeoutDict::new(&client, "c").unwrap();
+    assert_eq!(dict.set("ada".into(), 1, HOUR).await.unwrap(), None);
+    dict.clear().await.unwrap();
+    let set: ExpiringSet<String> = ExpiringSet::new(&client, "c", HOUR).unwrap();
+    set.push("ada".into()).await.unwrap();
+    set.clear().await.unwrap();
+    let builder = RateLimiter::builder(&client, "c").limit(Limit::per_hour(1));
+    let limiter: RateLimiter<String> = builder.timeout(patience()).build().unwrap();
+    limiter.check("ada").await.unwrap();
+    limiter.reset("ada").await.unwrap();
+    let values: Vec<String> = raw.ask("MGET", &others).await;
+    assert_eq!(values, ["another layout"; 4]);
+}
