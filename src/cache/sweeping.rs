@@ -19,8 +19,8 @@ where
     /// It also begins to shrink the tables of shards that have become sparse. The next sweep moves their entries to
     /// smaller tables, and then the memory of the old tables is freed.
     ///
-    /// It never waits for a subscriber: if a lossless stream is full, the sweep stops there and
-    /// [`SweepReport::held_back`] is true.
+    /// It never waits for a subscriber: if a lossless stream of expirations is full, the sweep stops there; if one of
+    /// removals is full, entries with removed tags stay in memory. [`SweepReport::held_back`] is then true.
     ///
     /// # Cancel safety
     ///

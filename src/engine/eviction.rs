@@ -9,6 +9,7 @@ pub(crate) mod policy;
 
 use self::policy::{AccessWords, BucketState, Policy};
 
+/// The eviction policy and the weights of a shard.
 pub(crate) struct EvictionState {
     policy: Policy,
     /// `None` if each entry weighs 1.
@@ -95,11 +96,12 @@ impl EvictionState {
         }
     }
 
-    /// Chooses who leaves: something gone where `is_gone` finds it, and nothing that gives no room.
+    /// Chooses an entry to evict, but never an `exempt` bucket or an entry of weight 0. Prefers an unreadable entry, if
+    /// the sample `may_have_unreadable` ones and has one.
     #[inline]
-    pub(crate) fn choose_victim(
+    pub(crate) fn choose_victim<const N: usize>(
         &mut self,
-        exempt: Option<usize>,
+        exempt: [Option<usize>; N],
         may_have_unreadable: bool,
         is_unreadable: impl Fn(usize) -> bool,
     ) -> Option<usize> {

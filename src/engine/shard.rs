@@ -1,6 +1,6 @@
 //! Everything that the lock of one shard guards, behind one type: a shard that is locked for writing.
 //!
-//! The fields of a shard's state are private to this room, so that no other module changes one part of a shard and
+//! The fields of a shard's state are private to this module, so that no other module changes one part of a shard and
 //! forgets the rest. Nothing here knows the store, which locks the shards and owns their [`ShardContext`].
 
 pub(crate) mod clear;

@@ -11,7 +11,6 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 ///
 /// # Examples
 ///
-///
 /// ```
 /// use std::time::Duration;
 /// use fleeting::Limit;

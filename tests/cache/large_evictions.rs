@@ -132,3 +132,62 @@ async fn resting_sweeper_wakes_up_to_evict_for_a_cancelled_write() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(cache.weight() <= LIGHT, "the weight is {}", cache.weight());
 }
+
+/// Polls a heavy write once and drops it.
+fn cancel_heavy_write(cache: &Cache<u64, u32>, weight: u64) {
+    let mut set = pin!(cache.set(HEAVY, weight as u32));
+    assert!(set.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(cache.weight() > LIGHT, "nothing is left to evict");
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_that_evicts_for_another_one_keeps_both_entries() {
+    let cache = full_cache(None).await;
+    cancel_heavy_write(&cache, LIGHT - 1);
+    assert_fits_in_several_polls(&cache, cache.set(HEAVY - 1, 1));
+    assert_eq!(cache.get(&(HEAVY - 1)).await, Some(1));
+    assert_eq!(cache.get(&HEAVY).await, Some(LIGHT as u32 - 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_that_does_not_fit_beside_a_cancelled_one_displaces_it() {
+    let cache = full_cache(None).await;
+    cancel_heavy_write(&cache, LIGHT);
+    assert_fits_in_several_polls(&cache, cache.set(HEAVY - 1, 1));
+    assert_eq!(cache.get(&(HEAVY - 1)).await, Some(1));
+    assert_eq!(cache.get(&HEAVY).await, None);
+}
+
+/// The light writes are cancelled as well. Each has evicted an entry for its own.
+#[tokio::test(start_paused = true)]
+async fn light_writes_keep_the_entry_of_a_heavy_one_that_still_evicts() {
+    let cache = Cache::builder().max_weight(LIGHT, |_: &u64, weight: &u32| *weight).shards(2);
+    let cache = cache.sweep(Sweep::manual()).build();
+    cache.set_many((0..LIGHT).map(|key| (key, 1)), None).await;
+    cancel_heavy_write(&cache, LIGHT - 100);
+    for key in LIGHT..LIGHT + 50 {
+        let mut set = pin!(cache.set(key, 1));
+        let poll = set.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll.is_pending(), "the evictions are deferred");
+    }
+    cache.sweep().await;
+    assert_eq!(cache.get(&HEAVY).await, Some(LIGHT as u32 - 100));
+    assert!(cache.weight() <= LIGHT, "the weight is {}", cache.weight());
+}
+
+#[tokio::test(start_paused = true)]
+async fn update_that_evicts_for_a_cancelled_write_keeps_its_entry() {
+    let cache = full_cache(None).await;
+    cancel_heavy_write(&cache, LIGHT - 2);
+    let survivor = cache.keys().find(|key| *key != HEAVY).unwrap();
+    let updated = assert_fits_in_several_polls(
+        &cache,
+        cache.update(&survivor, |weight| {
+            *weight = 2;
+            "updated"
+        }),
+    );
+    assert_eq!(updated, Some("updated"));
+    assert_eq!(cache.get(&survivor).await, Some(2));
+    assert_eq!(cache.get(&HEAVY).await, Some(LIGHT as u32 - 2));
+}

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fleeting::{Cache, Cause};
-use tokio::time::sleep;
+use fleeting::{Cache, Cause, Sweep};
+use tokio::time::{advance, sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ENTRIES: usize = 5_000;
@@ -45,4 +45,71 @@ async fn values_removed_by_a_tag_are_freed_while_a_subscriber_of_another_cause_n
     cache.remove_tag("all").await;
     sleep(5 * SECOND).await;
     assert!(cache.len() <= ENTRIES, "{} entries are left", cache.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_expire_while_a_subscriber_of_removed_tags_never_reads() {
+    let cache = Cache::builder().shards(2).publish([Cause::Removed, Cause::Expired]).build();
+    let _removed = cache.events_lossless(CAPACITY).only([Cause::Removed]);
+    let mut expired = cache.events().only([Cause::Expired]);
+    for key in 0..ENTRIES {
+        cache.set_tagged(key, key, SECOND * 3_600, ["all"]).await;
+    }
+    cache.remove_tag("all").await;
+    sleep(5 * SECOND).await;
+    assert!(cache.len() > ENTRIES / 2, "the sweeper waits for the subscriber");
+    for key in ENTRIES..ENTRIES + 100 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    for _ in 0..100 {
+        let event = timeout(10 * SECOND, expired.recv()).await.expect("the entries expire");
+        let event = event.unwrap().unwrap();
+        assert!(event.lag().unwrap() <= SECOND / 5, "{:?}", event.lag());
+    }
+    assert_eq!(cache.stats().overflow, 0);
+}
+
+/// The subscriber reads so often that the sweeper never waits for long.
+#[tokio::test(start_paused = true)]
+async fn entries_expire_while_a_slow_subscriber_of_removed_tags_reads() {
+    let cache = Cache::builder().shards(2).publish([Cause::Removed, Cause::Expired]).build();
+    let mut removed = cache.events_lossless(2).only([Cause::Removed]);
+    let mut expired = cache.events().only([Cause::Expired]);
+    for key in 0..ENTRIES {
+        cache.set_tagged(key, key, SECOND * 3_600, ["all"]).await;
+    }
+    cache.remove_tag("all").await;
+    let reader = tokio::spawn(async move {
+        for _ in 0..ENTRIES {
+            assert_eq!(removed.recv().await.unwrap().cause, Cause::Removed);
+            sleep(SECOND / 1_000).await;
+        }
+    });
+    cache.set_ex(ENTRIES, 0, SECOND).await;
+    let event = timeout(10 * SECOND, expired.recv()).await.expect("the entry expires");
+    let event = event.unwrap().unwrap();
+    assert!(event.lag().unwrap() <= SECOND / 5, "{:?}", event.lag());
+    assert!(!reader.is_finished(), "the tagged entries are not removed yet");
+    reader.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn sweep_expires_entries_while_a_subscriber_of_removed_tags_is_full() {
+    let cache = Cache::builder()
+        .shards(2)
+        .sweep(Sweep::manual())
+        .publish([Cause::Removed, Cause::Expired])
+        .build();
+    let _removed = cache.events_lossless(1).only([Cause::Removed]);
+    for key in 0..ENTRIES {
+        cache.set_tagged(key, key, SECOND * 3_600, ["all"]).await;
+    }
+    for key in ENTRIES..ENTRIES + 100 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    cache.remove_tag("all").await;
+    advance(SECOND).await;
+    let report = cache.sweep().await;
+    assert_eq!((report.expired, report.held_back, report.passes), (100, true, 1));
+    assert_eq!(cache.len(), ENTRIES - 1, "one removal fits into the capacity");
 }

@@ -1,6 +1,9 @@
 //! Semantics of the methods that correspond to Redis commands, including the cases of Redis' `tests/unit/expire.tcl`.
 
-use std::{hash::RandomState, time::Duration};
+use std::{
+    hash::{BuildHasherDefault, DefaultHasher, RandomState},
+    time::Duration,
+};
 
 use fleeting::{Cache, Sweep, Ttl, When};
 use tokio::time::{Instant, advance};
@@ -95,6 +98,61 @@ async fn expired_unswept_value_is_missing_for_every_method() {
     live.sort();
     assert_eq!(live, ["2", "3", "4", "5"]);
     assert_eq!(cache.len(), 4, "each lookup removed the expired value it found");
+}
+
+#[tokio::test(start_paused = true)]
+async fn contains_key_is_no_access() {
+    let cache: Cache<String, u32> = Cache::builder().time_to_idle(10 * SECOND).build();
+    cache.set("k".into(), 1).await;
+    advance(6 * SECOND).await;
+    assert!(cache.contains_key("k").await && !cache.contains_key("missing").await);
+    assert_eq!(cache.ttl("k").await, remaining(4), "the idle deadline stays");
+    advance(4 * SECOND).await;
+    assert!(!cache.contains_key("k").await);
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (0, 0));
+}
+
+/// The same calls lead to the same evictions: calls of `contains_key` in between change nothing.
+#[tokio::test(start_paused = true)]
+async fn contains_key_does_not_count_for_eviction() {
+    let mut survivors = Vec::new();
+    for looks in [false, true] {
+        let cache: Cache<u32, u32, _> = Cache::builder()
+            .max_entries(500)
+            .hasher(BuildHasherDefault::<DefaultHasher>::default())
+            .sweep(Sweep::default().seed(7))
+            .build();
+        for key in 0..2_000 {
+            cache.set(key, key).await;
+            cache.get(&(key / 2)).await;
+            if looks {
+                cache.contains_key(&(key / 3)).await;
+                cache.contains_key(&key.saturating_sub(100)).await;
+            }
+        }
+        let mut keys: Vec<_> = cache.keys().collect();
+        keys.sort_unstable();
+        survivors.push(keys);
+    }
+    assert_eq!(survivors[0], survivors[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn live_len_counts_neither_expired_entries_nor_removed_tags() {
+    let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).build();
+    for key in 0..300 {
+        match key % 3 {
+            0 => cache.set(key, key).await,
+            1 => cache.set_ex(key, key, SECOND).await,
+            _ => cache.set_tagged(key, key, 60 * SECOND, ["tag"]).await,
+        };
+    }
+    assert_eq!((cache.live_len(), cache.len()), (300, 300));
+    advance(SECOND).await;
+    assert_eq!((cache.live_len(), cache.len()), (200, 300));
+    cache.remove_tag("tag").await;
+    assert_eq!(cache.live_len(), 100);
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,7 +30,7 @@ pub(super) struct Log<K, V> {
     ring: u64,
     /// Buffer for departures taken from the journal; kept for its allocation.
     taken: Taken<K, V>,
-    /// True while the sweeper waits for capacity.
+    /// Cause of the removals for which the sweeper waits for capacity; `None` if it does not wait.
     held_back: Option<Cause>,
     closed: bool,
     /// Lag of the published events: the time from an entry's deadline to the detection of its expiry.

@@ -36,6 +36,9 @@ pub(crate) struct Bound<K, V> {
     deferred: AtomicU64,
     /// Hash of the key whose write was the last to defer evictions. Its entry is evicted only by later writes.
     deferred_for: AtomicU64,
+    /// Hash of the key that was written last while evictions were deferred. Its write helps to evict the deferred
+    /// weight, and must not evict its own entry.
+    last_written: AtomicU64,
     /// Held while deferred weight is evicted. If two calls did that at a time, both might evict the same weight, and the
     /// slower one would subtract it again from the weight that another write has deferred since.
     turn: Mutex<()>,
@@ -72,6 +75,7 @@ impl<K, V> Bound<K, V> {
             earliest_expiry: AtomicU64::new(u64::MAX),
             deferred: AtomicU64::new(0),
             deferred_for: AtomicU64::new(0),
+            last_written: AtomicU64::new(0),
             turn: Mutex::new(()),
             next_shard: AtomicUsize::new(0),
             used: Used(AtomicU64::new(0)),
@@ -172,6 +176,7 @@ impl<K, V> Bound<K, V> {
     /// Defers the eviction of `weight` after a write to the key with this hash.
     pub(crate) fn defer(&self, weight: u64, hash: u64) {
         self.deferred_for.store(hash, Relaxed);
+        self.last_written.store(hash, Relaxed);
         // Release, for `deferred`: a call that knows of this weight knows that it is in use, and must not find the store
         // within its bound.
         self.deferred.fetch_add(weight, Release);
@@ -183,9 +188,23 @@ impl<K, V> Bound<K, V> {
         self.deferred.load(Acquire)
     }
 
+    /// Records a write to the key with this hash, if evictions are deferred.
+    #[inline]
+    pub(crate) fn note_written(&self, hash: u64) {
+        if self.deferred() > 0 {
+            self.last_written.store(hash, Relaxed);
+        }
+    }
+
     /// Returns the hash of the key whose write was the last to defer evictions.
     pub(crate) fn deferred_for(&self) -> u64 {
         self.deferred_for.load(Relaxed)
+    }
+
+    /// Returns the hashes of the keys whose entries must not be evicted for the deferred weight: that of the write that
+    /// was the last to defer evictions, and that of the last write of all.
+    pub(crate) fn exempt_from_deferred(&self) -> [u64; 2] {
+        [self.deferred_for(), self.last_written.load(Relaxed)]
     }
 
     /// Begins to evict deferred weight, unless another call does so at the moment. No entry may be dropped during the

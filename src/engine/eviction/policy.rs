@@ -82,8 +82,8 @@ pub(crate) type AccessWords = Box<[AtomicU16]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BucketState {
     /// Live, but of weight 0, so that evicting it frees nothing.
-    /// Expired, or removed by a tag.
     Weightless,
+    /// Expired, or removed by a tag.
     Expired,
     Live,
 }
@@ -174,19 +174,19 @@ impl Policy {
         *self.access_words[bucket].get_mut() = 0;
     }
 
-    /// Chooses a victim, but never the bucket `exempt`. Prefers an unreadable entry if the sample has one. `state_of`
+    /// Chooses a victim, but never an `exempt` bucket. Prefers an unreadable entry if the sample has one. `state_of`
     /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one.
     #[inline]
-    pub(crate) fn victim(
+    pub(crate) fn victim<const N: usize>(
         &mut self,
-        exempt: Option<usize>,
+        exempt: [Option<usize>; N],
         may_have_unreadable: bool,
         mut state_of: impl FnMut(usize) -> BucketState,
     ) -> Option<usize> {
         if let Some((bucket, access_word)) = self.preselected.take()
             && !may_have_unreadable
             && *self.access_words[bucket].get_mut() == access_word
-            && Some(bucket) != exempt
+            && !exempt.contains(&Some(bucket))
             && state_of(bucket) != BucketState::Weightless
         {
             return Some(bucket);
@@ -278,14 +278,14 @@ impl Policy {
     /// Adds the entry in `bucket` to the candidates if it may be evicted and is good enough. Returns whether it is
     /// expired.
     #[inline]
-    fn consider(
+    fn consider<const N: usize>(
         &mut self,
         bucket: usize,
-        exempt: Option<usize>,
+        exempt: [Option<usize>; N],
         state_of: &mut impl FnMut(usize) -> BucketState,
         candidates: &mut Candidates,
     ) -> bool {
-        if Some(bucket) == exempt {
+        if exempt.contains(&Some(bucket)) {
             return false;
         }
         match state_of(bucket) {

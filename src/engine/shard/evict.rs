@@ -26,11 +26,12 @@ where
     }
 
     /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
-    /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it.
-    pub(crate) fn evict(
+    /// the weight freed, which is subtracted from the bound at the unlock unless the caller takes it. The number of
+    /// `exempt` buckets is constant, so that a write, which has one, compares no list.
+    pub(crate) fn evict<const N: usize>(
         &mut self,
         weight_to_free: u64,
-        mut exempt: Option<usize>,
+        mut exempt: [Option<usize>; N],
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
@@ -73,20 +74,19 @@ where
         self.freed()
     }
 
-    /// Moves some entries out of the old table. If the table grows for them, the exempt entry is then in another bucket.
+    /// Moves some entries out of the old table. If the table grows for them, exempt entries are then in other buckets.
     #[cold]
-    fn move_candidates(&mut self, exempt: &mut Option<usize>) {
-        let hash = exempt
-            .and_then(|bucket| self.entry_at(bucket))
-            .map(|(key, _)| self.context().hash_or_zero(key));
+    fn move_candidates<const N: usize>(&mut self, exempt: &mut [Option<usize>; N]) {
+        let hash = |bucket| self.entry_at(bucket).map(|(key, _)| self.context().hash_or_zero(key));
+        let hashes = exempt.map(|bucket| bucket.and_then(hash));
         let generation = self.state().generation;
         let (_, emptied) = self.move_windows();
         debug_assert!(
             emptied.is_none_or(|table| table.is_empty()),
             "a table that was moved is empty"
         );
-        if let Some(hash) = hash.filter(|_| self.state().generation != generation) {
-            *exempt = self.bucket_of_hash(hash);
+        if self.state().generation != generation {
+            *exempt = hashes.map(|hash| self.bucket_of_hash(hash?));
         }
     }
 

@@ -6,8 +6,8 @@ use crate::engine::{
     clock::Deadline,
     eviction::{EvictionState, OldEvictionState},
 };
-/// The side tables of the current table.
 
+/// The side tables of the current table.
 #[derive(Default)]
 pub(crate) struct SideTables {
     /// Present if the store evicts.

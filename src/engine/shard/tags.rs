@@ -29,6 +29,7 @@ const MIN_PRUNE_LEN: usize = 64;
 
 /// The tags of a value.
 pub(crate) type TagSet = Arc<[Arc<Tag>]>;
+
 /// A tag, shared by the values that have it.
 pub(crate) struct Tag {
     name: Box<str>,

@@ -130,6 +130,7 @@ where
         match weight {
             Ok(weight) if u64::from(weight) <= bound.limit() => {
                 let to_evict = locked.update_weight(bucket, weight);
+                self.note_written(exempt.location);
                 self.evict_to_fit(locked, exempt, to_evict, now, &mut drop_queue);
             }
             _ => {

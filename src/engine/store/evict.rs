@@ -103,11 +103,20 @@ where
             let index = bound.next_shard(self.shard_count());
             let mut drop_queue = DropQueue::new();
             let mut locked = self.lock_shard(index);
-            locked.evict(excess, None, now, &mut drop_queue);
+            locked.evict(excess, [], now, &mut drop_queue);
             drop(locked);
             drop_queue.drop_all();
         }
         bound.excess()
+    }
+
+    /// Records a write, which may have to help with the evictions that others have deferred. Called under the lock of the
+    /// written shard, so that an eviction that is under way sees it before it chooses victims there.
+    #[inline]
+    pub(super) fn note_written(&self, location: Location) {
+        if let Some(bound) = self.context.evicting_bound() {
+            bound.note_written(location.hash());
+        }
     }
 
     /// Returns whether some writes have deferred evictions. The caller is about to end a write, and must then call
@@ -132,8 +141,8 @@ where
             let deferred = bound.deferred();
             // Other writers and removals may have freed weight in the meantime.
             let to_evict = deferred.min(bound.excess());
-            let exempt = self.locate_hash(bound.deferred_for());
-            match self.evict_from_any_shard(bound, to_evict, exempt, now, &mut drop_queue) {
+            let exempt = || bound.exempt_from_deferred().map(|hash| self.locate_hash(hash));
+            match self.evict_for_both(bound, to_evict, exempt, now, &mut drop_queue) {
                 0 => turn.settle(deferred),
                 remaining => turn.settle(to_evict - remaining),
             }
@@ -229,8 +238,10 @@ where
         drop_queue: &mut DropQueue<K, V>,
     ) {
         let Some(bound) = self.context.evicting_bound() else { return };
-        if to_evict > 0 && !bound.may_have_expired(now) {
-            let freed = locked.evict(to_evict, Some(exempt.bucket), now, drop_queue);
+        // The entry of an earlier write that has deferred evictions is exempt, too, and is in any shard.
+        let has_deferred = bound.deferred() > 0;
+        if to_evict > 0 && !has_deferred && !bound.may_have_expired(now) {
+            let freed = locked.evict(to_evict, [Some(exempt.bucket)], now, drop_queue);
             to_evict = to_evict.saturating_sub(freed);
         }
         drop(locked);
@@ -238,8 +249,12 @@ where
             // Expired entries of any shard first, and live ones if none of them is left.
             let remaining = match self.expire_to_fit(bound, 0, now) {
                 true => {
-                    let exempt = exempt.location;
-                    self.evict_from_any_shard(bound, to_evict, exempt, now, drop_queue)
+                    let earlier = match has_deferred {
+                        true => self.locate_hash(bound.deferred_for()),
+                        false => exempt.location,
+                    };
+                    let exempt = || [earlier, exempt.location];
+                    self.evict_for_both(bound, to_evict, exempt, now, drop_queue)
                 }
                 false => to_evict,
             };
@@ -251,32 +266,52 @@ where
         }
     }
 
-    /// Evicts at most `to_evict` of live entries of any shard, in about a millisecond, until the store is within its
-    /// bound. Never evicts the entry of the key at `exempt`. Returns the remaining weight to evict; zero if there is no
-    /// entry to evict.
+    /// Evicts at most `to_evict` of live entries of any shard, as [`evict_from_any_shard`](Self::evict_from_any_shard) does,
+    /// for the entries of two writes. If they do not fit together, the later one, which comes second, displaces the
+    /// other. Returns the remaining weight to evict; zero if there is no entry to evict.
     #[cold]
-    fn evict_from_any_shard(
+    fn evict_for_both(
         &self,
         bound: &Bound<K, V>,
-        mut to_evict: u64,
-        exempt: Location,
+        to_evict: u64,
+        exempt: impl Fn() -> [Location; 2],
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
+        self.evict_from_any_shard(bound, to_evict, &exempt, now, drop_queue)
+            .or_else(|remaining| {
+                let later = || [exempt()[1]];
+                self.evict_from_any_shard(bound, remaining, later, now, drop_queue)
+            })
+            .unwrap_or(0)
+    }
+
+    /// Evicts at most `to_evict` of live entries of any shard, in about a millisecond, until the store is within its
+    /// bound. Never evicts the entries of the keys at `exempt`. Returns the remaining weight to evict, as an error if
+    /// there is no other entry.
+    #[cold]
+    fn evict_from_any_shard<const N: usize>(
+        &self,
+        bound: &Bound<K, V>,
+        mut to_evict: u64,
+        exempt: impl Fn() -> [Location; N],
+        now: &impl Now,
+        drop_queue: &mut DropQueue<K, V>,
+    ) -> Result<u64, u64> {
         let shards = self.shard_count();
         let first = bound.next_shard(shards);
         // The first round skips locked shards. If it frees nothing, the next one waits for each lock in turn. If that
-        // frees nothing either, the store is empty, or the writers that hold the rest will evict it themselves.
+        // frees nothing either, only exempt entries are left, or the writers that hold the rest will evict it themselves.
         let mut blocks = false;
         let mut steps = 0;
         loop {
             let mut found = false;
             for step in 0..shards {
                 if to_evict == 0 || bound.excess() == 0 {
-                    return 0;
+                    return Ok(0);
                 }
                 if steps == MAX_EVICTION_STEPS {
-                    return to_evict;
+                    return Ok(to_evict);
                 }
                 let index = (first + step) % shards;
                 let locked = match blocks {
@@ -285,10 +320,11 @@ where
                 };
                 let Some(locked) = locked else { continue };
                 let mut locked = Shard::new(&self.context, locked);
-                let exempt = match index == exempt.shard() {
+                // Under the lock, see `note_written`.
+                let exempt = exempt().map(|exempt| match index == exempt.shard() {
                     true => locked.bucket_of_hash(exempt.hash()),
                     false => None,
-                };
+                });
                 let freed = locked.evict(to_evict, exempt, now, drop_queue);
                 drop(locked);
                 to_evict = to_evict.saturating_sub(freed);
@@ -296,7 +332,7 @@ where
                 steps += usize::from(freed > 0);
             }
             if blocks && !found {
-                return 0;
+                return Err(to_evict);
             }
             blocks = !found;
         }

@@ -146,6 +146,7 @@ where
     {
         self.read(key, now, Entry::deadline)
     }
+
     /// Calls `read` with the live entry under the read lock. Expires the entry if its deadline has passed.
     #[inline]
     fn read<Q, R>(&self, key: &Q, now: &impl Now, read: impl FnOnce(&Entry<V>) -> R) -> Option<R>

@@ -264,6 +264,9 @@ where
             }
             None => self.insert_or_discard(&mut locked, new, now, &mut drop_queue),
         };
+        if stored.bucket.is_some() {
+            self.note_written(location);
+        }
         match stored.bucket {
             Some(bucket) if stored.to_evict > 0 => {
                 let exempt = Exempt { location, bucket };
@@ -348,8 +351,8 @@ where
             return Stored { replaced: None, bucket: None, to_evict: 0 };
         }
         // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
-        if excess > 0 && !bound.may_have_expired(now) {
-            locked.evict(excess, None, now, drop_queue);
+        if excess > 0 && bound.deferred() == 0 && !bound.may_have_expired(now) {
+            locked.evict(excess, [], now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);
         locked.note_inserted(bucket, hash, weight);

@@ -10,7 +10,8 @@ use crate::engine::seconds;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SweepReport {
-    /// Number of passes: 1, plus those that [`repeat_at`](crate::Sweep::repeat_at) caused.
+    /// Number of passes: 1, plus those that [`repeat_at`](crate::Sweep::repeat_at) caused, and those after waits for a
+    /// lossless stream that receives the entries of a removed tag.
     pub passes: u64,
     /// Resident entries examined, in all passes. Entries in groups of buckets that were skipped, because none of their
     /// entries is due, are not counted.

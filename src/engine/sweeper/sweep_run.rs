@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hash},
+    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
@@ -45,6 +46,8 @@ pub(crate) struct SweepRun<K, V> {
     moved: u64,
     /// Purge of entries whose tag was removed; it runs before the first pass.
     tag_purge: Option<TagPurge>,
+    /// True if all passes are done, and the purge waits for a lossless subscriber of removals.
+    waits_to_purge: bool,
     /// Shards that the current pass has not finished, with the number of times that each was found locked.
     pending: VecDeque<(ShardPass, u32)>,
     /// Examined and expired entries of the report when the current pass began.
@@ -86,6 +89,7 @@ where
             report,
             moved: 0,
             tag_purge,
+            waits_to_purge: false,
             pending,
             pass_start: (0, 0),
             unrecorded,
@@ -108,19 +112,15 @@ where
         })
     }
 
-    /// Evicts deferred weight and purges values with removed tags, while no events of `held_back` may be published.
+    /// Evicts deferred weight and purges values with removed tags, while a lossless subscriber holds expirations back.
     /// Returns whether there is more to do.
     pub(super) fn purge_safely<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
-        held_back: Cause,
     ) -> bool {
         let purge = || {
             if self.evict_deferred(cache).is_some() {
                 return true;
-            }
-            if held_back == Cause::Removed {
-                return false;
             }
             // Tags may have been removed since the sweep began.
             self.tag_purge = self.tag_purge.take().or_else(|| cache.store.begin_tag_purge());
@@ -152,9 +152,14 @@ where
         let (before, moved_before) = (self.report, self.moved);
         let start = cache.clock.now();
         let mut now = start;
-        if let Some(step) = self.evict_deferred(cache).or_else(|| self.remove_tagged(cache)) {
+        let step = self.evict_deferred(cache).or_else(|| self.remove_tagged(cache));
+        if let Some(Step::Yield) = step {
             self.report.elapsed += cache.clock.now().since(start);
-            return step;
+            return Step::Yield;
+        }
+        // A full subscriber of removals does not hold expirations back. More entries may be due since the purge waits.
+        if mem::take(&mut self.waits_to_purge) {
+            self.begin_pass(cache);
         }
         let step = loop {
             let Some((shard_pass, tries)) = self.pending.pop_front() else {
@@ -178,6 +183,12 @@ where
             }
         };
         self.report.elapsed += cache.clock.now().since(start);
+        if let Step::Done = step
+            && self.tag_purge.is_some()
+        {
+            self.waits_to_purge = true;
+            return Step::HeldBack(Cause::Removed);
+        }
         step
     }
 

@@ -64,7 +64,11 @@ pub(super) async fn run<K, V, S>(
                 Step::HeldBack(cause) => {
                     let every = interval.period();
                     while timeout(every, publisher.wait_for_room(cause)).await.is_err() {
-                        purge(&shared, &mut sweep, cause).await;
+                        if cause == Cause::Removed {
+                            // The next step looks for entries that have expired in the meantime.
+                            break;
+                        }
+                        purge(&shared, &mut sweep).await;
                     }
                 }
                 Step::Done => break,
@@ -88,19 +92,16 @@ pub(super) async fn run<K, V, S>(
     }
 }
 
-/// Does the work of a sweep that can be done while a lossless subscriber has no capacity for events of `held_back`. It
-/// may never read them.
-async fn purge<K, V, S>(
-    shared: &Weak<SharedState<K, V, S>>,
-    sweep: &mut SweepRun<K, V>,
-    held_back: Cause,
-) where
+/// Does the work of a sweep that can be done while a lossless subscriber has no capacity for expirations. It may never
+/// read them.
+async fn purge<K, V, S>(shared: &Weak<SharedState<K, V, S>>, sweep: &mut SweepRun<K, V>)
+where
     K: Hash + Eq + Clone,
     S: BuildHasher + Clone,
 {
     loop {
         let Some(cache) = shared.upgrade() else { return };
-        let has_more = !cache.is_paused() && sweep.purge_safely(&cache, held_back);
+        let has_more = !cache.is_paused() && sweep.purge_safely(&cache);
         drop(cache);
         if !has_more {
             return;
