@@ -3,7 +3,6 @@
 
 mod groups;
 mod history;
-mod queues;
 mod responses;
 mod sampler;
 
@@ -38,9 +37,8 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 ///
 /// A thread (`fleeting-dashboard`) reads all metrics once per second while a router from this function exists. Each
 /// object costs some microseconds per second, and about ten kilobytes of memory for its last hour. A limiter takes one of
-/// its eight locks for each call that it denies. If there are directory queues, a second thread (`fleeting-queues`)
-/// counts their elements, and reads each queue during at most 0.2 % of the time. Each browser holds two connections, no
-/// matter how many tabs show the page: a stream announces each sample, and the page requests it. The stream ends after
+/// its eight locks for each call that it denies. Directory queues are measured as
+/// [for their metrics](crate::guide::metrics). Each browser holds two connections, no matter how many tabs show the page: a stream announces each sample, and the page requests it. The stream ends after
 /// ten seconds and is then requested again, so an open page delays a graceful shutdown by at most ten seconds, even if its
 /// browser does not read. (Like every response, the metrics themselves delay it while a client has requested them and
 /// does not read.)

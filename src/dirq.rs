@@ -154,7 +154,7 @@ mod bound;
 mod cursor;
 mod dead_letters;
 mod delivery;
-#[cfg(feature = "dashboard")]
+#[cfg(feature = "metrics")]
 mod depth;
 mod dir_cache;
 mod dir_version;
@@ -168,6 +168,8 @@ mod group;
 mod lock;
 mod lock_guard;
 mod locked_stream;
+#[cfg(feature = "metrics")]
+mod measure;
 mod metrics;
 mod name;
 mod name_generator;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::engine::metrics::{DeniedKey, Histogram, KeyName, QueueDepth, Reading};
+use crate::engine::metrics::{DeniedKey, Histogram, KeyName, Reading};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,6 +89,7 @@ static SCHEMAS: [Schema; 8] = [
             ("entries", "entries", ""),
             ("waiting", "due", ""),
             ("leased", "leased", ""),
+            ("resting", "resting", ""),
             ("dead", "dead", ""),
             ("oldest_ms", "oldest_due_seconds", ""),
         ],
@@ -111,8 +112,13 @@ static SCHEMAS: [Schema; 8] = [
         first: "fleeting_queue_added_total",
         prefix: "fleeting_queue_",
         counts: &[("added", "added_total", ""), ("removed", "removed_total", "")],
-        // Its levels are measured on the disk.
-        levels: &[],
+        levels: &[
+            ("length", "length", ""),
+            ("locked", "locked", ""),
+            ("resting", "resting", ""),
+            ("dead", "dead", ""),
+            ("oldest_ms", "oldest_seconds", ""),
+        ],
         lines: &["waiting", "locked", "added", "removed"],
     },
     Schema {
@@ -198,8 +204,8 @@ pub(super) struct Denied {
 }
 
 impl Group {
-    /// Converts a reading; returns `None` if it is of another kind. `depth` is that of a queue, once it is known.
-    pub(super) fn read(reading: &Reading, depth: Option<QueueDepth>) -> Option<Self> {
+    /// Converts a reading; returns `None` if it is of another kind.
+    pub(super) fn read(reading: &Reading) -> Option<Self> {
         let schema = SCHEMAS.iter().find(|schema| schema.first == reading.kind())?;
         let series = |name: &str| format!("{}{name}", schema.prefix);
         let histogram = |name: &str| reading.histogram(&series(name)).cloned().unwrap_or_default();
@@ -214,13 +220,15 @@ impl Group {
         let mut levels = Levels::new();
         for (name, in_series, label) in schema.levels {
             let factor = if name.ends_with("_ms") { 1_000.0 } else { 1.0 };
-            let level = reading.level(&series(in_series), label);
+            // The levels of a queue are unknown before it is measured.
+            let level = reading.level(&series(in_series), label).filter(|level| level.is_finite());
             levels.extend(level.map(|level| (*name, level * factor)));
         }
-        if let Some(QueueDepth { length, locked, dead }) = depth {
-            let waiting = length.saturating_sub(locked).saturating_sub(dead);
-            levels.extend([("length", length), ("locked", locked), ("dead", dead)].map(to_level));
-            levels.extend([to_level(("waiting", waiting))]);
+        if schema.kind == Kind::Queue
+            && let [Some(length), Some(locked), Some(resting), Some(dead)] =
+                ["length", "locked", "resting", "dead"].map(|name| levels.get(name))
+        {
+            levels.insert("waiting", (length - locked - resting - dead).max(0.0));
         }
         // One row per key, although several limiters may have this name.
         let mut by_name = BTreeMap::new();
@@ -248,10 +256,6 @@ impl Group {
             denied_keys,
         })
     }
-}
-
-fn to_level((name, count): (&'static str, u64)) -> (&'static str, f64) {
-    (name, count as f64)
 }
 
 impl Denied {

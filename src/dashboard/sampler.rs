@@ -19,7 +19,6 @@ use tokio::sync::watch;
 use super::{
     groups::Group,
     history::{GroupHour, GroupWithHistory, Histories},
-    queues::Queues,
 };
 use crate::engine::metrics::read_all;
 
@@ -31,7 +30,6 @@ pub(super) struct Sampler {
     /// Random identifier of this sampler, so that a page notices a restart of the process.
     boot: String,
     histories: Mutex<Histories>,
-    queues: Arc<Queues>,
     live: watch::Sender<Sample>,
 }
 
@@ -63,7 +61,6 @@ impl Sampler {
         let sampler = Arc::new(Self {
             boot: format!("{:016x}", RandomState::new().hash_one(0)),
             histories: Mutex::default(),
-            queues: Arc::default(),
             live: watch::Sender::default(),
         });
         *shared = Arc::downgrade(&sampler);
@@ -101,8 +98,7 @@ impl Sampler {
 
     fn sample(&self, elapsed: Duration) {
         let readings = read_all();
-        let group = |reading| Group::read(reading, self.queues.depth(reading));
-        let groups: Vec<_> = readings.iter().filter_map(group).collect();
+        let groups: Vec<_> = readings.iter().filter_map(Group::read).collect();
         // Before the lock is taken: this may be the last handle of a cache, and its drop runs user code.
         drop(readings);
         let mut histories = self.histories();

@@ -357,7 +357,8 @@ const METRICS = {
   ],
   dict: group => [
     ["Due", count(group.levels.waiting), group.recent.not_drained ? "none taken for a minute" : "not leased", group.recent.not_drained],
-    ["Leased", count(group.levels.leased), `${rate(group.rates.claims)} claims/s`], dead(group, "letters"),
+    ["Leased", count(group.levels.leased), `${rate(group.rates.claims)} claims/s`],
+    ["Resting", count(group.levels.resting), "failed, will be retried"], dead(group, "letters"),
     ["Oldest", group.levels.waiting ? age(group.levels.oldest_ms) : "–", group.levels.waiting ? "since it was due" : "nothing is due"],
     perSecond("Acknowledged/s", group, "acked"), perSecond("Failed/s", group, "failed"),
     ["Entries", count(group.levels.entries), "in all states"],
@@ -365,7 +366,9 @@ const METRICS = {
   queue: group => [
     ["Length", count(group.levels.length), "measured on the disk"],
     ["Waiting", count(group.levels.waiting), group.recent.not_drained ? "none removed for a minute" : "not locked", group.recent.not_drained],
-    ["Locked", count(group.levels.locked), "by all processes"], dead(group, "letters"),
+    ["Locked", count(group.levels.locked), "by all processes"],
+    ["Resting", count(group.levels.resting), "failed, in backoff"], dead(group, "letters"),
+    ["Oldest", group.levels.oldest_ms ? age(group.levels.oldest_ms) : "–", "since it was added"],
     perSecond("Added/s", group, "added"), perSecond("Removed/s", group, "removed"),
   ],
   spool: group => [

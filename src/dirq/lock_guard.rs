@@ -104,7 +104,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
             return Err(error);
         }
         self.queue.remove(&self.name)?;
-        self.queue.root().metrics.removed();
+        self.queue.root().shared.metrics.removed();
         if let Some(delivery) = &self.delivery {
             // After the element: a crash in between leaves a record without an element, which a purge removes. In the
             // other order, it would leave an element that has lost its number of attempts.

@@ -1,35 +1,47 @@
-//! Counters of a queue in this process, exported to the `metrics` facade.
+//! Metrics of a queue in this process, exported to the `metrics` facade.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(feature = "metrics")]
 use std::{
     path::Path,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicBool},
+    time::Duration,
 };
 
-#[cfg(feature = "dashboard")]
-use crate::engine::metrics::QueueDepth;
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{MetricValues, Series, Slot, Source, counter, register};
+use super::depth::{DepthGauge, Measured};
+#[cfg(feature = "metrics")]
+use crate::engine::metrics::{MetricValues, Series, Slot, Source, counter, gauge, register};
 
 #[cfg(feature = "metrics")]
-static SERIES: [Series; 2] = [
+static SERIES: [Series; 7] = [
     counter("fleeting_queue_added_total", "Elements added by this process."),
     counter("fleeting_queue_removed_total", "Elements removed by this process."),
+    gauge("fleeting_queue_length", "Elements in the directory, of all processes, or NaN."),
+    gauge("fleeting_queue_locked", "Locked elements, or NaN."),
+    gauge("fleeting_queue_resting", "Elements that failed and wait for their backoff, or NaN."),
+    gauge("fleeting_queue_dead", "Dead letters, or NaN."),
+    gauge(
+        "fleeting_queue_oldest_seconds",
+        "Time since the oldest element was added that is not a dead letter, 0 or NaN.",
+    ),
 ];
 
+/// Metrics of all handles of this process on one path.
 #[derive(Debug, Default)]
 pub(super) struct QueueMetrics {
     added: AtomicU64,
     removed: AtomicU64,
     #[cfg(feature = "metrics")]
+    depth: Arc<DepthGauge>,
+    #[cfg(feature = "metrics")]
+    is_registered: AtomicBool,
+    #[cfg(feature = "metrics")]
     registration: Slot,
-    #[cfg(feature = "dashboard")]
-    measured: MeasuredQueue,
 }
 
 impl QueueMetrics {
-    // `Relaxed`, as below: counters order no other memory.
+    // `Relaxed`, as below: counters and the flag order no other memory.
     pub(super) fn added(&self, elements: usize) {
         self.added.fetch_add(elements as u64, Relaxed);
     }
@@ -38,36 +50,15 @@ impl QueueMetrics {
         self.removed.fetch_add(1, Relaxed);
     }
 
-    /// Sets the function by which the dashboard measures the queue.
-    #[cfg(feature = "dashboard")]
-    pub(super) fn measure_by(&self, depth: Measure) {
-        // Cannot fail: a queue is opened once.
-        let _ = self.measured.0.set(std::panic::AssertUnwindSafe(depth));
+    /// Registers a handle of the queue with the exporter, labelled with its path.
+    #[cfg(feature = "metrics")]
+    pub(super) fn register(self: &Arc<Self>, path: &Path, queue: Weak<dyn Measured>) {
+        self.depth.add_handle(queue);
+        if !self.is_registered.swap(true, Relaxed) {
+            let source: Weak<Self> = Arc::downgrade(self);
+            register(&SERIES, &path.to_string_lossy(), source, &self.registration);
+        }
     }
-}
-
-/// Counts the elements of a queue on the disk; returns `None` if it cannot be read.
-#[cfg(feature = "dashboard")]
-pub(super) type Measure = Box<dyn Fn() -> Option<QueueDepth> + Send + Sync>;
-
-/// Function that measures the queue. Set after the queue was opened, because a queue owns its metrics.
-/// A panic in it leaves nothing broken: it only reads.
-#[cfg(feature = "dashboard")]
-#[derive(Default)]
-struct MeasuredQueue(std::sync::OnceLock<std::panic::AssertUnwindSafe<Measure>>);
-
-#[cfg(feature = "dashboard")]
-impl std::fmt::Debug for MeasuredQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MeasuredQueue").finish_non_exhaustive()
-    }
-}
-
-/// Registers a queue with the exporter, labelled with its path.
-#[cfg(feature = "metrics")]
-pub(super) fn register_queue(metrics: &Arc<QueueMetrics>, path: &Path) {
-    let source: Weak<QueueMetrics> = Arc::downgrade(metrics);
-    register(&SERIES, &path.to_string_lossy(), source, &metrics.registration);
 }
 
 #[cfg(feature = "metrics")]
@@ -75,15 +66,11 @@ impl Source for QueueMetrics {
     fn read(&self, figures: &mut MetricValues) {
         figures.count(self.added.load(Relaxed));
         figures.count(self.removed.load(Relaxed));
-    }
-
-    #[cfg(feature = "dashboard")]
-    fn may_be_measured(&self) -> bool {
-        self.measured.0.get().is_some()
-    }
-
-    #[cfg(feature = "dashboard")]
-    fn depth(&self) -> Option<QueueDepth> {
-        (self.measured.0.get()?.0)()
+        let depth = self.depth.read();
+        let counts = depth.map(|depth| [depth.length, depth.locked, depth.resting, depth.dead]);
+        // An unknown number must not look like an empty queue.
+        let counts = counts.map_or([f64::NAN; 4], |counts| counts.map(|count| count as f64));
+        counts.into_iter().for_each(|count| figures.level(count));
+        figures.level(depth.map_or(f64::NAN, |depth| Duration::as_secs_f64(&depth.oldest)));
     }
 }

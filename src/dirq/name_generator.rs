@@ -44,6 +44,12 @@ pub(super) fn seconds(element: u64) -> u32 {
     (element >> 24) as u32
 }
 
+/// Returns the time in an element's name, in microseconds since 1970.
+#[cfg(feature = "metrics")]
+pub(super) fn added_at(element: u64) -> u64 {
+    u64::from(seconds(element)) * 1_000_000 + (element >> 4 & 0xf_ffff)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,9 +34,9 @@ pub trait Protocol: Send + Sync + 'static {
         self.elements(directory)
     }
 
-    /// Returns the number of locked elements in a directory.
-    #[cfg(feature = "dashboard")]
-    fn locked_in(&self, directory: u32) -> Result<u64, Error>;
+    /// Returns the elements of a directory, unordered, and the number of locked ones.
+    #[cfg(feature = "metrics")]
+    fn elements_and_locked(&self, directory: u32) -> Result<(Vec<Name>, u64), Error>;
 
     /// Returns the number of elements, including locked ones.
     fn count(&self) -> Result<u64, Error>;

@@ -37,8 +37,11 @@ pub struct DirQueue<P: Protocol> {
 impl<P: Protocol> DirQueue<P> {
     pub(super) fn new(protocol: P) -> Self {
         let protocol = Arc::new(protocol);
-        #[cfg(feature = "dashboard")]
-        protocol.root().metrics.measure_by(super::depth::measure(&protocol));
+        #[cfg(feature = "metrics")]
+        {
+            let (root, queue) = (protocol.root(), Arc::downgrade(&protocol));
+            root.shared.metrics.register(root.path(), queue);
+        }
         Self { protocol }
     }
 
@@ -246,7 +249,7 @@ impl<P: Protocol> DirQueue<P> {
     pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let taken = self.reads("dequeue", name, P::dequeue).await?;
         if taken.is_some() {
-            self.protocol.root().metrics.removed();
+            self.protocol.root().shared.metrics.removed();
         }
         Ok(taken)
     }
@@ -259,7 +262,7 @@ impl<P: Protocol> DirQueue<P> {
     /// [`Error::Foreign`] if the element contains a file whose name is not a valid field name. After an error, the
     /// element stays and remains locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
-        let removed = |queue: &P| queue.root().metrics.removed();
+        let removed = |queue: &P| queue.root().shared.metrics.removed();
         self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
             .await
     }

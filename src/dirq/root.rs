@@ -26,7 +26,6 @@ use super::{
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
     fs::{Dir, FileType, Medium, Mode, file_id, is_directory, make_dir, medium, stat},
-    metrics::QueueMetrics,
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
     retry_policy,
@@ -116,12 +115,9 @@ impl Options {
             record_cache: RecordCache::default(),
             is_unrecorded: AtomicBool::new(false),
             synced: Mutex::default(),
-            metrics: Arc::default(),
             path,
         };
         always.iter().try_for_each(|name| root.make_named(name))?;
-        #[cfg(feature = "metrics")]
-        super::metrics::register_queue(&root.metrics, root.path());
         Ok(root)
     }
 }
@@ -156,7 +152,6 @@ pub struct Root {
     /// True if the latest delivery could not be recorded.
     is_unrecorded: AtomicBool,
     synced: Mutex<SyncedDirs>,
-    pub(super) metrics: Arc<QueueMetrics>,
 }
 
 /// The directories on the path to the latest new elements whose names are known to be on disk. Each has its identity,

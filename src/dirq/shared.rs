@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::wakeups::Wakeups;
+use super::{metrics::QueueMetrics, wakeups::Wakeups};
 
 /// Maximum number of blocking threads that wait for the disk of one path. A disk that hangs would otherwise take all
 /// blocking threads of the runtime, of which Tokio starts up to 512.
@@ -31,6 +31,8 @@ pub(super) struct SharedQueue {
     wakeups: Mutex<Weak<Wakeups>>,
     /// When a stream began the latest purge.
     purged_at: Mutex<Option<Instant>>,
+    /// Metrics of all handles together: the number of elements of several handles must not be their sum.
+    pub(super) metrics: Arc<QueueMetrics>,
 }
 
 impl SharedQueue {
@@ -44,8 +46,8 @@ impl SharedQueue {
         queues.retain(|_, shared| shared.strong_count() > 0);
         let threads = Arc::new(Semaphore::new(MAX_THREADS));
         let (deferred, wakeups) = (Deferred::default(), Mutex::default());
-        let purged_at = Mutex::default();
-        let shared = Arc::new(Self { threads, deferred, wakeups, purged_at });
+        let (purged_at, metrics) = (Mutex::default(), Arc::default());
+        let shared = Arc::new(Self { threads, deferred, wakeups, purged_at, metrics });
         queues.insert(path, Arc::downgrade(&shared));
         shared
     }

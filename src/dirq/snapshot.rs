@@ -30,10 +30,9 @@ impl Snapshot {
         self.others.values().filter_map(|record| record.due)
     }
 
-    /// Returns the number of dead letters. Some may have been removed by other implementations.
-    #[cfg(feature = "dashboard")]
-    pub(super) fn dead_len(&self) -> usize {
-        self.dead.len()
+    #[cfg(feature = "metrics")]
+    pub(super) fn is_dead(&self, name: &Name) -> bool {
+        self.dead.contains_key(name)
     }
 }
 

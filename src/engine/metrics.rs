@@ -27,7 +27,7 @@ pub(crate) use self::{
 pub(crate) use self::{
     reading::Reading,
     registry::read_all,
-    source::{DeniedKey, KeyName, QueueDepth},
+    source::{DeniedKey, KeyName},
 };
 
 /// Exports all current metrics to the recorder of the [`metrics`](https://docs.rs/metrics) facade (feature `metrics`).

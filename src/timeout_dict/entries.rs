@@ -44,6 +44,8 @@ pub(super) struct Entries<K, V> {
     /// By the times since when the entries are dead. A lease that ended may be noticed after a later failure.
     dead: DeadlineQueue,
     dead_len: usize,
+    /// Number of entries in `deadlines` with failed attempts.
+    resting_len: usize,
     /// Reasons of failed attempts by slot. Not part of the entries, as most dictionaries have none.
     reasons: HashMap<u32, Box<str>, DefaultHasher>,
     retries: Retries,
@@ -74,6 +76,8 @@ pub(super) struct Counts {
 pub(super) struct DueCounts {
     pub(super) due: usize,
     pub(super) leased: usize,
+    /// Entries that failed and wait for another attempt.
+    pub(super) resting: usize,
     /// Time for which the first due entry has been due.
     pub(super) oldest: Duration,
 }
@@ -128,6 +132,7 @@ impl<K, V> Entries<K, V> {
             leases: DeadlineQueue::new(),
             dead: DeadlineQueue::new(),
             dead_len: 0,
+            resting_len: 0,
             reasons: HashMap::default(),
             retries,
             rng,
@@ -158,6 +163,7 @@ impl<K, V> Entries<K, V> {
         DueCounts {
             due: self.deadlines.count_until(now) + ended,
             leased: self.leases.len() - ended,
+            resting: self.resting_len,
             oldest: first.map(|deadline| now.since(deadline)).max().unwrap_or_default(),
         }
     }
@@ -280,7 +286,7 @@ impl<K, V> Entries<K, V> {
     /// Removes and returns the first due entry.
     pub(super) fn take_first(&mut self, now: &impl Now) -> Option<(K, V)> {
         let first = self.first_due(now)?;
-        self.deadlines.remove_first();
+        self.remove_first_deadline(first.location);
         self.counts.taken += 1;
         Some(self.remove_at(first.location))
     }
@@ -371,6 +377,9 @@ impl<K, V> Entries<K, V> {
 
     /// Makes the next delivery of an entry its first.
     fn forget_attempts(&mut self, location: Location) {
+        if matches!(self.entry(location).queued_in, QueuedIn::Deadlines) {
+            self.resting_len -= self.is_retry(location);
+        }
         self.entry_mut(location).attempts = 0;
         self.clear_reason(location);
     }
@@ -391,15 +400,31 @@ impl<K, V> Entries<K, V> {
         entry.queued_in = QueuedIn::Deadlines;
         let timer = Timer { deadline: entry.deadline, sequence: entry.sequence, location };
         self.deadlines.insert(timer);
+        self.resting_len += self.is_retry(location);
         self.request_wake_before(timer.deadline);
+    }
+
+    /// Removes the entry of the first timer from `deadlines`.
+    fn remove_first_deadline(&mut self, location: Location) {
+        self.deadlines.remove_first();
+        self.resting_len -= self.is_retry(location);
+    }
+
+    /// Returns 1 if an attempt to process the entry has failed, and otherwise 0.
+    fn is_retry(&self, location: Location) -> usize {
+        usize::from(self.entry(location).attempts > 0)
     }
 
     /// Removes an entry from its queue, if it is in one.
     fn dequeue(&mut self, location: Location) {
+        let is_retry = self.is_retry(location);
         let entry = &mut self.slots[location.slot as usize];
         match mem::replace(&mut entry.queued_in, QueuedIn::None) {
             QueuedIn::None => {}
-            QueuedIn::Deadlines => self.deadlines.remove(entry.deadline, entry.sequence),
+            QueuedIn::Deadlines => {
+                self.deadlines.remove(entry.deadline, entry.sequence);
+                self.resting_len -= is_retry;
+            }
             QueuedIn::Leases => self.leases.remove(entry.lease_end, entry.claim),
             QueuedIn::Dead => {
                 self.dead.remove(entry.lease_end, entry.sequence);

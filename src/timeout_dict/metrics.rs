@@ -5,11 +5,12 @@ use std::sync::{Arc, Weak};
 use super::state::SharedState;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
-static SERIES: [Series; 9] = [
+static SERIES: [Series; 10] = [
     gauge("fleeting_dict_entries", "Entries, including dead ones."),
     gauge("fleeting_dict_dead", "Dead entries: all attempts failed."),
     gauge("fleeting_dict_due", "Due entries that are not leased, or whose lease has ended."),
     gauge("fleeting_dict_leased", "Claimed entries whose lease ends later."),
+    gauge("fleeting_dict_resting", "Entries that failed and wait for another attempt, due or not."),
     gauge(
         "fleeting_dict_oldest_due_seconds",
         "Time since the deadline of the entry that has been due for longest, or 0.",
@@ -47,6 +48,7 @@ where
         figures.level(dead as f64);
         figures.level(due.due as f64);
         figures.level(due.leased as f64);
+        figures.level(due.resting as f64);
         figures.level(due.oldest.as_secs_f64());
         figures.count(counts.taken);
         figures.count(counts.claims);

@@ -1,5 +1,7 @@
 //! Caches, limiters, sets and dictionaries: their metrics match their own statistics.
 
+use std::time::Duration;
+
 use fleeting::{Cache, Cause, ExpiringSet, ExpiringSets, Limit, RateLimiter, Sweep, TimeoutDict};
 use tokio::time::{advance, sleep};
 
@@ -204,6 +206,42 @@ async fn timeout_dict_metrics_show_due_and_leased_entries_and_the_oldest() {
     drop(claims);
     jobs.take_expired(1_000).await;
     assert_eq!((now(), oldest()), ([0, 0, 300], 0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_dict_metrics_show_entries_that_wait_for_another_attempt() {
+    let jobs = TimeoutDict::builder().name("resting").backoff(10 * SECOND, 10 * SECOND);
+    let jobs = jobs.max_attempts(2).build();
+    let resting = || scrape("resting").gauge("fleeting_dict_resting");
+    for job in 0..10_u64 {
+        jobs.set(job, job, Duration::ZERO).await;
+    }
+    let mut claims = jobs.claim_expired(10, 60 * SECOND).await;
+    assert_eq!(resting(), 0.0);
+    claims.pop().unwrap().release().await;
+    assert_eq!(resting(), 0.0);
+    for claim in claims.drain(..3) {
+        claim.fail("no").await;
+    }
+    assert_eq!(resting(), 3.0);
+    // Each of these ends the rest of an entry, and so do the leases of the others.
+    jobs.remove(&0).await;
+    jobs.set(1, 1, 60 * SECOND).await;
+    assert_eq!(resting(), 1.0);
+    claims.into_iter().for_each(std::mem::forget); // of workers that crashed
+    advance(60 * SECOND).await;
+    let again = jobs.claim_expired(9, 60 * SECOND).await;
+    assert_eq!((again.len(), resting()), (9, 0.0));
+    drop(again);
+    // Only the released job and the one that was set again have an attempt left.
+    assert_eq!((resting(), scrape("resting").gauge("fleeting_dict_dead")), (2.0, 7.0));
+    assert!(jobs.revive(&2, Duration::ZERO).await);
+    assert_eq!(resting(), 2.0);
+    advance(60 * SECOND).await;
+    assert_eq!(jobs.take_expired(1).await, [(2, 2)]);
+    assert_eq!(resting(), 2.0);
+    jobs.clear().await;
+    assert_eq!(resting(), 0.0);
 }
 
 #[tokio::test(start_paused = true)]

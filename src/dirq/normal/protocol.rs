@@ -30,10 +30,16 @@ impl Protocol for Normal {
         self.root.elements(directory, FileType::Directory)
     }
 
-    #[cfg(feature = "dashboard")]
-    fn locked_in(&self, directory: u32) -> Result<u64, Error> {
-        let elements = self.root.elements(directory, FileType::Directory)?;
-        Ok(elements.iter().filter(|name| self.open_locked(name).is_ok()).count() as u64)
+    #[cfg(feature = "metrics")]
+    fn elements_and_locked(&self, directory: u32) -> Result<(Vec<Name>, u64), Error> {
+        let names = self.root.elements(directory, FileType::Directory)?;
+        let opener = self.root.opener();
+        let is_locked = |name: &&Name| {
+            let found = self.open_element(&opener, name, OpenFor::Traversal);
+            found.is_ok_and(|found| found.is_some_and(|found| found.dir.stat(LOCKED).is_ok()))
+        };
+        let locked = names.iter().filter(is_locked).count() as u64;
+        Ok((names, locked))
     }
 
     fn count(&self) -> Result<u64, Error> {

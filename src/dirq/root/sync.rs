@@ -71,7 +71,7 @@ impl Root {
     /// Finishes an add. The element is already in the queue, so an error carries its name.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
         // Before the sync, whose failure does not remove the element.
-        self.metrics.added(1);
+        self.shared.metrics.added(1);
         self.sync_names(&[name]).map_err(|error| error.after_adding(vec![name]))?;
         Ok(name)
     }
@@ -92,7 +92,7 @@ impl Root {
                 }
             }
         }
-        self.metrics.added(names.len());
+        self.shared.metrics.added(names.len());
         // The sync error takes precedence, because it concerns the named elements. If the caller retries, the other
         // error occurs again.
         match self.sync_names(&names).err().or(failed) {
@@ -108,7 +108,7 @@ impl Root {
     ) -> Vec<Result<Name, Error>> {
         let mut adds: Vec<_> = adds.collect();
         let names: Vec<_> = adds.iter().filter_map(|add| add.as_ref().ok().copied()).collect();
-        self.metrics.added(names.len());
+        self.shared.metrics.added(names.len());
         if let Err(error) = self.sync_names(&names) {
             for add in &mut adds {
                 if let Ok(name) = add {

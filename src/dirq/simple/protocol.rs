@@ -49,13 +49,13 @@ impl Protocol for Simple {
         Ok(names)
     }
 
-    #[cfg(feature = "dashboard")]
-    fn locked_in(&self, directory: u32) -> Result<u64, Error> {
+    #[cfg(feature = "metrics")]
+    fn elements_and_locked(&self, directory: u32) -> Result<(Vec<Name>, u64), Error> {
         let mut locked = 0;
-        self.root.elements_and(directory, FileType::RegularFile, |name| {
+        let names = self.root.elements_and(directory, FileType::RegularFile, |name| {
             locked += u64::from(matches!(companion_of(name), Some((_, Companion::Lock))));
         })?;
-        Ok(locked)
+        Ok((names, locked))
     }
 
     fn count(&self) -> Result<u64, Error> {

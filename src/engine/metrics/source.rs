@@ -1,4 +1,4 @@
-//! Interface of objects with metrics, and of the searches and measurements that the dashboard makes.
+//! Interface of objects with metrics, and of the searches that the dashboard makes.
 
 use super::values::MetricValues;
 #[cfg(feature = "dashboard")]
@@ -27,29 +27,6 @@ pub(crate) trait Source: Send + Sync + 'static {
     fn ttl_of(&self, _text: &str) -> Option<Ttl> {
         None
     }
-
-    /// Returns whether [`depth`](Source::depth) may be called.
-    #[cfg(feature = "dashboard")]
-    fn may_be_measured(&self) -> bool {
-        false
-    }
-
-    /// Returns the number of elements of a directory queue; `None` if it cannot be read. Waits for the disk.
-    #[cfg(feature = "dashboard")]
-    fn depth(&self) -> Option<QueueDepth> {
-        None
-    }
-}
-
-/// Numbers of elements of a directory queue.
-#[cfg(feature = "dashboard")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct QueueDepth {
-    /// All elements.
-    pub(crate) length: u64,
-    pub(crate) locked: u64,
-    /// Dead letters.
-    pub(crate) dead: u64,
 }
 
 #[cfg(feature = "dashboard")]

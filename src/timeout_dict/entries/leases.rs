@@ -59,7 +59,7 @@ impl<K, V> Entries<K, V> {
         let entry = self.entry(first.location);
         // User code, which may panic: before anything is changed.
         let (key, value) = (entry.key.clone(), entry.value.clone());
-        self.deadlines.remove_first();
+        self.remove_first_deadline(first.location);
         let id = ClaimId { location: first.location, sequence: self.next_sequence() };
         let entry = self.entry_mut(first.location);
         entry.claim = id.sequence;
