@@ -19,6 +19,8 @@ pub mod random;
 pub mod requests;
 pub mod samples;
 mod tables;
+#[cfg(test)]
+mod tests;
 pub mod windows;
 
 /// Seed of the numbers in `docs/scale.md`.

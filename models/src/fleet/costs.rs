@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 pub struct TurnCosts {
     /// A turn, regardless of the number of its connections.
     pub turn_us: f64,
+    /// A turn after a millisecond or more without commands, in addition: the server's thread is scheduled again, and its
+    /// data has left the caches of the processor.
+    pub wake_us: f64,
     /// A connection with commands: reading them and writing the replies. By the number of connections in use, of
     /// [`CONNECTIONS`], because the state of many does not fit into the caches of the processor.
     pub connection_us: [f64; 4],
@@ -100,6 +103,7 @@ impl Costs {
         let single = |name: &str| *single.get(name).expect("costs.txt has all costs of a turn");
         costs.turns = TurnCosts {
             turn_us: single("turn_us"),
+            wake_us: single("wake_us"),
             connection_us: CONNECTIONS.map(|n| single(&format!("connection_us of {n}"))),
             push_us: single("push_us"),
             pushed_key_us: single("pushed_key_us"),
@@ -110,13 +114,15 @@ impl Costs {
 
     /// Returns the text of a file with these costs.
     pub fn write(&self) -> String {
-        let TurnCosts { turn_us, connection_us, push_us, pushed_key_us, connect_us } = self.turns;
+        let TurnCosts { turn_us, wake_us, connection_us, push_us, pushed_key_us, connect_us } =
+            self.turns;
         let mut text = String::from(
             "# Written by `cargo run --release -p fleeting-models --bin fleet -- measure`.\n",
         );
         text += &format!("server | {}\n", self.server);
         let single = [
             ("turn_us", turn_us),
+            ("wake_us", wake_us),
             ("push_us", push_us),
             ("pushed_key_us", pushed_key_us),
             ("connect_us", connect_us),

@@ -85,6 +85,7 @@ struct Server<C> {
     running: Vec<(usize, C)>,
     changed: Vec<u32>,
     is_busy: bool,
+    idle_since: u64,
     down: Option<Span>,
     connected: Vec<bool>,
     load: Load,
@@ -124,6 +125,7 @@ impl<S: Scenario> Sim<S> {
             running: Vec::new(),
             changed: Vec::new(),
             is_busy: false,
+            idle_since: 0,
             down: None,
             connected: vec![true; processes],
             load: Load::default(),
@@ -216,7 +218,8 @@ impl<S: Scenario> Sim<S> {
         server.running = std::mem::take(&mut server.waiting);
         // Connection by connection, each in order.
         server.running.sort_by_key(|(process, _)| *process);
-        let mut us = self.costs.turn_us;
+        let idle = (self.now - server.idle_since).min(MS) as f64 / MS as f64;
+        let mut us = self.costs.turn_us + idle * self.costs.wake_us;
         let mut last = None;
         for (process, command) in &mut server.running {
             if last.replace(*process) != Some(*process) {
@@ -248,6 +251,7 @@ impl<S: Scenario> Sim<S> {
     fn end_turn(&mut self, scenario: &mut S, at: usize) {
         let server = &mut self.servers[at];
         server.is_busy = false;
+        server.idle_since = self.now;
         let (done, changed) =
             (std::mem::take(&mut server.running), std::mem::take(&mut server.changed));
         if !changed.is_empty() {

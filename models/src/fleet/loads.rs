@@ -229,7 +229,8 @@ impl Loads {
         self.outcome.loads += 1;
         self.loading += 1;
         self.outcome.most_loads = self.outcome.most_loads.max(self.loading);
-        sim.after(self.settings.load_time, Timer::Loaded(process, key));
+        let end = next_tick(sim.now + self.settings.load_time, self.settings.tick);
+        sim.after(end - sim.now, Timer::Loaded(process, key));
     }
 
     fn miss(&mut self, sim: &mut Sim<Self>, process: usize, key: u32, began: u64) {
@@ -288,7 +289,8 @@ impl Scenario for Loads {
             (Verb::Lookup, Answer::HeldElsewhere(left)) => {
                 let waited = self.flights.get(&(at, key)).map_or(0, |flight| now - flight.0);
                 let pause = (waited / 4).clamp(POLL_PAUSE.0, POLL_PAUSE.1).min(left);
-                sim.after(pause, Timer::Lookup(at, key));
+                // Tokio's timers have a resolution of a millisecond.
+                sim.after(next_tick(now + pause, MS) - now, Timer::Lookup(at, key));
             }
             (Verb::Publish, Answer::Missing) => {
                 // The caller whose loader ran gets the value; the others ask the server again.

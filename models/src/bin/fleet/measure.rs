@@ -67,7 +67,19 @@ fn turns(server: &Server) -> TurnCosts {
     let connection_us = [first, few, some.max(few), all.max(some)];
     let (push_us, pushed_key_us) = pushes(server, &mut control, &mut many[..200]);
     let connect_us = connects(server, &mut control);
-    TurnCosts { turn_us, connection_us, push_us, pushed_key_us, connect_us }
+    let paced = median_of(&mut || after_pauses(&mut control, &mut one, get));
+    let wake_us = (paced - alone).max(0.0);
+    TurnCosts { turn_us, wake_us, connection_us, push_us, pushed_key_us, connect_us }
+}
+
+/// Returns the processor time per command if the server sleeps for two milliseconds before each.
+fn after_pauses(control: &mut Probe, probe: &mut Probe, command: &[&str]) -> f64 {
+    let (before, times) = (control.counters(), 250);
+    for _ in 0..times {
+        sleep(Duration::from_millis(2));
+        probe.ask(command);
+    }
+    control.counters().since(before).cpu_us / f64::from(times)
 }
 
 /// Returns the processor time per command if each connection is served in a turn of its own.

@@ -48,10 +48,11 @@ pub(in crate::fleet) fn accuracy(input: &Input) -> Section {
          Ten keys with a quota of 100 calls per second each, and 4,000 checks per second of all processes: four times the \
          quota. Admitted calls are counted when their callers receive the permit, so that the delay of replies is \
          included.\n\n{}\
-         A `Log` never admits more than its quota in any second. `Buckets(10)` admit less than a `Log`, since a bucket \
-         counts until all of it is as old as the window. `Gcra` admits up to twice its quota in one second: the quota at \
-         once after an idle time, and then the units that leak. The denial cache saves most of the checks as long as \
-         few processes check the same key; with many, each must be denied once before it has a denial to repeat.\n\n",
+         A `Log` and `Buckets` never admit more than the quota in any second. `Gcra` admits up to twice its quota in \
+         one second: the quota at once after an idle time, and then the units that leak. A denial holds until the next \
+         call would pass: with `Log` and `Buckets`, often for most of the window, and with `Gcra` for one step. So the \
+         denial cache saves most of the denials of the former, and few of the latter. With many processes, \
+         each must be denied once before it has a denial to repeat.\n\n",
         table.text()
     );
     (text, None)
@@ -65,11 +66,12 @@ pub(in crate::fleet) fn failover(input: &Input) -> Section {
         "most in any window, relative to the quota",
         "decided by the policy",
     ]);
-    let down = (12 * SECOND, 14 * SECOND);
+    // When a fifth of the quota is spent, so that processes have no cached denials.
+    let down = (10 * SECOND + 100 * MS, 12 * SECOND + 100 * MS);
     let policies =
         [("`Local`", OnError::Local), ("`Allow`", OnError::Allow), ("`Deny`", OnError::Deny)];
     for (name, on_error) in policies {
-        for processes in input.choose(vec![10, 100], vec![10]) {
+        for processes in input.choose(vec![2, 10, 100], vec![2]) {
             for lag in [MS, SECOND] {
                 let settings = Settings {
                     on_error,
@@ -96,9 +98,11 @@ pub(in crate::fleet) fn failover(input: &Input) -> Section {
     let text = format!(
         "### Failover\n\n\
          One key with a quota of 1,000 calls per 10 s (`Log`), and 2,000 checks per second: twenty times the quota. The \
-         server crashes, and a replica is promoted after 2 s.\n\n{}\
-         With `Local`, each process admits up to one further quota while the server is down. `Allow` admits all calls that \
-         are not denied by a cached denial. The lag of the replica costs at most the charges of that time.\n\n",
+         server crashes a tenth of a second after a window has begun, and a replica is promoted after 2 s.\n\n{}\
+         With `Local`, each process admits up to one further quota while the server is down, so that a few processes stay \
+         near the quota, and many admit as much as with `Allow`. If the quota is spent before the crash, processes \
+         repeat their cached denials under all policies. The lag of the replica costs at most the charges of that \
+         time.\n\n",
         table.text()
     );
     (text, None)

@@ -67,13 +67,14 @@ pub(in crate::fleet) fn costs(input: &Input) -> Section {
         "## Costs of one call\n\n\
          Measured on Redis {}. Values have 23 bytes and keys 21. Processor times are those of the \
          server's main thread, without its turns.\n\n{}\
-         A turn of the server's event loop costs {:.1} µs, and each connection that has commands in it costs \
-         {} connections in use. A notified connection costs {:.2} µs per turn with changes, and {:.3} µs for each \
+         In a turn of the server's event loop, each connection with commands costs {} connections in use. The turn \
+         itself costs {:.1} µs, and {:.1} µs more after a millisecond without commands. A notified connection costs {:.2} µs per turn with changes, and {:.3} µs for each \
          changed key. A new connection of the client costs {:.0} µs.\n\n{}{}",
         costs.server,
         calls.text(),
-        turns.turn_us,
         connections.join(", "),
+        turns.turn_us,
+        turns.wake_us,
         turns.push_us,
         turns.pushed_key_us,
         turns.connect_us,
@@ -85,9 +86,9 @@ pub(in crate::fleet) fn costs(input: &Input) -> Section {
 
 pub(in crate::fleet) fn one_server(input: &Input) -> Section {
     let fleets = input.fleets();
-    let heads: Vec<String> = fleets.iter().map(|n| format!("{n} processes")).collect();
+    let heads: Vec<String> = fleets.iter().map(|n| format!("with {n}")).collect();
     let heads: Vec<&str> =
-        ["requests"].into_iter().chain(heads.iter().map(String::as_str)).collect();
+        ["requests, by processes"].into_iter().chain(heads.iter().map(String::as_str)).collect();
     let mut table = Table::new(&heads);
     let mut lines = Vec::new();
     for (name, mix) in mixes() {
