@@ -1,1 +1,2 @@
 //! Models of the protocols of `fleeting`, explored exhaustively by a model checker.
+pub mod fleet;

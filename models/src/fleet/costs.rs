@@ -1,0 +1,186 @@
+//! Costs of a server, measured on a real one by `fleet measure`, which writes `costs.txt`.
+
+use std::collections::BTreeMap;
+
+/// Costs of the event loop, in microseconds of the server's processor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TurnCosts {
+    /// A turn, regardless of the number of its connections.
+    pub turn_us: f64,
+    /// A turn after a millisecond or more without commands, in addition: the server's thread is scheduled again, and its
+    /// data has left the caches of the processor.
+    pub wake_us: f64,
+    /// A connection with commands: reading them and writing the replies. By the number of connections in use, of
+    /// [`CONNECTIONS`], because the state of many does not fit into the caches of the processor.
+    pub connection_us: [f64; 4],
+    /// A connection that is notified of changed keys.
+    pub push_us: f64,
+    /// A changed key in such a notification.
+    pub pushed_key_us: f64,
+    /// A new connection of this crate's client.
+    pub connect_us: f64,
+}
+
+/// Numbers of connections for which [`TurnCosts::connection_us`] is measured.
+pub const CONNECTIONS: [usize; 4] = [1, 8, 64, 500];
+
+impl TurnCosts {
+    /// Returns the cost of a connection if this number of connections is in use, interpolated by its logarithm.
+    pub fn of_connection(&self, connections: usize) -> f64 {
+        let at = (connections.max(1) as f64).ln();
+        let points = CONNECTIONS.map(|n| (n as f64).ln());
+        let above = points.iter().position(|point| at <= *point);
+        match above {
+            None => self.connection_us[CONNECTIONS.len() - 1],
+            Some(0) => self.connection_us[0],
+            Some(i) => {
+                let share = (at - points[i - 1]) / (points[i] - points[i - 1]);
+                self.connection_us[i - 1] * (1.0 - share) + self.connection_us[i] * share
+            }
+        }
+    }
+}
+
+/// Costs of one call of a method.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Call {
+    /// Commands that the process sends.
+    pub sent: f64,
+    /// Commands that the server executes, including those of scripts.
+    pub executed: f64,
+    /// Time of the server's processor, without the turn and the connection.
+    pub us: f64,
+    /// Bytes that the server receives.
+    pub bytes_in: f64,
+    /// Bytes that the server sends.
+    pub bytes_out: f64,
+}
+
+/// All measured costs.
+#[derive(Clone, Debug, Default)]
+pub struct Costs {
+    /// Costs of the event loop.
+    pub turns: TurnCosts,
+    /// Calls by name, in the order of the file.
+    pub calls: Vec<(String, Call)>,
+    /// Bytes of the server's memory per key, by name.
+    pub bytes: Vec<(String, f64)>,
+    /// Commands per second of a process without calls, by name.
+    pub idle: Vec<(String, f64)>,
+    /// Version of the server and the machine.
+    pub server: String,
+}
+
+impl Costs {
+    /// Returns the costs that the simulation uses.
+    pub fn measured() -> Self {
+        Self::parse(include_str!("../../costs.txt"))
+    }
+
+    /// Reads a file in the format of [`write`](Costs::write).
+    ///
+    /// # Panics
+    ///
+    /// Panics if a line is malformed or a cost of the event loop is missing.
+    pub fn parse(text: &str) -> Self {
+        let mut costs = Self::default();
+        let mut single = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split(" | ").collect();
+            let number = |at: usize| fields[at].parse::<f64>().expect("costs are numbers");
+            match fields[0] {
+                "server" => costs.server = fields[1].to_owned(),
+                "call" => {
+                    let [sent, executed, us, bytes_in, bytes_out] = [2, 3, 4, 5, 6].map(number);
+                    let call = Call { sent, executed, us, bytes_in, bytes_out };
+                    costs.calls.push((fields[1].to_owned(), call));
+                }
+                "memory" => costs.bytes.push((fields[1].to_owned(), number(2))),
+                "idle" => costs.idle.push((fields[1].to_owned(), number(2))),
+                name => drop(single.insert(name.to_owned(), number(1))),
+            }
+        }
+        let single = |name: &str| *single.get(name).expect("costs.txt has all costs of a turn");
+        costs.turns = TurnCosts {
+            turn_us: single("turn_us"),
+            wake_us: single("wake_us"),
+            connection_us: CONNECTIONS.map(|n| single(&format!("connection_us of {n}"))),
+            push_us: single("push_us"),
+            pushed_key_us: single("pushed_key_us"),
+            connect_us: single("connect_us"),
+        };
+        costs
+    }
+
+    /// Returns the text of a file with these costs.
+    pub fn write(&self) -> String {
+        let TurnCosts { turn_us, wake_us, connection_us, push_us, pushed_key_us, connect_us } =
+            self.turns;
+        let mut text = String::from(
+            "# Written by `cargo run --release -p fleeting-models --bin fleet -- measure`.\n",
+        );
+        text += &format!("server | {}\n", self.server);
+        let single = [
+            ("turn_us", turn_us),
+            ("wake_us", wake_us),
+            ("push_us", push_us),
+            ("pushed_key_us", pushed_key_us),
+            ("connect_us", connect_us),
+        ];
+        for (name, us) in single {
+            text += &format!("{name} | {us:.3}\n");
+        }
+        for (n, us) in CONNECTIONS.iter().zip(connection_us) {
+            text += &format!("connection_us of {n} | {us:.3}\n");
+        }
+        for (name, call) in &self.calls {
+            let Call { sent, executed, us, bytes_in, bytes_out } = call;
+            text += &format!(
+                "call | {name} | {sent:.2} | {executed:.2} | {us:.3} | {bytes_in:.0} | {bytes_out:.0}\n"
+            );
+        }
+        for (kind, all) in [("memory", &self.bytes), ("idle", &self.idle)] {
+            for (name, number) in all {
+                text += &format!("{kind} | {name} | {number:.2}\n");
+            }
+        }
+        text
+    }
+
+    /// Returns the costs of a call.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it was not measured.
+    pub fn call(&self, name: &str) -> Call {
+        let found = self.calls.iter().find(|(known, _)| known == name);
+        found.unwrap_or_else(|| panic!("costs.txt lacks the call {name}")).1
+    }
+
+    /// Returns the server's processor time of a call in microseconds.
+    pub fn us(&self, name: &str) -> f64 {
+        self.call(name).us
+    }
+
+    /// Returns the bytes of the server's memory per key.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they were not measured.
+    pub fn bytes(&self, name: &str) -> f64 {
+        let found = self.bytes.iter().find(|(known, _)| known == name);
+        found.unwrap_or_else(|| panic!("costs.txt lacks the memory of {name}")).1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_costs_are_read_back() {
+        let costs = Costs::measured();
+        assert_eq!(Costs::parse(&costs.write()).write(), costs.write());
+        assert!(costs.us("get") > 0.0);
+    }
+}

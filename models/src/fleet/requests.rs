@@ -1,0 +1,190 @@
+//! Scenario: independent requests, each of one call that takes one round trip.
+
+use super::{
+    client::{Attempts, Connection},
+    costs::Costs,
+    engine::{Execution, Load, SECOND, Scenario, Sim, Span},
+    random::{Random, Zipf},
+    samples::Samples,
+};
+
+/// Load and servers.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Number of processes, each with one connection to each server.
+    pub processes: usize,
+    /// Requests per second of all processes.
+    pub rate: f64,
+    /// Number of keys.
+    pub keys: usize,
+    /// Exponent of their Zipf distribution.
+    pub exponent: f64,
+    /// Server of each group of keys: key `k` belongs to group `hash(k) % len`.
+    pub placement: Vec<usize>,
+    /// Calls by their share of the requests.
+    pub mix: Vec<(f64, &'static str)>,
+    /// Time in which the first server is down.
+    pub down: Option<Span>,
+    /// Round trip of the network in nanoseconds.
+    pub round_trip: u64,
+    /// Measured time in nanoseconds, after a tenth as long of warm-up.
+    pub time: u64,
+    /// Seed of all randomness.
+    pub seed: u64,
+}
+
+/// Result of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Requests made.
+    pub made: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Times of the answered requests.
+    pub times: Samples,
+    /// Largest number of commands that arrived in a hundredth of a second.
+    pub peak: u64,
+    /// Time after the end of an outage at which the last slow request was answered.
+    pub slow_until: u64,
+    /// Counters of the servers.
+    pub loads: Vec<Load>,
+}
+
+impl Outcome {
+    /// Returns the share of its time in which the busiest server is busy.
+    pub fn busiest(&self, time: u64) -> f64 {
+        self.loads.iter().map(|load| load.busy).max().unwrap_or(0) as f64 / time as f64
+    }
+}
+
+/// A request that takes longer is slow.
+pub const SLOW: u64 = 10_000_000;
+
+struct Requests {
+    settings: Settings,
+    /// Costs by the share of the requests up to each.
+    mix: Vec<(f64, f64)>,
+    random: Random,
+    zipf: Zipf,
+    connections: Vec<Connection>,
+    outcome: Outcome,
+    /// Hundredth of a second, and the commands that arrived in it.
+    bucket: (u64, u64),
+}
+
+/// A request of a process.
+struct Request {
+    server: usize,
+    us: f64,
+    attempts: Attempts,
+}
+
+enum Timer {
+    Next,
+    Again(usize, Request),
+}
+
+/// Runs the scenario.
+///
+/// # Panics
+///
+/// Panics if a call of the mix was not measured.
+pub fn run(settings: Settings, costs: &Costs) -> Outcome {
+    let servers = settings.placement.iter().max().expect("there is a server") + 1;
+    let mut sim = Sim::new(settings.processes, servers, settings.round_trip, costs.turns);
+    if let Some(span) = settings.down {
+        sim.crash(0, span);
+    }
+    let mut upto = 0.0;
+    let mix = settings.mix.iter().map(|(share, name)| {
+        upto += share;
+        (upto, costs.us(name))
+    });
+    let mut requests = Requests {
+        mix: mix.collect(),
+        random: Random::new(settings.seed),
+        zipf: Zipf::new(settings.keys, settings.exponent),
+        connections: vec![Connection::default(); settings.processes * servers],
+        outcome: Outcome::default(),
+        bucket: (0, 0),
+        settings,
+    };
+    let (time, warm_up) = (requests.settings.time, requests.settings.time / 10);
+    sim.after(0, Timer::Next);
+    sim.run(&mut requests, warm_up);
+    sim.reset_loads();
+    requests.outcome = Outcome::default();
+    sim.run(&mut requests, warm_up + time);
+    let loads = sim.loads();
+    Outcome { loads, ..requests.outcome }
+}
+
+impl Requests {
+    fn begin(&mut self, sim: &mut Sim<Self>) {
+        self.outcome.made += 1;
+        let key = self.zipf.key(&mut self.random);
+        let group = super::random::mix(key.into()) as usize % self.settings.placement.len();
+        let process = self.random.below(self.settings.processes);
+        let share = self.random.share();
+        let (_, us) =
+            self.mix.iter().find(|(upto, _)| share < *upto).copied().unwrap_or(self.mix[0]);
+        let server = self.settings.placement[group];
+        self.send(sim, process, Request { server, us, attempts: Attempts::new(sim.now) });
+    }
+
+    fn send(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
+        if !self.connection(process, request.server).admits(sim.now) {
+            self.outcome.failed += 1;
+            return;
+        }
+        let bucket = sim.now / (SECOND / 100);
+        let count = if self.bucket.0 == bucket { self.bucket.1 + 1 } else { 1 };
+        self.bucket = (bucket, count);
+        self.outcome.peak = self.outcome.peak.max(count);
+        sim.send(process, request.server, request);
+    }
+
+    fn connection(&mut self, process: usize, server: usize) -> &mut Connection {
+        let servers = self.connections.len() / self.settings.processes;
+        &mut self.connections[process * servers + server]
+    }
+}
+
+impl Scenario for Requests {
+    type Command = Request;
+    type Timer = Timer;
+
+    fn execute(&mut self, _: usize, request: &mut Request, _: u64) -> Execution {
+        Execution { us: request.us, changed: None }
+    }
+
+    fn reply(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
+        self.connection(process, request.server).answered();
+        let time = sim.now - request.attempts.began;
+        self.outcome.times.add(time);
+        if let Some((_, end)) = self.settings.down
+            && time > SLOW
+        {
+            self.outcome.slow_until = sim.now.saturating_sub(end);
+        }
+    }
+
+    fn fail(&mut self, sim: &mut Sim<Self>, process: usize, mut request: Request) {
+        let now = sim.now;
+        self.connection(process, request.server).refused(now);
+        match request.attempts.next_pause(now) {
+            Some(pause) => sim.after(pause, Timer::Again(process, request)),
+            None => self.outcome.failed += 1,
+        }
+    }
+
+    fn timer(&mut self, sim: &mut Sim<Self>, timer: Timer) {
+        match timer {
+            Timer::Next => {
+                self.begin(sim);
+                sim.after(self.random.until_next(self.settings.rate), Timer::Next);
+            }
+            Timer::Again(process, request) => self.send(sim, process, request),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Plans: servers for a million requests per second, and the capacity table for users.
+
+use super::{Input, Section, Table, percent};
+use crate::fleet::{
+    capacity::{BUSY, Keys, MOST_SERVERS, Plan},
+    engine::SECOND,
+    near,
+    picture::short,
+};
+
+pub(in crate::fleet) fn million(input: &Input) -> Section {
+    let rate = input.choose(1e6, 2e5);
+    let requests = input.choose(100_000.0, 4_000.0);
+    let mut table = Table::new(&["requests", "100 processes", "1,000 processes"]);
+    let keys = 1_000_000;
+    let get = vec![(1.0, "get")];
+    let check = vec![(1.0, "check Gcra, admitted")];
+    let rows = [
+        ("`check` of a million keys, equally frequent", &check, 0.0, Keys::Spread),
+        ("`check`, Zipf with exponent 1", &check, 1.0, Keys::Spread),
+        ("`get` of one cache, equally frequent keys", &get, 0.0, Keys::Caches(1)),
+        ("`get` of eight caches, equally frequent keys", &get, 0.0, Keys::Caches(8)),
+        ("`get` of eight caches, Zipf with exponent 1", &get, 1.0, Keys::Caches(8)),
+    ];
+    for (name, mix, exponent, spread) in rows {
+        let mut cells = vec![name.to_owned()];
+        for processes in input.choose([100, 1_000], [10, 20]) {
+            let plan = Plan { processes, mix: mix.clone(), keys, exponent, spread };
+            cells.push(match plan.servers(rate, requests, &input.costs) {
+                Some(servers) => servers.to_string(),
+                None => {
+                    let (busy, _) = plan.run(rate, MOST_SERVERS, requests, &input.costs);
+                    let busy = if busy > 0.95 { "overloaded".to_owned() } else { percent(busy) };
+                    format!("more than {MOST_SERVERS} (busiest: {busy})")
+                }
+            });
+        }
+        table.row(&cells);
+    }
+    let near = million_near(input);
+    let text = format!(
+        "## A million requests per second\n\n\
+         Servers, in powers of two up to 64, with which none is busier than 70 %.\n\n{}\
+         A cache has 16 shards, so that one cache is on at most 16 nodes, and some of these have several shards. The most \
+         frequent key of a Zipf distribution of a million keys has 7 % of the requests, and is on one node: more nodes \
+         do not help. {near}\n\n",
+        table.text()
+    );
+    (text, None)
+}
+
+/// Describes the same reads with near caches and one server.
+fn million_near(input: &Input) -> String {
+    let processes = input.choose(1_000, 20);
+    let settings = near::Settings {
+        changes: 10.0,
+        max_age: 60 * SECOND,
+        warm_up: 3 * SECOND,
+        time: SECOND,
+        ..near::Settings::new(processes)
+    };
+    let run = near::run(settings, &input.costs);
+    format!(
+        "Near caches do: with 1,000 reads per second of each of {processes} processes, 10,000 keys and 10 changes per \
+         second, they answer {} after three seconds, and one server is busy for {}.",
+        percent(run.hits as f64 / run.reads.max(1) as f64),
+        percent(run.load.busy as f64 / SECOND as f64)
+    )
+}
+
+pub(in crate::fleet) fn capacity(input: &Input) -> Section {
+    let rates = input.choose(vec![1e3, 1e4, 5e4, 2e5, 1e6], vec![1e3, 1e4]);
+    let mut table = Table::new(&[
+        "requests per second",
+        "processes",
+        "sessions in a cache",
+        "sessions in eight caches",
+        "a limit per user",
+        "both, in eight caches",
+    ]);
+    let sessions = vec![(0.8, "get"), (0.2, "set_ex")];
+    let check = vec![(1.0, "check Gcra, admitted")];
+    let plans =
+        [(&sessions, Keys::Caches(1)), (&sessions, Keys::Caches(8)), (&check, Keys::Spread)];
+    for rate in rates {
+        let processes = ((rate / 1e3) as usize).clamp(2, 1_000);
+        let mut cells = vec![short(rate), processes.to_string()];
+        let mut sum = 0;
+        for (mix, spread) in plans {
+            let plan = Plan { processes, mix: mix.clone(), keys: 100_000, exponent: 0.6, spread };
+            let servers = plan.servers(rate, input.choose(60_000.0, 4_000.0), &input.costs);
+            sum = if spread == Keys::Caches(1) {
+                0
+            } else {
+                sum + servers.unwrap_or(MOST_SERVERS + 1)
+            };
+            cells.push(servers.map_or("more than 64".into(), |servers| servers.to_string()));
+        }
+        cells.push(if sum > MOST_SERVERS { "more than 64".into() } else { sum.to_string() });
+        table.row(&cells);
+    }
+    let mut memory = Table::new(&["keys", "sessions", "sessions with events", "a limit per user"]);
+    for keys in [1e5, 1e6, 1e7, 1e8] {
+        let gigabytes = |name: &str| {
+            let bytes = 2.0 * keys * input.costs.bytes(name);
+            format!("{:.1} GB", bytes / 1e9)
+        };
+        memory.row(&[
+            short(keys),
+            gigabytes("value of a cache"),
+            gigabytes("value of a cache with events"),
+            gigabytes("key of a limiter, Gcra, 10 calls"),
+        ]);
+    }
+    let text = format!(
+        "## Capacity\n\n\
+         Servers that are busy for at most {:.0} % of their time, in powers of two, for one request per \
+         user call: four `get`s and one `set_ex`, or one `check` of a `Gcra` limit, or both on servers of their own. One process per \
+         1,000 requests per second; 100,000 keys in use, by a Zipf distribution with exponent 0.6. Replicas are not \
+         included: add one per server.\n\n{}\
+         Memory of all servers together: twice the measured bytes, for fragmentation, buffers and the copy during a save. \
+         Values of more than 23 bytes need their additional bytes, too.\n\n{}",
+        100.0 * BUSY,
+        table.text(),
+        memory.text()
+    );
+    (text, None)
+}
