@@ -1,1 +1,5 @@
 //! Models of the protocols of `fleeting`, explored exhaustively by a model checker.
+
+#[cfg(test)]
+mod check;
+pub mod near_cache;
