@@ -2,4 +2,5 @@
 
 #[cfg(test)]
 mod check;
+pub mod fleet_loads;
 pub mod near_cache;
