@@ -1,2 +1,7 @@
-//! Models of the protocols of `fleeting`, explored exhaustively by a model checker.
+//! Models of the protocols of `fleeting`, explored exhaustively by a model checker, and a simulator of a fleet.
+
+#[cfg(test)]
+mod check;
 pub mod fleet;
+pub mod fleet_loads;
+pub mod near_cache;
