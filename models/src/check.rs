@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fmt::Debug,
     hash::Hash,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,8 +23,9 @@ where
     M::Action: Clone + Debug + PartialEq + Send + 'static,
 {
     let started = Instant::now();
+    let threads = thread::available_parallelism().map_or(1, usize::from);
     // Ends early only if the model fails: what happens sometimes does not stop the search.
-    let builder = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures);
+    let builder = model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
     let checker = builder.spawn_bfs().join();
     report(name, checker.unique_state_count(), started.elapsed());
     checker.assert_properties();

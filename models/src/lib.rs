@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod check;
+pub mod claims;
 pub mod fleet;
 pub mod fleet_loads;
 pub mod near_cache;
+pub mod queue_locks;

@@ -1,0 +1,219 @@
+//! Claims and takes of a `TimeoutDict` on Redis: leases, attempts and dead letters of one entry.
+//!
+//! Models `src/redis/timeout_dict/*.lua` with their arithmetic, and the clients in `claim.rs`, `confirm.rs` and
+//! `delivery.rs`. A claim is a number: the end of its lease, which is the score of its entry. A client may crash or be
+//! late at any step. The server's clock goes back once. Clients with and without a bound of attempts are mixed.
+//!
+//! Invariants: each value leaves the dictionary at most once, by an ack, a take or a removal. Until then it is due at
+//! some time, or a dead letter. A claim is accepted if and only if it is the newest delivery and nothing has ended it.
+//! The number of an attempt is one more than the deliveries before it that were neither acked nor released, and never
+//! above the bound.
+//!
+//! Assumed: two leases of an entry never end in the same four microseconds; `Bug::EndsRepeat` shows the consequence. Not
+//! covered: `compat`, several keys, undecodable values, reasons, failovers, and confirmations whose reply is lost.
+
+mod entry;
+
+use stateright::{Model, Property};
+
+use self::{
+    Action::*,
+    entry::{CLAIM, Client, NEVER, State, TAKE, TICK},
+};
+
+const ONCE: &str = "a value leaves the dictionary at most once";
+const KEPT: &str = "an entry becomes due or is a dead letter";
+const NEWEST: &str = "the newest delivery alone is accepted";
+const COUNTED: &str = "attempts are counted";
+const BOUNDED: &str = "no delivery exceeds the bound of attempts";
+
+/// One entry, the clock of its server, and up to `clients` clients.
+pub struct Protocol {
+    pub bug: Option<Bug>,
+    /// The last tick of the clock, the number of leases and extensions, and that of values.
+    pub ticks: u8,
+    pub leases: u8,
+    pub values: u8,
+    pub clients: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bug {
+    /// `ack.lua` does not compare the score.
+    AckOfVoidClaim,
+    /// `lease.lua` does not count an attempt whose lease expired.
+    ExpiryIsNotCounted,
+    /// `give_back.lua` restores the end of an expired lease, which makes its claim valid again.
+    LeaseIsRestored,
+    /// `lease.lua` keeps the last attempt in the index, too.
+    LastAttemptIsDue,
+    /// Leases of one entry may end at the same time.
+    EndsRepeat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    Tick,
+    StepBack,
+    Set,
+    Remove,
+    SetTimeout(u16),
+    Revive,
+    Claim { max_attempts: u8 },
+    Take { of_dead: bool },
+    Ack(usize),
+    Fail { client: usize, retry_in: bool },
+    Release(usize),
+    Extend(usize),
+    Confirm(usize),
+    Crash(usize),
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            tick: 2,
+            leases: 0,
+            has_stepped_back: false,
+            record: 0,
+            index: None,
+            dead: None,
+            failed: 0,
+            clients: Vec::new(),
+            current: None,
+            failures: 0,
+            values: 0,
+            is_persistent: false,
+            left: [0; 4],
+            violation: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.tick < self.ticks {
+            actions.push(Tick);
+        }
+        if !state.has_stepped_back && state.tick >= 4 {
+            actions.push(StepBack);
+        }
+        if state.values < self.values {
+            actions.push(Set);
+        }
+        if state.record != 0 {
+            actions.extend([Remove, SetTimeout(0), SetTimeout(NEVER), Revive]);
+        }
+        let may_lease = state.leases < self.leases;
+        if may_lease && state.clients.len() < self.clients {
+            let claims = [0, 2].map(|max_attempts| Claim { max_attempts });
+            actions.extend(claims.into_iter().chain([false, true].map(|of_dead| Take { of_dead })));
+        }
+        for (client, Client { kind, .. }) in state.clients.iter().enumerate() {
+            actions.extend([Release(client), Crash(client)]);
+            if *kind == TAKE {
+                actions.push(Confirm(client));
+                continue;
+            }
+            actions.extend([Ack(client)].into_iter().chain(may_lease.then_some(Extend(client))));
+            actions.extend([false, true].map(|retry_in| Fail { client, retry_in }));
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut next = last.clone();
+        let of_leases =
+            if self.bug == Some(Bug::EndsRepeat) { 0 } else { 4 * u16::from(last.leases) };
+        let now = u16::from(last.tick) * TICK + of_leases;
+        match action {
+            Tick => next.tick += 1,
+            StepBack => (next.tick, next.has_stepped_back) = (last.tick - 2, true),
+            Set => {
+                next.clear();
+                next.values += 1;
+                (next.record, next.index, next.failures) = (next.values, Some(now), 0);
+            }
+            Remove => next.leave(last.record),
+            SetTimeout(micros) => next.set_timeout(now, if micros == NEVER { NEVER } else { now }),
+            Revive => next.revive(now)?,
+            Claim { max_attempts } => next.lease(self.bug, now, CLAIM, false, max_attempts)?,
+            Take { of_dead } => next.lease(self.bug, now, TAKE, of_dead, 0)?,
+            Ack(client) => {
+                let client = next.clients.remove(client);
+                next.ack(self.bug, &client);
+            }
+            Fail { client, retry_in } => {
+                let client = next.clients.remove(client);
+                next.fail(now, &client, retry_in);
+            }
+            Release(client) => {
+                let client = next.clients.remove(client);
+                next.give_back(self.bug, &client);
+            }
+            Extend(client) => {
+                let client = next.clients.remove(client);
+                next.extend(now, client);
+            }
+            // `confirm.lua` refuses an expired lease.
+            Confirm(client) => {
+                let client = next.clients.remove(client);
+                if now < client.end && next.set_of_lease(client.end).is_some() {
+                    next.leave(client.value);
+                }
+            }
+            Crash(client) => drop(next.clients.remove(client)),
+        }
+        next.clients.sort_unstable();
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONCE, |_, state: &State| state.violation != Some(ONCE)),
+            Property::always(NEWEST, |_, state: &State| state.violation != Some(NEWEST)),
+            Property::always(BOUNDED, |_, state: &State| state.violation != Some(BOUNDED)),
+            Property::always(COUNTED, |_, state: &State| {
+                state.violation != Some(COUNTED) && state.is_counted()
+            }),
+            Property::always(KEPT, |_, state: &State| state.is_kept()),
+            Property::sometimes("a last attempt fails", |_, state: &State| {
+                state.dead.is_some_and(|dead| dead <= state.now()) && state.current.is_none()
+            }),
+            Property::sometimes("an entry is delivered twice", |_, state: &State| {
+                state.clients.len() > 1 && state.clients[0].value == state.clients[1].value
+            }),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{assert_finds, assert_holds, is_large};
+
+    fn protocol(bug: Option<Bug>) -> Protocol {
+        match is_large() {
+            true => Protocol { bug, ticks: 7, leases: 5, values: 3, clients: 3 },
+            false => Protocol { bug, ticks: 5, leases: 3, values: 2, clients: 2 },
+        }
+    }
+
+    #[test]
+    fn claims_hold() {
+        assert_holds("claims", protocol(None), 100_000);
+    }
+
+    #[test]
+    fn bugs_are_found() {
+        for (bug, property) in [
+            (Bug::AckOfVoidClaim, NEWEST),
+            (Bug::ExpiryIsNotCounted, COUNTED),
+            (Bug::LeaseIsRestored, COUNTED),
+            (Bug::LastAttemptIsDue, KEPT),
+            (Bug::EndsRepeat, NEWEST),
+        ] {
+            assert_finds(bug, protocol(Some(bug)), property);
+        }
+    }
+}
