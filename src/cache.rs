@@ -249,14 +249,21 @@ where
     {
         poll_fn(move |cx| {
             ready!(coop::poll_proceed(cx));
-            let call = self.call();
-            let value = self.shared.store.get(key, &call);
+            let (store, clock) = (&self.shared.store, &self.shared.clock);
+            // Without a slow clone, no duration is tracked, so the clock itself suffices.
+            let value = if !Self::MAY_CLONE_LONG {
+                store.get(key, clock)
+            } else {
+                let call = self.call();
+                let value = store.get(key, &call);
+                coop::charge(&call);
+                value
+            };
             // Only a miss may have expired its entry and written to the journal. A hit skips the flush and its read of
             // shared memory.
             if value.is_none() {
                 self.shared.publisher.flush();
             }
-            coop::charge(&call);
             Poll::Ready(value)
         })
     }

@@ -81,11 +81,15 @@ where
         value
     }
 
-    /// Returns the time of a call that may clone a value. Its duration is watched only if the clone may be slow. A
-    /// value without drop glue is copied, and a clone of one word with drop glue is taken for a reference count.
+    /// True if cloning a value may be slow. A value without drop glue is copied, and a clone of one word with drop glue
+    /// is taken for a reference count.
+    pub(super) const MAY_CLONE_LONG: bool =
+        needs_drop::<V>() && size_of::<V>() > size_of::<usize>();
+
+    /// Returns the time of a call that may clone a value. Its duration is watched only if the clone may be slow.
     #[inline(always)]
     pub(super) fn call(&self) -> CallTime<'_> {
-        self.shared.clock.call(needs_drop::<V>() && size_of::<V>() > size_of::<usize>())
+        self.shared.clock.call(Self::MAY_CLONE_LONG)
     }
 
     /// Ends a call that may have changed something: publishes its events, and charges a long call to the cooperative

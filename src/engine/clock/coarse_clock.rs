@@ -97,6 +97,14 @@ impl Kernel {
         Some((self.offset + earliest, self.offset + latest))
     }
 
+    /// Returns whether the present is certainly before `tick`, judged by the coarse clock alone as in
+    /// [`bounds`](Self::bounds).
+    #[inline(always)]
+    pub(super) fn is_before(&self, tick: u64) -> bool {
+        let latest = self.machine.coarse() + MARGIN;
+        latest >= self.machine.horizon().load(Relaxed) && self.offset + latest < tick
+    }
+
     #[cfg(test)]
     pub(super) fn horizon(&self) -> u64 {
         self.offset + self.machine.horizon().load(Relaxed)
