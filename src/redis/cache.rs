@@ -48,9 +48,9 @@ use self::{
     expiry::Expiry,
     near::{cached, poll_cached},
     state::CacheState,
-    stored_value::stored,
+    stored_value::{TAGGED, stored, tags_of},
 };
-use super::{Client, Error, codec::encode_key};
+use super::{Client, Error, Format, codec::encode_key};
 use crate::engine::ttl::{Ttl, When};
 
 /// A cache with a TTL per value, kept on a Redis server and shared by many processes.
@@ -218,6 +218,15 @@ where
         let expiry = self.expiry_of(ttl);
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would find its own value and return false.
+        if let Some(call) = self.commands().set_nx_get(&key, &value, expiry) {
+            match call.send_once::<Option<Vec<u8>>>(self.client()).await {
+                Ok(None) => return Ok(true),
+                Ok(Some(present)) if tags_of(&present).is_none() => return Ok(false),
+                // Nothing was written. The script checks the tags of the value, or ignores its type.
+                Ok(Some(_)) | Err(Error::WrongType { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         self.commands().set_nx(&key, &value, expiry).send_once(self.client()).await
     }
 
@@ -261,7 +270,15 @@ where
         {
             return Ok(value.is_some());
         }
-        Ok(self.ttl(key).await? != Ttl::Missing)
+        let beginning = self.commands().beginning(&encode_key(key)?);
+        match beginning.send_idempotent::<Vec<u8>>(self.client()).await {
+            // No value in another format is empty.
+            Ok(beginning) if beginning.is_empty() && self.state.format != Format::Raw => Ok(false),
+            Ok(beginning) if !beginning.is_empty() && beginning != TAGGED => Ok(true),
+            // A value of another type counts.
+            Ok(_) | Err(Error::WrongType { .. }) => Ok(self.ttl(key).await? != Ttl::Missing),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the remaining TTL of `key` (Redis: `PTTL`).
@@ -272,8 +289,17 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let ttl: i64 =
-            self.commands().ttl(&encode_key(key)?).send_idempotent(self.client()).await?;
+        let (key, commands) = (encode_key(key)?, self.commands());
+        // In this order: the value whose TTL is read was live after the first command.
+        let (beginning, pttl) = (commands.beginning(&key), commands.pttl(&key));
+        let ttl = match beginning.send_both::<Vec<u8>, i64>(pttl, self.client()).await {
+            Ok((beginning, ttl)) if beginning != TAGGED => ttl,
+            // The script checks the tags. A value of another type has a TTL, too.
+            Ok(_) | Err(Error::WrongType { .. }) => {
+                commands.ttl(&key).send_idempotent(self.client()).await?
+            }
+            Err(error) => return Err(error),
+        };
         Ok(match ttl {
             -2 => Ttl::Missing,
             -1 => Ttl::Persistent,
