@@ -52,11 +52,12 @@ const TAGS: &str = "## Tags\n\n\
     on the side of a miss. Reads stay plain commands: only a reply that begins with the marker, which neither JSON \
     nor MessagePack can, is checked by a second one (`MGET` of the versions). Scripts check tags where they read a \
     value, in the same slot, also in a cluster. `contains_key` reads the first bytes of the value in place of \
-    `EXISTS`, `ttl` reads them before `PTTL` in the same round trip, and `set_nx` (`SET NX GET`) gets the present \
-    value. Methods that would change a removed value before they see its marker (`set_keep_ttl`, `expire`, \
-    `persist`) are scripts of one key, which do not wait in a slot that is being moved. Near caches do not keep \
-    values with tags. `set_tagged` revokes the load of its key, and the load of a refresh ahead records the tags of \
-    the value that it replaces, so no load in progress is published after one of them was removed.\n\n";
+    `EXISTS`, and `set_nx` (`SET NX GET`) gets the present value. The methods whose command does not return a part \
+    of the value (`ttl`), or would change a removed value before its marker is seen (`set_keep_ttl`, `expire`, \
+    `persist`), are scripts of one key, which do not wait in a slot that is being moved; `GETRANGE` and `PTTL` in \
+    one round trip would take as long as the script of `ttl`. Near caches do not keep values with tags. `set_tagged` \
+    revokes the load of its key, and the load of a refresh ahead records the tags of the value that it replaces, so \
+    no load in progress is published after one of them was removed.\n\n";
 
 /// One call of a task, whose number selects the key.
 type Call<'a> = Box<dyn Fn(usize) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + 'a>;

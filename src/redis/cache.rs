@@ -289,17 +289,8 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let (key, commands) = (encode_key(key)?, self.commands());
-        // In this order: the value whose TTL is read was live after the first command.
-        let (beginning, pttl) = (commands.beginning(&key), commands.pttl(&key));
-        let ttl = match beginning.send_both::<Vec<u8>, i64>(pttl, self.client()).await {
-            Ok((beginning, ttl)) if beginning != TAGGED => ttl,
-            // The script checks the tags. A value of another type has a TTL, too.
-            Ok(_) | Err(Error::WrongType { .. }) => {
-                commands.ttl(&key).send_idempotent(self.client()).await?
-            }
-            Err(error) => return Err(error),
-        };
+        let ttl: i64 =
+            self.commands().ttl(&encode_key(key)?).send_idempotent(self.client()).await?;
         Ok(match ttl {
             -2 => Ttl::Missing,
             -1 => Ttl::Persistent,

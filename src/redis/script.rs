@@ -117,20 +117,6 @@ impl<'a> Call<'a> {
         self.send(client, Resend::Never).await
     }
 
-    /// Sends this read together with `other` of the same key.
-    pub(super) async fn send_both<T: FromRedisValue, U: FromRedisValue>(
-        self,
-        other: Call<'_>,
-        client: &Client,
-    ) -> Result<(T, U), Error> {
-        let cmds = [&self.cmd, &other.cmd];
-        let batch = CommandBatch::Tracked(&cmds);
-        // Not by `send_tracked`: the answers are not cached, so that an older one that is must be discarded.
-        let answer = client.send(batch, Resend::Once, client.deadline(None)).await;
-        let (one, two, _is_tracked): (T, U, bool) = self.decode(answer)?;
-        Ok((one, two))
-    }
-
     /// Sends this read together with `other` of the same key. Also returns whether later changes of the key will be
     /// reported, so that the answers may be cached.
     pub(super) async fn send_both_tracked<T: FromRedisValue, U: FromRedisValue>(

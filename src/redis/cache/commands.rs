@@ -35,7 +35,8 @@ static WRITE_TAGGED: Script =
 static KEEP_TAGS: Script = Script::new([TAGS, include_str!("keep_tags.lua")]);
 static CHANGE: Script =
     Script::new([include_str!("change_fast_path.lua"), TAGS, include_str!("change.lua")]);
-static TTL: Script = Script::new([TAGS, include_str!("ttl.lua")]);
+static TTL: Script =
+    Script::new([include_str!("ttl_fast_path.lua"), TAGS, include_str!("ttl.lua")]);
 static COUNT_LIVE: Script = Script::new([TAGS, include_str!("count_live.lua")]);
 static COMPARE_AND_SWAP: Script =
     Script::new([TAGS, PRELUDE, include_str!("compare_and_swap.lua")]);
