@@ -3,12 +3,16 @@
 //!
 //! It starts its own `redis-server`. Every number is the median of rounds in which all candidates take turns, on one
 //! machine in one run; only the ratios are comparable between machines. `FLEETING_QUICK=1` makes the run short, and
-//! writes nothing.
+//! writes nothing. With arguments (`methods`, `single`, `claims`, `near`, `recovery`, `large`, `sizes`), only these parts
+//! run, and nothing is written.
 
+mod measure;
 #[path = "../tests/common/patience.rs"]
 mod patience;
+mod redis_large;
 mod redis_near;
 mod redis_recovery;
+mod redis_sizes;
 #[path = "../tests/common/redis.rs"]
 mod servers;
 
@@ -22,6 +26,7 @@ use fleeting::{
     redis::{Cache, Claim, Client, RateLimiter, TimeoutDict},
 };
 use futures_util::future::join_all;
+use measure::median;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use servers::Server;
 use tokio::runtime::Runtime;
@@ -37,6 +42,23 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// A value of two dozen bytes, as of a session.
 const VALUE: &str = "session of a user: 123456";
 
+/// Layout of values with tags.
+const TAGS: &str = "## Tags\n\n\
+    A value with tags begins with a marker and its tags, each with a random version of 16 bytes; the current version \
+    of a tag is stored under one small key per shard. A value is live while all its versions are current, so \
+    `remove_tag` deletes 16 keys, for any number of values, and no value needs to know of the others. The key of a \
+    tag expires with the last value that has the tag (and its event), so that the memory is bounded by the values, \
+    and removing a tag deletes its keys at once. If it is evicted, its values count as removed: the error is always \
+    on the side of a miss. Reads stay plain commands: only a reply that begins with the marker, which neither JSON \
+    nor MessagePack can, is checked by a second one (`MGET` of the versions). Scripts check tags where they read a \
+    value, in the same slot, also in a cluster. `contains_key` reads the first bytes of the value in place of \
+    `EXISTS`, and `set_nx` (`SET NX GET`) gets the present value. The methods whose command does not return a part \
+    of the value (`ttl`), or would change a removed value before its marker is seen (`set_keep_ttl`, `expire`, \
+    `persist`), are scripts of one key, which do not wait in a slot that is being moved; `GETRANGE` and `PTTL` in \
+    one round trip would take as long as the script of `ttl`. Near caches do not keep values with tags. `set_tagged` \
+    revokes the load of its key, and the load of a refresh ahead records the tags of the value that it replaces, so \
+    no load in progress is published after one of them was removed.\n\n";
+
 /// One call of a task, whose number selects the key.
 type Call<'a> = Box<dyn Fn(usize) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + 'a>;
 
@@ -46,9 +68,31 @@ type Row<'a> = (&'a str, Candidate<'a>, Vec<Candidate<'a>>);
 /// A name, and its call.
 type Candidate<'a> = (&'a str, Call<'a>);
 
+/// Ratios and numbers that have a goal.
+#[derive(Default)]
+struct Goals(Vec<(String, f64, f64)>);
+
+impl Goals {
+    fn add(&mut self, name: &str, measured: f64, goal: f64) {
+        eprintln!("{name}: {measured:.2}, goal {goal}");
+        self.0.push((name.to_owned(), measured, goal));
+    }
+
+    fn table(&self) -> String {
+        let mut page =
+            String::from("\n## Goals\n\n| | measured | at most |\n| --- | --- | --- |\n");
+        for (name, measured, goal) in &self.0 {
+            writeln!(page, "| {name} | {measured:.2} | {goal} |")
+                .expect("writing to a String cannot fail");
+        }
+        page
+    }
+}
+
 fn main() {
-    let quick = std::env::var_os("FLEETING_QUICK").is_some();
+    let quick = measure::is_quick();
     let rounds = if quick { 3 } else { 41 };
+    let calls = if quick { 20 } else { 100 };
     let runtime = Runtime::new().expect("a runtime");
     if runtime.block_on(redis_near::run_as_reader()) {
         return;
@@ -62,12 +106,36 @@ fn main() {
          timeouts, and the same keys and JSON. It queues fifty commands, fewer than there are callers; fleeting's \
          client queues more.\n\n",
     );
-    page += &runtime.block_on(methods(&server, rounds, if quick { 20 } else { 100 }));
-    page += &runtime.block_on(claims(&server, rounds));
-    page += &runtime.block_on(redis_near::table(&server, rounds, quick));
-    page += &runtime.block_on(redis_recovery::table(if quick { 1 } else { 5 }));
+    let mut goals = Goals::default();
+    let is_selected = |part| measure::is_selected(part, true);
+    let is_all = std::env::args().skip(1).all(|word| word.starts_with('-'));
+    runtime.block_on(async {
+        if is_selected("methods") {
+            page += &methods(&server, rounds, calls, &mut goals).await;
+        }
+        if is_selected("single") {
+            page += &single_commands(&server, rounds, calls).await;
+        }
+        if is_selected("claims") {
+            page += &claims(&server, rounds, &mut goals).await;
+        }
+        page += TAGS;
+        if is_selected("near") {
+            page += &redis_near::table(&server, rounds, quick, &mut goals).await;
+        }
+        if is_selected("recovery") {
+            page += &redis_recovery::table(if quick { 1 } else { 5 }, &mut goals).await;
+        }
+        if is_selected("large") {
+            page += &redis_large::table(quick, &mut goals).await;
+        }
+        if is_selected("sizes") {
+            page += &redis_sizes::table(quick, &mut goals).await;
+        }
+    });
+    page += &goals.table();
     println!("{page}");
-    if !quick {
+    if !quick && is_all {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/redis.md");
         std::fs::write(path, page).expect("docs/redis.md can be written");
     }
@@ -95,7 +163,7 @@ macro_rules! call {
     };
 }
 
-async fn methods(server: &Server, rounds: usize, calls: usize) -> String {
+async fn methods(server: &Server, rounds: usize, calls: usize, goals: &mut Goals) -> String {
     let plain = plain(server).await;
     let client = Client::connect(server.url()).await.expect("the server answers");
     let cache: Cache<String, String> = Cache::new(&client, "plain").expect("a name");
@@ -224,24 +292,119 @@ async fn methods(server: &Server, rounds: usize, calls: usize) -> String {
          and with a script that also reads the time: the minimum for a limiter.\n\n\
          | | µs per call (elapsed time / calls of all callers) | relative to the plain client |\n| --- | --- | --- |\n",
     );
-    for (method, (name, plain), ours) in rows {
-        let mut samples = vec![Vec::new(); 1 + ours.len()];
-        for _ in 0..rounds {
-            samples[0].push(time(&plain, calls).await);
-            for (at, (_, ours)) in ours.iter().enumerate() {
-                samples[at + 1].push(time(ours, calls).await);
+    for row in rows {
+        let ratios = time_row(row, rounds, calls, &mut page).await;
+        for (name, ratio) in ratios {
+            match name {
+                "`Cache::set_ex`, with events" => goals.add(name, ratio, 2.2),
+                name if name.starts_with("`RateLimiter") => goals.add(name, ratio, 1.25),
+                _ => {}
             }
-        }
-        let samples: Vec<_> = samples.into_iter().map(median).collect();
-        let names = [name].into_iter().chain(ours.iter().map(|(name, _)| *name));
-        for (name, value) in names.zip(&samples) {
-            let ratio = value / samples[0];
-            eprintln!("{method}: {name} {value:.2} ({ratio:.2})");
-            writeln!(page, "| {name} | {value:.2} | {ratio:.2} |")
-                .expect("writing to a String cannot fail");
         }
     }
     page + "\n"
+}
+
+/// Compares methods that check whether a value has tags with the commands that do not.
+async fn single_commands(server: &Server, rounds: usize, calls: usize) -> String {
+    let plain = plain(server).await;
+    let client = Client::connect(server.url()).await.expect("the server answers");
+    let cache: Cache<String, String> = Cache::new(&client, "single").expect("a name");
+    for n in 0..CALLERS {
+        let mut set = redis::cmd("SETEX");
+        set.arg(record(n)).arg(3_600).arg(VALUE);
+        let () = set.query_async(&mut plain.clone()).await.expect("the write succeeds");
+        cache.set_ex(key(n), VALUE.into(), HOUR).await.expect("the write succeeds");
+    }
+    /// Sends a command of the plain client about the record of a task.
+    macro_rules! command {
+        ($name:literal $(, $arg:expr)*) => {
+            call!(plain, |n| {
+                let mut command = redis::cmd($name);
+                command.arg(record(n))$(.arg($arg))*;
+                let _: redis::Value = command.query_async(&mut plain).await.unwrap();
+            })
+        };
+    }
+    let json = || serde_json::to_vec(VALUE).unwrap();
+    let rows: [Row<'_>; 6] = [
+        (
+            "ttl",
+            ("`PTTL`", command!("PTTL")),
+            vec![("`Cache::ttl`", call!(cache, |n| cache.ttl(&key(n)).await.unwrap()))],
+        ),
+        (
+            "contains_key",
+            ("`EXISTS`", command!("EXISTS")),
+            vec![(
+                "`Cache::contains_key`",
+                call!(cache, |n| cache.contains_key(&key(n)).await.unwrap()),
+            )],
+        ),
+        (
+            "set_nx",
+            ("`SET PX NX`", command!("SET", json(), "PX", 3_600_000, "NX")),
+            vec![(
+                "`Cache::set_nx`",
+                call!(cache, |n| cache.set_nx(key(n), VALUE.into(), Some(HOUR)).await.unwrap()),
+            )],
+        ),
+        (
+            "set_keep_ttl",
+            ("`SET KEEPTTL GET`", command!("SET", json(), "KEEPTTL", "GET")),
+            vec![(
+                "`Cache::set_keep_ttl`",
+                call!(cache, |n| cache.set_keep_ttl(key(n), VALUE.into()).await.unwrap()),
+            )],
+        ),
+        (
+            "expire",
+            ("`PEXPIRE`", command!("PEXPIRE", 3_600_000)),
+            vec![("`Cache::expire`", call!(cache, |n| cache.expire(&key(n), HOUR).await.unwrap()))],
+        ),
+        (
+            "persist",
+            ("`PERSIST`", command!("PERSIST")),
+            vec![("`Cache::persist`", call!(cache, |n| cache.persist(&key(n)).await.unwrap()))],
+        ),
+    ];
+    let mut page = String::from(
+        "## Methods that check tags\n\n\
+         Each is compared with the command that would be sufficient without tags, in a cache without events, with 64 \
+         callers on one connection and a TTL of an hour.\n\n\
+         | | µs per call | relative to the plain client |\n| --- | --- | --- |\n",
+    );
+    for row in rows {
+        time_row(row, rounds, calls, &mut page).await;
+    }
+    page + "\n"
+}
+
+/// Measures the candidates of a row in turns, and adds them to the page. Returns the ratios of those of this crate.
+async fn time_row<'a>(
+    (method, (name, plain), ours): Row<'a>,
+    rounds: usize,
+    calls: usize,
+    page: &mut String,
+) -> Vec<(&'a str, f64)> {
+    let mut samples = vec![Vec::new(); 1 + ours.len()];
+    for _ in 0..rounds {
+        samples[0].push(time(&plain, calls).await);
+        for (at, (_, ours)) in ours.iter().enumerate() {
+            samples[at + 1].push(time(ours, calls).await);
+        }
+    }
+    let samples: Vec<_> = samples.into_iter().map(median).collect();
+    let names = [name].into_iter().chain(ours.iter().map(|(name, _)| *name));
+    let mut ratios = Vec::new();
+    for (name, value) in names.zip(&samples) {
+        let ratio = value / samples[0];
+        eprintln!("{method}: {name} {value:.2} ({ratio:.2})");
+        writeln!(page, "| {name} | {value:.2} | {ratio:.2} |")
+            .expect("writing to a String cannot fail");
+        ratios.push((name, ratio));
+    }
+    ratios
 }
 
 /// Returns microseconds per call of all callers together, each of which makes `calls` calls.
@@ -256,7 +419,7 @@ async fn time(call: &Call<'_>, calls: usize) -> f64 {
     begin.elapsed().as_secs_f64() * 1e6 / (calls * CALLERS) as f64
 }
 
-async fn claims(server: &Server, rounds: usize) -> String {
+async fn claims(server: &Server, rounds: usize, goals: &mut Goals) -> String {
     let client = Client::connect(server.url()).await.expect("the server answers");
     let dict: TimeoutDict<String, String> = TimeoutDict::new(&client, "dict").expect("a name");
     let mut plain = plain(server).await;
@@ -294,6 +457,9 @@ async fn claims(server: &Server, rounds: usize) -> String {
         ("`TimeoutDict::claim_expired`", claimed),
     ] {
         eprintln!("claims: {name} {value:.0} ({:.2})", value / bare);
+        if value != bare {
+            goals.add(name, value / bare, 2.0);
+        }
         writeln!(page, "| {name} | {value:.0} | {:.2} |", value / bare)
             .expect("writing to a String cannot fail");
     }
@@ -338,9 +504,4 @@ fn key(n: usize) -> String {
 /// Returns a record key as long as those of a `Cache`.
 fn record(n: usize) -> String {
     format!("fleeting:cache1:{{bench:{}}}:user {n}", n % 16)
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

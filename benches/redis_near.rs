@@ -12,7 +12,7 @@ use fleeting::redis::{Cache, Client};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::{HOUR, VALUE, key, median, servers::Server};
+use crate::{Goals, HOUR, VALUE, key, measure::median, servers::Server};
 
 /// Environment variable with the server's URL. It turns a process of this benchmark into a reader of the hot key.
 const READER: &str = "FLEETING_NEAR_READER";
@@ -44,7 +44,12 @@ pub(super) async fn run_as_reader() -> bool {
     true
 }
 
-pub(super) async fn table(server: &Server, rounds: usize, quick: bool) -> String {
+pub(super) async fn table(
+    server: &Server,
+    rounds: usize,
+    quick: bool,
+    goals: &mut Goals,
+) -> String {
     let mut page = String::from(
         "## Near cache: local answers\n\n\
          A local hit of `.near(n)` is compared with a `get` of the embedded `Cache` with `max_entries`, with the same \
@@ -62,9 +67,11 @@ pub(super) async fn table(server: &Server, rounds: usize, quick: bool) -> String
         writeln!(page, "| {name} | {value:.0} | {:.2} |", value / embedded)
             .expect("writing to a String cannot fail");
     }
+    goals.add("near hit, relative to the embedded `get`", near_hit / embedded, 1.3);
     let seen = delays(server, if quick { 1 } else { 10 }).await;
     eprintln!("near: a change is seen after {seen:?}");
     let [rate, middle, late, latest] = seen;
+    goals.add("99th percentile of invalidations, in ms", late, 2.0);
     write!(
         page,
         "\nA process that reads in a loop sees a change by another process after {middle:.2} ms (median), {late:.2} \

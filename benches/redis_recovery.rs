@@ -10,12 +10,13 @@ use std::{
 use fleeting::redis::{Cache, Client};
 
 use crate::{
-    median,
+    Goals, HOUR,
+    measure::{median, ms, quantile},
     servers::{Cluster, Proxy, Sentinel, Server},
 };
 
 /// Returns a table of outages, with the milliseconds until calls succeed again.
-pub(crate) async fn table(rounds: usize) -> String {
+pub(crate) async fn table(rounds: usize, goals: &mut Goals) -> String {
     let mut page = String::from(
         "\n## Until calls succeed again\n\n\
          One caller sets a key in a loop, with default settings. The time begins when a call could succeed: the \
@@ -49,7 +50,43 @@ pub(crate) async fn table(rounds: usize) -> String {
         writeln!(page, "| {name} | {median_ms:.0} | {longest:.0} |")
             .expect("writing to a String cannot fail");
     }
+    let [down, near] = down().await;
+    goals.add("call to a server that is down, 99th percentile in ms", down, 5.0);
+    write!(
+        page,
+        "\nWhile a server is down, after a whole timeout without a connection, a call fails within {down:.2} ms (99th \
+         percentile). A near cache has no notifications then, so a `get` fails as fast ({near:.2} ms).\n"
+    )
+    .expect("writing to a String cannot fail");
     page
+}
+
+/// Returns the 99th percentile of the milliseconds per call to a server that is down: of a cache, and of a near cache.
+async fn down() -> [f64; 2] {
+    let mut server = Server::start();
+    let plain = cache(server.url()).await;
+    let client = Client::connect(server.url()).await.expect("the server answers");
+    let near: Cache<String, u32> =
+        Cache::builder(&client, "recovery").near(100).near_max_age(HOUR).build().expect("a name");
+    near.get("a").await.expect("the server answers");
+    server.kill();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        let _ = (plain.get("a").await, near.get("a").await);
+    }
+    let mut samples = [const { Vec::new() }; 2];
+    for _ in 0..1_000 {
+        for (samples, cache) in samples.iter_mut().zip([&plain, &near]) {
+            let begin = Instant::now();
+            assert!(cache.get("a").await.is_err(), "the server is down");
+            samples.push(begin.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    samples.map(|mut samples| {
+        samples.sort();
+        ms(quantile(&samples, 0.99))
+    })
 }
 
 async fn cache(urls: impl fleeting::redis::Urls) -> Cache<String, u32> {

@@ -8,6 +8,7 @@ mod broadcast;
 mod builder;
 mod commands;
 mod consumer_group;
+mod deadlines;
 mod event_record;
 mod events;
 mod expiry;
@@ -36,7 +37,6 @@ mod update;
 use std::{borrow::Borrow, fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::Instant;
 
 pub use self::{
     builder::CacheBuilder,
@@ -48,10 +48,10 @@ use self::{
     expiry::Expiry,
     near::{cached, poll_cached},
     state::CacheState,
-    stored_value::stored,
+    stored_value::{TAGGED, stored, tags_of},
 };
-use super::{Client, Error, codec::encode_key};
-use crate::engine::ttl::{Ttl, When};
+use super::{Client, Error, Format, codec::encode_key};
+use crate::engine::ttl::Ttl;
 
 /// A cache with a TTL per value, kept on a Redis server and shared by many processes.
 ///
@@ -218,6 +218,15 @@ where
         let expiry = self.expiry_of(ttl);
         let _discards_failure = self.state.discard_failure(&key);
         // A retry after a lost reply would find its own value and return false.
+        if let Some(call) = self.commands().set_nx_get(&key, &value, expiry) {
+            match call.send_once::<Option<Vec<u8>>>(self.client()).await {
+                Ok(None) => return Ok(true),
+                Ok(Some(present)) if tags_of(&present).is_none() => return Ok(false),
+                // Nothing was written. The script checks the tags of the value, or ignores its type.
+                Ok(Some(_)) | Err(Error::WrongType { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         self.commands().set_nx(&key, &value, expiry).send_once(self.client()).await
     }
 
@@ -261,111 +270,15 @@ where
         {
             return Ok(value.is_some());
         }
-        Ok(self.ttl(key).await? != Ttl::Missing)
-    }
-
-    /// Returns the remaining TTL of `key` (Redis: `PTTL`).
-    #[doc(alias = "TTL")]
-    #[doc(alias = "PTTL")]
-    pub async fn ttl<Q>(&self, key: &Q) -> Result<Ttl, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        let ttl: i64 =
-            self.commands().ttl(&encode_key(key)?).send_idempotent(self.client()).await?;
-        Ok(match ttl {
-            -2 => Ttl::Missing,
-            -1 => Ttl::Persistent,
-            // Redis returns 0 during the last millisecond, but the value is still live.
-            ttl => Ttl::Remaining(Duration::from_millis(ttl.max(1).unsigned_abs())),
-        })
-    }
-
-    /// Sets the TTL of `key` to `ttl` from now; returns false if there is no live value (Redis: `PEXPIRE`).
-    ///
-    /// An expired value is not restored.
-    #[doc(alias = "EXPIRE")]
-    #[doc(alias = "PEXPIRE")]
-    pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        let (key, expiry) = (encode_key(key)?, Expiry::of(ttl));
-        let call = self.commands().expire(&key, expiry, None);
-        match expiry {
-            // Not idempotent: it removes the value, so that a retry after a lost reply would return false.
-            Expiry::Immediate => call.send_once(self.client()).await,
-            _ => call.send_idempotent(self.client()).await,
+        let beginning = self.commands().beginning(&encode_key(key)?);
+        match beginning.send_idempotent::<Vec<u8>>(self.client()).await {
+            // No value in another format is empty.
+            Ok(beginning) if beginning.is_empty() && self.state.format != Format::Raw => Ok(false),
+            Ok(beginning) if !beginning.is_empty() && beginning != TAGGED => Ok(true),
+            // A value of another type counts.
+            Ok(_) | Err(Error::WrongType { .. }) => Ok(self.ttl(key).await? != Ttl::Missing),
+            Err(error) => Err(error),
         }
-    }
-
-    /// Sets the TTL of `key` to `ttl` from now if its current TTL meets `when`; returns true if it was set (Redis:
-    /// `PEXPIRE NX|XX|GT|LT`).
-    ///
-    /// Returns false if there is no live value.
-    pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> Result<bool, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        let key = encode_key(key)?;
-        // Sent once: a retry would test the condition against the deadline that it has set.
-        let call = self.commands().expire(&key, Expiry::of(ttl), Some(when));
-        call.send_once(self.client()).await
-    }
-
-    /// Sets the deadline of `key`; returns false if there is no live value (Redis: `PEXPIRE`).
-    ///
-    /// If `deadline` has passed, the value expires immediately. An [`Instant`] has no meaning on another machine, so
-    /// the remaining duration is sent. The value therefore expires later than `deadline` by the time that the command
-    /// takes to reach the server.
-    #[doc(alias = "EXPIREAT")]
-    #[doc(alias = "PEXPIREAT")]
-    pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> Result<bool, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        self.expire(key, deadline.saturating_duration_since(Instant::now())).await
-    }
-
-    /// Adds `more` to the remaining TTL of `key`; returns false if the value is missing or persistent.
-    pub async fn extend<Q>(&self, key: &Q, more: Duration) -> Result<bool, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        let key = encode_key(key)?;
-        // A retry after a lost reply would extend the TTL twice.
-        self.commands().extend(&key, Expiry::of(more)).send_once(self.client()).await
-    }
-
-    /// Removes the deadline of `key`; returns true if it had one (Redis: `PERSIST`).
-    #[doc(alias = "PERSIST")]
-    pub async fn persist<Q>(&self, key: &Q) -> Result<bool, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        // A retry after a lost reply would find no TTL and return false.
-        self.commands().persist(&encode_key(key)?).send_once(self.client()).await
-    }
-
-    /// Expires the value of `key` immediately, with an event whose deadline is now, and returns the value.
-    ///
-    /// Without [events](CacheBuilder::events), this is [`remove`](Cache::remove).
-    pub async fn expire_now<Q>(&self, key: &Q) -> Result<Option<V>, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        let key = encode_key(key)?;
-        let _discards_failure = self.state.discard_failure(&key);
-        // A retry after a lost reply would return `None`.
-        let value = self.commands().expire_now(&key).send_once(self.client()).await?;
-        self.decode_replaced(&key, value).await
     }
 
     /// Asks the server for a key that the near cache did not answer.

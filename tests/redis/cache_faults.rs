@@ -92,6 +92,25 @@ async fn unreachable_server_is_a_typed_error_within_the_timeout() {
 }
 
 #[tokio::test]
+async fn value_of_another_type_is_contained_and_has_a_ttl() {
+    let server = Server::start();
+    let cache = plain(server.url()).await;
+    cache.set("ada".into(), 1).await.unwrap();
+    let mut plain = server.plain().await;
+    let [record]: [String; 1] = redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    let () = redis::cmd("DEL").arg(&record).query_async(&mut plain).await.unwrap();
+    let () = redis::cmd("LPUSH").arg(&record).arg("x").query_async(&mut plain).await.unwrap();
+    assert!(cache.contains_key("ada").await.unwrap());
+    assert_eq!(cache.ttl("ada").await.unwrap(), Ttl::Persistent);
+    assert!(!cache.set_nx("ada".into(), 1, None).await.unwrap());
+    assert!(cache.expire("ada", Duration::from_secs(60)).await.unwrap());
+    assert!(matches!(cache.ttl("ada").await.unwrap(), Ttl::Remaining(_)));
+    assert!(cache.persist("ada").await.unwrap());
+    let kind: String = redis::cmd("TYPE").arg(record).query_async(&mut plain).await.unwrap();
+    assert_eq!(kind, "list");
+}
+
+#[tokio::test]
 async fn value_of_another_type_is_wrong_type_error_and_is_kept() {
     let server = Server::start();
     let cache = plain(server.url()).await;

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use fleeting::redis::{Cache, Client, Error, Format};
+use fleeting::{
+    Ttl,
+    redis::{Cache, Client, Error, Format},
+};
 use futures::future::join_all;
 use tokio::time::sleep;
 
@@ -55,6 +58,9 @@ async fn large_values_do_not_delay_small_calls() {
         let cache = bytes(&builder.connect().await.unwrap());
         cache.set("large".into(), vec![7; 4 * MIB]).await.unwrap();
         cache.set("small".into(), vec![7]).await.unwrap();
+        // Calls about the value whose replies are small.
+        assert!(cache.expire("large", 60 * patience()).await.unwrap());
+        assert!(cache.contains_key("large").await.unwrap());
         proxy.slow_down(2 * MIB as u64);
         let reader = cache.clone();
         let large = tokio::spawn(async move {
@@ -78,6 +84,18 @@ async fn large_values_do_not_delay_small_calls() {
         assert_eq!(cache.get("large").await.unwrap(), Some(vec![1]));
     })
     .await;
+}
+
+#[tokio::test]
+async fn empty_value_is_a_live_value() {
+    let server = Server::start();
+    let cache = bytes(&connect(server.url()).await);
+    assert!(!cache.contains_key("a").await.unwrap());
+    assert!(cache.set_nx("a".into(), Vec::new(), None).await.unwrap());
+    assert!(cache.contains_key("a").await.unwrap());
+    assert_eq!(cache.ttl("a").await.unwrap(), Ttl::Persistent);
+    assert!(!cache.set_nx("a".into(), vec![1], None).await.unwrap());
+    assert_eq!(cache.get("a").await.unwrap(), Some(Vec::new()));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use super::{
         script::{Call, Script},
     },
     expiry::{Expiry, MAX_TTL_MILLIS},
-    stored_value::{tags_of, versions},
+    stored_value::{TAGGED, tags_of, versions},
 };
 use crate::engine::ttl::When;
 
@@ -33,8 +33,10 @@ static WRITE: Script =
 static WRITE_TAGGED: Script =
     Script::new([TAGS, include_str!("tag_value.lua"), PRELUDE, include_str!("write.lua")]);
 static KEEP_TAGS: Script = Script::new([TAGS, include_str!("keep_tags.lua")]);
-static CHANGE: Script = Script::new([TAGS, include_str!("change.lua")]);
-static TTL: Script = Script::new([TAGS, include_str!("ttl.lua")]);
+static CHANGE: Script =
+    Script::new([include_str!("change_fast_path.lua"), TAGS, include_str!("change.lua")]);
+static TTL: Script =
+    Script::new([include_str!("ttl_fast_path.lua"), TAGS, include_str!("ttl.lua")]);
 static COUNT_LIVE: Script = Script::new([TAGS, include_str!("count_live.lua")]);
 static COMPARE_AND_SWAP: Script =
     Script::new([TAGS, PRELUDE, include_str!("compare_and_swap.lua")]);
@@ -138,6 +140,11 @@ impl Commands {
         self.command("PTTL", key)
     }
 
+    /// Reads the beginning of a value, which shows whether the value may have tags.
+    pub(super) fn beginning(&self, key: &[u8]) -> Call<'_> {
+        self.command("GETRANGE", key).arg(0).arg(TAGGED.len() - 1)
+    }
+
     /// Replies as `PTTL`.
     pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
         TTL.call(&[self.keyspace.record(key)])
@@ -238,6 +245,20 @@ impl Commands {
             (None, Expiry::Never) => set(key).arg("GET"),
             (Some(_), _) if self.outlives_loads(expiry) => self.write(key, value, expiry, "LONG"),
             (Some(_), _) => self.write(key, value, expiry, "SET"),
+        }
+    }
+
+    /// Returns a plain command that writes a value if there is none, and otherwise replies with the present one, which
+    /// may have tags; `None` if only a script can.
+    pub(super) fn set_nx_get(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Option<Call<'_>> {
+        if self.retention.is_some() || !self.outlives_loads(expiry) {
+            return None;
+        }
+        let call = self.command("SET", key).arg(value).arg("NX").arg("GET");
+        match expiry {
+            Expiry::Immediate => None,
+            Expiry::After(ttl) => Some(call.arg("PX").arg(ttl)),
+            Expiry::Never => Some(call),
         }
     }
 

@@ -4,7 +4,7 @@ use std::iter;
 
 /// Beginning of a stored value with tags. No JSON, no MessagePack begins with its first byte; values of `Format::Raw`
 /// may, and are then stored with zero tags.
-const TAGGED: &[u8] = b"\xC1tag";
+pub(super) const TAGGED: &[u8] = b"\xC1tag";
 
 /// Length of the version of a tag.
 const VERSION_LEN: usize = 16;

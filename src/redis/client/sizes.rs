@@ -56,7 +56,13 @@ impl Client {
                 || cmd.args_iter().any(|arg| matches!(arg, Arg::Simple(arg) if arg.len() > LARGE));
             match size(reply) > LARGE || lane == Lane::Large && sent() {
                 true => self.inner.large_keys.insert(cmd),
-                false if lane == Lane::Large => self.inner.large_keys.remove(cmd),
+                // Only a reply with the whole value shows that it is small: those of most methods are.
+                false
+                    if lane == Lane::Large
+                        && cmd.args_iter().next() == Some(Arg::Simple(b"GET")) =>
+                {
+                    self.inner.large_keys.remove(cmd);
+                }
                 false => {}
             }
         }
