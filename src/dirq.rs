@@ -151,6 +151,7 @@
 // `group` batches synced adds.
 mod blocking;
 mod bound;
+mod builder;
 mod cursor;
 mod dead_letters;
 mod delivery;
@@ -201,6 +202,7 @@ mod watch;
 #[cfg(test)]
 pub(crate) use self::fs::faults;
 pub use self::{
+    builder::DirQueueBuilder,
     dead_letters::DeadElement,
     element::{Element, Value},
     error::Error,

@@ -9,7 +9,7 @@ mod purge;
 mod remove;
 mod rotation;
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use self::{
     add::len_of,
@@ -17,7 +17,7 @@ use self::{
     rotation::Rotation,
 };
 use super::{
-    DirQueue, Element, Error, Name, Purge, Schema,
+    DirQueue, DirQueueBuilder, Element, Error, Name, Schema,
     blocking::{Work, run, run_blocking},
     group::{self, Group},
     root::Options,
@@ -76,7 +76,8 @@ impl DirQueue<Normal> {
 
     /// Returns a builder for a queue with custom settings, such as a schema.
     pub fn builder(path: impl AsRef<Path>) -> QueueBuilder {
-        QueueBuilder { options: Options::new(path.as_ref()), schema: None, max_elements: 16_000 }
+        let settings = NormalSettings { schema: None, max_elements: 16_000 };
+        DirQueueBuilder { options: Options::new(path.as_ref()), settings }
     }
 
     /// Returns the schema that the queue was opened with.
@@ -149,20 +150,22 @@ impl DirQueue<Normal> {
     }
 }
 
-/// Builder of a [`Queue`].
+/// Builder of a [`Queue`]. [`DirQueueBuilder`] documents the settings that it has in common with
+/// [`QueueSimpleBuilder`](super::QueueSimpleBuilder).
+pub type QueueBuilder = DirQueueBuilder<NormalSettings>;
+
+/// Settings of normal queues. `pub` only because it is a parameter of [`QueueBuilder`]. Other crates cannot name it.
 #[derive(Clone, Debug)]
-#[must_use]
-pub struct QueueBuilder {
-    options: Options,
+pub struct NormalSettings {
     schema: Option<Schema>,
     max_elements: u32,
 }
 
-impl QueueBuilder {
+impl DirQueueBuilder<NormalSettings> {
     /// Sets the schema of the elements. By default there is no schema: such a queue can be listed, counted and purged,
     /// but elements cannot be added or read.
     pub fn schema(mut self, schema: Schema) -> Self {
-        self.schema = Some(schema);
+        self.settings.schema = Some(schema);
         self
     }
 
@@ -171,7 +174,7 @@ impl QueueBuilder {
     /// The number is approximate, because a process does not count the elements of the directory at each add.
     /// [`max_total`](Self::max_total) bounds the whole queue.
     pub fn max_elements(mut self, max_elements: u32) -> Self {
-        self.max_elements = max_elements;
+        self.settings.max_elements = max_elements;
         self
     }
 
@@ -187,86 +190,13 @@ impl QueueBuilder {
         self
     }
 
-    /// Makes adds to a bounded queue wait while it is full, and sets the interval `every` at which the free capacity is
-    /// checked. Waiters are served in FIFO order, except that an add of several elements lets others go first for up to
-    /// 100 intervals. An add of more elements than the bound fails immediately. By default, adds to a full queue fail.
-    ///
-    /// With this setting, [`add`](DirQueue::add) and the other adding methods need a runtime with a time driver. A
-    /// future that waits but is not polled blocks the waiters behind it.
-    pub fn wait_for_room(mut self, every: Duration) -> Self {
-        self.options.wait_for_room = Some(every);
-        self
-    }
-
-    /// Sets the mode bits that are removed from all created files and directories, independently of the process' umask.
-    /// Defaults to the process' umask.
-    pub fn umask(mut self, umask: u32) -> Self {
-        self.options.umask = Some(umask);
-        self
-    }
-
-    /// Sets the last hexadecimal digit of new names, 0 to 15. Writers with different digits never choose the same name.
-    /// Defaults to a digit that is chosen at random when the queue is opened.
-    pub fn rnd_hex(mut self, digit: u8) -> Self {
-        self.options.rnd_hex = Some(digit);
-        self
-    }
-
-    /// Sets the interval between purges of the queue by the streams of [`watch`](DirQueue::watch), as
-    /// [`QueueSimpleBuilder::purge_every`](super::QueueSimpleBuilder::purge_every) does. Defaults to no purges.
-    pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
-        self.options.purge_every = Some((every, purge));
-        self
-    }
-
-    /// Sets whether new elements survive a crash of the machine. If so, each add waits until the files, their names,
-    /// and the names of all parent directories up to the mount point are on disk. Defaults to false, as in the other
-    /// implementations.
-    ///
-    /// Concurrent adds are [synced together](super#cost).
-    ///
-    /// If this process may write to a directory of the queue and not read it (a drop box), each add syncs the whole file
-    /// system, which takes longer.
-    pub fn sync(mut self, sync: bool) -> Self {
-        self.options.sync = sync;
-        self
-    }
-
-    /// Sets the maximum size of each field of an element in bytes. Longer fields are neither added nor read
-    /// ([`Error::TooLarge`]). Defaults to 1 GiB.
-    pub fn max_size(mut self, bytes: u64) -> Self {
-        self.options.max_size = bytes;
-        self
-    }
-
-    /// Sets the backoff of failed elements: `first` after the first failure, doubled after each further failure, up to
-    /// `max`. The actual delay is chosen at random between 0.5 and 1.5 times this value. Defaults to one second and one
-    /// minute if [`max_attempts`](Self::max_attempts) is set, otherwise to none: a failed element may be delivered
-    /// again immediately.
-    ///
-    /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
-    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
-        let retries = self.options.retries();
-        (retries.first, retries.max) = (first, max);
-        self
-    }
-
-    /// Sets the number of failures after which an element is a [dead letter](DirQueue::take_dead). Defaults to no
-    /// limit.
-    ///
-    /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.options.retries().max_attempts = attempts;
-        self
-    }
-
     /// Opens the queue.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidOption`], and [`Error::Io`] if a directory cannot be created, or the path is not a directory.
     pub async fn open(self) -> Result<Queue, Error> {
-        let Self { options, schema, max_elements } = self;
+        let Self { options, settings: NormalSettings { schema, max_elements } } = self;
         if max_elements == 0 {
             let reason = "must be at least 1, got 0".to_owned();
             return Err(Error::InvalidOption { option: "max_elements", reason });

@@ -3,12 +3,12 @@
 //! The queue's directory is stored as a path and not as an open directory: if it is moved away and created again, the
 //! next call uses the new one. Therefore each call begins with an [`Opener`].
 
+mod options;
 mod sync;
 
 use std::{
     ffi::CStr,
-    io,
-    path::{Path, PathBuf, absolute},
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,111 +16,22 @@ use std::{
     time::Duration,
 };
 
-use rand::{RngExt, make_rng, rngs::SmallRng};
 use rustix::io::Errno;
 
-pub(super) use self::sync::Unpublished;
+pub(super) use self::{options::Options, sync::Unpublished};
 use super::{
     Error, Name, Purge,
     bound::Bound,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Medium, Mode, file_id, is_directory, make_dir, medium, stat},
+    fs::{Dir, FileType, Medium, Mode, make_dir},
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
-    retry_policy,
     shared::SharedQueue,
     snapshot::RecordCache,
     spin_handoff::SpinHandoff,
 };
 use crate::engine::retries::Retries;
-
-/// Settings of both kinds of queues.
-#[derive(Clone, Debug)]
-pub(super) struct Options {
-    pub(super) path: PathBuf,
-    pub(super) umask: Option<u32>,
-    pub(super) rnd_hex: Option<u8>,
-    pub(super) sync: bool,
-    pub(super) max_size: u64,
-    /// `None` if deliveries are not counted.
-    pub(super) retries: Option<Retries>,
-    /// `None` if the number of elements is not bounded.
-    pub(super) max_elements: Option<u64>,
-    pub(super) wait_for_room: Option<Duration>,
-    /// `None` if streams do not purge the queue.
-    pub(super) purge_every: Option<(Duration, Purge)>,
-}
-
-impl Options {
-    pub(super) fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-            umask: None,
-            rnd_hex: None,
-            sync: false,
-            max_size: 1 << 30,
-            retries: None,
-            max_elements: None,
-            wait_for_room: None,
-            purge_every: None,
-        }
-    }
-
-    /// Returns the retry policy, which enables the counting of deliveries when it is first set.
-    pub(super) fn retries(&mut self) -> &mut Retries {
-        self.retries.get_or_insert(Retries::DEFAULT)
-    }
-
-    /// Creates the queue's directory, its parents, and the subdirectories `always`, unless they exist.
-    pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
-        let Self { path, umask, rnd_hex, sync, max_size, retries, purge_every, .. } = self;
-        let (max_elements, wait_for_room) = (self.max_elements, self.wait_for_room);
-        if let Some(retries) = &retries {
-            retry_policy::check(retries)?;
-        }
-        if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
-            let reason = format!("must be at most 0o777, got {umask:#o}");
-            return Err(Error::InvalidOption { option: "umask", reason });
-        }
-        if let Some(digit) = rnd_hex.filter(|&digit| digit > 15) {
-            let reason = format!("must be one hexadecimal digit (0 to 15), got {digit}");
-            return Err(Error::InvalidOption { option: "rnd_hex", reason });
-        }
-        let rnd_hex = rnd_hex.unwrap_or_else(|| make_rng::<SmallRng>().random_range(0..16));
-        let umask = umask.map(|umask| Mode::from_bits_retain(umask as _));
-        // Resolved now: the process may change its working directory while the queue is open.
-        let path = absolute(&path).map_err(|error| Error::io("resolve", path, error))?;
-        make_all(&path, umask)?;
-        // `stat` follows a symbolic link at the path, as `open_root` does.
-        let at_path = stat(&path).map_err(Error::on("open", || &path))?;
-        if !is_directory(&at_path) {
-            return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
-        }
-        let medium = medium(&path);
-        let shared = SharedQueue::at(&path);
-        let root = Root {
-            umask,
-            sync,
-            max_size,
-            retries,
-            purge_every,
-            bound: max_elements.map(|max| Bound::new(max, wait_for_room)),
-            names: NameGenerator::new(rnd_hex),
-            id: file_id(&at_path),
-            medium,
-            handoff: Arc::new(SpinHandoff::new(shared.threads.clone())),
-            shared,
-            cache: (medium != Medium::Other).then(DirCache::default),
-            record_cache: RecordCache::default(),
-            is_unrecorded: AtomicBool::new(false),
-            synced: Mutex::default(),
-            path,
-        };
-        always.iter().try_for_each(|name| root.make_named(name))?;
-        Ok(root)
-    }
-}
 
 /// The directory of a queue, with its settings.
 ///
