@@ -6,10 +6,7 @@ use fleeting::{Limit, Permit, RateLimiter, Window};
 use futures::lock::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{
-    calls,
-    cancel::{Effect, Parts, at_each_await, has_effect},
-};
+use crate::cancel::{Effect, Parts, at_each_await, calls, has_effect};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];

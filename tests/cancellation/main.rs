@@ -12,19 +12,6 @@ mod sets;
 mod snapshot;
 mod timeout_dict;
 
-/// Lists calls on `$on`, each with its text. The text of the reply is the result.
-macro_rules! calls {
-    ($on:ident: $type:ty; $($call:expr),+ $(,)?) => {{
-        type Call = fn(&$type) -> futures::future::LocalBoxFuture<'_, String>;
-        let calls: Vec<(&str, Call)> = vec![$((stringify!($call), |$on| {
-            let text = futures::FutureExt::map($call, |reply| format!("{reply:?}"));
-            futures::FutureExt::boxed_local(text)
-        })),+];
-        calls
-    }};
-}
-use calls;
-
 #[tokio::test(start_paused = true)]
 async fn calls_are_dropped_at_each_wait() {
     let set = fleeting::SortedSet::<u32, u32>::new();

@@ -5,10 +5,7 @@ use std::time::Duration;
 use fleeting::{ExpiringSet, ExpiringSets, InsertIf, SortedSet};
 use tokio::time::{Instant, advance};
 
-use crate::{
-    calls,
-    cancel::{Effect, Parts, has_effect},
-};
+use crate::cancel::{Effect, Parts, calls, has_effect};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,10 +6,7 @@ use fleeting::{Claim, TimeoutDict, Ttl};
 use futures::lock::Mutex;
 use tokio::time::{advance, sleep};
 
-use crate::{
-    calls,
-    cancel::{Effect, Parts, at_each_await, has_effect},
-};
+use crate::cancel::{Effect, Parts, at_each_await, calls, has_effect};
 
 type Dict = TimeoutDict<u32, u32>;
 

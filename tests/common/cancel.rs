@@ -23,7 +23,7 @@ const STUCK: Duration = Duration::from_secs(600);
 /// Maximum of polls with little budget. A call that needs more is then polled as usual.
 const LIMITED_POLLS: usize = 40;
 
-/// How a call is polled before it is dropped: first with little budget, then as a runtime does.
+/// Polls of a call before it is dropped: first with little budget, then as a runtime polls it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     limited_polls: usize,
@@ -91,10 +91,23 @@ async fn drop_after_polls<S, T>(
     }
 }
 
+/// Lists calls on `$on`, each with its text. The text of the reply is the result.
+macro_rules! calls {
+    ($on:ident: $type:ty; $($call:expr),+ $(,)?) => {{
+        type Call = fn(&$type) -> futures::future::LocalBoxFuture<'_, String>;
+        let calls: Vec<(&str, Call)> = vec![$((stringify!($call), |$on| {
+            let text = futures::FutureExt::map($call, |reply| format!("{reply:?}"));
+            futures::FutureExt::boxed_local(text)
+        })),+];
+        calls
+    }};
+}
+pub(crate) use calls;
+
 /// Observed parts of a state, by name.
 pub(crate) type Parts = BTreeMap<String, String>;
 
-/// What a cancelled call may have done.
+/// Effect that a cancelled call may have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// All or nothing.
@@ -112,13 +125,35 @@ pub(crate) async fn has_effect<S, T>(
     call: impl AsyncFn(&S) -> T,
     observe: impl AsyncFn(&S) -> Parts,
 ) {
+    check_effect(LIMITED_POLLS, effect, name, new, call, observe).await;
+}
+
+/// Does the same as [`has_effect`] for calls that wait for a server or a disk, without limits of their budget.
+pub(crate) async fn has_effect_at_polls<S, T>(
+    effect: Effect,
+    name: &str,
+    new: impl AsyncFn() -> S,
+    call: impl AsyncFn(&S) -> T,
+    observe: impl AsyncFn(&S) -> Parts,
+) {
+    check_effect(0, effect, name, new, call, observe).await;
+}
+
+async fn check_effect<S, T>(
+    max_limited_polls: usize,
+    effect: Effect,
+    name: &str,
+    new: impl AsyncFn() -> S,
+    call: impl AsyncFn(&S) -> T,
+    observe: impl AsyncFn(&S) -> Parts,
+) {
     let before = observe(&new().await).await;
     let after = {
         let state = new().await;
         call(&state).await;
         observe(&state).await
     };
-    at_each_await(new, &call, async |state, reply, schedule| {
+    drop_after_polls(max_limited_polls, new, &call, async |state, reply, schedule| {
         let parts = observe(&state).await;
         let is_allowed = match (reply, effect) {
             (Some(_), _) => parts == after,

@@ -3,6 +3,8 @@
 // Tests of any queue run twice: on disk, where calls run on other threads, and in memory, where they run in place.
 #![allow(clippy::duplicate_mod)]
 
+#[path = "../common/cancel.rs"]
+mod cancel;
 #[path = "../common/clock.rs"]
 mod clock;
 #[path = "../common/dirq.rs"]
@@ -32,6 +34,7 @@ static WATCHES: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 #[path = "."]
 mod on_disk {
     mod bound;
+    mod cancellation;
     mod dead_letters;
     mod hostile;
     mod locked;
@@ -54,6 +57,7 @@ mod on_disk {
 #[path = "."]
 mod in_memory {
     mod bound;
+    mod cancellation;
     mod dead_letters;
     mod hostile;
     mod locked;

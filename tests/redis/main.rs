@@ -1,5 +1,7 @@
 //! Tests of feature `redis` on real servers, and tests of the behaviour shared with the types in memory, on both.
 
+#[path = "../common/cancel.rs"]
+mod cancel;
 #[path = "../common/clock.rs"]
 mod clock;
 #[cfg(feature = "axum")]
@@ -21,6 +23,7 @@ mod cache_events;
 mod cache_eviction;
 mod cache_faults;
 mod cache_groups;
+mod cancellation;
 mod client;
 mod compat;
 mod conformance;

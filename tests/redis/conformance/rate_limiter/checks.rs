@@ -185,7 +185,7 @@ async fn clones_share_one_limiter<L: Limiter>() {
     let limiter = L::with_limits(Window::Log, &[Limit::per_minute(2)]).await;
     let clone = limiter.clone();
     assert!(clone.check("ada").await.is_ok());
-    assert!(limiter.check(&"ada".to_owned()).await.is_ok());
+    assert!(limiter.check("ada").await.is_ok());
     assert!(clone.check("ada").await.is_err());
     assert!(clone.reset("ada").await);
     assert_eq!(limiter.peek("ada").await.remaining(), 2);
