@@ -3,6 +3,7 @@
 mod admission;
 mod body;
 mod body_meter;
+mod charging;
 mod client_ip;
 mod constructors;
 mod decision;
@@ -12,18 +13,22 @@ mod key;
 mod layer;
 mod limiter;
 mod limits_lookup;
+mod plans;
 mod response;
 mod retry_after;
 mod retry_info;
 mod service;
 mod settings;
+mod settlement;
+mod trusted_proxies;
 
 pub use self::{
     body::RateLimitBody,
-    client_ip::{BadNetwork, ClientIp, ClientIpRejection, TrustedProxies},
+    client_ip::{ClientIp, ClientIpRejection},
     decision::RateLimitDecision,
     headers::Headers,
     layer::RateLimitLayer,
     limiter::LayerLimiter,
     service::{RateLimit, RateLimitFuture},
+    trusted_proxies::{BadNetwork, TrustedProxies},
 };

@@ -10,6 +10,7 @@ mod builder;
 mod bulk_loads;
 mod calls;
 mod compute;
+mod contents;
 mod deadlines;
 mod explicit_refresh;
 mod failed_loads;
@@ -20,6 +21,7 @@ mod key_futures;
 mod load_guard;
 mod loader_futures;
 mod loaders;
+mod loads;
 mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -36,7 +38,6 @@ mod tags;
 mod weak;
 
 use std::{
-    fmt,
     future::poll_fn,
     hash::{BuildHasher, Hash},
     sync::Arc,
@@ -45,7 +46,6 @@ use std::{
 };
 
 use equivalent::Equivalent;
-use tokio::task::consume_budget;
 
 pub(crate) use self::freshness_policy::FreshnessPolicy;
 #[cfg(feature = "serde")]
@@ -65,12 +65,7 @@ pub(crate) use self::{
     refresh::REFRESH_TIMEOUT,
     refresh_backoff::refresh_backoff,
 };
-use crate::engine::{
-    coop, event::Cause, hasher::DefaultHasher, state::SharedState, store::TableCursor,
-};
-
-/// Maximum number of entries printed by `Debug`, so that logging a large cache stays readable.
-const DEBUG_ENTRIES: usize = 32;
+use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedState};
 
 /// Concurrent in-memory cache with a TTL per entry, prompt expiration and streams of expiry events.
 ///
@@ -412,127 +407,10 @@ where
         self.shared.publisher.flush();
         deadline.is_some()
     }
-
-    /// Modifies the live value of `key` in place, and returns the result of `change`, or `None` if there is no live
-    /// value.
-    ///
-    /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so the update itself
-    /// publishes no event. In a cache with a weigher, the new weight counts immediately; an entry that has become
-    /// heavier than the whole bound is removed with cause [`Cause::Evicted`].
-    ///
-    /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
-    /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
-    /// `change` left it, with its new weight. If the weigher panics, the entry is removed as [`Cause::Evicted`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use fleeting::Cache;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let visits = Cache::new();
-    /// visits.set("home", 1).await;
-    /// let after = visits.update("home", |n| { *n += 1; *n }).await;
-    /// assert_eq!(after, Some(2));
-    /// # }
-    /// ```
-    pub async fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        coop::proceed().await;
-        let changed = {
-            // Tracked for values of any type, because `change` is user code and may be slow.
-            let call = self.shared.clock.call(true);
-            let changed = self.shared.store.change(key, &call, change);
-            self.finish_call(&call);
-            changed
-        };
-        if self.has_deferred_evictions() {
-            return self.fitted(changed).await;
-        }
-        changed
-    }
-
-    /// Returns the number of resident entries: live ones, and expired ones that are not yet swept (Redis: `DBSIZE`).
-    ///
-    /// Costs O(shards). See [`live_len`](Cache::live_len) for the number of live entries.
-    #[doc(alias = "entry_count")]
-    #[doc(alias = "DBSIZE")]
-    pub fn len(&self) -> usize {
-        self.shared.store.len()
-    }
-
-    /// Returns whether no entry is resident. Costs O(shards).
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the number of live entries.
-    ///
-    /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
-    pub fn live_len(&self) -> usize {
-        self.shared.store.live_len(&self.shared.clock)
-    }
-
-    /// Removes all entries, at most one shard at a time (Redis: `FLUSHDB`).
-    ///
-    /// Live entries are removed with cause [`Cause::Removed`], expired ones with cause [`Cause::Expired`]. The method
-    /// is not atomic: an entry that is inserted concurrently may or may not be removed.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is cancelled, some of the entries may have been removed.
-    #[doc(alias = "invalidate_all")]
-    #[doc(alias = "FLUSHDB")]
-    pub async fn clear(&self) {
-        for shard in 0..self.shared.store.shard_count() {
-            let mut cursor = TableCursor::of(shard);
-            loop {
-                consume_budget().await;
-                let has_more = self.shared.store.clear_windows(&mut cursor, &self.shared.clock);
-                self.shared.publisher.flush();
-                if !has_more {
-                    break;
-                }
-            }
-        }
-        // After the values: an error that is recorded in the meantime is older than the `clear` and has to go too.
-        if let Some(failures) = &self.freshness_policy.failures {
-            failures.discard_all().await;
-        }
-    }
 }
 
 impl<K, V, S> Clone for Cache<K, V, S> {
     fn clone(&self) -> Self {
         Self { freshness_policy: self.freshness_policy.clone(), shared: self.shared.clone() }
-    }
-}
-
-impl<K, V, S> fmt::Debug for Cache<K, V, S>
-where
-    K: Hash + Eq + Clone + Send + Sync + fmt::Debug + 'static,
-    V: Clone + Send + Sync + fmt::Debug + 'static,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-{
-    /// Formats the name of the cache and its first live entries, each with the rest of its TTL.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cache {:?} ", self.shared.name())?;
-        let mut entries = self.iter();
-        let mut map = f.debug_map();
-        for _ in 0..DEBUG_ENTRIES {
-            let Some((key, value, deadline)) = entries.next_entry() else { return map.finish() };
-            let remaining = deadline.remaining(self.shared.clock.now());
-            match remaining {
-                Some(remaining) => {
-                    map.entry(&key, &format_args!("{value:?} (expires in {remaining:?})"))
-                }
-                None => map.entry(&key, &value),
-            };
-        }
-        match entries.next_entry() {
-            Some(_) => map.finish_non_exhaustive(),
-            None => map.finish(),
-        }
     }
 }

@@ -1,13 +1,11 @@
-//! Admission of a request: its check, and the correction of its charge and the fields of its response afterwards.
+//! Admission of a request: its check, and the response to a denial. `settlement` follows the response to an admitted one.
 //!
 //! All requests take these steps. If the key comes from a function and the limiter is in memory, no step has to wait,
 //! so such a layer needs no boxed future.
 
 use std::{
     hash::{BuildHasher, Hash},
-    mem,
     ops::ControlFlow,
-    slice,
     sync::Arc,
     time::Duration,
 };
@@ -15,8 +13,7 @@ use std::{
 #[cfg(feature = "redis")]
 use ::axum::response::IntoResponse;
 use ::axum::{
-    body::Body,
-    http::{Extensions, HeaderMap, Response as HttpResponse, request::Parts},
+    http::{Extensions, HeaderMap, request::Parts},
     response::Response,
 };
 use tokio::time::Instant;
@@ -25,11 +22,10 @@ use tokio::time::Instant;
 use super::limiter::RedisBackend;
 use super::{
     Headers,
-    body_meter::BodyMeter,
     decision::RateLimitDecision,
     headers::{Field, Partition, Policy},
     key::{ExtractedKey, Extractor, KeyExtractor},
-    limiter::{Backend, Correction, Decision, LayerPermit},
+    limiter::{Backend, Decision, LayerPermit},
     limits_lookup::LimitsLookup,
     response::{forbid_storing, grpc_denial, is_grpc, problem},
     retry_after::{RetryAfter, jittered},
@@ -58,19 +54,19 @@ pub(super) type Verdict<K> = ControlFlow<Response, Admission<K>>;
 pub(super) type Admission<K> = Option<Charged<K>>;
 
 pub(super) struct Charged<K> {
-    limits: Option<Arc<[Limit]>>,
-    remaining: PerLimit<Remaining>,
+    pub(super) limits: Option<Arc<[Limit]>>,
+    pub(super) remaining: PerLimit<Remaining>,
     /// Partition key of the fields.
-    partition: Option<Box<str>>,
+    pub(super) partition: Option<Box<str>>,
     /// Present if the response may change the charge. Boxed, because the future that contains it is moved.
-    correctable: Option<Box<Correctable<K>>>,
+    pub(super) correctable: Option<Box<Correctable<K>>>,
 }
 
 pub(super) struct Correctable<K> {
-    key: K,
-    permit: LayerPermit,
+    pub(super) key: K,
+    pub(super) permit: LayerPermit,
     /// Cost of the request, which it may exceed.
-    cost: u32,
+    pub(super) cost: u32,
 }
 
 /// Request that is limited, and not charged yet.
@@ -271,116 +267,9 @@ where
         }
     }
 
-    /// Corrects a charge on Redis by the head of the response, before `settle`.
-    #[cfg(feature = "redis")]
-    pub(super) async fn correct_on_redis<R>(
-        &self,
-        mut admission: Admission<K>,
-        response: &mut HttpResponse<R>,
-    ) -> Admission<K> {
-        if let Backend::Redis(redis) = self.limiter.backend()
-            && let Some(Charged { limits, remaining, correctable, .. }) = &mut admission
-            && let Some(Correctable { cost, .. }) = correctable.as_deref()
-            && let Some(correction) = self.correction(response, *cost)
-            // Taken last: without a correction by the head, the permit stays for the meter of the body.
-            && let Some(correctable) = correctable.take()
-            && let Correctable { key, permit: LayerPermit::Redis(permit), .. } = *correctable
-        {
-            *remaining = redis.correct(permit, correction, &key, limits.as_deref()).await;
-        }
-        admission
-    }
-
-    /// Corrects the charge by the head of the response, and writes the fields with the quota that remains then.
-    ///
-    /// Returns the meter of the response body, if its bytes are to be charged.
-    #[inline]
-    pub(super) fn settle<R>(
-        &self,
-        admission: Admission<K>,
-        response: &mut HttpResponse<R>,
-    ) -> Option<Box<BodyMeter>> {
-        let Charged { limits, mut remaining, partition, correctable } = admission?;
-        let mut meter = None;
-        if let Some(correctable) = correctable {
-            let Correctable { key, permit, cost } = *correctable;
-            match (permit, self.limiter.backend()) {
-                (LayerPermit::Memory(permit), Backend::Memory(limiter)) => {
-                    match self.correction(response, cost) {
-                        Some(Correction::Refund) => permit.refund_now(),
-                        Some(Correction::Settle(actual)) => permit.settle_now(actual),
-                        Some(Correction::Charge(actual)) => {
-                            limiter.charge_anyway(&key, actual, limits.as_deref());
-                        }
-                        None => meter = self.meter(LayerPermit::Memory(permit), cost),
-                    }
-                    if meter.is_none() {
-                        remaining = limiter.remaining(&key, limits.as_deref());
-                    }
-                }
-                // `correct_on_redis` has made the corrections by the head.
-                #[cfg(feature = "redis")]
-                (permit, _) => meter = self.meter(permit, cost),
-            }
-        }
-        if self.shadow {
-            return meter;
-        }
-        // Removed, so that the next outer layer does not rewrite the fields again.
-        if let Some(limited) = response.extensions_mut().remove::<Limited>() {
-            self.rewrite_fields(&limited, response.headers_mut());
-        }
-        let field_args = (limits.as_deref(), partition.as_deref());
-        self.write_headers(field_args, &remaining, None, response.headers_mut());
-        meter
-    }
-
-    /// Returns the change of the charge that the head of a response demands, if any.
-    fn correction<R>(&self, response: &mut HttpResponse<R>, cost: u32) -> Option<Correction> {
-        if let Some(is_failure) = &self.charge_failures {
-            return with_head(response, |head| {
-                let actual = || self.charge_after.as_ref().map_or(cost, |actual| actual(head));
-                is_failure(head).then(|| Correction::Charge(self.at_least(cost, actual())))
-            });
-        }
-        if self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(response.status())) {
-            return Some(Correction::Refund);
-        }
-        let charge_after = self.charge_after.as_ref().filter(|_| self.charge_sent.is_none())?;
-        let actual = with_head(response, |head| charge_after(head));
-        Some(Correction::Settle(self.at_least(cost, actual)))
-    }
-
-    /// Returns the cost by a response: not below that of the request, unless unused cost is refunded.
-    fn at_least(&self, cost: u32, actual: u32) -> u32 {
-        if self.refund_unused { actual } else { actual.max(cost) }
-    }
-
-    /// Returns a meter of the response body, if its bytes are to be charged.
-    fn meter(&self, permit: LayerPermit, cost: u32) -> Option<Box<BodyMeter>> {
-        // Failures are charged by their heads, and all other requests are free.
-        let charge_sent = self.charge_sent.as_ref().filter(|_| self.charge_failures.is_none())?;
-        let least = if self.refund_unused { 0 } else { cost };
-        Some(Box::new(BodyMeter::new(permit, charge_sent.clone(), least)))
-    }
-
     /// Returns how long a request may wait. Shadow mode delays nothing.
     fn max_wait(&self) -> Option<Duration> {
         self.wait.filter(|_| !self.shadow)
-    }
-
-    /// Rewrites the fields of a handler's own denial in the style of this layer.
-    fn rewrite_fields(&self, limited: &Limited, headers: &mut HeaderMap) {
-        // The response of `Limited` already has these.
-        if self.headers == Headers::Draft11 {
-            return;
-        }
-        let retry_after = RetryAfter::of(limited);
-        let policy = Policy::of(slice::from_ref(retry_after.limit));
-        let field = Field::denied(limited, &retry_after);
-        // The handler's limiter may be another one, with other keys: so no partition key.
-        let partition = Partition { policy: &policy, key: None };
-        self.headers.replace(partition, field.into_iter(), headers);
     }
 
     fn denial(
@@ -408,7 +297,7 @@ where
     }
 
     /// Writes the fields with the remaining quota, if it is known, and with the partition key.
-    fn write_headers(
+    pub(super) fn write_headers(
         &self,
         (limits, key): (Option<&[Limit]>, Option<&str>),
         remaining: &[Remaining],
@@ -432,18 +321,4 @@ where
             }
         }
     }
-}
-
-/// Calls `f` with a response of the same head. Its body is missing, since it may be of any type.
-fn with_head<R, T>(response: &mut HttpResponse<R>, f: impl FnOnce(&Response) -> T) -> T {
-    let mut head = Response::new(Body::empty());
-    *head.status_mut() = response.status();
-    *head.version_mut() = response.version();
-    // Swapped in and out, since clones of the maps would cost allocations in each response.
-    mem::swap(head.headers_mut(), response.headers_mut());
-    mem::swap(head.extensions_mut(), response.extensions_mut());
-    let result = f(&head);
-    mem::swap(head.headers_mut(), response.headers_mut());
-    mem::swap(head.extensions_mut(), response.extensions_mut());
-    result
 }

@@ -1,4 +1,4 @@
-//! Read-modify-write operations: [`Cache::compute`] and [`Cache::compute_with`].
+//! Read-modify-write operations: [`Cache::update`], [`Cache::compute`] and [`Cache::compute_with`].
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -48,6 +48,46 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
+    /// Modifies the live value of `key` in place, and returns the result of `change`, or `None` if there is no live
+    /// value.
+    ///
+    /// The update is atomic and keeps the TTL and the tags. It does not count as a replacement, so the update itself
+    /// publishes no event. In a cache with a weigher, the new weight counts immediately; an entry that has become
+    /// heavier than the whole bound is removed with cause [`Cause::Evicted`](crate::Cause::Evicted).
+    ///
+    /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
+    /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
+    /// `change` left it, with its new weight. If the weigher panics, the entry is removed as [`Cause::Evicted`](crate::Cause::Evicted).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let visits = Cache::new();
+    /// visits.set("home", 1).await;
+    /// let after = visits.update("home", |n| { *n += 1; *n }).await;
+    /// assert_eq!(after, Some(2));
+    /// # }
+    /// ```
+    pub async fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::proceed().await;
+        let changed = {
+            // Tracked for values of any type, because `change` is user code and may be slow.
+            let call = self.shared.clock.call(true);
+            let changed = self.shared.store.change(key, &call, change);
+            self.finish_call(&call);
+            changed
+        };
+        if self.has_deferred_evictions() {
+            return self.fitted(changed).await;
+        }
+        changed
+    }
+
     /// Changes the entry of `key` atomically as `change` decides, and returns the live value afterwards.
     ///
     /// `change` receives the live value, if there is one. The result is `None` if no live value remains: after

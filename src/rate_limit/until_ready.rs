@@ -8,14 +8,125 @@ use std::{
 };
 
 use super::{
-    Limit, Limited, Permit,
+    ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::Algorithm,
     check_args::{Caller, Check},
+    dispatch,
     key_state::KeyState,
     limit_set::least_quota,
     limiter::Limiter,
 };
 use crate::engine::{coop, to_key::ToKey};
+
+impl<K, S> RateLimiter<K, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Waits until a call of one unit passes, and charges it.
+    ///
+    /// Calls that wait for the same key are admitted one after the other, in the order in which they began to wait. A
+    /// concurrent [`check`](RateLimiter::check) may be admitted before them. A refund, a reset and
+    /// [`set_limits`](RateLimiter::set_limits) wake the first waiter, which checks the limits again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped call has charged nothing, and the waiters behind it move up.
+    ///
+    /// A future that has begun to wait and is kept but not polled (a branch of `select!` that lost and is awaited again
+    /// later) delays the waiters behind it: for up to one second from the time at which it could have passed, or up to
+    /// about six seconds if it became the first because the calls ahead of it were dropped. After that, the waiters
+    /// behind it are admitted first, until it is polled again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    /// use tokio::time::Instant;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<u32>::builder().limit(Limit::per_second(2)).build();
+    /// let start = Instant::now();
+    /// for _ in 0..6 {
+    ///     limiter.until_ready(&7).await;
+    /// }
+    /// assert_eq!(start.elapsed().as_secs(), 2);
+    /// # }
+    /// ```
+    pub async fn until_ready<Q>(&self, key: &Q) -> Permit
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        // Without a maximum wait, only a cost above a quota is denied, and `Limit::new` rejects a quota of 0.
+        self.until_ready_n(key, 1).await.expect("every quota is at least one unit")
+    }
+
+    /// Waits until a call of `cost` units passes, and charges it.
+    ///
+    /// Otherwise the same as [`until_ready`](RateLimiter::until_ready). A call that waits for many units is not
+    /// overtaken by later calls that wait for few.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Limited`] if the cost is above a quota, so that the call can never pass: immediately, or as soon as
+    /// [`set_limits`](RateLimiter::set_limits) lowers the quota.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`until_ready`](RateLimiter::until_ready).
+    pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        dispatch!(&self.0, limiter => {
+            limiter.until_ready(key, cost, None, None, &mut |_, _| {}).await.0
+        })
+    }
+
+    /// Waits up to `max_wait` until a call of one unit passes, and charges it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if it cannot pass in
+    /// time, given the current usage and the calls ahead of it, or if [`max_waiting`](super::RateLimiterBuilder::max_waiting)
+    /// calls already wait for the key; otherwise it is denied when `max_wait` has elapsed. So no more calls wait for a
+    /// key than can pass in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`until_ready`](RateLimiter::until_ready).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_second(1)).build();
+    /// let max_wait = Duration::from_secs(1);
+    /// for _ in 0..3 {
+    ///     assert!(limiter.until_ready_within("ada", max_wait).await.is_ok());
+    /// }
+    ///
+    /// // Denied immediately: the next unit is free after a second.
+    /// let limited = limiter.until_ready_within("ada", max_wait / 2).await.unwrap_err();
+    /// assert_eq!(limited.retry_after(), max_wait);
+    /// # }
+    /// ```
+    pub async fn until_ready_within<Q>(
+        &self,
+        key: &Q,
+        max_wait: Duration,
+    ) -> Result<Permit, Limited>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        dispatch!(&self.0, limiter => {
+            limiter.until_ready(key, 1, None, Some(max_wait), &mut |_, _| {}).await.0
+        })
+    }
+}
 
 impl<K, A, S> Limiter<K, A, S>
 where

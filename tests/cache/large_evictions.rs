@@ -150,7 +150,7 @@ async fn write_that_evicts_for_another_one_keeps_both_entries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn write_that_does_not_fit_beside_a_cancelled_one_displaces_it() {
+async fn write_that_does_not_fit_with_a_cancelled_one_displaces_it() {
     let cache = full_cache(None).await;
     cancel_heavy_write(&cache, LIGHT);
     assert_fits_in_several_polls(&cache, cache.set(HEAVY - 1, 1));

@@ -356,7 +356,7 @@ async fn dropped_caches_leave_no_task() {
     until("the tasks end", || metrics.num_alive_tasks() == before).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_thousand_concurrent_caches_leave_no_task() {
     let caches: Vec<_> = (0..1_000).map(|_| cache()).collect();
     let metrics = Handle::current().metrics();

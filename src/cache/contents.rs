@@ -1,0 +1,99 @@
+//! Methods for all entries of a cache: their number, their removal, and `Debug`.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, Hash},
+};
+
+use tokio::task::consume_budget;
+
+use super::Cache;
+use crate::engine::store::TableCursor;
+
+/// Maximum number of entries printed by `Debug`, so that logging a large cache stays readable.
+const DEBUG_ENTRIES: usize = 32;
+
+impl<K, V, S> Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Returns the number of resident entries: live ones, and expired ones that are not yet swept (Redis: `DBSIZE`).
+    ///
+    /// Costs O(shards). See [`live_len`](Cache::live_len) for the number of live entries.
+    #[doc(alias = "entry_count")]
+    #[doc(alias = "DBSIZE")]
+    pub fn len(&self) -> usize {
+        self.shared.store.len()
+    }
+
+    /// Returns whether no entry is resident. Costs O(shards).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of live entries.
+    ///
+    /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
+    pub fn live_len(&self) -> usize {
+        self.shared.store.live_len(&self.shared.clock)
+    }
+
+    /// Removes all entries, at most one shard at a time (Redis: `FLUSHDB`).
+    ///
+    /// Live entries are removed with cause [`Cause::Removed`](crate::Cause::Removed), expired ones with cause
+    /// [`Cause::Expired`](crate::Cause::Expired). The method is not atomic: an entry that is inserted concurrently may or
+    /// may not be removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is cancelled, some of the entries may have been removed.
+    #[doc(alias = "invalidate_all")]
+    #[doc(alias = "FLUSHDB")]
+    pub async fn clear(&self) {
+        for shard in 0..self.shared.store.shard_count() {
+            let mut cursor = TableCursor::of(shard);
+            loop {
+                consume_budget().await;
+                let has_more = self.shared.store.clear_windows(&mut cursor, &self.shared.clock);
+                self.shared.publisher.flush();
+                if !has_more {
+                    break;
+                }
+            }
+        }
+        // After the values: an error that is recorded in the meantime is older than the `clear` and has to go too.
+        if let Some(failures) = &self.freshness_policy.failures {
+            failures.discard_all().await;
+        }
+    }
+}
+
+impl<K, V, S> fmt::Debug for Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + fmt::Debug + 'static,
+    V: Clone + Send + Sync + fmt::Debug + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Formats the name of the cache and its first live entries, each with the rest of its TTL.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache {:?} ", self.shared.name())?;
+        let mut entries = self.iter();
+        let mut map = f.debug_map();
+        for _ in 0..DEBUG_ENTRIES {
+            let Some((key, value, deadline)) = entries.next_entry() else { return map.finish() };
+            let remaining = deadline.remaining(self.shared.clock.now());
+            match remaining {
+                Some(remaining) => {
+                    map.entry(&key, &format_args!("{value:?} (expires in {remaining:?})"))
+                }
+                None => map.entry(&key, &value),
+            };
+        }
+        match entries.next_entry() {
+            Some(_) => map.finish_non_exhaustive(),
+            None => map.finish(),
+        }
+    }
+}
