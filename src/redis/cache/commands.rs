@@ -256,7 +256,8 @@ impl Commands {
         match (self.retention, expiry) {
             // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
             (None, Expiry::Never) => {
-                self.change("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
+                let set = CHANGE.call(&[self.keyspace.record(key)]).arg("").arg("KEEP").arg("SET");
+                set.arg(value).arg("KEEPTTL").arg("GET")
             }
             _ => self.write(key, value, expiry, "KEEPTTL"),
         }
