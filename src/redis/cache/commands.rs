@@ -388,18 +388,18 @@ impl Commands {
             .arg(holder)
     }
 
-    /// Writes a loaded value if the lease is still held.
+    /// Writes a loaded value if the lease with this token and time of its grant is still held.
     pub(super) fn publish(
         &self,
         key: &[u8],
-        token: &str,
+        (token, grant): (&str, &str),
         value: &[u8],
         expiry: Expiry,
     ) -> Call<'_> {
         let mut keys = self.key_triples(&[key]);
         keys.push(self.shards[usize::from(shard(key))].cleared.clone());
         let call = self.shard_script(&PUBLISH, shard(key), keys);
-        call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale)
+        call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale).arg(grant)
     }
 
     /// Returns whether loaded values have a stale window.
