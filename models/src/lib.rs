@@ -13,7 +13,7 @@
 //!
 //! ```sh
 //! ./test.sh models                                   # the default sizes
-//! FLEETING_MODEL_SIZE=large ./test.sh models         # the long form: some ten million states in a few minutes
+//! FLEETING_MODEL_SIZE=large ./test.sh models         # the long form: twelve million states in about two minutes
 //! cargo test -p fleeting-models -- --nocapture       # also prints states, times, and the paths to seeded bugs
 //! ```
 //!
