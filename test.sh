@@ -11,6 +11,7 @@
 #     browser        the dashboard in Chromium                                       (installs Chromium and axe-core)
 #     docs           examples of the documentation, links, and the rules of its language
 #     interleavings  all schedules of small concurrent programs, by shuttle
+#     models         all states of models of the protocols between processes
 #     sanitize       AddressSanitizer, LeakSanitizer and valgrind                    (Linux x86_64; installs valgrind)
 #     fuzz           random calls compared with a naive map, and fields of proxies   (nightly; installs cargo-fuzz)
 #     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
@@ -18,7 +19,8 @@
 #     semver         the public API compared with the last release                   (installs cargo-semver-checks)
 # `all` is every group except `semver`; `deny` and `msrv` only if cargo-deny and that Rust are installed.
 #
-# A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 ./test.sh
+# A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 \
+#     FLEETING_MODEL_SIZE=large ./test.sh
 # The end is a summary: the steps with their times, and the checks that were left out, with the reason.
 # On a busy machine: FLEETING_TEST_PATIENCE=4 ./test.sh allows servers and other processes four times as long.
 set -euo pipefail
@@ -170,6 +172,11 @@ interleavings() {
     step "interleavings"
     RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
         --target-dir target/shuttle interleavings
+}
+
+models() {
+    step "models of the protocols"
+    cargo test --locked -p fleeting-models
 }
 
 sanitize() {

@@ -51,7 +51,7 @@ where
 }
 
 /// Explores `model`, and returns the path to a state from which no sequence of `is_fair` steps leads to one that
-/// `is_done`; `None` if there is no such state. So whoever waits in a reachable state can still be answered, without
+/// `is_done`; `None` if there is no such state. So each waiter in a reachable state can still be answered, without
 /// the help of a further fault, write or call.
 pub(crate) fn find_stuck<M>(
     name: &str,

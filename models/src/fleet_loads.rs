@@ -2,11 +2,10 @@
 //! `refresh_ahead.rs`, and the scripts `lookup_lease.lua`, `update_lease.lua`, `publish.lua`, `change.lua`.
 //!
 //! **Protocol.** In each process, the callers that miss a key join one flight, whose leader asks the server for the
-//! lease. A lease that is held elsewhere is asked for again. The holder runs its loader, and publishes the value if the
-//! lease still has its token, `clear` was not called, and no other value is there (for a refresh: no other than the one
+//! lease, again and again if it is held elsewhere. The holder runs its loader, and publishes the value if the lease still
+//! has its token and grant, `clear` was not called, and no other value is there (for a refresh: no other than the one
 //! that it has seen). A write removes the lease, unless its value stays longer than any load. The leader's value counts
-//! for followers that joined before its last request; others try again. A dropped leader releases its lease, and a
-//! follower takes its place.
+//! for followers that joined before its last request; others try again. A dropped leader releases its lease.
 //!
 //! **Invariants.** A loader starts only if no other process runs one under a lease that was neither released, nor
 //! revoked by a write, nor expired. A value is not published if a write was executed since its load began. No call
@@ -20,6 +19,7 @@
 //! **Not covered.** Stale windows, tags, kept errors, and a server whose memory is full. Values with a TTL above a minute do
 //! not expire during a load, which is the documented exception.
 
+mod server;
 mod steps;
 
 use stateright::{Model, Property};
@@ -122,7 +122,7 @@ struct Process {
     releases: Vec<u8>,
 }
 
-/// A caller of a loader method. `floor` is the number of writes that were executed when its call began.
+/// A caller of a loader method; one that has missed joins the flight next. `floor` is the number of writes that were executed when its call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Caller {
     Idle,
@@ -185,7 +185,7 @@ pub enum Action {
     Ask(usize, bool),
     /// The server executes the request of the leader.
     Execute(usize),
-    /// The server executes a request whose reply nobody waits for.
+    /// The server executes a request whose reply no caller awaits.
     ExecuteLate(usize),
     /// The leader receives the reply.
     Receive(usize),
@@ -231,31 +231,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let process = Process {
-            has_crashed: false,
-            callers: [Caller::Idle; CALLERS],
-            leader: None,
-            late: None,
-            releases: Vec::new(),
-        };
-        let short = Record { version: 0, identity: (false, 0), is_short: true };
-        vec![State {
-            record: self.refreshes.then_some(short),
-            lease: None,
-            cleared: 0,
-            is_clearing: false,
-            written: 0,
-            grants: 0,
-            tokens: 0,
-            processes: [process.clone(), process],
-            lost_write: false,
-            returned_old: false,
-            loaded_twice: false,
-            writes: self.writes,
-            calls: self.calls,
-            faults: self.faults,
-            late: self.late,
-        }]
+        vec![State::new(self)]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {

@@ -1,4 +1,29 @@
-//! Models of the protocols of `fleeting`, explored exhaustively by a model checker, and a simulator of a fleet.
+//! Models of the protocols between processes, explored exhaustively by a model checker ([`stateright`]), and a simulator
+//! of a fleet of processes ([`fleet`]).
+//!
+//! A test of the crate runs a few of the orders in which requests, replies, faults and tasks can interleave. A model
+//! runs all of them, for a few keys, calls and faults. Each module is one protocol: its documentation names the files
+//! that it models, the invariants, and what it covers and what not. A change of these files belongs into the model, too.
+//!
+//! | module | protocol | states | seconds |
+//! | --- | --- | --- | --- |
+//! | [`fleet_loads`] | loads of one key by several processes | 900,000 | 7 |
+//! | [`near_cache`] | the near cache on one server, and in a cluster | 710,000 | 10 |
+//!
+//! The numbers are those of the default sizes, on two cores.
+//!
+//! ```sh
+//! ./test.sh models                                   # the default sizes
+//! FLEETING_MODEL_SIZE=large ./test.sh models         # the long form: twelve million states in about two minutes
+//! cargo test -p fleeting-models -- --nocapture       # also prints states, times, and the paths to seeded bugs
+//! ```
+//!
+//! **Seeded bugs.** A model that cannot fail proves nothing. So each has an enum `Bug` of mutations, such as a reply that
+//! is cached without a check of its version. `Protocol { bug: Some(..), .. }` switches one on, and a test asserts that
+//! the checker finds a path to a violation. The first guess at a change of the code is to make it a mutation.
+//!
+//! **Limits.** A model shares no code with the crate, so it is as good as its reading of the code. A
+//! violation that it finds becomes a test against real servers in `tests/redis`, and then a fix.
 
 #[cfg(test)]
 mod check;

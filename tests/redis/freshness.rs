@@ -228,6 +228,35 @@ async fn write_during_a_refresh_takes_precedence_over_the_loaded_value() {
     }
 }
 
+#[tokio::test]
+async fn set_keep_ttl_during_a_refresh_takes_precedence_even_if_its_value_has_expired() {
+    let server = Server::shared();
+    let mut plain = server.plain().await;
+    for builder in builders(&server, "ahead-keep").await {
+        let cache = builder.refresh_ahead(DUE).build().unwrap();
+        cache.get_or_set_with("warm", HOUR, async || 1).await.unwrap();
+        cache.set_ex("ada".into(), 1, HOUR / 120).await.unwrap();
+        let gate = Gate::default();
+        let loader = {
+            let gate = gate.clone();
+            move || gate.load(2)
+        };
+        assert_eq!(cache.get_or_set_with("ada", HOUR, loader).await.unwrap(), 1);
+        gate.has_begun().await;
+        assert_eq!(cache.set_keep_ttl("ada".into(), 3).await.unwrap(), Some(1));
+        // As if half a minute had passed.
+        let records = redis::cmd("KEYS").arg("*{ahead-keep-*}:ada").to_owned();
+        for record in records.query_async::<Vec<String>>(&mut plain).await.unwrap() {
+            let mut expire = redis::cmd("PEXPIRE");
+            expire.arg(record).arg(1).exec_async(&mut plain).await.unwrap();
+        }
+        until("the expiry", async || cache.get("ada").await.unwrap().is_none()).await;
+        gate.open();
+        sleep(Duration::from_millis(30)).await;
+        assert_eq!(cache.get("ada").await.unwrap(), None, "the load began before the write");
+    }
+}
+
 /// Calls of a hook: the keys and the errors.
 type Reports = Arc<Mutex<Vec<(String, String)>>>;
 

@@ -35,6 +35,7 @@ mod fleet;
 mod freshness;
 mod key_collisions;
 #[cfg(feature = "axum")]
+mod late_requests;
 mod layer;
 mod loaders;
 mod many;

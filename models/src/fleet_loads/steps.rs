@@ -1,9 +1,9 @@
-//! The steps of the model: the scripts as the server executes them, and the code of a process between its requests.
+//! The steps of the processes between their requests.
 
-use super::{Action, Bug, CALLERS, Caller, Leader, Lease, Phase, Protocol, Record, State, Write};
+use super::{Action, Bug, CALLERS, Caller, Leader, Phase, Process, Protocol, Record, State};
 
 impl Protocol {
-    fn has(&self, bug: Bug) -> bool {
+    pub(super) fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
@@ -56,19 +56,21 @@ impl Protocol {
                 }
                 Some(())
             }
-            Action::Fail(at) => {
-                state.faults = state.faults.checked_sub(1)?;
-                state.fail(at)
-            }
+            fault => self.fault(state, fault),
+        }
+    }
+
+    fn fault(&self, state: &mut State, action: Action) -> Option<()> {
+        state.faults = state.faults.checked_sub(1)?;
+        match action {
+            Action::Fail(at) => state.fail(at),
             Action::Drop(at) => {
-                state.faults = state.faults.checked_sub(1)?;
                 let caller = state.processes[at].leader?.caller?;
                 state.processes[at].callers[caller] = Caller::Idle;
                 state.abandon(at);
                 Some(())
             }
             Action::Crash(at) => {
-                state.faults = state.faults.checked_sub(1)?;
                 let process = &mut state.processes[at];
                 process.has_crashed = true;
                 (process.leader, process.callers) = (None, [Caller::Idle; CALLERS]);
@@ -76,108 +78,11 @@ impl Protocol {
                 Some(())
             }
             Action::CutOff => {
-                state.faults = state.faults.checked_sub(1)?;
                 state.holder()?;
                 state.lease.take().map(drop)
             }
+            _ => None,
         }
-    }
-
-    fn execute(&self, state: &mut State, at: usize) -> Option<()> {
-        let leader = state.processes[at].leader?;
-        let phase = match leader.phase {
-            Phase::Asked => self.look_up(state, leader.token, leader.caller.is_none()),
-            Phase::Publishes { version } => {
-                Phase::Published { version, is_written: self.publish(state, leader, version) }
-            }
-            _ => return None,
-        };
-        state.processes[at].leader = Some(Leader { phase, ..leader });
-        Some(())
-    }
-
-    /// `lookup_lease.lua`.
-    fn look_up(&self, state: &mut State, token: u8, is_refresh: bool) -> Phase {
-        if let Some(record) = state.record.filter(|_| !is_refresh) {
-            return Phase::Found(record);
-        }
-        let cleared = state.cleared;
-        if !self.has(Bug::IgnoresClear) {
-            state.lease = state.lease.filter(|lease| lease.cleared == cleared);
-        }
-        let held = state.lease.filter(|lease| lease.token != token);
-        if held.is_some() && !self.has(Bug::GrantsHeldLease) {
-            return Phase::HeldElsewhere;
-        }
-        state.loaded_twice |= held.is_some() && state.holder().is_some();
-        // The same request again, or a further one of the same leader.
-        let own = state.lease.filter(|lease| lease.token == token);
-        if own.is_none() {
-            state.grants += 1;
-        }
-        let grant = own.map_or(state.grants, |lease| lease.grant);
-        let seen = match own {
-            Some(lease) if !self.has(Bug::RepeatedRequestSeesAgain) => lease.seen,
-            _ => state.record,
-        };
-        state.lease = Some(Lease { token, grant, cleared, seen });
-        Phase::Granted { grant }
-    }
-
-    /// `publish.lua`.
-    fn publish(&self, state: &mut State, leader: Leader, version: u8) -> bool {
-        let lease = state.lease.filter(|lease| lease.token == leader.token);
-        if lease.is_none() && !self.has(Bug::PublishesWithoutToken) {
-            return false;
-        }
-        let is_cleared = lease.is_some_and(|lease| lease.cleared != state.cleared);
-        if is_cleared && !self.has(Bug::IgnoresClear) {
-            return false;
-        }
-        let is_granted_late = lease.is_some_and(|lease| lease.grant != leader.grant);
-        let seen = lease.and_then(|lease| lease.seen);
-        let is_free = state.record.is_none()
-            || seen.is_some() && (state.record == seen || self.has(Bug::IgnoresFingerprint));
-        state.lease = None;
-        if !is_free || is_granted_late && !self.has(Bug::GrantsRevokedLease) {
-            return false;
-        }
-        state.lost_write |= version < state.written;
-        state.record = Some(Record { version, identity: (true, leader.token), is_short: true });
-        true
-    }
-
-    fn write(&self, state: &mut State, write: Write) -> Option<()> {
-        state.writes = state.writes.checked_sub(1)?;
-        state.written += 1;
-        let (version, before) = (state.written, state.record);
-        let is_short = match write {
-            Write::Short => true,
-            Write::KeepTtl => before.is_some_and(|record| record.is_short),
-            _ => false,
-        };
-        let written = Record { version, identity: (false, version), is_short };
-        let leaves_lease = match write {
-            // The value is there when the load ends.
-            Write::Long => true,
-            Write::KeepTtl => self.has(Bug::KeepTtlLeavesLease),
-            Write::Remove => self.has(Bug::RemoveLeavesLease),
-            Write::Short => false,
-            Write::Clear => true,
-        };
-        state.record = match write {
-            Write::Remove => None,
-            // Until `clear` has returned, its second step may still find the old value.
-            Write::Clear => before.map(|record| Record { version, ..record }),
-            _ => Some(written),
-        };
-        if write == Write::Clear {
-            (state.cleared, state.is_clearing) = (state.cleared + 1, true);
-        }
-        if !leaves_lease {
-            state.lease = None;
-        }
-        Some(())
     }
 
     fn receive(&self, state: &mut State, at: usize) -> Option<()> {
@@ -220,6 +125,34 @@ impl Protocol {
 }
 
 impl State {
+    pub(super) fn new(model: &Protocol) -> Self {
+        let process = Process {
+            has_crashed: false,
+            callers: [Caller::Idle; CALLERS],
+            leader: None,
+            late: None,
+            releases: Vec::new(),
+        };
+        let short = Record { version: 0, identity: (false, 0), is_short: true };
+        Self {
+            record: model.refreshes.then_some(short),
+            lease: None,
+            cleared: 0,
+            is_clearing: false,
+            written: 0,
+            grants: 0,
+            tokens: 0,
+            processes: [process.clone(), process],
+            lost_write: false,
+            returned_old: false,
+            loaded_twice: false,
+            writes: model.writes,
+            calls: model.calls,
+            faults: model.faults,
+            late: model.late,
+        }
+    }
+
     fn call(&mut self, at: usize, caller: usize) -> Option<()> {
         let floor = self.written;
         (self.processes[at].callers[caller] == Caller::Idle).then_some(())?;
@@ -312,16 +245,5 @@ impl State {
             process.callers[next] = Caller::Leading { floor };
         }
         self.lead(at, Some(next));
-    }
-
-    /// Returns the process that runs, or is about to run, a load under the lease that the server has granted.
-    fn holder(&self) -> Option<usize> {
-        let lease = self.lease?;
-        self.processes.iter().position(|process| {
-            process.leader.is_some_and(|leader| {
-                let phase_holds = !matches!(leader.phase, Phase::Asks | Phase::HeldElsewhere);
-                leader.token == lease.token && phase_holds
-            })
-        })
     }
 }

@@ -5,18 +5,19 @@ const SMALL: Protocol =
     Protocol { bug: None, writes: 2, calls: 2, faults: 0, late: 0, refreshes: false };
 
 #[test]
-fn explore() {
-    let v: Vec<u8> =
-        std::env::var("SIZES").unwrap().split(' ').map(|x| x.parse().unwrap()).collect();
-    let m = Protocol {
-        writes: v[0],
-        calls: v[1],
-        faults: v[2],
-        late: v[3],
-        refreshes: v[4] == 1,
-        bug: None,
-    };
-    assert_holds("fleet loads", m, 1);
+fn writes_and_loads_of_a_fleet_keep_their_order() {
+    let refreshes = Protocol { refreshes: true, ..SMALL };
+    assert_holds("fleet loads", SMALL, 200_000);
+    assert_holds("fleet loads, refreshes", refreshes.clone(), 300_000);
+    let faults = Protocol { faults: 1, writes: 1, ..refreshes.clone() };
+    assert_holds("fleet loads, faults", faults, 90_000);
+    let late = Protocol { late: 1, writes: 1, ..refreshes.clone() };
+    assert_holds("fleet loads, late requests", late, 100_000);
+    if is_large() {
+        assert_holds("fleet loads, three calls", Protocol { calls: 3, ..SMALL }, 4_000_000);
+        let all = Protocol { faults: 1, late: 1, writes: 1, ..refreshes };
+        assert_holds("fleet loads, refreshes, faults and late requests", all, 600_000);
+    }
 }
 
 #[test]
@@ -60,12 +61,12 @@ fn is_answered(state: &State) -> bool {
 }
 
 #[test]
-fn no_caller_waits_for_ever() {
+fn no_caller_waits_forever() {
     let model = Protocol { faults: 1, writes: 1, ..SMALL };
     let stuck = find_stuck("fleet loads, callers", &model, is_fair, is_answered);
     assert!(stuck.is_none(), "{stuck:?}");
     let bug = Some(Bug::LeaseNeverExpires);
     let path = find_stuck("LeaseNeverExpires", &Protocol { bug, ..model }, is_fair, is_answered);
-    let path = path.expect("a caller waits for ever").into_actions();
-    println!("LeaseNeverExpires: a caller waits for ever after {} steps: {path:?}", path.len());
+    let path = path.expect("a caller waits forever").into_actions();
+    println!("LeaseNeverExpires: a caller waits forever after {} steps: {path:?}", path.len());
 }

@@ -21,7 +21,7 @@ fn near_cache_of_a_server_is_never_older_than_promised() {
     assert_holds("near cache, time", Protocol { ticks: 2, verbs: 0, ..ONE_KEY }, 20_000);
     if is_large() {
         assert_holds("near cache, two writes", Protocol { writes: 2, ..ONE_KEY }, 2_500_000);
-        assert_holds("near cache, two faults", Protocol { faults: 2, ..TWO_KEYS }, 900_000);
+        assert_holds("near cache, two faults", Protocol { faults: 2, ..TWO_KEYS }, 800_000);
     }
 }
 

@@ -282,6 +282,9 @@ impl<K, V> CacheBuilder<K, V> {
     /// values if a cluster moves a slot, or if a network drops packets without closing the connection. In the second
     /// case, the connection is probed every second, so that even with a higher setting no cached value is used for
     /// longer than about 1.5 s.
+    ///
+    /// A call that shares the request of an earlier one gets a value that may be older than the call, at most by the
+    /// time for which the request was in flight.
     pub fn near_max_age(mut self, max_age: Duration) -> Self {
         self.near_max_age = max_age;
         self

@@ -4,7 +4,8 @@
 -- KEYS[2]   its load, which is removed if the value was changed; missing if a load in progress notices the change by
 --           itself. One key only, if possible: in a slot that is being moved, a script with several keys has to wait.
 -- ARGV[1]   empty: see tags.lua
--- ARGV[2]   the TTL in milliseconds that the command gives the value, empty for none; NEW if it replaces or removes it
+-- ARGV[2]   the TTL in milliseconds that the command gives the value, empty for none; NEW if it replaces or removes it;
+--           KEEP if it replaces it and keeps its TTL
 -- ARGV[3]   the command
 -- ARGV[4]   and the following: its arguments after the key
 -- Returns the reply of the command. If this is the old value, its tags are checked.
@@ -17,5 +18,5 @@ local answer = redis.call(ARGV[3], record, unpack(ARGV, 4))
 if load and answer ~= 0 then redis.call('UNLINK', load) end
 if not value or not answer or answer == 0 then return answer end
 local reply = answer == value and checked(value, record) or answer
-if ARGV[2] ~= 'NEW' then keep_tags(value, record, tonumber(ARGV[2])) end
+if ARGV[2] ~= 'NEW' and ARGV[2] ~= 'KEEP' then keep_tags(value, record, tonumber(ARGV[2])) end
 return reply

@@ -1,7 +1,15 @@
--- Fast path of most changes, of values without tags. It precedes tags.lua, which creates functions that it does not need.
+-- The beginning of change.lua, before tags.lua, which creates functions that most changes do not need: those of values
+-- without tags end here.
 --
 -- KEYS, ARGV and the return value are those of change.lua.
 
+if ARGV[2] == 'KEEP' then
+    -- With a short TTL (`LONG_TTL_MILLIS`), the value may expire before a refresh in progress ends, which would not
+    -- notice it. The key is not in KEYS, because most values do not need it. First, so that the script can be repeated
+    -- if the key is on another node.
+    local ttl, shard = redis.call('PTTL', KEYS[1]), string.match(KEYS[1], '^[^}]*}')
+    if ttl >= 0 and ttl < 60000 then redis.call('UNLINK', shard .. '.load' .. string.sub(KEYS[1], #shard + 1)) end
+end
 if redis.pcall('GETRANGE', KEYS[1], 0, 3) ~= '\193tag' then
     local answer = redis.call(ARGV[3], KEYS[1], unpack(ARGV, 4))
     if KEYS[2] and answer ~= 0 then redis.call('UNLINK', KEYS[2]) end

@@ -277,7 +277,8 @@ impl Commands {
         match (self.retention, expiry) {
             // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
             (None, Expiry::Never) => {
-                self.change("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
+                let set = CHANGE.call(&[self.keyspace.record(key)]).arg("").arg("KEEP").arg("SET");
+                set.arg(value).arg("KEEPTTL").arg("GET")
             }
             _ => self.write(key, value, expiry, "KEEPTTL"),
         }
@@ -408,18 +409,18 @@ impl Commands {
             .arg(holder)
     }
 
-    /// Writes a loaded value if the lease is still held.
+    /// Writes a loaded value if the lease with this token and time of its grant is still held.
     pub(super) fn publish(
         &self,
         key: &[u8],
-        token: &str,
+        (token, grant): (&str, &str),
         value: &[u8],
         expiry: Expiry,
     ) -> Call<'_> {
         let mut keys = self.key_triples(&[key]);
         keys.push(self.shards[usize::from(shard(key))].cleared.clone());
         let call = self.shard_script(&PUBLISH, shard(key), keys);
-        call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale)
+        call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale).arg(grant)
     }
 
     /// Returns whether loaded values have a stale window.

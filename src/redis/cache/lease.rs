@@ -2,7 +2,8 @@
 //!
 //! 1. The holder renews the lease during the load, and releases it when it is dropped. The server expires the lease of
 //!    a holder that crashed or lost its connection.
-//! 2. A write to the key revokes the lease. The value loaded with a revoked or expired lease is not written.
+//! 2. A write to the key revokes the lease. The value loaded with a revoked or expired lease is not written, even if a
+//!    copy of the request for the lease is executed after the write.
 
 use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 
@@ -27,6 +28,8 @@ pub(super) struct Lease {
     commands: Arc<Commands>,
     key: Vec<u8>,
     token: String,
+    /// Time at which the server granted the lease; empty until then.
+    grant: String,
     duration: Duration,
     /// Runtime on which the lease is released, since it may be dropped on a thread without one.
     runtime: Handle,
@@ -46,7 +49,7 @@ pub(super) enum LeaseLookup {
 }
 
 /// Reply of `lookup_lease.lua`.
-type LookupReply = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
+type LookupReply = (Option<Vec<u8>>, Option<Vec<u8>>, i64, Option<String>);
 
 impl Lease {
     /// Creates a lease that is not held yet. Sends nothing.
@@ -56,6 +59,7 @@ impl Lease {
             commands,
             key,
             token: format!("{token:032x}"),
+            grant: String::new(),
             duration,
             runtime: Handle::current(),
             may_be_held: false,
@@ -74,8 +78,9 @@ impl Lease {
             // Nothing to release: the server has refused the lease.
             self.may_be_held = false;
         }
-        let (live, stale, remaining): LookupReply = answer?;
+        let (live, stale, remaining, grant): LookupReply = answer?;
         self.may_be_held = remaining == 0;
+        self.grant = grant.unwrap_or_default();
         Ok(match (live, u64::try_from(remaining)) {
             (Some(value), _) => LeaseLookup::Live(value),
             (None, Ok(0)) => {
@@ -104,7 +109,8 @@ impl Lease {
 
     /// Writes the loaded value; returns false if the lease was lost or revoked by a write.
     pub(super) async fn publish(mut self, value: &[u8], expiry: Expiry) -> Result<bool, Error> {
-        let call = self.commands.publish(&self.key, &self.token, value, expiry);
+        let holder = (&*self.token, &*self.grant);
+        let call = self.commands.publish(&self.key, holder, value, expiry);
         // Idempotent enough: a retry after a lost reply finds no lease and returns false, as if a write had revoked it.
         let is_put = call.send_idempotent(&self.commands.client).await?;
         self.may_be_held = false;
@@ -144,7 +150,7 @@ impl Drop for Lease {
 
 /// Returns the live value, or the stale value of a key that this process is loading.
 pub(super) async fn peek(commands: &Commands, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    let (live, stale, _): LookupReply =
+    let (live, stale, ..): LookupReply =
         commands.lookup_lease(key, None).send_idempotent(&commands.client).await?;
     Ok(live.or(stale))
 }

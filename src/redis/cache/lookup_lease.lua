@@ -8,22 +8,26 @@
 -- ARGV[2]   the lease in milliseconds
 -- ARGV[3]   for how many milliseconds the random value is kept
 -- ARGV[4]   REFRESH to take the lease even if there is a live value; else missing
--- Returns the live value or false; the stale value, which may be used during the load, or false; and for how many
--- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does.
+-- Returns the live value or false; the stale value, which may be used during the load, or false; for how many
+-- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does; and if the caller
+-- holds it, the time at which it was granted, else false.
 --
 -- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
 -- until `last`; both only while `cleared` is unchanged. A write to the key removes the load, or leaves another value:
--- the load of a refresh has the fingerprint `seen` of the value that it replaces, and its `tags`. Idempotent: a retry
--- finds its own token.
+-- the load of a refresh has the fingerprint `seen` of the value that it replaces, and its `tags`.
+--
+-- Idempotent: a retry finds its own token. A copy of the request may also be executed long after the reply to the
+-- retry. If a write has revoked the lease by then, it is granted again, but at another time `grant`, so that the holder
+-- cannot write the value of its load. If the lease is still held, the copy leaves `seen` as it is.
 
 local load, my_token = KEYS[2], ARGV[1]
 local value = live(redis.call('GET', KEYS[1]), KEYS[1])
-if value and not ARGV[4] then return { value, false, -1 } end
+if value and not ARGV[4] then return { value, false, -1, false } end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local cleared = redis.call('GET', KEYS[3]) or ''
-local was = redis.call('HMGET', load, 'token', 'till', 'stale', 'last', 'cleared', 'seen')
+local was = redis.call('HMGET', load, 'token', 'till', 'stale', 'last', 'cleared', 'seen', 'grant')
 local token, last_ms, stale, last = was[1], tonumber(was[2] or 0), was[3], tonumber(was[4] or 0)
 if was[5] ~= cleared then
     if was[5] then redis.call('UNLINK', load) end
@@ -37,9 +41,9 @@ if token and token ~= my_token and now < last_ms then
         last_ms = now + longest
         redis.call('HSET', load, 'till', string.format('%.0f', last_ms))
     end
-    return { false, stale, last_ms - now }
+    return { false, stale, last_ms - now, false }
 end
-if my_token == '' then return { false, stale, -1 } end
+if my_token == '' then return { false, stale, -1, false } end
 -- Without a value, an eviction of the value of a later `clear` would go unnoticed.
 if cleared == '' then
     cleared = my_token
@@ -49,11 +53,16 @@ elseif redis.call('PTTL', KEYS[3]) < ARGV[3] / 2 then
 end
 last_ms = string.format('%.0f', now + ARGV[2])
 redis.call('HSET', load, 'token', my_token, 'till', last_ms, 'cleared', cleared)
-if value then
-    local tags = string.sub(value, 1, #value - #event_value(value, KEYS[1]))
-    redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value), 'tags', tags)
-elseif was[6] then
-    redis.call('HDEL', load, 'seen', 'tags')
+local grant = token == my_token and was[7]
+if not grant then
+    grant = time[1] .. '.' .. time[2]
+    redis.call('HSET', load, 'grant', grant)
+    if value then
+        local tags = string.sub(value, 1, #value - #event_value(value, KEYS[1]))
+        redis.call('HSET', load, 'seen', fingerprint(KEYS[1], value), 'tags', tags)
+    elseif was[6] then
+        redis.call('HDEL', load, 'seen', 'tags')
+    end
 end
 redis.call('PEXPIREAT', load, string.format('%.0f', math.max(last, now + ARGV[2])))
-return { false, stale, 0 }
+return { false, stale, 0, grant }

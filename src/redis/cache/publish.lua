@@ -6,9 +6,10 @@
 -- ARGV[4]   the value
 -- ARGV[5]   its TTL in milliseconds; empty for none
 -- ARGV[6]   its stale window in milliseconds
+-- ARGV[7]   the time at which the lease was granted: see lookup_lease.lua
 -- Returns 1 if it was written, else 0.
 
-local was = redis.call('HMGET', load, 'token', 'cleared', 'seen', 'tags')
+local was = redis.call('HMGET', load, 'token', 'cleared', 'seen', 'tags', 'grant')
 if was[1] ~= ARGV[3] or was[2] ~= (redis.call('GET', KEYS[4]) or '') then return 0 end
 -- Plain commands and other programs write without removing the load: their value takes precedence, too. Only the value
 -- that a refresh has seen is replaced, unless one of its tags was removed, and any value whose tags were removed before
@@ -21,7 +22,7 @@ if was[3] then
 else
     is_free = is_free or type(value) == 'string' and not live(value, record)
 end
-if not is_free then
+if not is_free or was[5] ~= ARGV[7] then
     redis.call('UNLINK', load)
     return 0
 end
