@@ -218,6 +218,9 @@ pub mod measured {
     #[doc = include_str!("../docs/redis.md")]
     pub mod redis {}
 
+    #[doc = include_str!("../docs/scale.md")]
+    pub mod scale {}
+
     #[doc = include_str!("../docs/dirq.md")]
     pub mod dirq {}
 }

@@ -85,6 +85,7 @@ impl Plan {
             placement: self.spread.placement(servers),
             mix: self.mix.clone(),
             down: None,
+            tick: 0,
             round_trip: MS / 2,
             time,
             seed: super::SEED,

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 pub struct TurnCosts {
     /// A turn, regardless of the number of its connections.
     pub turn_us: f64,
-    /// A turn after a millisecond or more without commands, in addition: the server's thread is scheduled again, and its
-    /// data has left the caches of the processor.
+    /// A turn with one `GET` after a millisecond or more without commands, in addition: the server's thread is scheduled
+    /// again, and its data has left the caches of the processor. See [`Call::cold_us`].
     pub wake_us: f64,
     /// A connection with commands: reading them and writing the replies. By the number of connections in use, of
     /// [`CONNECTIONS`], because the state of many does not fit into the caches of the processor.
@@ -50,6 +50,8 @@ pub struct Call {
     pub executed: f64,
     /// Time of the server's processor, without the turn and the connection.
     pub us: f64,
+    /// Additional processor time of a call after a pause.
+    pub cold_us: f64,
     /// Bytes that the server receives.
     pub bytes_in: f64,
     /// Bytes that the server sends.
@@ -91,8 +93,9 @@ impl Costs {
             match fields[0] {
                 "server" => costs.server = fields[1].to_owned(),
                 "call" => {
-                    let [sent, executed, us, bytes_in, bytes_out] = [2, 3, 4, 5, 6].map(number);
-                    let call = Call { sent, executed, us, bytes_in, bytes_out };
+                    let [sent, executed, us, cold_us, bytes_in, bytes_out] =
+                        [2, 3, 4, 5, 6, 7].map(number);
+                    let call = Call { sent, executed, us, cold_us, bytes_in, bytes_out };
                     costs.calls.push((fields[1].to_owned(), call));
                 }
                 "memory" => costs.bytes.push((fields[1].to_owned(), number(2))),
@@ -134,9 +137,9 @@ impl Costs {
             text += &format!("connection_us of {n} | {us:.3}\n");
         }
         for (name, call) in &self.calls {
-            let Call { sent, executed, us, bytes_in, bytes_out } = call;
+            let Call { sent, executed, us, cold_us, bytes_in, bytes_out } = call;
             text += &format!(
-                "call | {name} | {sent:.2} | {executed:.2} | {us:.3} | {bytes_in:.0} | {bytes_out:.0}\n"
+                "call | {name} | {sent:.2} | {executed:.2} | {us:.3} | {cold_us:.3} | {bytes_in:.0} | {bytes_out:.0}\n"
             );
         }
         for (kind, all) in [("memory", &self.bytes), ("idle", &self.idle)] {
@@ -157,9 +160,11 @@ impl Costs {
         found.unwrap_or_else(|| panic!("costs.txt lacks the call {name}")).1
     }
 
-    /// Returns the server's processor time of a call in microseconds.
-    pub fn us(&self, name: &str) -> f64 {
-        self.call(name).us
+    /// Adapts the costs after a pause to a machine on which that of a `GET` is `wake_us`.
+    pub fn adapt_cold(&mut self, wake_us: f64) {
+        let factor = wake_us / self.turns.wake_us.max(0.1);
+        self.turns.wake_us = wake_us;
+        self.calls.iter_mut().for_each(|(_, call)| call.cold_us *= factor);
     }
 
     /// Returns the bytes of the server's memory per key.
@@ -181,6 +186,6 @@ mod tests {
     fn written_costs_are_read_back() {
         let costs = Costs::measured();
         assert_eq!(Costs::parse(&costs.write()).write(), costs.write());
-        assert!(costs.us("get") > 0.0);
+        assert!(costs.call("get").us > 0.0);
     }
 }

@@ -9,7 +9,7 @@
 
 use std::{cmp::Ordering, collections::BinaryHeap, rc::Rc};
 
-use super::costs::TurnCosts;
+use super::costs::{Call, TurnCosts};
 
 /// Nanoseconds of a microsecond.
 pub const US: u64 = 1_000;
@@ -47,8 +47,8 @@ pub trait Scenario: Sized {
 /// Execution of a command.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Execution {
-    /// Time of the server's processor, in microseconds, without the reading of the connection.
-    pub us: f64,
+    /// Its costs.
+    pub call: Call,
     /// The key that it changed, if it did.
     pub changed: Option<u32>,
 }
@@ -219,7 +219,7 @@ impl<S: Scenario> Sim<S> {
         // Connection by connection, each in order.
         server.running.sort_by_key(|(process, _)| *process);
         let idle = (self.now - server.idle_since).min(MS) as f64 / MS as f64;
-        let mut us = self.costs.turn_us + idle * self.costs.wake_us;
+        let (mut us, mut cold_us) = (self.costs.turn_us, 0.0_f64);
         let mut last = None;
         for (process, command) in &mut server.running {
             if last.replace(*process) != Some(*process) {
@@ -229,9 +229,12 @@ impl<S: Scenario> Sim<S> {
                 us += self.costs.connect_us;
             }
             let done = scenario.execute(at, command, self.now + (us * 1e3) as u64);
-            us += done.us;
+            us += done.call.us;
+            // The first of several commands fills the caches for the others.
+            cold_us = cold_us.max(done.call.cold_us);
             server.changed.extend(done.changed);
         }
+        us += idle * cold_us;
         if !server.changed.is_empty() {
             // Each key once, however often it changed.
             server.changed.sort_unstable();

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{
     client::next_tick,
-    costs::Costs,
+    costs::{Call, Costs},
     engine::{Execution, Load, MS, SECOND, Scenario, Sim, Span, US},
     random::{Random, Zipf},
     windows::{Charges, Limit, Window},
@@ -107,7 +107,7 @@ pub struct Outcome {
 struct Limits {
     settings: Settings,
     /// Costs of an admission and of a denial.
-    us: (f64, f64),
+    costs: (Call, Call),
     random: Random,
     keys: Zipf,
     server: Vec<Charges>,
@@ -157,10 +157,10 @@ pub fn run(settings: Settings, costs: &Costs) -> Outcome {
         Window::Buckets(_) => "Buckets(10)",
         Window::Gcra => "Gcra",
     };
-    let us = ["admitted", "denied"].map(|end| costs.us(&format!("check {name}, {end}")));
+    let costs = ["admitted", "denied"].map(|end| costs.call(&format!("check {name}, {end}")));
     let charges = vec![Charges::new(settings.window); settings.keys];
     let mut limits = Limits {
-        us: us.into(),
+        costs: costs.into(),
         random: Random::new(settings.seed),
         keys: Zipf::new(settings.keys, 0.0),
         server: charges.clone(),
@@ -258,7 +258,7 @@ impl Scenario for Limits {
         let Settings { window, limit, down, lag, .. } = self.settings;
         let charges = &mut self.server[check.key];
         check.wait = charges.check(window, limit, now / US).err();
-        let us = if check.wait.is_none() { self.us.0 } else { self.us.1 };
+        let call = if check.wait.is_none() { self.costs.0 } else { self.costs.1 };
         if let Some((crash, _)) = down
             && now < crash
             && check.wait.is_none()
@@ -266,7 +266,7 @@ impl Scenario for Limits {
             self.in_flight.push_back((now, check.key, charges.clone()));
             self.replicate(now.saturating_sub(lag));
         }
-        Execution { us, changed: None }
+        Execution { call, changed: None }
     }
 
     fn reply(&mut self, sim: &mut Sim<Self>, at: usize, check: Check) {

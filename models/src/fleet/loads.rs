@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::{
     client::{Attempts, Connection, next_tick},
-    costs::Costs,
+    costs::{Call, Costs},
     engine::{Execution, Load, MS, SECOND, Scenario, Sim, Span},
     random::{Random, Zipf},
     samples::Samples,
@@ -101,7 +101,8 @@ pub struct Outcome {
 
 struct Loads {
     settings: Settings,
-    us: [f64; 3],
+    /// Costs by [`Verb`].
+    costs: [Call; 3],
     random: Random,
     zipf: Zipf,
     values: Vec<Value>,
@@ -157,7 +158,7 @@ pub fn run(settings: Settings, costs: &Costs) -> Outcome {
     if let Some(span) = settings.down {
         sim.crash(0, span);
     }
-    let us = ["get", "lookup_lease", "publish"].map(|call| costs.us(call));
+    let costs = ["get", "lookup_lease", "publish"].map(|call| costs.call(call));
     let mut random = Random::new(settings.seed);
     let mut values = vec![Value::default(); settings.keys];
     if settings.is_warm {
@@ -167,7 +168,7 @@ pub fn run(settings: Settings, costs: &Costs) -> Outcome {
             .for_each(|value| value.until = random.below(settings.ttl as usize) as u64);
     }
     let mut loads = Loads {
-        us,
+        costs,
         random,
         zipf: Zipf::new(settings.keys, settings.exponent),
         values,
@@ -276,7 +277,7 @@ impl Scenario for Loads {
                 Answer::Done
             }
         };
-        Execution { us: self.us[command.verb as usize], changed: None }
+        Execution { call: self.costs[command.verb as usize], changed: None }
     }
 
     fn reply(&mut self, sim: &mut Sim<Self>, at: usize, command: Command) {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::{
     client::{Attempts, Connection, TIMEOUT, next_tick},
-    costs::Costs,
+    costs::{Call, Costs},
     engine::{Execution, Load, MS, SECOND, Scenario, Sim, Span},
     random::{Random, Zipf},
     samples::Samples,
@@ -101,7 +101,7 @@ pub struct Outcome {
 struct Near {
     settings: Settings,
     /// Costs of a read and of a write.
-    costs: (f64, f64),
+    costs: (Call, Call),
     random: Random,
     zipf: Zipf,
     /// Times of the changes of each key. The value after the `n`th has the number `n`.
@@ -163,9 +163,9 @@ pub fn run(settings: Settings, costs: &Costs) -> Outcome {
     if let Some(span) = settings.down {
         sim.crash(0, span);
     }
-    let near_us = if settings.max_age > 0 { costs.us("near miss") } else { costs.us("get") };
+    let read = if settings.max_age > 0 { costs.call("near miss") } else { costs.call("get") };
     let mut near = Near {
-        costs: (near_us, costs.us("set_ex")),
+        costs: (read, costs.call("set_ex")),
         random: Random::new(settings.seed),
         zipf: Zipf::new(settings.keys, settings.exponent),
         changed: vec![Vec::new(); settings.keys],
@@ -279,10 +279,10 @@ impl Scenario for Near {
         let changes = &mut self.changed[command.key as usize];
         if command.is_write {
             changes.push(now);
-            return Execution { us: self.costs.1, changed: Some(command.key) };
+            return Execution { call: self.costs.1, changed: Some(command.key) };
         }
         command.value = changes.len();
-        Execution { us: self.costs.0, changed: None }
+        Execution { call: self.costs.0, changed: None }
     }
 
     fn reply(&mut self, sim: &mut Sim<Self>, at: usize, command: Command) {

@@ -1,8 +1,8 @@
 //! Scenario: independent requests, each of one call that takes one round trip.
 
 use super::{
-    client::{Attempts, Connection},
-    costs::Costs,
+    client::{Attempts, Connection, next_tick},
+    costs::{Call, Costs},
     engine::{Execution, Load, SECOND, Scenario, Sim, Span},
     random::{Random, Zipf},
     samples::Samples,
@@ -25,6 +25,8 @@ pub struct Settings {
     pub mix: Vec<(f64, &'static str)>,
     /// Time in which the first server is down.
     pub down: Option<Span>,
+    /// Period of the ticks at which processes make their requests; 0 to make them at any time.
+    pub tick: u64,
     /// Round trip of the network in nanoseconds.
     pub round_trip: u64,
     /// Measured time in nanoseconds, after a tenth as long of warm-up.
@@ -63,7 +65,7 @@ pub const SLOW: u64 = 10_000_000;
 struct Requests {
     settings: Settings,
     /// Costs by the share of the requests up to each.
-    mix: Vec<(f64, f64)>,
+    mix: Vec<(f64, Call)>,
     random: Random,
     zipf: Zipf,
     connections: Vec<Connection>,
@@ -75,12 +77,13 @@ struct Requests {
 /// A request of a process.
 struct Request {
     server: usize,
-    us: f64,
+    call: Call,
     attempts: Attempts,
 }
 
 enum Timer {
     Next,
+    Request(usize),
     Again(usize, Request),
 }
 
@@ -98,7 +101,7 @@ pub fn run(settings: Settings, costs: &Costs) -> Outcome {
     let mut upto = 0.0;
     let mix = settings.mix.iter().map(|(share, name)| {
         upto += share;
-        (upto, costs.us(name))
+        (upto, costs.call(name))
     });
     let mut requests = Requests {
         mix: mix.collect(),
@@ -120,16 +123,15 @@ pub fn run(settings: Settings, costs: &Costs) -> Outcome {
 }
 
 impl Requests {
-    fn begin(&mut self, sim: &mut Sim<Self>) {
+    fn begin(&mut self, sim: &mut Sim<Self>, process: usize) {
         self.outcome.made += 1;
         let key = self.zipf.key(&mut self.random);
         let group = super::random::mix(key.into()) as usize % self.settings.placement.len();
-        let process = self.random.below(self.settings.processes);
         let share = self.random.share();
-        let (_, us) =
+        let (_, call) =
             self.mix.iter().find(|(upto, _)| share < *upto).copied().unwrap_or(self.mix[0]);
         let server = self.settings.placement[group];
-        self.send(sim, process, Request { server, us, attempts: Attempts::new(sim.now) });
+        self.send(sim, process, Request { server, call, attempts: Attempts::new(sim.now) });
     }
 
     fn send(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
@@ -155,7 +157,7 @@ impl Scenario for Requests {
     type Timer = Timer;
 
     fn execute(&mut self, _: usize, request: &mut Request, _: u64) -> Execution {
-        Execution { us: request.us, changed: None }
+        Execution { call: request.call, changed: None }
     }
 
     fn reply(&mut self, sim: &mut Sim<Self>, process: usize, request: Request) {
@@ -181,9 +183,14 @@ impl Scenario for Requests {
     fn timer(&mut self, sim: &mut Sim<Self>, timer: Timer) {
         match timer {
             Timer::Next => {
-                self.begin(sim);
+                let process = self.random.below(self.settings.processes);
+                sim.after(
+                    next_tick(sim.now, self.settings.tick) - sim.now,
+                    Timer::Request(process),
+                );
                 sim.after(self.random.until_next(self.settings.rate), Timer::Next);
             }
+            Timer::Request(process) => self.begin(sim, process),
             Timer::Again(process, request) => self.send(sim, process, request),
         }
     }

@@ -54,6 +54,11 @@ fn percent(share: f64) -> String {
     }
 }
 
+/// Formats the share of its time in which a server is busy.
+fn busy(share: f64) -> String {
+    if share > 0.99 { "overloaded".to_owned() } else { percent(share) }
+}
+
 fn picture(name: &'static str, chart: &Chart<'_>) -> Option<(&'static str, String)> {
     Some((name, chart.draw()))
 }

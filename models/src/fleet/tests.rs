@@ -17,6 +17,7 @@ fn requests(down: Option<(u64, u64)>) -> requests::Settings {
         placement: vec![0, 1, 2, 3],
         mix: vec![(0.5, "get"), (0.5, "set_ex")],
         down,
+        tick: 0,
         round_trip: MS / 2,
         time: 4 * SECOND,
         seed: 7,

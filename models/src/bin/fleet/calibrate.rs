@@ -14,12 +14,13 @@ use fleeting_models::fleet::{
     engine::SECOND,
     limits, loads, near,
     random::{Random, Zipf},
+    requests,
     windows::{Limit, Window},
 };
 
 use crate::{
     HERE,
-    measure::median,
+    measure::{median, wake_us},
     probe::{Counters, Probe},
     servers::Server,
 };
@@ -67,11 +68,18 @@ pub(crate) const LOADS: LoadsLoad = LoadsLoad {
     load_time: Duration::from_millis(20),
 };
 
+pub(crate) struct RequestsLoad {
+    pub(crate) keys: usize,
+    pub(crate) rate: f64,
+}
+
+pub(crate) const REQUESTS: RequestsLoad = RequestsLoad { keys: 1_000, rate: 4_000.0 };
+
 /// Numbers of one run, each per second, except for shares.
 type Numbers = Vec<(&'static str, f64)>;
 
 pub(crate) fn run(seconds: u64) {
-    let costs = Costs::measured();
+    let mut costs = Costs::measured();
     let round_trip = round_trip();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let mut table = format!(
@@ -80,9 +88,10 @@ pub(crate) fn run(seconds: u64) {
         load.split_whitespace().next().unwrap_or("unknown"),
         round_trip / 1_000
     );
-    for scenario in ["near", "limits", "loads"] {
+    for scenario in ["requests", "near", "limits", "loads"] {
         for processes in [1, 2, 4, 8] {
-            let measured = measure(scenario, processes, seconds);
+            let (measured, wake_us) = measure(scenario, processes, seconds);
+            costs.adapt_cold(wake_us);
             let simulated = simulate(scenario, processes, seconds, round_trip, &costs);
             for ((name, real), (_, simulated)) in measured.into_iter().zip(simulated) {
                 let difference = 100.0 * (simulated / real - 1.0);
@@ -115,10 +124,13 @@ fn round_trip() -> u64 {
     })
 }
 
-fn measure(scenario: &str, processes: usize, seconds: u64) -> Numbers {
+/// Returns the numbers of a run, and the cost of a turn after a pause, which depends most on the present load of the
+/// machine.
+fn measure(scenario: &str, processes: usize, seconds: u64) -> (Numbers, f64) {
     let server = Server::start();
     let mut probe = Probe::new(&server);
     let idle = idle_cpu(&mut probe);
+    let wake_us = wake_us(&server);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let writer = (scenario == "near").then(|| runtime.spawn(write(server.url())));
     // The values exist before the processes start.
@@ -143,7 +155,8 @@ fn measure(scenario: &str, processes: usize, seconds: u64) -> Numbers {
         (next(), next())
     });
     let (first, second) = sums.fold((0.0, 0.0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
-    numbers(scenario, first, second, seconds as f64, calls, busy(spent, elapsed, idle))
+    let busy = busy(spent, elapsed, idle);
+    (numbers(scenario, first, second, seconds as f64, calls, busy), wake_us)
 }
 
 fn busy(spent: Counters, elapsed: f64, idle: f64) -> f64 {
@@ -169,6 +182,9 @@ fn numbers(
             ("limits: checks sent per second", scripts),
             ("limits: server busy, %", busy),
         ],
+        "requests" => {
+            vec![("requests: `get`s per second", gets), ("requests: server busy, %", busy)]
+        }
         _ => vec![
             ("loads: loads per second", b / seconds),
             ("loads: leases requested and values published per second", scripts),
@@ -251,6 +267,24 @@ fn simulate(kind: &str, processes: usize, seconds: u64, round_trip: u64, costs: 
             let sent = [run.sent as f64 / of_seconds, 0.0];
             let admitted = run.admitted as f64;
             numbers(kind, admitted, 0.0, of_seconds, sent, busy(run.load, time))
+        }
+        "requests" => {
+            let settings = requests::Settings {
+                processes,
+                rate: REQUESTS.rate * processes as f64,
+                keys: REQUESTS.keys,
+                exponent: 0.0,
+                placement: vec![0],
+                mix: vec![(0.8, "get"), (0.2, "set_ex")],
+                down: None,
+                tick,
+                round_trip,
+                time,
+                seed: SEED,
+            };
+            let run = requests::run(settings, costs);
+            let gets = [0.0, 0.8 * run.made as f64 / of_seconds];
+            numbers(kind, 0.0, 0.0, of_seconds, gets, busy(run.loads[0], time))
         }
         _ => {
             let settings = loads::Settings {

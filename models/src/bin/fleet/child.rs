@@ -10,7 +10,7 @@ use fleeting_models::fleet::random::{Random, Zipf};
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
-use crate::calibrate::{LIMITS, LOADS, NEAR, TICK, WARM_UP};
+use crate::calibrate::{LIMITS, LOADS, NEAR, REQUESTS, TICK, WARM_UP};
 
 /// Arguments: the scenario, the URL of the server, the seed, the start as milliseconds since the epoch, and the seconds.
 pub(crate) fn run(args: &[&str]) {
@@ -18,14 +18,15 @@ pub(crate) fn run(args: &[&str]) {
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let start = UNIX_EPOCH + Duration::from_millis(number(start));
     let run = Run { random: Random::new(number(seed)), start, seconds: number(seconds) };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    // All calls of a tick are written at once, as in the simulation.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let client = Client::connect(*url).await.expect("the server answers");
         match *scenario {
             "near" => near(run, &client).await,
             "limits" => limits(run, &client).await,
             "loads" => loads(run, &client).await,
+            "requests" => requests(run, &client).await,
             other => panic!("unknown scenario {other}"),
         }
     });
@@ -109,6 +110,30 @@ async fn loads(run: Run, client: &Client) {
     let stats = cache.stats();
     let calls = stats.hits + stats.misses - before.hits - before.misses;
     println!("{calls} {}", stats.loads - before.loads);
+}
+
+/// Makes four reads to one write.
+async fn requests(run: Run, client: &Client) {
+    let cache: Cache<String, String> = Cache::new(client, "calibration").expect("a name");
+    let at_start = cache.clone();
+    let handle = cache.clone();
+    let call = move |key: u32| {
+        let cache = handle.clone();
+        let name = format!("user:{:016}", key / 5);
+        async move {
+            if key.is_multiple_of(5) {
+                let value = "session of a user: 123456".to_owned();
+                drop(cache.set_ex(name, value, Duration::from_secs(3_600)).await);
+            } else {
+                drop(cache.get(&name).await);
+            }
+        }
+        .boxed()
+    };
+    let keys = Zipf::new(5 * REQUESTS.keys, 0.0);
+    let before = run.calls(REQUESTS.rate, &keys, move || at_start.stats(), call).await;
+    let stats = cache.stats();
+    println!("{} 0", stats.hits + stats.misses - before.hits - before.misses);
 }
 
 impl Run {

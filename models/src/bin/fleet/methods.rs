@@ -27,6 +27,9 @@ const ROUNDS: usize = 5;
 /// Number of entries claimed at once.
 const BATCH: usize = 100;
 
+/// Number of calls after a pause.
+const COLD: usize = 200;
+
 /// Number of calls watched by `MONITOR`.
 const WATCHED: usize = 100;
 
@@ -97,6 +100,7 @@ async fn caches(server: &Server, client: &Client, costs: &mut Costs) {
         sent: half(load.sent, get.sent),
         executed: half(load.executed, get.executed),
         us: half(load.us, get.us),
+        cold_us: half(load.cold_us, get.cold_us).max(0.0),
         bytes_in: half(load.bytes_in, get.bytes_in),
         bytes_out: half(load.bytes_out, get.bytes_out),
     };
@@ -155,6 +159,7 @@ async fn others(server: &Server, client: &Client, costs: &mut Costs) {
         sent: per_entry(call.sent),
         executed: per_entry(call.executed),
         us: per_entry(call.us),
+        cold_us: 0.0,
         bytes_in: per_entry(call.bytes_in),
         bytes_out: per_entry(call.bytes_out),
     };
@@ -184,6 +189,7 @@ async fn record(
         costs.bytes.push((key.to_owned(), added / (ROUNDS * CALLS) as f64));
     }
     call.us = median(samples);
+    call.cold_us = cold(server, costs, method, call.us).await;
     (call.sent, call.executed) = watch(server, method, WATCHED).await;
     eprintln!("{name}: {call:?}");
     costs.calls.push((name.to_owned(), call));
@@ -211,6 +217,23 @@ async fn spend(
         bytes_out: per_call(spent.bytes_out),
         ..Call::default()
     }
+}
+
+/// Returns the additional processor time of a call after a pause.
+async fn cold(server: &Server, costs: &Costs, method: &Method, hot_us: f64) -> f64 {
+    let mut probe = Probe::new(server);
+    let mut samples = Vec::new();
+    for round in 0..3 {
+        let before = probe.counters();
+        for n in 0..COLD {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            method(ROUNDS * CALLS + WATCHED + round * COLD + n).await;
+        }
+        let spent = probe.counters().since(before);
+        let turns = spent.reads * (costs.turns.turn_us + costs.turns.connection_us[0]);
+        samples.push((spent.cpu_us - turns) / COLD as f64 - hot_us);
+    }
+    median(samples).max(0.0)
 }
 
 /// Measures the memory of each key that a method adds in `calls` calls.

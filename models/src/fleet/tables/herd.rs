@@ -34,10 +34,11 @@ pub(in crate::fleet) fn failover(input: &Input) -> Section {
         "## Herds\n\n\
          After a failover, requests that waited and those of near caches, whose answers are not used any more, reach the \
          new master at once. All processes together make 50,000 reads per second of 10,000 keys. A slow request takes \
-         longer than 10 ms; the last column counts from the promotion.\n\n{}\
+         longer than 10 ms; the last column counts from the promotion of a replica that has all data.\n\n{}\
          Waiting calls try again after 2 ms to 50 ms, so they arrive spread over 50 ms. After 0.95 s without a \
          connection, calls fail at once, and each process only tests the server every 0.4 s. So a long outage ends \
-         later for some processes, and with a smaller herd.\n\n",
+         up to 0.4 s later for some processes. Requests that would fail immediately are the failed ones of the long \
+         outage.\n\n",
         table.text()
     );
     (text, None)
@@ -53,6 +54,7 @@ fn plain(input: &Input, table: &mut Table, processes: usize, down: Span) {
         placement: vec![0],
         mix: vec![(1.0, "get")],
         down: Some(down),
+        tick: 0,
         round_trip: MS / 2,
         time: 6 * SECOND,
         seed: crate::fleet::SEED,
@@ -100,7 +102,7 @@ pub(in crate::fleet) fn loads(input: &Input) -> Section {
         "loads per lost value",
         "most loads at once",
         "requests for leases",
-        "waits, 99 %",
+        "99 % of the calls take, with the outage, at most",
     ]);
     for processes in input.fleets() {
         for leases in [true, false] {
@@ -128,8 +130,8 @@ pub(in crate::fleet) fn loads(input: &Input) -> Section {
     let text = format!(
         "### Loads of lost values\n\n\
          A server restarts without its data. All processes together make 20,000 calls of `get_or_set_with` per second for \
-         5,000 keys; a load takes 50 ms. Without leases, each process would load each value once, as with a cache in \
-         each process.\n\n{}",
+         5,000 keys; a load takes 50 ms. The server is down for 0.5 s. Without leases, each process would load \
+         the values that it misses until one of them has written each.\n\n{}",
         table.text()
     );
     (text, None)

@@ -1,6 +1,6 @@
 //! Limits: checks sent, and calls admitted above the quota.
 
-use super::{Input, Section, Table, percent};
+use super::{Input, Section, Table};
 use crate::fleet::{
     engine::{MS, SECOND},
     limits::{self, OnError, Settings},
@@ -48,7 +48,8 @@ pub(in crate::fleet) fn accuracy(input: &Input) -> Section {
          Ten keys with a quota of 100 calls per second each, and 4,000 checks per second of all processes: four times the \
          quota. Admitted calls are counted when their callers receive the permit, so that the delay of replies is \
          included.\n\n{}\
-         A `Log` and `Buckets` never admit more than the quota in any second. `Gcra` admits up to twice its quota in \
+         `Log` and `Buckets` never admit more than the quota in any second. Under a constant excess, `Buckets(10)` admit a \
+         tenth less, since a bucket counts until all of it is as old as the window. `Gcra` admits up to twice its quota in \
          one second: the quota at once after an idle time, and then the units that leak. A denial holds until the next \
          call would pass: with `Log` and `Buckets`, often for most of the window, and with `Gcra` for one step. So the \
          denial cache saves most of the denials of the former, and few of the latter. With many processes, \
@@ -64,7 +65,6 @@ pub(in crate::fleet) fn failover(input: &Input) -> Section {
         "processes",
         "lag of the replica",
         "most in any window, relative to the quota",
-        "decided by the policy",
     ]);
     // When a fifth of the quota is spent, so that processes have no cached denials.
     let down = (10 * SECOND + 100 * MS, 12 * SECOND + 100 * MS);
@@ -90,7 +90,6 @@ pub(in crate::fleet) fn failover(input: &Input) -> Section {
                     processes.to_string(),
                     format!("{} ms", lag / MS),
                     format!("{:.2}", run.over_quota),
-                    percent(run.by_policy as f64 / run.checks.max(1) as f64),
                 ]);
             }
         }
@@ -99,8 +98,8 @@ pub(in crate::fleet) fn failover(input: &Input) -> Section {
         "### Failover\n\n\
          One key with a quota of 1,000 calls per 10 s (`Log`), and 2,000 checks per second: twenty times the quota. The \
          server crashes a tenth of a second after a window has begun, and a replica is promoted after 2 s.\n\n{}\
-         With `Local`, each process admits up to one further quota while the server is down, so that a few processes stay \
-         near the quota, and many admit as much as with `Allow`. If the quota is spent before the crash, processes \
+         With `Local`, each process admits up to one further quota while the server is down: two processes \
+         admit up to three quotas, and many as much as with `Allow`. If the quota is spent before the crash, processes \
          repeat their cached denials under all policies. The lag of the replica costs at most the charges of that \
          time.\n\n",
         table.text()

@@ -1,6 +1,6 @@
 //! Near caches: hits, outdated answers, failures, and a day.
 
-use super::{Input, Section, Table, percent, picture};
+use super::{Input, Section, Table, busy, percent, picture};
 use crate::fleet::{
     engine::{MS, SECOND},
     near::{self, Outcome, Settings},
@@ -22,29 +22,28 @@ pub(in crate::fleet) fn hits(input: &Input) -> Section {
     ]);
     for processes in input.fleets() {
         for (changes, max_age) in [(1.0, 1), (100.0, 1), (100.0, 60), (1_000.0, 60)] {
-            let seconds = input.choose(2, 1);
+            let time = input.choose(2, 1) * SECOND;
             let settings = Settings {
+                reads: 200.0,
+                keys: 1_000,
                 changes,
                 max_age: max_age * SECOND,
-                warm_up: input.choose(if processes > 100 { 2 } else { 10 }, 1) * SECOND,
-                time: seconds * SECOND,
+                warm_up: input.choose(10, 1) * SECOND,
+                time,
                 ..Settings::new(processes)
             };
             let mut run = near::run(settings.clone(), &input.costs);
-            let busy = |run: &Outcome| percent(run.load.busy as f64 / settings.time as f64);
-            let without = near::run(
-                Settings { max_age: 0, warm_up: SECOND / 10, time: SECOND, ..settings.clone() },
-                &input.costs,
-            );
-            let without = without.load.busy as f64 / SECOND as f64;
+            let without = Settings { max_age: 0, warm_up: SECOND / 10, ..settings };
+            let without = near::run(without, &input.costs);
+            let share = |run: &Outcome| run.load.busy as f64 / time as f64;
             table.row(&[
                 processes.to_string(),
                 changes.to_string(),
                 format!("{max_age} s"),
                 percent(run.hits as f64 / run.reads.max(1) as f64),
-                short(run.asked as f64 / seconds as f64),
-                busy(&run),
-                if without > 0.99 { "overloaded".into() } else { percent(without) },
+                short(run.asked as f64 * 1e9 / time as f64),
+                busy(share(&run)),
+                busy(share(&without)),
                 format!("{:.4} %", 100.0 * run.stale.len() as f64 / run.hits.max(1) as f64),
                 format!("{:.1} ms", run.stale.quantile_ms(0.99)),
                 format!("{:.1} ms", run.stale.quantile_ms(1.0)),
@@ -53,7 +52,7 @@ pub(in crate::fleet) fn hits(input: &Input) -> Section {
     }
     let text = format!(
         "## Near caches\n\n\
-         Each process makes 1,000 reads per second of 10,000 keys, by a Zipf distribution with exponent 1. Changes have \
+         Each process makes 200 reads per second of 1,000 keys, by a Zipf distribution with exponent 1. Changes have \
          the same distribution, so that the keys that are read most also change most. An outdated answer is one that \
          the process returns after the server has executed a change; its age is the time since that change.\n\n{}\
          The hits of a process do not depend on the number of processes, but the server sends each change to all of them: \
@@ -102,7 +101,8 @@ pub(in crate::fleet) fn failures(input: &Input) -> Section {
     }
     let text = format!(
         "### Failures\n\n\
-         {processes} processes as above, with 100 changes per second, during 8 s with one failure.\n\n{}\
+         {processes} processes that make 1,000 reads per second of 10,000 keys each, and 100 changes per second, during 8 s \
+         with one failure.\n\n{}\
          An answer is outdated for at most `near_max_age`. A silent connection is detected within 1.5 s, which bounds \
          the age even with a longer `near_max_age`.\n\n",
         table.text()
@@ -112,7 +112,7 @@ pub(in crate::fleet) fn failures(input: &Input) -> Section {
 
 pub(in crate::fleet) fn day(input: &Input) -> Section {
     let processes = input.choose(50, 5);
-    let mut lines = [("hits, %", vec![]), ("requests to the server per 10 reads", vec![])];
+    let mut lines = [("hits, %", vec![]), ("requests to server, %", vec![])];
     let mut table = Table::new(&[
         "hour",
         "reads per second of a process",
@@ -134,21 +134,20 @@ pub(in crate::fleet) fn day(input: &Input) -> Section {
         let run = near::run(settings, &input.costs);
         let hits = run.hits as f64 / run.reads.max(1) as f64;
         lines[0].1.push((hour as f64, 100.0 * hits));
-        lines[1].1.push((hour as f64, 10.0 * run.asked as f64 / run.reads.max(1) as f64));
+        lines[1].1.push((hour as f64, 100.0 * run.asked as f64 / run.reads.max(1) as f64));
         if hour % 4 == 0 {
             let asked = short(run.asked as f64 / 2.0);
             table.row(&[hour.to_string(), format!("{reads:.0}"), percent(hits), asked]);
         }
     }
     let lines = lines.map(|(name, points)| (name.to_owned(), points)).to_vec();
-    let (x, y) = ("hour", "");
+    let (x, y) = ("hour", "% of the reads");
     let chart = Chart { title: "Near caches over a day", x, y, log: (false, false), lines };
     let text = format!(
         "### A day\n\n\
          {processes} processes whose load changes over the day, and 50 changes per second at all hours. At night, a key \
          changes more often between two reads, so that a smaller share of the reads is answered in the process. The \
-         caches have been in use for only ten seconds in each simulated hour; later, they answer more.\n\n{}\
-         ![Hits of near caches, and requests to the server, by hour](scale-day.svg)\n\n",
+         caches have been in use for only ten seconds in each simulated hour; later, they answer more.\n\n{}",
         table.text()
     );
     (text, picture("scale-day.svg", &chart))

@@ -30,8 +30,7 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
                 Some(servers) => servers.to_string(),
                 None => {
                     let (busy, _) = plan.run(rate, MOST_SERVERS, requests, &input.costs);
-                    let busy = if busy > 0.95 { "overloaded".to_owned() } else { percent(busy) };
-                    format!("more than {MOST_SERVERS} (busiest: {busy})")
+                    format!("more than {MOST_SERVERS} (busiest: {})", super::busy(busy))
                 }
             });
         }
@@ -55,16 +54,17 @@ fn million_near(input: &Input) -> String {
     let settings = near::Settings {
         changes: 10.0,
         max_age: 60 * SECOND,
-        warm_up: 3 * SECOND,
+        keys: 1_000,
+        warm_up: input.choose(5, 1) * SECOND,
         time: SECOND,
         ..near::Settings::new(processes)
     };
     let run = near::run(settings, &input.costs);
     format!(
-        "Near caches do: with 1,000 reads per second of each of {processes} processes, 10,000 keys and 10 changes per \
-         second, they answer {} after three seconds, and one server is busy for {}.",
+        "Near caches do: with 1,000 reads per second of each of {processes} processes, 1,000 keys and 10 changes per \
+         second, they answer {} of the reads after five seconds, and one server is {} busy.",
         percent(run.hits as f64 / run.reads.max(1) as f64),
-        percent(run.load.busy as f64 / SECOND as f64)
+        super::busy(run.load.busy as f64 / SECOND as f64)
     )
 }
 

@@ -25,6 +25,7 @@ pub(in crate::fleet) fn costs(input: &Input) -> Section {
         "commands sent",
         "commands executed",
         "server µs",
+        "more µs after a pause",
         "bytes received",
         "bytes sent",
     ]);
@@ -46,14 +47,22 @@ pub(in crate::fleet) fn costs(input: &Input) -> Section {
             count => format!("{count:.1}"),
         });
         let [sent, executed] = counts;
-        calls.row(&[name, sent, executed, format!("{:.1}", call.us), bytes_in, bytes_out]);
+        calls.row(&[
+            name,
+            sent,
+            executed,
+            format!("{:.1}", call.us),
+            format!("{:.0}", call.cold_us),
+            bytes_in,
+            bytes_out,
+        ]);
     }
     let mut memory = Table::new(&["stored on the server", "bytes each", "GB per 10 million"]);
     for (name, bytes) in &costs.bytes {
         memory.row(&[name.clone(), format!("{bytes:.0}"), format!("{:.1}", bytes / 100.0)]);
     }
     let mut idle =
-        Table::new(&["idle handle", "commands per second", "of 1,000 processes, per second"]);
+        Table::new(&["idle handle", "commands executed per second", "of 1,000 processes"]);
     for (name, rate) in &costs.idle {
         idle.row(&[name.clone(), format!("{rate:.1}"), short(rate * 1e3)]);
     }
@@ -68,13 +77,12 @@ pub(in crate::fleet) fn costs(input: &Input) -> Section {
          Measured on Redis {}. Values have 23 bytes and keys 21. Processor times are those of the \
          server's main thread, without its turns.\n\n{}\
          In a turn of the server's event loop, each connection with commands costs {} connections in use. The turn \
-         itself costs {:.1} µs, and {:.1} µs more after a millisecond without commands. A notified connection costs {:.2} µs per turn with changes, and {:.3} µs for each \
+         itself costs {:.1} µs. After a pause of a millisecond, the first call costs more, as in the table. A notified connection costs {:.2} µs per turn with changes, and {:.3} µs for each \
          changed key. A new connection of the client costs {:.0} µs.\n\n{}{}",
         costs.server,
         calls.text(),
         connections.join(", "),
         turns.turn_us,
-        turns.wake_us,
         turns.push_us,
         turns.pushed_key_us,
         turns.connect_us,
@@ -116,8 +124,7 @@ pub(in crate::fleet) fn one_server(input: &Input) -> Section {
          Requests per second with which one server is busy for 70 % of its time, and in brackets the 99th percentile \
          of the times of the requests, of which the network takes 0.5 ms.\n\n{}\
          The more processes share the load, the fewer commands the server reads at once from a connection. So \
-         the same load costs more.\n\n\
-         ![Requests per second of one server, by the number of processes](scale-server.svg)\n\n",
+         the same load costs more.\n\n",
         table.text()
     );
     (text, picture("scale-server.svg", &chart))
