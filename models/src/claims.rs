@@ -1,16 +1,20 @@
 //! Claims and takes of a `TimeoutDict` on Redis: leases, attempts and dead letters of one entry.
 //!
-//! Models `src/redis/timeout_dict/*.lua` with their arithmetic, and the clients in `claim.rs`, `confirm.rs` and
-//! `delivery.rs`. A claim is a number: the end of its lease, which is the score of its entry. A client may crash or be
-//! late at any step. The server's clock goes back once. Clients with and without a bound of attempts are mixed.
+//! **Protocol.** The scripts `src/redis/timeout_dict/*.lua`, with their arithmetic, and the clients in `claim.rs`,
+//! `confirm.rs` and `delivery.rs`. A claim is a number: the end of its lease, which is the score of its entry.
 //!
-//! Invariants: each value leaves the dictionary at most once, by an ack, a take or a removal. Until then it is due at
+//! **Invariants.** Each value leaves the dictionary at most once, by an ack, a take or a removal. Until then it is due at
 //! some time, or a dead letter. A claim is accepted if and only if it is the newest delivery and nothing has ended it.
-//! The number of an attempt is one more than the deliveries before it that were neither acked nor released, and never
-//! above the bound.
+//! The number of an attempt is one more than the number of deliveries before it that were neither acked nor released. It
+//! is never above the bound.
 //!
-//! Assumed: two leases of an entry never end in the same four microseconds; `Bug::EndsRepeat` shows the consequence. Not
-//! covered: `compat`, several keys, undecodable values, reasons, failovers, and confirmations whose reply is lost.
+//! **Covered.** Clients that crash, or are late by any time: after the end of the lease, after the entry was delivered
+//! again, replaced or removed. Lost replies, which are crashes of a client after its call. A server whose clock goes back
+//! by two leases. Clients with and without a bound of attempts, at the same time.
+//!
+//! **Not covered.** Two leases of an entry that end in the same four microseconds; [`Bug::EndsRepeat`] shows the
+//! consequence. `compat`, several keys in one script, values that cannot be decoded, reasons, failovers, and a take that
+//! repeats its confirmation after a lost reply.
 
 mod entry;
 
@@ -29,14 +33,19 @@ const BOUNDED: &str = "no delivery exceeds the bound of attempts";
 
 /// One entry, the clock of its server, and up to `clients` clients.
 pub struct Protocol {
+    /// Mutation of the protocol that its properties must find.
     pub bug: Option<Bug>,
-    /// The last tick of the clock, the number of leases and extensions, and that of values.
+    /// Last tick of the clock, which begins at 2.
     pub ticks: u8,
+    /// Number of leases and extensions.
     pub leases: u8,
+    /// Number of values that are set.
     pub values: u8,
+    /// Number of clients.
     pub clients: usize,
 }
 
+/// Mutations of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bug {
     /// `ack.lua` does not compare the score.
@@ -51,7 +60,9 @@ pub enum Bug {
     EndsRepeat,
 }
 
+/// A call that the server executes, by the number of the client if it ends a delivery.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the calls have the names of the methods")]
 pub enum Action {
     Tick,
     StepBack,

@@ -30,5 +30,6 @@ mod check;
 pub mod claims;
 pub mod fleet;
 pub mod fleet_loads;
+pub mod journal;
 pub mod near_cache;
 pub mod queue_locks;

@@ -113,7 +113,8 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. If
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. On a
+    /// local file system, only one ack succeeds, even if a purge has let another worker lock the element. If
     /// the process or the system is short of file descriptors or memory, the removal is tried again for a second before
     /// it fails.
     ///

@@ -287,7 +287,10 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// If the owner of a stale lock unlocks the element during the purge and another process locks it immediately, the
     /// purge may remove the new lock: the format has no atomic way to check and remove a lock. To make this rare,
-    /// choose a [`max_lock`](Purge::max_lock) that is well above the longest processing time.
+    /// choose a [`max_lock`](Purge::max_lock) that is well above the longest processing time. Concurrent purges by this
+    /// library cannot remove a new lock, because they exclude each other by `flock`, where the file system supports it
+    /// for directories. A purge skips a stale lock while another one removes a lock in the same directory. Purges by
+    /// other implementations do not exclude each other: let only one process run them.
     ///
     /// # Errors
     ///

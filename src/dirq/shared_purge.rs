@@ -1,12 +1,38 @@
 //! The purge of a queue and of its records, and the part that both kinds of queues share. `simple/purge.rs` and
 //! `normal/purge.rs` remove stale locks and incomplete elements, which depend on the format of each kind.
 
+use std::os::fd::OwnedFd;
+
 use rustix::io::Errno;
 
 use super::{
-    Error, Purge, PurgeReport, file_name::FileName, fs::rmdir, protocol::Protocol,
-    records::Records, root::Root,
+    Error, Purge, PurgeReport,
+    file_name::FileName,
+    fs::{Dir, rmdir},
+    protocol::Protocol,
+    records::Records,
+    root::Root,
 };
+
+/// The right to remove a stale lock. It excludes other purges from the same directory.
+///
+/// Without it, another purge that has found the same lock could remove it and a worker could lock the element, just
+/// before this one removes what is then a new lock.
+pub(super) struct PurgeTurn {
+    /// `None` if the file system has no advisory locks.
+    _lock: Option<OwnedFd>,
+}
+
+impl PurgeTurn {
+    /// Returns `None` if another purge has it. It may have been suspended, so this does not wait: the next purge finds
+    /// the lock again.
+    pub(super) fn take(dir: &Dir) -> Option<Self> {
+        match dir.try_lock() {
+            Err(Errno::WOULDBLOCK) => None,
+            lock => Some(Self { _lock: lock.ok() }),
+        }
+    }
+}
 
 /// Removes the leftovers of crashed processes.
 pub(super) fn purge_all<P: Protocol + ?Sized>(

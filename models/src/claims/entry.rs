@@ -34,7 +34,7 @@ pub struct State {
 
 /// A delivered entry: the number of the lease, the kind, the end, and the former score.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Client {
+pub(super) struct Client {
     pub(super) lease: u8,
     pub(super) kind: u16,
     pub(super) end: u16,

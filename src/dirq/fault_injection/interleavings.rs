@@ -40,12 +40,23 @@ fn for_each_interleaving(
     second: impl Fn(&Process, &Name) + Clone + 'static,
     after: impl Fn(&Process, &Name, &str),
 ) {
+    for_each_interleaving_with(|_, _| {}, first, second, after);
+}
+
+/// Also prepares the queue before each run.
+fn for_each_interleaving_with(
+    prepare: impl Fn(&Process, &Name),
+    first: impl Fn(&Process, &Name, &str),
+    second: impl Fn(&Process, &Name) + Clone + 'static,
+    after: impl Fn(&Process, &Name, &str),
+) {
     for config in Config::all() {
         for call_number in 1.. {
             let temp_dir = temp_dir();
             let path = temp_dir.path().join("queue");
             let name = Process::start(&path, config).add("old").expect("no fault is injected");
             make_stale(&path);
+            prepare(&Process::start(&path, config), &name);
             let context = format!("{config:?}, before the {call_number}. call");
             let second = second.clone();
             let has_more_calls = interleave(
@@ -87,6 +98,71 @@ async fn purge_never_removes_a_new_lock() {
             if got.replace(false) {
                 is_locked(process, name, context);
             }
+        },
+    );
+}
+
+#[tokio::test]
+async fn purge_never_removes_a_new_lock_after_another_purge_removed_the_stale_one() {
+    let got = Rc::new(RefCell::new(false));
+    let found_stale = Rc::new(RefCell::new(0));
+    for_each_interleaving_with(
+        |process, name| {
+            // Its owner has crashed.
+            assert!(process.lock(name).expect("no fault is injected"));
+            make_stale(process.path());
+        },
+        {
+            let found_stale = found_stale.clone();
+            move |process, _, context| {
+                *found_stale.borrow_mut() += process.purge().expect(context).locks;
+            }
+        },
+        {
+            let (got, found_stale) = (got.clone(), found_stale.clone());
+            move |process, name| {
+                *found_stale.borrow_mut() += process.purge().expect("no fault is injected").locks;
+                *got.borrow_mut() = process.lock(name).expect("no fault is injected");
+            }
+        },
+        |process, name, context| {
+            assert_eq!(found_stale.replace(0), 1, "{context}: stale locks");
+            let is_new = got.replace(false);
+            assert_eq!(process.lock(name).expect(context), !is_new, "{context}: locked again");
+        },
+    );
+}
+
+#[tokio::test]
+async fn element_is_removed_by_one_of_two_workers() {
+    let removed = Rc::new(RefCell::new(0));
+    let remove = {
+        let removed = removed.clone();
+        move |process: &Process, name: &Name| match process.remove(name) {
+            Ok(()) => *removed.borrow_mut() += 1,
+            Err(Error::NotLocked { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    for_each_interleaving_with(
+        |process, name| assert!(process.lock(name).expect("no fault is injected")),
+        {
+            let remove = remove.clone();
+            move |process, name, _| remove(process, name)
+        },
+        move |process, name| {
+            // The first worker is slow, and a purge has removed its lock.
+            make_stale(process.path());
+            process.purge().expect("no fault is injected");
+            if process.lock(name).expect("no fault is injected") {
+                remove(process, name);
+            }
+        },
+        |process, _, context| {
+            let removed = removed.replace(0);
+            // A network file system may repeat a call, so that a missing element may be its own work.
+            assert!(removed == 1 || removed == 2 && context.contains("cached: false"), "{context}");
+            assert!(process.names().is_empty(), "{context}");
         },
     );
 }

@@ -14,8 +14,9 @@ use std::{
 use rustix::fs::{RawDir, StatxFlags, statx};
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, fsync,
-        linkat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
+        AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW,
+        flock, fstat, fsync, linkat, openat, readlinkat, renameat, statat, symlinkat, unlinkat,
+        utimensat,
     },
     io::{Errno, Result},
 };
@@ -202,6 +203,15 @@ impl Dir {
                 }
             })
         })
+    }
+
+    /// Locks the directory until the result is dropped; `EWOULDBLOCK` if it is locked, by this or another process. The
+    /// lock is advisory: it affects no other call.
+    pub(in crate::dirq) fn try_lock(&self) -> Result<OwnedFd> {
+        // A descriptor of its own: locks of the same one do not exclude each other.
+        let fd = self.readable()?;
+        call("lock", || flock(&fd, FlockOperation::NonBlockingLockExclusive))?;
+        Ok(fd)
     }
 
     /// Syncs the names in the directory, so that they survive a crash of the machine.

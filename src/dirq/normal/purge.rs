@@ -13,7 +13,7 @@ use crate::dirq::{
     file_name::{FileName, element_of},
     fs::{Dir, FileType, OpenFor},
     purge_options::{Cutoffs, is_older},
-    shared_purge::remove_empty_directories,
+    shared_purge::{PurgeTurn, remove_empty_directories},
 };
 
 impl Normal {
@@ -117,6 +117,7 @@ fn purge_lock(dir: &Dir, element: &CStr, cutoffs: &Cutoffs) -> Result<Purged, Er
         return Ok(Purged::Nothing);
     }
     let element_dir = dir.open_subdir(element, OpenFor::Traversal)?;
+    let Some(_turn) = PurgeTurn::take(dir) else { return Ok(Purged::Nothing) };
     // The lock is checked before the age: if it was acquired after the first check, the element is young again. In the
     // reverse order, the lock could be newer than the age that was read.
     match element_dir.stat(LOCKED) {

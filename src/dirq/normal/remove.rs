@@ -42,7 +42,10 @@ impl Normal {
                         *opener = self.root.opener();
                         obsolete = self.root.open_or_make(opener, OBSOLETE)?;
                     }
-                    // Another process, whose lock was purged, removed it in the meantime.
+                    // Another worker removed it. A network file system may repeat the call, so that it was this one.
+                    Err(Errno::NOENT) if self.root.is_local() => {
+                        return Err(Error::NotLocked { path: element.path().to_owned() });
+                    }
                     Err(Errno::NOENT) => return Ok(()),
                     Err(error) => return Err(Error::io("remove", element.path(), error)),
                 },
@@ -113,7 +116,11 @@ pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno>
 
 /// Returns the files of an element, which must be locked. All must have valid field names.
 fn data_files(element: &Dir) -> Result<Vec<CString>, Error> {
-    let found = Contents::of(element).map_err(Error::on("list", || element.path()))?;
+    let found = match Contents::of(element) {
+        // Another worker, which has locked the element after a purge, has removed it.
+        Err(Errno::NOENT) => Contents::default(),
+        found => found.map_err(Error::on("list", || element.path()))?,
+    };
     if !found.locked {
         return Err(Error::NotLocked { path: element.path().to_owned() });
     }

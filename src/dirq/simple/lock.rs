@@ -97,15 +97,16 @@ impl Simple {
     }
 }
 
-/// Removes a locked element and its lock.
-pub(super) fn remove_locked(dir: &Dir, name: &Name) -> Result<(), Error> {
+/// Removes a locked element and its lock. Returns false if the element was missing.
+pub(super) fn remove_locked(dir: &Dir, name: &Name) -> Result<bool, Error> {
     let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
     // Data first: an element without its lock would be delivered again.
-    match dir.unlink(element.c_str()) {
-        Ok(()) | Err(Errno::NOENT) => {}
+    let is_removed = match dir.unlink(element.c_str()) {
+        Ok(()) => true,
+        Err(Errno::NOENT) => false,
         Err(error) => return Err(Error::io("remove", dir.path_of(element.c_str()), error)),
-    }
+    };
     // The element is removed by now. On failure the purge removes the lock later.
     let _ = dir.unlink(lock.c_str());
-    Ok(())
+    Ok(is_removed)
 }

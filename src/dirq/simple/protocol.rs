@@ -94,11 +94,11 @@ impl Protocol for Simple {
     fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
         let taken = self.lock_and_read(&self.root.opener(), name, limit)?;
         let Some((dir, body)) = taken else { return Ok(None) };
-        remove_locked(&dir, name).inspect_err(|_| {
+        let is_removed = remove_locked(&dir, name).inspect_err(|_| {
             // The original error is more useful than that of the cleanup.
             let _ = dir.unlink(FileName::lock(name.element).c_str());
         })?;
-        Ok(Some(body))
+        Ok((is_removed || !self.root.is_local()).then_some(body))
     }
 
     fn unlock(&self, name: &Name) -> Result<(), Error> {
@@ -125,7 +125,9 @@ impl Protocol for Simple {
         let dir = self.root.open(name.directory)?.ok_or_else(not_locked)?;
         let lock = FileName::lock(name.element);
         match dir.stat(lock.c_str()) {
-            Ok(_) => remove_locked(&dir, name),
+            Ok(_) if remove_locked(&dir, name)? || !self.root.is_local() => Ok(()),
+            // Another worker has removed it. A network file system may repeat the call, so that it was this one.
+            Ok(_) => Err(not_locked()),
             Err(Errno::NOENT) => Err(not_locked()),
             Err(error) => Err(Error::io("look for", dir.path_of(lock.c_str()), error)),
         }

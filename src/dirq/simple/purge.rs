@@ -1,14 +1,16 @@
 //! Purging stale locks and incomplete elements of a simple queue.
 
+use std::ffi::CStr;
+
 use rustix::io::Errno;
 
 use super::layout::{Companion, Simple, companion_of};
 use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::FileName,
-    fs::is_directory,
+    fs::{Dir, is_directory},
     purge_options::{Cutoffs, is_older},
-    shared_purge::remove_empty_directories,
+    shared_purge::{PurgeTurn, remove_empty_directories},
 };
 
 impl Simple {
@@ -59,18 +61,32 @@ impl Simple {
                     continue;
                 }
                 // A directory is not a lock or a temporary file; its name does not matter.
-                Ok(stat) if is_older(&stat, cutoff) && !is_directory(&stat) => dir.unlink(name),
+                Ok(stat) if is_older(&stat, cutoff) && !is_directory(&stat) => match companion {
+                    Companion::Lock => purge_lock(&dir, name, cutoff),
+                    Companion::Temporary => dir.unlink(name).map(|()| true),
+                },
                 Ok(_) => continue,
                 Err(error) => Err(error),
             };
             match (unlinked, companion) {
-                (Ok(()), Companion::Lock) => report.locks += 1,
-                (Ok(()), Companion::Temporary) => report.temporary += 1,
+                (Ok(false), _) => {}
+                (Ok(true), Companion::Lock) => report.locks += 1,
+                (Ok(true), Companion::Temporary) => report.temporary += 1,
                 // Another process removed it first.
                 (Err(Errno::NOENT), _) => {}
                 (Err(error), _) => report.fail(Error::io("purge", dir.path_of(name), error)),
             }
         }
         Ok(())
+    }
+}
+
+/// Removes a lock that was found stale, unless another purge does. Returns whether it did.
+fn purge_lock(dir: &Dir, lock: &CStr, cutoff: i128) -> Result<bool, Errno> {
+    let Some(_turn) = PurgeTurn::take(dir) else { return Ok(false) };
+    // Again, because another purge may have removed it until then, and the element may be locked again.
+    match dir.stat(lock)? {
+        stat if is_older(&stat, cutoff) => dir.unlink(lock).map(|()| true),
+        _ => Ok(false),
     }
 }

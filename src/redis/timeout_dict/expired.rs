@@ -29,8 +29,9 @@ where
     ///
     /// The call first leases the entries, for twice the client's timeout but at most ten seconds, and then confirms
     /// that it received them. So the entries of a lost or late reply become due again after the lease, and a call that
-    /// returns an error has removed nothing. There is one exception: if the reply to the confirmation is lost and the
-    /// lease ends, the outcome is unknown.
+    /// returns an error has removed nothing. There is one exception: if the reply to the confirmation is lost, and the
+    /// lease ends or the entry is set or removed before the call can confirm again, the outcome is unknown: the entry
+    /// may be lost, or a caller of [`remove`](Self::remove) may have it, too.
     ///
     /// # Cancel safety
     ///
