@@ -1,7 +1,7 @@
 //! Bounds by entries and by weight: hard, exact, and no eviction before the cache is full.
 
 use std::{
-    hash::{BuildHasher, Hasher},
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -563,4 +563,33 @@ async fn max_capacity_is_max_entries() {
         cache.set(key, key).await;
     }
     assert_eq!(cache.len(), 3);
+}
+
+/// Two shards hold three entries, so the written shard often holds none that was never read: the victim is then chosen
+/// from the others, but over all keys no less often than by chance.
+#[tokio::test(start_paused = true)]
+async fn unread_key_is_evicted_at_least_as_often_as_by_chance_at_bound_three() {
+    const CASES: u64 = 1_000;
+    for reads in [1, 3, 10] {
+        let mut evicted = 0;
+        for case in 0..CASES {
+            let hasher = BuildHasherDefault::<DefaultHasher>::default();
+            let cache: Cache<u64, u64, _> =
+                manual().max_entries(3).sweep(Sweep::manual().seed(case)).hasher(hasher).build();
+            let keys = [0, 1, 2, 3].map(|key| 4 * case + key);
+            let unread = (case % 3) as usize;
+            for key in &keys[..3] {
+                cache.set(*key, 0).await;
+            }
+            for _ in 0..reads {
+                for (_, key) in keys[..3].iter().enumerate().filter(|(at, _)| *at != unread) {
+                    assert_eq!(cache.get(key).await, Some(0));
+                }
+            }
+            cache.set(keys[3], 0).await;
+            assert!(cache.len() == 3 && cache.contains_key(&keys[3]).await);
+            evicted += u64::from(!cache.contains_key(&keys[unread]).await);
+        }
+        assert!(3 * evicted >= CASES, "{evicted} of {CASES} after {reads} reads of the others");
+    }
 }
