@@ -180,7 +180,7 @@ where
     /// # Errors
     ///
     /// Returns [`Limited`] if a limit has fewer than `cost` units left. If the cost is above a quota, it can never
-    /// pass, and [`retry_after`](Limited::retry_after) is [`Duration::MAX`].
+    /// pass, and [`retry_after`](Limited::retry_after) is [`Duration::MAX`](std::time::Duration::MAX).
     #[inline]
     pub fn check_n<Q>(&self, key: &Q, cost: u32) -> impl Future<Output = Result<Permit, Limited>>
     where

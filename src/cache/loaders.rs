@@ -46,8 +46,9 @@ where
     /// caller if the cache was built on a `current_thread` runtime, because such a runtime runs tasks only inside
     /// `block_on`.
     ///
-    /// `ttl` is a [`Duration`], an `Option<Duration>` (`None` means the default TTL, as for [`set`](Cache::set)), or a
-    /// closure that computes it from the value (see [`TimeToLive`]). It starts when the load ends.
+    /// `ttl` is a [`Duration`](std::time::Duration), an `Option<Duration>` (`None` means the default TTL, as for
+    /// [`set`](Cache::set)), or a closure that computes it from the value (see [`TimeToLive`]). It starts when the load
+    /// ends.
     ///
     /// `loader` is usually an `async move` closure that owns the data it uses. It must be `'static`, because
     /// [`refresh_ahead`](super::Builder::refresh_ahead) and
