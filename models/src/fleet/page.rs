@@ -15,7 +15,8 @@ pub struct Page {
     pub pictures: Vec<(&'static str, String)>,
 }
 
-/// Simulates all tables. A quick page has the same sections for small fleets.
+/// Simulates all tables; the table of the calibration is to be appended. A quick page has the same sections for small
+/// fleets.
 pub fn make(quick: bool) -> Page {
     let input = Input { costs: Costs::measured(), quick };
     let sections: [fn(&Input) -> Section; 11] = [
@@ -38,7 +39,6 @@ pub fn make(quick: bool) -> Page {
         page.pictures.extend(picture);
     }
     page.text += CALIBRATION;
-    page.text += include_str!("../../calibration.md");
     page
 }
 

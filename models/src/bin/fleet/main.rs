@@ -40,7 +40,9 @@ fn main() {
 fn write_page() {
     let page = page::make(false);
     let docs = format!("{HERE}/../docs");
-    std::fs::write(format!("{docs}/scale.md"), page.text).expect("docs is writable");
+    let calibration = std::fs::read_to_string(format!("{HERE}/calibration.md"));
+    let text = page.text + &calibration.expect("`calibrate` has written its table");
+    std::fs::write(format!("{docs}/scale.md"), text).expect("docs is writable");
     for (name, picture) in page.pictures {
         std::fs::write(format!("{docs}/{name}"), picture).expect("docs is writable");
     }
