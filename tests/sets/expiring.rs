@@ -1,6 +1,6 @@
 //! Expiry, order, settings and handles of expiring sets.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use fleeting::{Cause, Event, ExpiringSet, ExpiringSets, LosslessEvents};
 use futures::FutureExt;
@@ -283,4 +283,58 @@ async fn reads_after_a_mass_expiration_return_live_members_only() {
     sleep(SECOND).await;
     let keys: Vec<_> = drain_events(&mut events).iter().map(|event| event.key).collect();
     assert_eq!(keys, Vec::from_iter(0..2 * MANY));
+}
+
+/// Expired members are removed in batches. Between them the lock is free, so no other caller waits for a mass expiration.
+#[tokio::test(start_paused = true)]
+async fn each_change_after_a_mass_expiration_lets_other_calls_through() {
+    const MANY: u32 = 10_000;
+    const BATCH: usize = 1_024;
+    type Call<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+    let set = ExpiringSet::builder(60 * SECOND).build();
+    let sets = ExpiringSets::builder(60 * SECOND).shards(1).build();
+    let calls: [fn(&ExpiringSet<u32>) -> Call<'_>; 5] = [
+        |set| Box::pin(set.push(MANY)),
+        |set| Box::pin(set.extend([MANY])),
+        |set| Box::pin(async { assert_eq!(set.pop().await, None) }),
+        |set| Box::pin(async { assert!(!set.remove(&1).await) }),
+        |set| Box::pin(async { assert_eq!(set.remove_range(..).await, 0) }),
+    ];
+    let mut events = set.events_lossless(MANY as usize);
+    for call in calls {
+        set.extend(0..MANY).await;
+        advance(60 * SECOND).await;
+        let swept = drain_events(&mut events).len();
+        let mut call = call(&set);
+        assert!((&mut call).now_or_never().is_none());
+        assert_eq!(drain_events(&mut events).len(), BATCH);
+        assert_eq!(set.len().now_or_never(), Some(0));
+        call.await;
+        assert_eq!(drain_events(&mut events).len(), MANY as usize - swept - BATCH);
+        set.clear().await;
+    }
+    let calls: [fn(&ExpiringSets<u8, u32>) -> Call<'_>; 6] = [
+        |sets| Box::pin(sets.push(1, MANY)),
+        |sets| Box::pin(async { assert_eq!(sets.pop(&1).await, None) }),
+        |sets| Box::pin(async { assert!(!sets.remove(&1, &1).await) }),
+        |sets| Box::pin(async { assert_eq!(sets.len(&1).await, 0) }),
+        |sets| Box::pin(async { assert_eq!(sets.keys().await, [2]) }),
+        |sets| Box::pin(async { assert_eq!(sets.sets().await, 1) }),
+    ];
+    let mut events = sets.events_lossless(MANY as usize);
+    for call in calls {
+        sets.extend(1, 0..MANY).await;
+        advance(60 * SECOND).await;
+        let swept = drain_events(&mut events).len();
+        sets.push(2, 2).await;
+        let mut call = call(&sets);
+        assert!((&mut call).now_or_never().is_none());
+        assert_eq!(drain_events(&mut events).len(), BATCH);
+        assert_eq!(sets.pop(&2).now_or_never(), Some(Some(2)));
+        sets.push(2, 2).await;
+        call.await;
+        sets.clear(&1).await;
+        sets.clear(&2).await;
+        assert_eq!(drain_events(&mut events).len(), MANY as usize - swept - BATCH);
+    }
 }

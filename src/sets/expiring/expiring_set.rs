@@ -4,7 +4,7 @@
 use std::{fmt, hash::Hash, iter, ops::RangeBounds, sync::Arc, time::Duration};
 
 use equivalent::Equivalent;
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
     builder::ExpiringSetBuilder,
@@ -147,13 +147,13 @@ where
     #[inline]
     pub async fn push(&self, member: T) {
         coop::proceed().await;
-        self.put(member, None, false);
+        self.put(member, None, false).await;
     }
 
     /// Adds `member` with this score, or moves it to that score.
     pub async fn push_at(&self, member: T, score: Instant) {
         coop::proceed().await;
-        self.put(member, Some(score), false);
+        self.put(member, Some(score), false).await;
     }
 
     /// Adds `member` with this score, or moves it to that score, and removes all other members that have
@@ -174,7 +174,7 @@ where
     /// ```
     pub async fn push_unique_at(&self, member: T, score: Instant) {
         coop::proceed().await;
-        self.put(member, Some(score), true);
+        self.put(member, Some(score), true).await;
     }
 
     /// Adds all of `members`, in their order, with the current time as their score, or moves them to that
@@ -190,7 +190,8 @@ where
                 for member in &mut new_members {
                     members.push(change.now, false, member, Unkeyed, change);
                 }
-            });
+            })
+            .await;
         }
     }
 
@@ -238,7 +239,7 @@ where
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Option<T> {
         coop::proceed().await;
-        self.change(|members, change| members.pop(Unkeyed, change))
+        self.change(|members, change| members.pop(Unkeyed, change)).await
     }
 
     /// Removes `member`, with cause [`Removed`](Cause::Removed). Returns `false` if it is not in the set.
@@ -249,7 +250,7 @@ where
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
-        self.change(|members, change| members.remove(hash, member, Unkeyed, change))
+        self.change(|members, change| members.remove(hash, member, Unkeyed, change)).await
     }
 
     /// Removes the members with scores in this range, with cause [`Removed`](Cause::Removed), and returns
@@ -263,6 +264,7 @@ where
             members.remove_ranks(ranks.clone(), Cause::Removed, Unkeyed, change);
             ranks.len()
         })
+        .await
     }
 
     /// Returns the score of `member`, or `None` if it is not in the set.
@@ -346,14 +348,15 @@ where
     }
 
     #[inline]
-    fn put(&self, member: T, score: Option<Instant>, unique: bool) {
+    async fn put(&self, member: T, score: Option<Instant>, unique: bool) {
         // Declared before the lock is taken, so that it is dropped after the lock is released.
         let mut member = self.prehash(member);
         let score = score.map(|score| self.0.clock.tick_of(score));
         self.change(|members, change| {
             let score = score.unwrap_or(change.now);
             members.push(score, unique, &mut member, Unkeyed, change);
-        });
+        })
+        .await;
     }
 
     #[inline]
@@ -372,13 +375,26 @@ where
         })
     }
 
-    /// Removes expired members, then calls `op` under the same lock.
+    /// Makes a change under the lock, after all expired members were removed. They are removed in batches, and the lock
+    /// is released after each, so that no caller waits for a mass expiration.
     #[inline]
-    fn change<R>(&self, op: impl FnOnce(&mut Members<T>, &mut Change<'_, T, (), T>) -> R) -> R {
-        self.0.change(0, |members, change| {
-            members.expire(Unkeyed, change);
-            op(members, change)
-        })
+    async fn change<R>(
+        &self,
+        op: impl FnOnce(&mut Members<T>, &mut Change<'_, T, (), T>) -> R,
+    ) -> R {
+        let mut op = Some(op);
+        loop {
+            let changed = self.0.change(0, |members, change| {
+                if members.expire_some(Unkeyed, change) > 0 {
+                    return None;
+                }
+                op.take().map(|op| op(members, change))
+            });
+            match changed {
+                Some(outcome) => return outcome,
+                None => yield_now().await,
+            }
+        }
     }
 }
 

@@ -11,13 +11,13 @@ use std::{
 
 use equivalent::Equivalent;
 use smallvec::SmallVec;
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
     builder::ExpiringSetBuilder,
     change::Change,
     members::{Members, Prehashed},
-    sets_by_key::KeyedMembers,
+    sets_by_key::{KeyedMembers, MoreExpired},
     state::SharedState,
     sweeper,
 };
@@ -93,20 +93,20 @@ where
     /// Adds `member` to the set of `key` with the current time as its score, or moves it to that score.
     pub async fn push(&self, key: K, member: T) {
         coop::proceed().await;
-        self.put(key, [member], None, false);
+        self.put(key, [member], None, false).await;
     }
 
     /// Adds `member` to the set of `key` with this score, or moves it to that score.
     pub async fn push_at(&self, key: K, member: T, score: Instant) {
         coop::proceed().await;
-        self.put(key, [member], Some(score), false);
+        self.put(key, [member], Some(score), false).await;
     }
 
     /// Adds `member` to the set of `key` with this score, or moves it to that score, and removes all other
     /// members of the set that have exactly the same score, with cause [`Replaced`](Cause::Replaced).
     pub async fn push_unique_at(&self, key: K, member: T, score: Instant) {
         coop::proceed().await;
-        self.put(key, [member], Some(score), true);
+        self.put(key, [member], Some(score), true).await;
     }
 
     /// Adds all of `members` to the set of `key`, in their order, with the current time as their score, or
@@ -117,7 +117,7 @@ where
         let members: Vec<_> = members.into_iter().collect();
         async move {
             coop::proceed().await;
-            self.put(key, members, None, false);
+            self.put(key, members, None, false).await;
         }
     }
 
@@ -137,7 +137,7 @@ where
         coop::proceed().await;
         let scores = self.0.ticks(&scores);
         let mut elements = Vec::new();
-        self.change(key, |members, _, _| members.copy(members.ranks(&scores), &mut elements));
+        self.change(key, |members, _, _| members.copy(members.ranks(&scores), &mut elements)).await;
         elements
     }
 
@@ -147,7 +147,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.change(key, |members, _, _| members.first().cloned()).flatten()
+        self.change(key, |members, _, _| members.first().cloned()).await.flatten()
     }
 
     /// Removes and returns the member with the lowest score in the set of `key`, with cause
@@ -157,7 +157,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.change(key, |members, key, change| members.pop(key, change)).flatten()
+        self.change(key, |members, key, change| members.pop(key, change)).await.flatten()
     }
 
     /// Removes `member` from the set of `key`, with cause [`Removed`](Cause::Removed). Returns `false` if it
@@ -170,6 +170,7 @@ where
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
         self.change(key, |members, key, change| members.remove(hash, member, key, change))
+            .await
             .unwrap_or(false)
     }
 
@@ -186,7 +187,7 @@ where
             members.remove_ranks(ranks.clone(), Cause::Removed, key, change);
             ranks.len()
         };
-        self.change(key, remove).unwrap_or(0)
+        self.change(key, remove).await.unwrap_or(0)
     }
 
     /// Returns the score of `member` in the set of `key`, or `None` if it is not in the set.
@@ -197,7 +198,7 @@ where
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
-        let score = self.change(key, |members, _, _| members.score(hash, member)).flatten();
+        let score = self.change(key, |members, _, _| members.score(hash, member)).await.flatten();
         score.map(|score| self.0.clock.instant(score))
     }
 
@@ -216,7 +217,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        self.change(key, |members, _, _| members.len()).unwrap_or(0)
+        self.change(key, |members, _, _| members.len()).await.unwrap_or(0)
     }
 
     /// Returns whether the set of `key` has no live members.
@@ -241,10 +242,7 @@ where
         let mut keys = Vec::new();
         for shard in 0..self.0.shard_count() {
             coop::proceed().await;
-            self.0.change(shard, |sets, change| {
-                sets.expire(change);
-                sets.copy_keys(&mut keys);
-            });
+            self.read_shard(shard, |sets| sets.copy_keys(&mut keys)).await;
         }
         keys
     }
@@ -255,10 +253,7 @@ where
         let mut count = 0;
         for shard in 0..self.0.shard_count() {
             coop::proceed().await;
-            count += self.0.change(shard, |sets, change| {
-                sets.expire(change);
-                sets.len()
-            });
+            count += self.read_shard(shard, KeyedMembers::len).await;
         }
         count
     }
@@ -283,7 +278,7 @@ where
         self.0.publisher.overflow()
     }
 
-    fn put(
+    async fn put(
         &self,
         key: K,
         members: impl IntoIterator<Item = T>,
@@ -296,13 +291,20 @@ where
         let mut new_members: SmallVec<[_; 1]> = members.into_iter().map(prehash).collect();
         let mut key = Some(key);
         let score = score.map(|score| self.0.clock.tick_of(score));
-        self.0.change(self.shard_of(hash), |sets, change| {
-            let score = score.unwrap_or(change.now);
-            sets.push(hash, &mut key, score, &mut new_members, unique, change);
-        });
+        // More than a batch of expired members are removed in several steps: no caller waits for the lock for long.
+        let mut push = || {
+            self.0.change(self.shard_of(hash), |sets, change| {
+                let score = score.unwrap_or(change.now);
+                sets.push(hash, &mut key, score, &mut new_members, unique, change)
+            })
+        };
+        while let Err(MoreExpired) = push() {
+            yield_now().await;
+        }
     }
 
-    fn change<Q, R>(
+    /// Calls `op` with a set that has no expired members, if it has others. They are removed as by `put`.
+    async fn change<Q, R>(
         &self,
         key: &Q,
         op: impl FnOnce(&mut Members<T>, &K, &mut Change<'_, K, T, T>) -> R,
@@ -311,7 +313,35 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let hash = self.0.hasher.hash_one(key);
-        self.0.change(self.shard_of(hash), |sets, change| sets.change(hash, key, change, op))
+        let mut op = Some(op);
+        loop {
+            let changed = self.0.change(self.shard_of(hash), |sets, change| {
+                sets.change(hash, key, change, |members, key, change| {
+                    let op = op.take().expect("no member is expired only once");
+                    op(members, key, change)
+                })
+            });
+            match changed {
+                Ok(outcome) => return outcome,
+                Err(MoreExpired) => yield_now().await,
+            }
+        }
+    }
+
+    /// Calls `read` with a shard that has no expired members. They are removed as by `put`.
+    async fn read_shard<R>(
+        &self,
+        shard: usize,
+        mut read: impl FnMut(&KeyedMembers<K, T>) -> R,
+    ) -> R {
+        loop {
+            let done =
+                self.0.change(shard, |sets, change| sets.expire_some(change).then(|| read(sets)));
+            match done {
+                Some(outcome) => return outcome,
+                None => yield_now().await,
+            }
+        }
     }
 
     /// Uses the middle bits of the hash. A shard's table uses the lowest and highest bits, which would be

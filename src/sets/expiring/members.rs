@@ -69,9 +69,14 @@ impl<T> Members<T> {
         }
     }
 
-    /// Removes all expired members. Every change begins with this.
+    /// Removes expired members, at most [`SWEEP_BATCH`], and returns the number of those that are left. They have the
+    /// lowest ranks. Every change begins with this, until none is left.
     #[inline]
-    pub(super) fn expire<S: SetKey<T>>(&mut self, set_key: S, change: &mut ChangeOf<'_, T, S>) {
+    pub(super) fn expire_some<S: SetKey<T>>(
+        &mut self,
+        set_key: S,
+        change: &mut ChangeOf<'_, T, S>,
+    ) -> usize {
         if !change.journal.has_subscriber(Cause::Expired) {
             // Usually at most one member is expired. A few are removed one by one, which needs no allocation.
             for _ in 0..INLINE_DRAINED {
@@ -80,31 +85,16 @@ impl<T> Members<T> {
                         self.0.drain(0..1, &mut change.drop_queue.members);
                         change.count_expired(1);
                     }
-                    _ => return,
+                    _ => return 0,
                 }
             }
         }
         let expired = self.expired_count(change);
-        if expired > 0 {
-            self.remove_ranks(0..expired, Cause::Expired, set_key, change);
+        let removed = expired.min(SWEEP_BATCH);
+        if removed > 0 {
+            self.remove_ranks(0..removed, Cause::Expired, set_key, change);
         }
-    }
-
-    /// Removes a bounded number of expired members, and returns the number of those that are left. They have the
-    /// lowest ranks.
-    #[inline]
-    pub(super) fn expire_some<S: SetKey<T>>(
-        &mut self,
-        set_key: S,
-        change: &mut ChangeOf<'_, T, S>,
-    ) -> usize {
-        let expired = self.expired_count(change);
-        if expired <= SWEEP_BATCH {
-            self.expire(set_key, change);
-            return 0;
-        }
-        self.remove_ranks(0..SWEEP_BATCH, Cause::Expired, set_key, change);
-        expired - SWEEP_BATCH
+        expired - removed
     }
 
     /// Removes the members with these ranks, with events of `cause`.

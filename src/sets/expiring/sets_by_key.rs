@@ -38,6 +38,9 @@ struct KeyedSet<K, T> {
     members: Members<T>,
 }
 
+/// More members are expired than one change removes: the caller must release the lock and call again.
+pub(super) struct MoreExpired;
+
 type ExpiryQueue = RankTree<Expiry, u64>;
 
 /// A score and the id of a set. The id breaks ties, as keys have no order.
@@ -88,36 +91,40 @@ where
     K: Eq + Clone + Send + Sync + 'static,
     T: Eq + Send + Sync + 'static,
 {
-    /// Removes all expired members.
-    pub(super) fn expire(&mut self, change: &mut ChangeOf<'_, K, T>) {
-        while !matches!(self.sweep(usize::MAX, change), SweepProgress::Done) {}
+    /// Removes a bounded number of expired members. Returns whether none is left.
+    pub(super) fn expire_some(&mut self, change: &mut ChangeOf<'_, K, T>) -> bool {
+        matches!(self.sweep(usize::MAX, change), SweepProgress::Done)
     }
 
-    /// Removes the expired members of a set, then calls `op` with the set if it still has members.
+    /// Removes the expired members of a set, then calls `op` with the set if it still has members. Removes a bounded
+    /// number, and returns [`MoreExpired`] instead of the call if others are left.
     pub(super) fn change<Q, R>(
         &mut self,
         hash: u64,
         key: &Q,
         change: &mut ChangeOf<'_, K, T>,
         op: impl FnOnce(&mut Members<T>, &K, &mut ChangeOf<'_, K, T>) -> R,
-    ) -> Option<R>
+    ) -> Result<Option<R>, MoreExpired>
     where
         Q: Equivalent<K> + ?Sized,
     {
         // Hashes are compared first, so that `Eq` of keys, which is user code, runs for other keys only rarely.
         let found = self.sets.find_entry(hash, |set| set.hash == hash && key.equivalent(&set.key));
-        let mut found = found.ok()?;
+        let Ok(mut found) = found else { return Ok(None) };
         let set = &mut **found.get_mut();
-        set.members.expire(&set.key, change);
+        if set.members.expire_some(&set.key, change) > 0 {
+            return Err(MoreExpired);
+        }
         let outcome = (set.members.len() > 0).then(|| op(&mut set.members, &set.key, change));
         if set.members.len() == 0 {
             Self::remove(found, &mut self.expiry_queue, change);
             self.shrink();
         }
-        outcome
+        Ok(outcome)
     }
 
-    /// Adds members with the same score; creates the set if there is none.
+    /// Adds members with the same score; creates the set if there is none. Adds none if more members of the set are
+    /// expired than one change removes.
     pub(super) fn push(
         &mut self,
         hash: u64,
@@ -126,15 +133,15 @@ where
         mut new_members: &mut [Prehashed<T>],
         unique: bool,
         change: &mut ChangeOf<'_, K, T>,
-    ) {
+    ) -> Result<(), MoreExpired> {
         let existing =
             self.sets.find(hash, |set| set.hash == hash && Some(&set.key) == key.as_ref());
         let id = match existing {
             Some(set) => set.expiry.1,
             None => {
-                let Some((first, others)) = new_members.split_first_mut() else { return };
+                let Some((first, others)) = new_members.split_first_mut() else { return Ok(()) };
                 if change.is_expired(score) {
-                    return;
+                    return Ok(());
                 }
                 new_members = others;
                 self.insert_set(
@@ -156,7 +163,9 @@ where
             set.expiry.0 = score;
             self.expiry_queue.insert(set.expiry, || hash);
         }
-        set.members.expire(&set.key, change);
+        if set.members.expire_some(&set.key, change) > 0 {
+            return Err(MoreExpired);
+        }
         for member in new_members {
             set.members.push(score, unique, member, &set.key, change);
         }
@@ -164,6 +173,7 @@ where
             Self::remove(found, &mut self.expiry_queue, change);
             self.shrink();
         }
+        Ok(())
     }
 
     /// Creates a set with one live member. A new set has no members to compare with, so no user code runs

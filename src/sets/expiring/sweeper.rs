@@ -160,7 +160,8 @@ mod tests {
         let score = state.clock.tick_of(score);
         let mut new_members = [Prehashed::new(&state.hasher, key)];
         state.change(key as usize % SHARDS, |sets, change| {
-            sets.push(key, &mut Some(key), score, &mut new_members, false, change);
+            let pushed = sets.push(key, &mut Some(key), score, &mut new_members, false, change);
+            assert!(pushed.is_ok());
         });
     }
 
@@ -207,11 +208,12 @@ mod tests {
         push(&state, 1, now);
         push(&state, 1 + SHARDS as u64, now + 50 * SECOND);
         sleep(SECOND).await;
-        state.change(1, |sets, change| {
+        let removed = state.change(1, |sets, change| {
             sets.change(1, &1, change, |members, key, change| {
                 members.remove_ranks(0..1, Cause::Removed, key, change);
             })
         });
+        assert!(removed.is_ok());
         let locks = state.lock_count.load(Relaxed);
         sleep(100 * SECOND).await;
         assert!(state.lock_count.load(Relaxed) <= locks + 1);
