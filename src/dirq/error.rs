@@ -186,6 +186,19 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The disk, or a quota, has no free block or inode for the lock of an element. No element of the queue can be
+    /// locked, and so none can be removed, until there is some space: free it outside of the queue.
+    #[error(
+        "cannot lock {}: the disk or a quota has no free block or inode for the lock; free some outside of the queue",
+        path.display()
+    )]
+    NoSpaceForLock {
+        /// The element.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+
     /// Other processes interfered with each attempt.
     #[error("cannot {operation} {}: other processes interfered with each of {tries} attempts", path.display())]
     GaveUp {
@@ -242,9 +255,9 @@ impl Error {
         })
     }
 
-    /// Returns whether the disk or a quota has no free block or inode.
+    /// Returns whether the disk or a quota has no free block or inode for a lock.
     pub(super) fn is_out_of_space(&self) -> bool {
-        self.errno().is_some_and(|error| [Errno::NOSPC, Errno::DQUOT].contains(&error))
+        matches!(self, Self::NoSpaceForLock { .. })
     }
 
     fn errno(&self) -> Option<Errno> {
@@ -257,6 +270,16 @@ impl Error {
     /// Returns whether the process, or the system, has too many open files.
     pub(super) fn is_out_of_file_descriptors(&self) -> bool {
         self.errno().is_some_and(is_out_of_file_descriptors)
+    }
+
+    /// Returns the error of an element that cannot be locked.
+    pub(super) fn not_lockable(path: impl Into<PathBuf>, error: Errno) -> Self {
+        match error {
+            Errno::NOSPC | Errno::DQUOT => {
+                Self::NoSpaceForLock { path: path.into(), source: error.into() }
+            }
+            error => Self::io("lock", path, error),
+        }
     }
 
     /// Returns the error of a file that cannot be read.

@@ -1,12 +1,11 @@
 //! A locked element with its content, held by the user until the work is done.
 
-use std::{error::Error as _, fmt, future::Future, io, sync::Arc, thread, time::Duration};
+mod renewal;
 
-use futures_util::future::{Either, select};
-use tokio::time::{Instant, sleep, timeout_at};
+use std::{error::Error as _, fmt, sync::Arc, thread, time::Duration};
 
 use super::{
-    Error, Name, Purge,
+    Error, Name,
     blocking::{Work, run},
     delivery::{Delivery, Outcome},
     lock_guard::{LockGuard, Removal},
@@ -42,9 +41,6 @@ pub struct Lock<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Lock<T> {
-    /// Pause after a failed renewal of `keep_alive`.
-    const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
-
     /// Locks and reads an element. Returns `None` if it is already locked or missing, or if `begin_delivery` returns
     /// `None`. If it cannot be read, the lock is released, and the delivery has failed.
     pub(super) fn take(
@@ -315,89 +311,6 @@ impl<T: Send + 'static> Lock<T> {
     /// ```
     pub async fn retry_in(self, delay: Duration) -> Result<(), Error> {
         self.unlock_after(Outcome::RetryIn(delay)).await
-    }
-
-    /// Resets the lock's age to zero.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. Stop the work in both cases: another
-    /// process may do it too.
-    pub async fn touch(&self) -> Result<(), Error> {
-        let (name, delivery) = (*self.name(), self.guard.delivery().copied());
-        run("touch", Work::Short, self.guard.queue(), move |queue| {
-            delivery.map_or(Ok(()), |delivery| delivery.check(queue.root(), &name))?;
-            queue.renew(&name)
-        })
-        .await
-    }
-
-    /// Runs long `work`, and resets the lock's age to zero after each interval `every` until the work is done. An
-    /// interval below one millisecond is raised to one millisecond.
-    ///
-    /// If that fails for another reason than a lost lock, it is tried again after `every`, or after one second if that
-    /// is sooner. `work` continues in the meantime: the lock is valid until a purge finds it too old.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotLocked`] if a purge removed the lock. If the lock could not be renewed for ten minutes, the default
-    /// [`max_lock`](super::Purge::max_lock), the error of the last attempt: purges of other processes may then remove
-    /// the lock. `work` is then dropped before it is finished.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::dirq::{Error, QueueSimple};
-    ///
-    /// async fn worker(queue: QueueSimple) -> Result<(), Error> {
-    ///     let mut jobs = queue.watch(Duration::from_secs(5));
-    ///     while let Some(job) = jobs.next().await {
-    ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
-    ///         // If a purge removed the lock, another process may be working on the element.
-    ///         let done = job.keep_alive(Duration::from_secs(60), work(job.value())).await;
-    ///         if let Ok(Ok(())) = done {
-    ///             job.ack().await?;
-    ///         } // otherwise it is unlocked and delivered again
-    ///     }
-    ///     Ok(())
-    /// }
-    /// # async fn work(_: &[u8]) -> Result<(), ()> { Ok(()) }
-    /// ```
-    pub async fn keep_alive<R>(
-        &self,
-        every: Duration,
-        work: impl Future<Output = R>,
-    ) -> Result<R, Error> {
-        // A shorter interval would be a busy loop.
-        let every = every.max(Duration::from_millis(1));
-        // `work` is polled first: a failed renewal does not discard work that is already done.
-        match select(Box::pin(work), Box::pin(self.renew_until_lost(every))).await {
-            Either::Left((done, _)) => Ok(done),
-            Either::Right((error, _)) => Err(error),
-        }
-    }
-
-    /// Renews the lock after each interval. Returns the error by which it is lost.
-    async fn renew_until_lost(&self, every: Duration) -> Error {
-        let (mut pause, mut failing_since) = (every, None);
-        loop {
-            // `sleep` and not an interval: on a slow file system, missed renewals must not be made up for in a burst.
-            sleep(pause).await;
-            let gives_up_at =
-                *failing_since.get_or_insert_with(Instant::now) + Purge::DEFAULT_MAX_LOCK;
-            // A disk that hangs fails, too.
-            match timeout_at(gives_up_at, self.touch()).await {
-                Ok(Ok(())) => (pause, failing_since) = (every, None),
-                Ok(Err(error @ Error::NotLocked { .. })) => return error,
-                Ok(Err(error)) if Instant::now() >= gives_up_at => return error,
-                Ok(Err(_)) => pause = every.min(Self::RENEWAL_PAUSE),
-                Err(elapsed) => {
-                    let path = self.guard.queue().root().path_of(self.name());
-                    return Error::io("touch", path, io::Error::from(elapsed));
-                }
-            }
-        }
     }
 
     async fn unlock_after(self, outcome: Outcome) -> Result<(), Error> {

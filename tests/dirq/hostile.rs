@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fleeting::dirq::{Element, Error, Purge, Queue, QueueSimple};
+use fleeting::dirq::{Element, Error, Lock, Purge, Queue, QueueSimple, Walk};
 use tempfile::TempDir;
 
 use super::{IN_MEMORY, tempdir};
@@ -550,6 +550,35 @@ async fn add_until_no_inodes_are_left(few: &Path) {
         fs::remove_file(fillers.join(i.to_string())).unwrap();
     }
     assert_eq!(queue.add_many(["a", "b"].map(body)).await.unwrap().len(), 2);
+    drain_without_an_inode(|| queue.locked(), &fillers).await;
+
+    let queue = QueueSimple::open(few.join("simple")).await.unwrap();
+    queue.add_many(["a", "b"]).await.unwrap();
+    drain_without_an_inode(|| queue.locked(), &fillers).await;
+}
+
+/// A lock needs an inode. Each look yields one error for the whole queue, which names the remedy, and then ends.
+async fn drain_without_an_inode<T: Send + 'static>(
+    locked: impl Fn() -> Walk<Lock<T>>,
+    fillers: &Path,
+) {
+    let filled = (0..).find(|i| fs::write(fillers.join(i.to_string()), "").is_err()).unwrap();
+    for _ in 0..2 {
+        let mut jobs = locked();
+        let error = jobs.next().await.unwrap().err().expect("there is no inode for a lock");
+        assert!(matches!(error, Error::NoSpaceForLock { .. }), "{error:?}");
+        assert!(error.to_string().ends_with("free some outside of the queue"), "{error}");
+        assert!(jobs.next().await.is_none());
+    }
+    fs::remove_file(fillers.join("0")).unwrap();
+    let mut jobs = locked();
+    let mut done = 0;
+    while let Some(job) = jobs.next().await {
+        job.unwrap().ack().await.unwrap();
+        done += 1;
+    }
+    assert_eq!(done, 2);
+    (1..filled).for_each(|i| fs::remove_file(fillers.join(i.to_string())).unwrap());
 }
 
 /// A file cannot be written completely.

@@ -29,7 +29,7 @@ impl Normal {
         match element.mkdir(LOCKED, self.root.umask) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(Error::io("lock", element.path(), error)),
+            Err(error) => return Err(Error::not_lockable(element.path(), error)),
         }
         match parent.stat(FileName::element(name.element).c_str()) {
             Ok(_) => Ok(Some(found)),

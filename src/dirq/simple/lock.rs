@@ -25,7 +25,7 @@ impl Simple {
     ) -> Result<Option<(Arc<Dir>, T)>, Error> {
         let Some(dir) = opener.open(name.directory)? else { return Ok(None) };
         let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
-        let failed = |error| Error::io("lock", dir.path_of(element.c_str()), error);
+        let failed = |error| Error::not_lockable(dir.path_of(element.c_str()), error);
         // Checked first: touching a locked element would keep its lock young, although the owner may have crashed.
         match dir.stat(lock.c_str()) {
             Ok(_) => return Ok(None),
