@@ -3,7 +3,7 @@
 //! **Protocol.** The scripts `src/redis/timeout_dict/*.lua`, with their arithmetic, and the clients in `claim.rs`,
 //! `confirm.rs` and `delivery.rs`. A claim is a number: the end of its lease, which is the score of its entry.
 //!
-//! **Invariants.** Each value leaves the dictionary at most once, by an ack, a take or a removal. Until then it is due at
+//! **Invariants.** Each value is removed at most once, by an ack, a take or a removal. Until then it is due at
 //! some time, or a dead letter. A claim is accepted if and only if it is the newest delivery and nothing has ended it.
 //! The number of an attempt is one more than the number of deliveries before it that were neither acked nor released. It
 //! is never above the bound.
@@ -25,7 +25,7 @@ use self::{
     entry::{CLAIM, Client, NEVER, State, TAKE, TICK},
 };
 
-const ONCE: &str = "a value leaves the dictionary at most once";
+const ONCE: &str = "a value is removed at most once";
 const KEPT: &str = "an entry becomes due or is a dead letter";
 const NEWEST: &str = "the newest delivery alone is accepted";
 const COUNTED: &str = "attempts are counted";
@@ -98,7 +98,7 @@ impl Model for Protocol {
             failures: 0,
             values: 0,
             is_persistent: false,
-            left: [0; 4],
+            removed: [0; 4],
             violation: None,
         }]
     }
@@ -145,7 +145,7 @@ impl Model for Protocol {
                 next.values += 1;
                 (next.record, next.index, next.failures) = (next.values, Some(now), 0);
             }
-            Remove => next.leave(last.record),
+            Remove => next.deliver(last.record),
             SetTimeout(micros) => next.set_timeout(now, if micros == NEVER { NEVER } else { now }),
             Revive => next.revive(now)?,
             Claim { max_attempts } => next.lease(self.bug, now, CLAIM, false, max_attempts)?,
@@ -170,7 +170,7 @@ impl Model for Protocol {
             Confirm(client) => {
                 let client = next.clients.remove(client);
                 if now < client.end && next.set_of_lease(client.end).is_some() {
-                    next.leave(client.value);
+                    next.deliver(client.value);
                 }
             }
             Crash(client) => drop(next.clients.remove(client)),
@@ -205,7 +205,7 @@ mod tests {
 
     fn protocol(bug: Option<Bug>) -> Protocol {
         match is_large() {
-            true => Protocol { bug, ticks: 7, leases: 5, values: 3, clients: 3 },
+            true => Protocol { bug, ticks: 5, leases: 4, values: 2, clients: 2 },
             false => Protocol { bug, ticks: 5, leases: 3, values: 2, clients: 2 },
         }
     }

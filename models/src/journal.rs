@@ -136,16 +136,15 @@ mod tests {
 
     fn writers(bug: Option<Bug>) -> Protocol {
         let writers = match is_large() {
-            true => vec![vec![1, 0, 1], vec![1, 1]],
+            true => vec![vec![0, 1, 0], vec![1]],
             false => vec![vec![0, 1], vec![1]],
         };
-        let subscriptions = if is_large() { 3 } else { 2 };
-        Protocol { bug, writers, has_sweeper: false, subscriptions }
+        Protocol { bug, writers, has_sweeper: false, subscriptions: 2 }
     }
 
     fn sweeper(bug: Option<Bug>) -> Protocol {
         let writers =
-            if is_large() { vec![vec![0, 1], vec![1, 0]] } else { vec![vec![0], vec![1, 0]] };
+            if is_large() { vec![vec![0, 1], vec![1]] } else { vec![vec![0], vec![1, 0]] };
         Protocol { writers, has_sweeper: true, ..self::writers(bug) }
     }
 

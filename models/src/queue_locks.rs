@@ -56,13 +56,13 @@ pub enum Bug {
     LockIsOld,
     /// An ack deletes the record before the element.
     RecordIsRemovedFirst,
-    /// Workers keep their locks for `max_lock`, whatever the clocks.
+    /// Workers keep their locks for `max_lock`, regardless of the clocks.
     ClocksAreIgnored,
     /// The second of two workers that remove an element has acked it, too.
     MissingElementIsAcked,
 }
 
-/// What a worker does with its element.
+/// The operation of a worker on its element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice {
     /// The next step.
@@ -149,7 +149,7 @@ impl Model for Protocol {
             Action::Tick => next.now += 1,
             Action::Work(worker, Choice::Crash) => {
                 next.crashes += 1;
-                next.stop(worker);
+                next.stop(worker)?;
             }
             Action::Work(worker, choice) => next.work(self, worker, choice)?,
             Action::Purge(purge) => next.purge(self, purge)?,

@@ -27,8 +27,8 @@ pub struct State {
     pub(super) values: u8,
     /// The deadline was removed by a caller.
     pub(super) is_persistent: bool,
-    /// How often each value left the dictionary.
-    pub(super) left: [u8; 4],
+    /// Number of times that each value was removed.
+    pub(super) removed: [u8; 4],
     pub(super) violation: Option<&'static str>,
 }
 
@@ -57,7 +57,7 @@ impl State {
         now + TICK + (4 + kind - now % 4) % 4
     }
 
-    /// Whether the lease is valid, and is of a last attempt or a dead letter.
+    /// Returns whether a lease is of a last attempt or a dead letter; `None` if it is void.
     pub(super) fn set_of_lease(&self, end: u16) -> Option<bool> {
         match self.index? {
             score if score == end => Some(false),
@@ -83,10 +83,10 @@ impl State {
         self.failures += u8::from(self.current.take().is_some());
     }
 
-    /// The value of a client leaves the dictionary.
-    pub(super) fn leave(&mut self, value: u8) {
-        self.left[usize::from(value)] += 1;
-        self.expect(self.left[usize::from(value)] == 1, ONCE);
+    /// Removes the entry for the client that has `value`.
+    pub(super) fn deliver(&mut self, value: u8) {
+        self.removed[usize::from(value)] += 1;
+        self.expect(self.removed[usize::from(value)] == 1, ONCE);
         self.clear();
     }
 
@@ -135,7 +135,7 @@ impl State {
         let accepted = self.set_of_lease(client.end).is_some() || accepts_all;
         self.expect_newest(accepted, client);
         if accepted {
-            self.leave(client.value);
+            self.deliver(client.value);
         }
     }
 
@@ -206,7 +206,7 @@ impl State {
         u16::from(self.tick) * TICK + 4 * u16::from(self.leases)
     }
 
-    /// Whether the entry is due at some time or a dead letter, and not both; or nothing is left of it.
+    /// Returns whether the entry is either due at some time or a dead letter, or nothing is left of it.
     pub(super) fn is_kept(&self) -> bool {
         match (self.record, self.index, self.dead) {
             (0, index, dead) => index.is_none() && dead.is_none() && self.failed == 0,
@@ -215,7 +215,7 @@ impl State {
         }
     }
 
-    /// Whether the server knows as many failed or current attempts as there were.
+    /// Returns whether the server counts as many failed and current attempts as there were.
     pub(super) fn is_counted(&self) -> bool {
         let last = self.dead.is_some() || self.index.is_some_and(is_claimed);
         self.failed + u8::from(last) == self.failures + u8::from(self.current.is_some())

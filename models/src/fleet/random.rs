@@ -12,7 +12,7 @@ impl Random {
 
     /// Returns a number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
-        (u128::from(self.next()) * bound as u128 >> 64) as usize
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
     /// Returns a number from 0 to 1, without 1.

@@ -141,7 +141,7 @@ impl State {
         }
     }
 
-    /// Whether no thread has anything to do before another call.
+    /// Returns whether no thread has anything to do before another call.
     pub(super) fn is_quiet(&self) -> bool {
         let rests = [WriterStep::Begin, WriterStep::Waiting];
         self.log_owner.is_none() && self.writers.iter().all(|writer| rests.contains(&writer.step))
@@ -170,7 +170,7 @@ impl State {
         if self.is_subscribed(0) { self.channels[0].end() - self.readers[0].next } else { 0 }
     }
 
-    /// Whether half of the capacity of the lossless subscriber is free; its capacity is one.
+    /// Returns whether half of the capacity of the lossless subscriber, which is one, is free.
     pub(super) fn is_half_free(&self) -> bool {
         self.unread() == 0
     }

@@ -43,7 +43,7 @@ pub(super) struct Worker {
     pub(super) step: Step,
     /// Since when it has the lock, or tries to lock.
     pub(super) since: Option<i8>,
-    /// Whether the lock on the disk is its own.
+    /// True if the lock on the disk is its own.
     pub(super) owns: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct State {
 /// Clocks of the workers' and of the purges' machines.
 const WORKER_CLOCKS: [i8; 2] = [-1, 1];
 const PURGE_CLOCKS: [i8; 2] = [-1, 1];
-/// How long a worker may keep its lock: the clock of a purge is at most two ahead of its own.
+/// Time for which a worker may keep its lock: the clock of a purge is at most two ahead of its own.
 pub(super) const MAX_WORK: i8 = MAX_LOCK - 2;
 
 impl State {
@@ -106,8 +106,10 @@ impl State {
         }
     }
 
-    pub(super) fn stop(&mut self, worker: usize) {
+    /// Ends the work on the element.
+    pub(super) fn stop(&mut self, worker: usize) -> Option<()> {
         self.workers[worker] = IDLE;
+        Some(())
     }
 
     fn lock(&mut self, worker: usize) {
@@ -133,12 +135,12 @@ impl State {
                 (self.has_element && !self.has_lock).then_some(())?;
                 if protocol.bug == Some(Bug::LockIsOld) { Step::Link } else { Step::Touch }
             }
-            Step::Touch if !self.has_element => return Some(self.stop(worker)),
+            Step::Touch if !self.has_element => return self.stop(worker),
             Step::Touch => {
                 (self.modified, self.workers[worker].since) = (self.now + clock, Some(self.now));
                 Step::Link
             }
-            Step::Link if !self.has_element || self.has_lock => return Some(self.stop(worker)),
+            Step::Link if !self.has_element || self.has_lock => return self.stop(worker),
             Step::Link => {
                 self.workers[worker].since.get_or_insert(self.now);
                 self.lock(worker);
@@ -146,7 +148,7 @@ impl State {
             }
             // A normal element is looked up by its name, a simple one by that of its lock.
             Step::Read if !if protocol.is_normal { self.has_element } else { self.has_lock } => {
-                return Some(self.stop(worker));
+                return self.stop(worker);
             }
             Step::Read => Step::ReadRecord,
             Step::ReadRecord => match self.record {
@@ -161,10 +163,10 @@ impl State {
                 Step::Work { own: self.record, previous }
             }
             Step::Work { own, previous } => {
-                return Some(self.begin(protocol, worker, choice, own, previous));
+                return self.begin(protocol, worker, choice, own, previous);
             }
             Step::FindLock if self.has_lock && self.has_element => Step::RemoveElement,
-            Step::FindLock => return Some(self.stop(worker)),
+            Step::FindLock => return self.stop(worker),
             Step::RemoveElement if self.has_element => {
                 (self.has_element, self.acks) = (false, self.acks + 1);
                 // A rename moves the lock with the element.
@@ -173,7 +175,7 @@ impl State {
             }
             Step::RemoveElement => {
                 self.acks += u8::from(protocol.bug == Some(Bug::MissingElementIsAcked));
-                return Some(self.stop(worker));
+                return self.stop(worker);
             }
             Step::RemoveLockOfElement => {
                 self.has_lock = false;
@@ -185,7 +187,7 @@ impl State {
                 match self.has_element {
                     // Not yet, with `Bug::RecordIsRemovedFirst`.
                     true => Step::FindLock,
-                    false => return Some(self.stop(worker)),
+                    false => return self.stop(worker),
                 }
             }
             Step::Outcome(record) => {
@@ -200,16 +202,16 @@ impl State {
                 if self.has_lock {
                     self.unlock(protocol, Some(worker), clock);
                 }
-                return Some(self.stop(worker));
+                return self.stop(worker);
             }
             Step::Renew { own, previous } => {
                 if !self.has_element {
-                    return Some(self.stop(worker));
+                    return self.stop(worker);
                 }
                 (self.modified, self.workers[worker].since) = (self.now + clock, Some(self.now));
                 Step::FindRenewed { own, previous }
             }
-            Step::FindRenewed { .. } if !self.has_lock => return Some(self.stop(worker)),
+            Step::FindRenewed { .. } if !self.has_lock => return self.stop(worker),
             Step::FindRenewed { own, previous } => Step::Work { own, previous },
         };
         self.workers[worker].step = next;
@@ -224,7 +226,7 @@ impl State {
         choice: Choice,
         own: Record,
         previous: Record,
-    ) {
+    ) -> Option<()> {
         if self.record != own {
             return self.stop(worker);
         }
@@ -235,6 +237,7 @@ impl State {
             Choice::Release => Step::Outcome(previous),
             _ => Step::Outcome((own.0, own.0 >= MAX_ATTEMPTS)),
         };
+        Some(())
     }
 
     pub(super) fn purge(&mut self, protocol: &Protocol, purge: usize) -> Option<()> {
