@@ -67,7 +67,8 @@ where
     let started = Instant::now();
     let mut numbers: HashMap<M::State, usize> = HashMap::new();
     // For each state: the state and the step by which it was found first, and the states with a fair step to it.
-    let mut found: Vec<(Option<(usize, M::Action)>, Vec<usize>)> = Vec::new();
+    type Found<A> = (Option<(usize, A)>, Vec<usize>);
+    let mut found: Vec<Found<M::Action>> = Vec::new();
     let mut states = model.init_states();
     for (number, state) in states.iter().enumerate() {
         numbers.insert(state.clone(), number);

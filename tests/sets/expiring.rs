@@ -313,7 +313,8 @@ async fn each_change_after_a_mass_expiration_lets_other_calls_through() {
         assert_eq!(drain_events(&mut events).len(), MANY as usize - swept - BATCH);
         set.clear().await;
     }
-    let calls: [fn(&ExpiringSets<u8, u32>) -> Call<'_>; 6] = [
+    type Start = fn(&ExpiringSets<u8, u32>) -> Call<'_>;
+    let calls: [Start; 6] = [
         |sets| Box::pin(sets.push(1, MANY)),
         |sets| Box::pin(async { assert_eq!(sets.pop(&1).await, None) }),
         |sets| Box::pin(async { assert!(!sets.remove(&1, &1).await) }),

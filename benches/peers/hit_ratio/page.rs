@@ -32,7 +32,7 @@ const HEAD: &str = "# Hit ratios\n\n\
     `foyer-memory` with its defaults. If keys have TTLs, only fleeting is given them. In the others an expired entry \
     counts as a miss, and stays until it is written again or evicted. The optimum is Belady's.\n\n";
 
-const LOSSES: &str = "## Where fleeting has fewer hits\n\n\
+const LOSSES: &str = "## Cells with fewer hits than a peer\n\n\
     More than half a point below moka or quick_cache. Likely reasons, from reading the model: in \"long scans\", half of the keys of a scan come again in the \
     next one, and the model learns that keys without a hit may return: a scan takes the places of some keys that are \
     requested more often. In loops and pools, entries are compared by their expected hit rate in a sample of the table, \

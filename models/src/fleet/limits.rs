@@ -43,7 +43,7 @@ pub struct Settings {
     pub window: Window,
     /// The limit.
     pub limit: Limit,
-    /// Whether processes cache denials.
+    /// True if processes cache denials.
     pub caches_denials: bool,
     /// Decision while the server fails.
     pub on_error: OnError,
@@ -134,7 +134,7 @@ struct Process {
 struct Check {
     key: usize,
     began: u64,
-    /// Whether the process had a denial of the key.
+    /// True if the process had a denial of the key.
     is_known: bool,
     /// Wait in microseconds, if the check is denied.
     wait: Option<u64>,

@@ -34,9 +34,9 @@ pub struct Settings {
     pub ttl: u64,
     /// Time that a loader takes in nanoseconds.
     pub load_time: u64,
-    /// Whether processes take leases; otherwise each loads what it misses.
+    /// True if processes take leases; otherwise each loads what it misses.
     pub leases: bool,
-    /// Whether there are values at the start.
+    /// True if there are values at the start.
     pub is_warm: bool,
     /// Time in which the server is down. It loses its data.
     pub down: Option<Span>,

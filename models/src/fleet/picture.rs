@@ -8,7 +8,7 @@ pub(super) struct Chart<'a> {
     pub(super) title: &'a str,
     pub(super) x: &'a str,
     pub(super) y: &'a str,
-    /// Whether each axis is logarithmic.
+    /// True for each logarithmic axis.
     pub(super) log: (bool, bool),
     pub(super) lines: Vec<Line>,
 }
