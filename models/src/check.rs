@@ -50,6 +50,9 @@ where
     report("  found", checker.unique_state_count(), started.elapsed());
 }
 
+/// The state from which a state was found first, and the step; `None` for an initial state.
+type FirstStep<M> = Option<(usize, <M as Model>::Action)>;
+
 /// Explores `model`, and returns the path to a state from which no sequence of `is_fair` steps leads to one that
 /// `is_done`; `None` if there is no such state. So each waiter in a reachable state can still be answered, without
 /// the help of a further fault, write or call.
@@ -67,8 +70,7 @@ where
     let started = Instant::now();
     let mut numbers: HashMap<M::State, usize> = HashMap::new();
     // For each state: the state and the step by which it was found first, and the states with a fair step to it.
-    type Found<A> = (Option<(usize, A)>, Vec<usize>);
-    let mut found: Vec<Found<M::Action>> = Vec::new();
+    let mut found: Vec<(FirstStep<M>, Vec<usize>)> = Vec::new();
     let mut states = model.init_states();
     for (number, state) in states.iter().enumerate() {
         numbers.insert(state.clone(), number);
