@@ -108,7 +108,7 @@ where
 
     /// Expires the value of `key` immediately, with an event whose deadline is now, and returns the value.
     ///
-    /// Without [events](CacheBuilder::events), this is [`remove`](Cache::remove).
+    /// Without [events](super::CacheBuilder::events), this is [`remove`](Cache::remove).
     pub async fn expire_now<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
         K: Borrow<Q>,
