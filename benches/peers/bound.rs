@@ -47,6 +47,9 @@ struct Row {
     is_zipf: bool,
 }
 
+/// The reasons for rows above those of quick_cache, by cachegrind and by measurements in turns.
+const REASONS: &str = include_str!("reasons.md");
+
 /// Returns a table of all rows, or of those whose names contain a word of `selected`.
 pub(crate) async fn table(quick: bool, selected: &[String]) -> String {
     let mut page = String::from(
@@ -67,6 +70,8 @@ pub(crate) async fn table(quick: bool, selected: &[String]) -> String {
             row(&mut page, &name, &samples);
         }
     }
+    page += "\n";
+    page += REASONS;
     if selected.is_empty() || selected.iter().any(|word| "full: with a writer".contains(word)) {
         page += &with_a_writer(quick).await;
     }

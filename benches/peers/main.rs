@@ -83,8 +83,11 @@ fn median(mut samples: Vec<f64>) -> f64 {
 /// Writes a row of a table: a name, then numbers with their ratio to the first.
 fn row(page: &mut String, name: &str, samples: &[f64]) {
     let baseline = samples[0];
-    let cells: Vec<String> =
-        samples.iter().map(|value| format!("{value:.0} ({:.2})", value / baseline)).collect();
+    let cell = |value: &f64| match value.is_nan() {
+        true => String::new(),
+        false => format!("{value:.0} ({:.2})", value / baseline),
+    };
+    let cells: Vec<String> = samples.iter().map(cell).collect();
     writeln!(page, "| {name} | {} |", cells.join(" | ")).expect("writing to a String cannot fail");
 }
 
