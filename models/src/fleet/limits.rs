@@ -138,6 +138,8 @@ struct Check {
     is_known: bool,
     /// Wait in microseconds, if the check is denied.
     wait: Option<u64>,
+    /// Time of the decision, in whole microseconds like the clock of a server. The time of the reply varies by the load.
+    decided: u64,
 }
 
 enum Timer {
@@ -206,7 +208,7 @@ impl Limits {
             self.outcome.denied_locally += 1;
             return;
         }
-        let check = Check { key, began: now, is_known: denial.is_some(), wait: None };
+        let check = Check { key, began: now, is_known: denial.is_some(), wait: None, decided: now };
         if process.failures >= BREAKER.0 {
             if now < process.retry_at {
                 return self.decide(now, at, check);
@@ -230,14 +232,14 @@ impl Limits {
                 charges.check(window, limit, now / US).is_ok()
             }
         };
-        self.finish(now, check.key, admits);
+        self.finish(now / US * US, check.key, admits);
     }
 
-    fn finish(&mut self, now: u64, key: usize, admits: bool) {
+    fn finish(&mut self, decided: u64, key: usize, admits: bool) {
         self.outcome.checks += 1;
         if admits {
             self.outcome.admitted += 1;
-            self.admitted[key].push(now);
+            self.admitted[key].push(decided);
         }
     }
 
@@ -257,6 +259,7 @@ impl Scenario for Limits {
     fn execute(&mut self, _: usize, check: &mut Check, now: u64) -> Execution {
         let Settings { window, limit, down, lag, .. } = self.settings;
         let charges = &mut self.server[check.key];
+        check.decided = now / US * US;
         check.wait = charges.check(window, limit, now / US).err();
         let call = if check.wait.is_none() { self.costs.0 } else { self.costs.1 };
         if let Some((crash, _)) = down
@@ -269,7 +272,7 @@ impl Scenario for Limits {
         Execution { call, changed: None }
     }
 
-    fn reply(&mut self, sim: &mut Sim<Self>, at: usize, check: Check) {
+    fn reply(&mut self, _: &mut Sim<Self>, at: usize, check: Check) {
         let process = &mut self.processes[at];
         process.failures = 0;
         match check.wait {
@@ -279,7 +282,7 @@ impl Scenario for Limits {
             }
             _ => {}
         }
-        self.finish(sim.now, check.key, check.wait.is_none());
+        self.finish(check.decided, check.key, check.wait.is_none());
     }
 
     fn fail(&mut self, sim: &mut Sim<Self>, process: usize, check: Check) {
