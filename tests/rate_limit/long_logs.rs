@@ -55,7 +55,9 @@ async fn peek_at_many_calls_of_which_half_have_left_the_window_takes_no_walk() {
     assert_similar(async |calls| {
         let limits = [Limit::new(QUOTA, middle.elapsed())];
         let state = limiter.peek_with(&calls, &limits).await;
-        assert_eq!(black_box(state).remaining(), QUOTA - calls / 2);
+        // If the thread is suspended between the two readings of the clock, more of them have left.
+        let left = black_box(state).remaining() + calls - QUOTA;
+        assert!((calls / 2..calls).contains(&left), "{left} of {calls} calls have left");
     })
     .await;
 }
