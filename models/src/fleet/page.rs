@@ -66,7 +66,7 @@ const CALIBRATION: &str = "## Calibration\n\n\
     load in the simulation. \"requests\": each process makes 4,000 per second, four `get`s to one `set_ex`. In the others, \
     each makes 1,000 calls per second. \"near\": 1,000 keys, 200 changes per second. \"limits\": a `Log` with a quota of 50 per second for each of 20 keys. \"loads\": 200 keys with a TTL of 0.5 s, and loads \
     of 20 ms. The cost of a turn after a pause is measured before each run, because it depends on the other load of the \
-    machine. `cargo run --release -p fleeting-models --bin fleet -- calibrate` made this table.\n\n";
+    machine. The busy shares vary with that load, too: compare runs on a quiet machine. `cargo run --release -p fleeting-models --bin fleet -- calibrate` made this table.\n\n";
 
 #[cfg(test)]
 mod tests {

@@ -11,11 +11,7 @@ use fleeting::redis::{Cache, Client};
 use fleeting_models::fleet::{
     SEED,
     costs::Costs,
-    engine::SECOND,
-    limits, loads, near,
     random::{Random, Zipf},
-    requests,
-    windows::{Limit, Window},
 };
 
 use crate::{
@@ -23,6 +19,7 @@ use crate::{
     measure::{median, wake_us},
     probe::{Counters, Probe},
     servers::Server,
+    simulate::{Setup, simulate},
 };
 
 /// Period of the ticks at which processes make their calls.
@@ -38,7 +35,7 @@ pub(crate) struct NearLoad {
     pub(crate) keys: usize,
     pub(crate) exponent: f64,
     pub(crate) reads: f64,
-    changes: f64,
+    pub(crate) changes: f64,
 }
 
 pub(crate) const NEAR: NearLoad =
@@ -76,7 +73,7 @@ pub(crate) struct RequestsLoad {
 pub(crate) const REQUESTS: RequestsLoad = RequestsLoad { keys: 1_000, rate: 4_000.0 };
 
 /// Numbers of one run, each per second, except for shares.
-type Numbers = Vec<(&'static str, f64)>;
+pub(crate) type Numbers = Vec<(&'static str, f64)>;
 
 pub(crate) fn run(seconds: u64) {
     let mut costs = Costs::measured();
@@ -92,7 +89,7 @@ pub(crate) fn run(seconds: u64) {
         for processes in [1, 2, 4, 8] {
             let (measured, wake_us) = measure(scenario, processes, seconds);
             costs.adapt_cold(wake_us);
-            let simulated = simulate(scenario, processes, seconds, round_trip, &costs);
+            let simulated = simulate(scenario, Setup { processes, seconds, round_trip }, &costs);
             for ((name, real), (_, simulated)) in measured.into_iter().zip(simulated) {
                 let difference = 100.0 * (simulated / real - 1.0);
                 let row = format!(
@@ -163,7 +160,7 @@ fn busy(spent: Counters, elapsed: f64, idle: f64) -> f64 {
     100.0 * (spent.cpu_us / 1e6 / elapsed - idle)
 }
 
-fn numbers(
+pub(crate) fn numbers(
     kind: &str,
     a: f64,
     b: f64,
@@ -224,85 +221,5 @@ async fn write(url: String) {
         next += Duration::from_nanos(random.until_next(NEAR.changes));
         tokio::time::sleep_until(next).await;
         cache.set(keys.key(&mut random), value).await.expect("the server answers");
-    }
-}
-
-fn simulate(kind: &str, processes: usize, seconds: u64, round_trip: u64, costs: &Costs) -> Numbers {
-    let (tick, time, warm_up) =
-        (TICK.as_nanos() as u64, seconds * SECOND, WARM_UP.as_nanos() as u64);
-    let of_seconds = seconds as f64;
-    let busy = |load: fleeting_models::fleet::engine::Load, time: u64| {
-        100.0 * load.busy as f64 / time as f64
-    };
-    match kind {
-        "near" => {
-            let settings = near::Settings {
-                keys: NEAR.keys,
-                exponent: NEAR.exponent,
-                reads: NEAR.reads,
-                changes: NEAR.changes,
-                warm_up,
-                time,
-                tick,
-                round_trip,
-                ..near::Settings::new(processes)
-            };
-            let run = near::run(settings, costs);
-            let gets = [0.0, run.asked as f64 / of_seconds];
-            numbers(kind, run.reads as f64, run.hits as f64, of_seconds, gets, busy(run.load, time))
-        }
-        "limits" => {
-            let settings = limits::Settings {
-                keys: LIMITS.keys,
-                checks: LIMITS.checks,
-                window: Window::Log,
-                limit: Limit { quota: LIMITS.quota.into(), per: 1_000_000 },
-                warm_up,
-                time,
-                tick,
-                round_trip,
-                ..limits::Settings::new(processes)
-            };
-            let run = limits::run(settings, costs);
-            let sent = [run.sent as f64 / of_seconds, 0.0];
-            let admitted = run.admitted as f64;
-            numbers(kind, admitted, 0.0, of_seconds, sent, busy(run.load, time))
-        }
-        "requests" => {
-            let settings = requests::Settings {
-                processes,
-                rate: REQUESTS.rate * processes as f64,
-                keys: REQUESTS.keys,
-                exponent: 0.0,
-                placement: vec![0],
-                mix: vec![(0.8, "get"), (0.2, "set_ex")],
-                down: None,
-                tick,
-                round_trip,
-                time,
-                seed: SEED,
-            };
-            let run = requests::run(settings, costs);
-            let gets = [0.0, 0.8 * run.made as f64 / of_seconds];
-            numbers(kind, 0.0, 0.0, of_seconds, gets, busy(run.loads[0], time))
-        }
-        _ => {
-            let settings = loads::Settings {
-                keys: LOADS.keys,
-                exponent: LOADS.exponent,
-                calls: LOADS.calls,
-                ttl: LOADS.ttl.as_nanos() as u64,
-                load_time: LOADS.load_time.as_nanos() as u64,
-                warm_up,
-                time,
-                tick,
-                round_trip,
-                ..loads::Settings::new(processes)
-            };
-            let run = loads::run(settings, costs);
-            let scripts = [(run.lookups + run.publishes) as f64 / of_seconds, 0.0];
-            let loads = run.loads as f64;
-            numbers(kind, run.calls as f64, loads, of_seconds, scripts, busy(run.load, time))
-        }
     }
 }

@@ -9,6 +9,7 @@ mod patience;
 mod probe;
 #[path = "../../../../tests/common/redis.rs"]
 mod servers;
+mod simulate;
 
 use std::env;
 

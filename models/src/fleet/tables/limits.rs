@@ -46,8 +46,7 @@ pub(in crate::fleet) fn accuracy(input: &Input) -> Section {
     let text = format!(
         "## Limits\n\n\
          Ten keys with a quota of 100 calls per second each, and 4,000 checks per second of all processes: four times the \
-         quota. Admitted calls are counted when their callers receive the permit, so that the delay of replies is \
-         included.\n\n{}\
+         quota. Admitted calls are counted at the time of the decision.\n\n{}\
          `Log` and `Buckets` never admit more than the quota in any second. Under a constant excess, `Buckets(10)` admit a \
          tenth less, since a bucket counts until all of it is as old as the window. `Gcra` admits up to twice its quota in \
          one second: the quota at once after an idle time, and then the units that leak. A denial holds until the next \

@@ -56,7 +56,8 @@ pub(in crate::fleet) fn hits(input: &Input) -> Section {
          the same distribution, so that the keys that are read most also change most. An outdated answer is one that \
          the process returns after the server has executed a change; its age is the time since that change.\n\n{}\
          The hits of a process do not depend on the number of processes, but the server sends each change to all of them: \
-         the product of processes and changes per second is its load.\n\n",
+         the product of processes and changes per second is its load. If keys change about as often as each process reads \
+         them, near caches cost more than they save.\n\n",
         table.text()
     );
     (text, None)

@@ -3,7 +3,7 @@
 use super::{Input, Section, Table, picture};
 use crate::fleet::{
     capacity::{Keys, Plan},
-    costs::CONNECTIONS,
+    costs::{CONNECTIONS, Costs},
     picture::{Chart, short},
 };
 
@@ -20,6 +20,43 @@ pub(super) fn mixes() -> Vec<(&'static str, Vec<(f64, &'static str)>)> {
 
 pub(in crate::fleet) fn costs(input: &Input) -> Section {
     let costs = &input.costs;
+    let mut memory = Table::new(&["stored on the server", "bytes each", "GB per 10 million"]);
+    for (name, bytes) in &costs.bytes {
+        memory.row(&[name.clone(), format!("{bytes:.0}"), format!("{:.1}", bytes / 100.0)]);
+    }
+    let mut idle =
+        Table::new(&["idle handle", "commands executed per second", "of 1,000 processes"]);
+    for (name, rate) in &costs.idle {
+        idle.row(&[name.clone(), format!("{rate:.1}"), short(rate * 1e3)]);
+    }
+    let turns = costs.turns;
+    let connections: Vec<String> = CONNECTIONS
+        .iter()
+        .zip(turns.connection_us)
+        .map(|(n, us)| format!("{us:.1} µs with {n}"))
+        .collect();
+    let text = format!(
+        "## Costs of one call\n\n\
+         Measured on Redis {}. Values have 23 bytes and keys 21. Processor times are those of the \
+         server's main thread, without its turns.\n\n{}\
+         In a turn of the server's event loop, each connection with commands costs {} connections in use. The turn \
+         itself costs {:.1} µs. After a pause of a millisecond, the first call costs more, as in the table. A \
+         notified connection costs {:.2} µs per turn with changes, and {:.3} µs for each changed key. A new connection of the client costs {:.0} µs.\n\n{}{}",
+        costs.server,
+        calls(costs),
+        connections.join(", "),
+        turns.turn_us,
+        turns.push_us,
+        turns.pushed_key_us,
+        turns.connect_us,
+        memory.text(),
+        idle.text(),
+    );
+    (text, None)
+}
+
+/// Returns the table of the calls.
+fn calls(costs: &Costs) -> String {
     let mut calls = Table::new(&[
         "call",
         "commands sent",
@@ -57,39 +94,7 @@ pub(in crate::fleet) fn costs(input: &Input) -> Section {
             bytes_out,
         ]);
     }
-    let mut memory = Table::new(&["stored on the server", "bytes each", "GB per 10 million"]);
-    for (name, bytes) in &costs.bytes {
-        memory.row(&[name.clone(), format!("{bytes:.0}"), format!("{:.1}", bytes / 100.0)]);
-    }
-    let mut idle =
-        Table::new(&["idle handle", "commands executed per second", "of 1,000 processes"]);
-    for (name, rate) in &costs.idle {
-        idle.row(&[name.clone(), format!("{rate:.1}"), short(rate * 1e3)]);
-    }
-    let turns = costs.turns;
-    let connections: Vec<String> = CONNECTIONS
-        .iter()
-        .zip(turns.connection_us)
-        .map(|(n, us)| format!("{us:.1} µs with {n}"))
-        .collect();
-    let text = format!(
-        "## Costs of one call\n\n\
-         Measured on Redis {}. Values have 23 bytes and keys 21. Processor times are those of the \
-         server's main thread, without its turns.\n\n{}\
-         In a turn of the server's event loop, each connection with commands costs {} connections in use. The turn \
-         itself costs {:.1} µs. After a pause of a millisecond, the first call costs more, as in the table. A notified connection costs {:.2} µs per turn with changes, and {:.3} µs for each \
-         changed key. A new connection of the client costs {:.0} µs.\n\n{}{}",
-        costs.server,
-        calls.text(),
-        connections.join(", "),
-        turns.turn_us,
-        turns.push_us,
-        turns.pushed_key_us,
-        turns.connect_us,
-        memory.text(),
-        idle.text(),
-    );
-    (text, None)
+    calls.text()
 }
 
 pub(in crate::fleet) fn one_server(input: &Input) -> Section {
