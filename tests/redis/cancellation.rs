@@ -39,6 +39,11 @@ fn hours(ttl: Ttl) -> String {
     }
 }
 
+/// Returns a score that no member has that is pushed now: `push_unique_at` would replace it.
+fn later() -> SystemTime {
+    SystemTime::now() + HOUR / 2
+}
+
 /// Waits until `done` returns true.
 async fn until(done: impl AsyncFn() -> bool, promise: &str) {
     let begin = Instant::now();
@@ -180,8 +185,8 @@ async fn cancelled_call_of_an_expiring_set_has_its_whole_effect_or_none() {
     let server = Server::shared();
     let client = connect(server.url()).await;
     let calls = calls! { set: Set;
-        set.push("new".into()), set.push("a".into()), set.push_at("new".into(), SystemTime::now()),
-        set.push_unique_at("new".into(), SystemTime::now()), set.extend(["x", "y"].map(String::from)),
+        set.push("new".into()), set.push("a".into()), set.push_at("new".into(), later()),
+        set.push_unique_at("new".into(), later()), set.extend(["x", "y"].map(String::from)),
         set.elements(), set.range(..), set.peek(), set.pop(), set.remove("a"), set.remove_range(..), set.score("a"),
         set.contains("a"), set.len(), set.is_empty(), set.clear(),
     };
