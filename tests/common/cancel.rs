@@ -14,11 +14,14 @@ use std::{
 use fleeting::SortedSet;
 use tokio::{
     task::{coop, yield_now},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 /// Longer than any call needs. A call that takes longer has missed its wake-up.
 const STUCK: Duration = Duration::from_secs(600);
+
+/// Time after which a server has executed a cancelled call that it received.
+const SETTLED: Duration = Duration::from_millis(500);
 
 /// Maximum of polls with little budget. A call that needs more is then polled as usual.
 const LIMITED_POLLS: usize = 40;
@@ -154,11 +157,10 @@ async fn check_effect<S, T>(
         observe(&state).await
     };
     drop_after_polls(max_limited_polls, new, &call, async |state, reply, schedule| {
-        let parts = observe(&state).await;
-        let is_allowed = match (reply, effect) {
-            (Some(_), _) => parts == after,
-            (None, Effect::Nothing) => parts == before,
-            (None, Effect::Whole) => parts == before || parts == after,
+        let is_allowed = |parts: &Parts| match (&reply, effect) {
+            (Some(_), _) => *parts == after,
+            (None, Effect::Nothing) => *parts == before,
+            (None, Effect::Whole) => *parts == before || *parts == after,
             (None, Effect::SomeParts) => {
                 let names = before.keys().chain(after.keys()).chain(parts.keys());
                 names.into_iter().all(|name| {
@@ -167,8 +169,15 @@ async fn check_effect<S, T>(
                 })
             }
         };
+        let mut parts = observe(&state).await;
+        // A server may execute the cancelled call during the observation, which has several calls. What is then found
+        // is a mixture, but only once.
+        if max_limited_polls == 0 && !is_allowed(&parts) {
+            sleep(SETTLED).await;
+            parts = observe(&state).await;
+        }
         assert!(
-            is_allowed,
+            is_allowed(&parts),
             "{name}, {schedule:?}: found {parts:#?}, before {before:#?}, after {after:#?}"
         );
         let again = timeout(STUCK, call(&state)).await;
