@@ -63,6 +63,13 @@ impl Connection {
     }
 }
 
+/// Returns the next tick from `at` on of a process of a number of processes. Each has its ticks at another time of the
+/// period.
+pub(super) fn tick_of((process, processes): (usize, usize), at: u64, period: u64) -> u64 {
+    let phase = period * process as u64 / processes as u64;
+    next_tick(at.saturating_sub(phase), period) + phase
+}
+
 /// Returns the end of the period in which `at` lies; `at` itself for a period of 0.
 pub(super) fn next_tick(at: u64, period: u64) -> u64 {
     if period == 0 { at } else { at.div_ceil(period) * period }

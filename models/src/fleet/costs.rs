@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct TurnCosts {
     /// A turn, regardless of the number of its connections.
     pub turn_us: f64,
-    /// A turn with one `GET` after a millisecond or more without commands, in addition: the server's thread is scheduled
+    /// A turn with one `GET` after two milliseconds or more without commands, in addition: the server's thread is scheduled
     /// again, and its data has left the caches of the processor. See [`Call::cold_us`].
     pub wake_us: f64,
     /// A connection with commands: reading them and writing the replies. By the number of connections in use, of

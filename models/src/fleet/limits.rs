@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{
-    client::next_tick,
+    client::tick_of,
     costs::{Call, Costs},
     engine::{Execution, Load, MS, SECOND, Scenario, Sim, Span, US},
     random::{Random, Zipf},
@@ -295,7 +295,7 @@ impl Scenario for Limits {
         match timer {
             Timer::Next => {
                 let process = self.random.below(self.settings.processes);
-                let tick = next_tick(sim.now, self.settings.tick);
+                let tick = tick_of((process, self.settings.processes), sim.now, self.settings.tick);
                 sim.after(tick - sim.now, Timer::Check(process));
                 let rate = self.settings.checks * self.settings.processes as f64;
                 sim.after(self.random.until_next(rate), Timer::Next);

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::{
-    client::{Attempts, Connection, next_tick},
+    client::{Attempts, Connection, next_tick, tick_of},
     costs::{Call, Costs},
     engine::{Execution, Load, MS, SECOND, Scenario, Sim, Span},
     random::{Random, Zipf},
@@ -319,7 +319,10 @@ impl Scenario for Loads {
         match timer {
             Timer::Next => {
                 let process = self.random.below(self.settings.processes);
-                sim.after(next_tick(now, self.settings.tick) - now, Timer::Call(process));
+                sim.after(
+                    tick_of((process, self.settings.processes), sim.now, self.settings.tick) - now,
+                    Timer::Call(process),
+                );
                 let rate = self.settings.calls * self.settings.processes as f64;
                 sim.after(self.random.until_next(rate), Timer::Next);
             }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::{
-    client::{Attempts, Connection, TIMEOUT, next_tick},
+    client::{Attempts, Connection, TIMEOUT, tick_of},
     costs::{Call, Costs},
     engine::{Execution, Load, MS, SECOND, Scenario, Sim, Span},
     random::{Random, Zipf},
@@ -325,7 +325,7 @@ impl Scenario for Near {
         match timer {
             Timer::NextRead => {
                 let process = self.random.below(self.settings.processes);
-                let tick = next_tick(sim.now, self.settings.tick);
+                let tick = tick_of((process, self.settings.processes), sim.now, self.settings.tick);
                 sim.after(tick - sim.now, Timer::Read(process));
                 let rate = self.settings.reads * self.settings.processes as f64;
                 sim.after(self.random.until_next(rate), Timer::NextRead);

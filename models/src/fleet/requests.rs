@@ -1,7 +1,7 @@
 //! Scenario: independent requests, each of one call that takes one round trip.
 
 use super::{
-    client::{Attempts, Connection, next_tick},
+    client::{Attempts, Connection, tick_of},
     costs::{Call, Costs},
     engine::{Execution, Load, SECOND, Scenario, Sim, Span},
     random::{Random, Zipf},
@@ -185,7 +185,8 @@ impl Scenario for Requests {
             Timer::Next => {
                 let process = self.random.below(self.settings.processes);
                 sim.after(
-                    next_tick(sim.now, self.settings.tick) - sim.now,
+                    tick_of((process, self.settings.processes), sim.now, self.settings.tick)
+                        - sim.now,
                     Timer::Request(process),
                 );
                 sim.after(self.random.until_next(self.settings.rate), Timer::Next);

@@ -133,8 +133,13 @@ fn measure(scenario: &str, processes: usize, seconds: u64) -> (Numbers, f64) {
     // The values exist before the processes start.
     sleep(Duration::from_millis(500));
     let start = SystemTime::now() + START;
-    let children: Vec<_> =
-        (0..processes).map(|n| spawn(scenario, &server, n, start, seconds)).collect();
+    let children: Vec<_> = (0..processes)
+        .map(|n| {
+            // Ticks at different times, as in the simulation.
+            let start = start + TICK * n as u32 / processes as u32;
+            spawn(scenario, &server, n, start, seconds)
+        })
+        .collect();
     sleep(START + WARM_UP);
     probe.ask(&["CONFIG", "RESETSTAT"]);
     let (before, begin) = (probe.counters(), Instant::now());
@@ -198,7 +203,7 @@ fn idle_cpu(probe: &mut Probe) -> f64 {
 }
 
 fn spawn(scenario: &str, server: &Server, n: usize, start: SystemTime, seconds: u64) -> Child {
-    let start = start.duration_since(UNIX_EPOCH).expect("a time after 1970").as_millis();
+    let start = start.duration_since(UNIX_EPOCH).expect("a time after 1970").as_micros();
     let seed = SEED + 1 + n as u64;
     Command::new(env::current_exe().expect("the path of this program"))
         .args(["child", scenario, &server.url(), &seed.to_string(), &start.to_string()])

@@ -12,11 +12,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::calibrate::{LIMITS, LOADS, NEAR, REQUESTS, TICK, WARM_UP};
 
-/// Arguments: the scenario, the URL of the server, the seed, the start as milliseconds since the epoch, and the seconds.
+/// Arguments: the scenario, the URL of the server, the seed, the start as microseconds since the epoch, and the seconds.
 pub(crate) fn run(args: &[&str]) {
     let [scenario, url, seed, start, seconds] = args else { panic!("five arguments") };
     let number = |text: &str| text.parse::<u64>().expect("a number");
-    let start = UNIX_EPOCH + Duration::from_millis(number(start));
+    let start = UNIX_EPOCH + Duration::from_micros(number(start));
     let run = Run { random: Random::new(number(seed)), start, seconds: number(seconds) };
     // All calls of a tick are written at once, as in the simulation.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -40,7 +40,7 @@ pub(in crate::fleet) fn costs(input: &Input) -> Section {
          Measured on Redis {}. Values have 23 bytes and keys 21. Processor times are those of the \
          server's main thread, without its turns.\n\n{}\
          In a turn of the server's event loop, each connection with commands costs {} connections in use. The turn \
-         itself costs {:.1} µs. After a pause of a millisecond, the first call costs more, as in the table. A \
+         itself costs {:.1} µs. After a pause of two milliseconds, the first call costs more, as in the table. A \
          notified connection costs {:.2} µs per turn with changes, and {:.3} µs for each changed key. A new connection of the client costs {:.0} µs.\n\n{}{}",
         costs.server,
         calls(costs),
