@@ -13,7 +13,7 @@ mod key;
 mod layer;
 mod limiter;
 mod limits_lookup;
-mod plans;
+mod limits_settings;
 mod response;
 mod retry_after;
 mod retry_info;

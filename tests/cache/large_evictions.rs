@@ -158,7 +158,7 @@ async fn write_that_does_not_fit_with_a_cancelled_one_displaces_it() {
     assert_eq!(cache.get(&HEAVY).await, None);
 }
 
-/// The light writes are cancelled as well. Each has evicted an entry for its own.
+/// The light writes are cancelled as well. Each of them has evicted an entry for its own.
 #[tokio::test(start_paused = true)]
 async fn light_writes_keep_the_entry_of_a_heavy_one_that_still_evicts() {
     let cache = Cache::builder().max_weight(LIGHT, |_: &u64, weight: &u32| *weight).shards(2);

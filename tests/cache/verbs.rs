@@ -101,7 +101,7 @@ async fn expired_unswept_value_is_missing_for_every_method() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn contains_key_is_no_access() {
+async fn contains_key_does_not_count_as_an_access() {
     let cache: Cache<String, u32> = Cache::builder().time_to_idle(10 * SECOND).build();
     cache.set("k".into(), 1).await;
     advance(6 * SECOND).await;

@@ -172,7 +172,7 @@ async fn check_effect<S, T>(
         let mut parts = observe(&state).await;
         // A server may execute the cancelled call during the observation, which has several calls. It then finds a
         // mixture, but only once.
-        if max_limited_polls == 0 && !is_allowed(&parts) {
+        if max_limited_polls == 0 && reply.is_none() && !is_allowed(&parts) {
             sleep(SETTLED).await;
             parts = observe(&state).await;
         }

@@ -85,7 +85,7 @@ impl Server {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
-    /// Starts a server with this `maxmemory-policy` and `maxmemory`; a `memory` of 0 is no maximum.
+    /// Starts a server with this `maxmemory-policy` and `maxmemory`; a `memory` of 0 sets no maximum.
     pub(crate) fn with_policy(policy: &str, memory: &str) -> Self {
         Self::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
     }
