@@ -7,9 +7,9 @@
 use std::{
     collections::HashMap,
     env, fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
@@ -45,6 +45,8 @@ type Admitted = Arc<Mutex<HashMap<(&'static str, Ipv4Addr), Vec<(Instant, Instan
 struct Process {
     child: Child,
     port: u16,
+    /// Kept open: after a minute, the test harness of the process prints that its test still runs, and would fail.
+    _output: BufReader<ChildStdout>,
 }
 
 impl Process {
@@ -57,10 +59,11 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let lines = output.by_ref().lines();
         let mut ports = lines.filter_map(|line| line.unwrap().split("port ").nth(1)?.parse().ok());
         let port = ports.next().expect("the process prints its port");
-        Self { child, port }
+        Self { child, port, _output: output }
     }
 
     /// Returns the resident memory in megabytes.
