@@ -20,7 +20,9 @@ mod contract;
 mod event_retention;
 mod fairness;
 mod freshness;
+mod freshness_model;
 mod idle_caches;
+mod idle_time;
 mod iteration;
 mod kept_errors;
 mod large_evictions;
@@ -31,6 +33,7 @@ mod many;
 mod many_writes;
 mod model;
 mod panicking_drops;
+mod refresh_errors;
 mod runtimes;
 #[cfg(feature = "serde")]
 mod serialized;
