@@ -302,6 +302,9 @@ where
     /// assert_eq!(codes.set_ex("ada", 4712, Duration::from_secs(30)).await, Some(4711));
     /// # }
     /// ```
+    #[doc(alias = "expire_after")]
+    #[doc(alias = "expire_after_create")]
+    #[doc(alias = "Expiry")]
     #[doc(alias = "SETEX")]
     #[inline]
     // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.

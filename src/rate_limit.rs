@@ -128,6 +128,8 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// # let _: RateLimiter<String> = limiter;
 /// # }
 /// ```
+#[doc(alias = "governor")]
+#[doc(alias = "DefaultKeyedRateLimiter")]
 pub struct RateLimiter<K, S = DefaultHasher>(ByWindow<K, S>);
 
 /// Limiter of each window algorithm.
@@ -181,6 +183,7 @@ where
     ///
     /// Returns [`Limited`] if a limit has fewer than `cost` units left. If the cost is above a quota, it can never
     /// pass, and [`retry_after`](Limited::retry_after) is [`Duration::MAX`](std::time::Duration::MAX).
+    #[doc(alias = "check_key_n")]
     #[inline]
     pub fn check_n<Q>(&self, key: &Q, cost: u32) -> impl Future<Output = Result<Permit, Limited>>
     where
@@ -258,6 +261,8 @@ where
     /// assert_eq!(state.standings()[0].more_after(), Some(Duration::from_secs(60)));
     /// # }
     /// ```
+    #[doc(alias = "StateSnapshot")]
+    #[doc(alias = "remaining_burst_capacity")]
     pub async fn peek<Q>(&self, key: &Q) -> State
     where
         Q: Hash + Equivalent<K> + ?Sized,

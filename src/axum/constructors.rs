@@ -16,6 +16,7 @@ impl<S> RateLimitLayer<(), S> {
     ///
     /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer, or of an outer
     /// [`by_ip`](RateLimitLayer::by_ip); without such a layer, it is the address of the peer.
+    #[doc(alias = "KeyExtractor")]
     pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
     where
         E: FromRequestParts<()> + 'static,
@@ -174,6 +175,8 @@ impl<S> RateLimitLayer<ClientIp, S> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "PeerIpKeyExtractor")]
+    #[doc(alias = "SmartIpKeyExtractor")]
     pub fn by_ip(limiter: impl Into<LayerLimiter<ClientIp, S>>, trusted: TrustedProxies) -> Self {
         let extract = move |parts: &mut Parts| match trusted.record_client(parts) {
             Ok(client) => ControlFlow::Continue(Some(client)),
@@ -185,6 +188,8 @@ impl<S> RateLimitLayer<ClientIp, S> {
 
 impl<K, S> RateLimitLayer<K, S> {
     /// Limits by the key that `key` returns for a request. A request for which `key` returns `None` is not limited.
+    #[doc(alias = "GlobalKeyExtractor")]
+    #[doc(alias = "KeyExtractor")]
     pub fn new(
         limiter: impl Into<LayerLimiter<K, S>>,
         key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,

@@ -125,12 +125,16 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 /// assert_eq!(ask("grace").await.unwrap().status(), 200);
 /// # }
 /// ```
+#[doc(alias = "GovernorLayer")]
+#[doc(alias = "GovernorConfigBuilder")]
+#[doc(alias = "tower_governor")]
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct RateLimitLayer<K, S = DefaultHasher>(Arc<Settings<K, S>>);
 
 impl<K, S> RateLimitLayer<K, S> {
     /// Sets which requests are not limited, such as health checks and preflights. `skip` is called before the key is
     /// extracted. By default, no request is skipped.
+    #[doc(alias = "methods")]
     pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.settings().skip = Some(Arc::new(skip));
         self
@@ -245,6 +249,7 @@ impl<K, S> RateLimitLayer<K, S> {
     /// # assert_eq!(&body[..], b"/: try again in 60 s");
     /// # }
     /// ```
+    #[doc(alias = "error_handler")]
     pub fn on_limited<A: IntoResponse>(
         mut self,
         answer: impl Fn(&Limited, &Parts) -> A + Send + Sync + 'static,

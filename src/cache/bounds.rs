@@ -37,6 +37,7 @@ where
     /// [`max_weight`](super::Builder::max_weight).
     ///
     /// Without a weigher each entry weighs 1. Costs O(1) in a bounded cache, else O(shards).
+    #[doc(alias = "weighted_size")]
     pub fn weight(&self) -> u64 {
         self.shared.store.weight()
     }

@@ -111,6 +111,9 @@ where
     /// assert_eq!(visits.compute("home", |_| Op::Remove).await, None);
     /// # }
     /// ```
+    #[doc(alias = "and_upsert_with")]
+    #[doc(alias = "entry")]
+    #[doc(alias = "or_insert")]
     #[doc(alias = "cas")]
     pub async fn compute<Q>(&self, key: &Q, change: impl FnOnce(Option<&V>) -> Op<V>) -> Option<V>
     where
@@ -188,6 +191,8 @@ where
     /// assert_eq!(tokens.compute_with(&7, renew).await.as_deref(), Some("++"));
     /// # }
     /// ```
+    #[doc(alias = "and_compute_with")]
+    #[doc(alias = "and_try_compute_with")]
     pub async fn compute_with<Q, F, Fut>(&self, key: &Q, change: F) -> Option<V>
     where
         Q: ToKey<K> + ?Sized,

@@ -55,6 +55,7 @@ where
     /// assert_eq!(sessions.ttl("ada").await.as_secs(), 60);
     /// # }
     /// ```
+    #[doc(alias = "expire_after_read")]
     pub async fn get_ex_with<Q>(&self, key: &Q, ttl: impl FnOnce(&V) -> Duration) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,

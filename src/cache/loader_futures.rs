@@ -56,6 +56,7 @@ where
     /// assert_eq!(profile, "profile of ada");
     /// # }
     /// ```
+    #[doc(alias = "or_insert_with")]
     #[doc(alias = "get_with")]
     // An `async fn` would store its arguments twice, as arguments and as locals, and copy them in each call.
     #[allow(clippy::manual_async_fn)]
@@ -110,6 +111,8 @@ where
     /// assert!(numbers.get_or_try_set("x", minute, parse("x")).await.is_err());
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "optionally_get_with")]
+    #[doc(alias = "or_try_insert_with")]
     #[doc(alias = "try_get_with")]
     #[allow(clippy::manual_async_fn)] // As for `get_or_set`.
     pub fn get_or_try_set<Q, E>(

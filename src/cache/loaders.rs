@@ -206,6 +206,7 @@ where
     /// assert_eq!(freshness, Freshness::Fresh);
     /// # }
     /// ```
+    #[doc(alias = "is_fresh")]
     #[allow(clippy::manual_async_fn)] // As for `get_or_set_with`.
     pub fn get_or_try_set_with_freshness<Q, E, F, Fut>(
         &self,

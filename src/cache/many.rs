@@ -192,6 +192,7 @@ where
     /// assert_eq!(cache.len(), 500);
     /// # }
     /// ```
+    #[doc(alias = "invalidate_entries_if")]
     pub async fn remove_if(&self, mut predicate: impl FnMut(&K, &V) -> bool) -> usize {
         let mut removed = 0;
         let mut cursor = TableCursor::default();

@@ -79,6 +79,9 @@ where
     /// assert_eq!(events.recv().await.unwrap().key, "session");
     /// # }
     /// ```
+    #[doc(alias = "eviction_listener")]
+    #[doc(alias = "async_eviction_listener")]
+    #[doc(alias = "removal_listener")]
     pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, V> {
         LosslessEvents::new(&self.shared.publisher, capacity)
     }

@@ -40,6 +40,7 @@ where
     /// assert!(cache.is_empty());
     /// # }
     /// ```
+    #[doc(alias = "run_pending_tasks")]
     pub async fn sweep(&self) -> SweepReport {
         if let Some(failures) = &self.freshness_policy.failures {
             sweep(failures.shared()).await;

@@ -40,6 +40,8 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
 
 impl<K> RateLimiter<K> {
     /// Returns a builder with the default settings.
+    #[doc(alias = "keyed")]
+    #[doc(alias = "direct")]
     pub fn builder() -> RateLimiterBuilder<K> {
         RateLimiterBuilder::new()
     }
@@ -122,6 +124,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
     /// The delay is drawn each time a call has to wait, and the waiters behind it are delayed as well, so fewer calls
     /// pass per second ([`Window::Gcra`] makes up for most of it). A call that may pass immediately is not delayed, and
     /// no wait exceeds its maximum. Defaults to zero.
+    #[doc(alias = "Jitter")]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.wait.jitter = jitter;
         self
@@ -129,6 +132,8 @@ impl<K, S> RateLimiterBuilder<K, S> {
 
     /// Sets how the sweeper finds idle keys. Defaults to [`Sweep::default`], which removes an idle key within about 100
     /// ms.
+    #[doc(alias = "retain_recent")]
+    #[doc(alias = "shrink_to_fit")]
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self

@@ -20,6 +20,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// assert_eq!(burst.to_string(), "10 in 1s (burst)");
 /// # drop(daily);
 /// ```
+#[doc(alias = "Quota")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     quota: u32,
@@ -96,6 +97,9 @@ impl Limit {
     ///
     /// Panics if `quota` is 0, or if `per` is zero or longer than 100 years. [`try_new`](Limit::try_new) returns an
     /// error instead.
+    #[doc(alias = "with_period")]
+    #[doc(alias = "allow_burst")]
+    #[doc(alias = "burst_size")]
     pub fn new(quota: u32, per: Duration) -> Self {
         Self::try_new(quota, per).unwrap_or_else(|invalid| panic!("{invalid}"))
     }

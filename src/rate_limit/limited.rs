@@ -11,6 +11,8 @@ use crate::engine::clock::LazyInstant;
 /// Error of a check that was denied. Nothing was charged.
 ///
 /// With feature `axum` it is also a response (429), so a handler may use `limiter.check(&user).await?`.
+#[doc(alias = "NotUntil")]
+#[doc(alias = "InsufficientCapacity")]
 #[derive(Clone, Debug)]
 pub struct Limited {
     /// The exceeded limit; of several, the one with the longest wait.
@@ -76,6 +78,7 @@ impl Limited {
 
     /// Returns the time from now until the call would pass, if no other call is charged until then. Returns
     /// [`Duration::MAX`] if the cost is above the quota, so that the call can never pass.
+    #[doc(alias = "wait_time_from")]
     pub fn retry_after(&self) -> Duration {
         match self.ready_at() {
             Some(at) => at.saturating_duration_since(Instant::now()),

@@ -53,6 +53,7 @@ where
     /// assert_eq!(start.elapsed().as_secs(), 2);
     /// # }
     /// ```
+    #[doc(alias = "until_key_ready")]
     pub async fn until_ready<Q>(&self, key: &Q) -> Permit
     where
         Q: ToKey<K> + ?Sized,
@@ -74,6 +75,7 @@ where
     /// # Cancel safety
     ///
     /// The same as for [`until_ready`](RateLimiter::until_ready).
+    #[doc(alias = "until_key_n_ready")]
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,

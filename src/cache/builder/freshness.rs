@@ -44,6 +44,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// assert!(sessions.get("ada").await.is_none());
     /// # }
     /// ```
+    #[doc(alias = "expire_after_access")]
+    #[doc(alias = "sliding")]
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         assert!(idle > Duration::ZERO, "time_to_idle must be above zero, got {idle:?}");
         self.settings.time_to_idle = Some(idle);
@@ -143,6 +145,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// # Panics
     ///
     /// Panics if `beta` is NaN, infinite or negative.
+    #[doc(alias = "refresh_after_write")]
     pub fn refresh_ahead(mut self, beta: f64) -> Self {
         self.settings.set_refresh_ahead(beta);
         self

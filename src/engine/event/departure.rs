@@ -14,6 +14,7 @@ use crate::engine::clock::{Deadline, Tick};
 use crate::engine::seconds;
 
 /// Why an entry was removed from the cache.
+#[doc(alias = "RemovalCause")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
