@@ -3,6 +3,7 @@
 #   1. AddressSanitizer and LeakSanitizer, on nightly: invalid accesses, and memory that is unreachable at exit
 #   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of uninitialized memory
 # Takes no arguments. The tests of 1 are built in target/asan; 2 runs the binaries that ./test.sh has built.
+# Reports have the names of functions; for lines: CARGO_PROFILE_DEV_DEBUG=line-tables-only scripts/sanitize.sh
 # The script sets:
 #   RUSTFLAGS                                      -Zsanitizer=address for 1, and few dependencies (--cfg lean)
 #   ASAN_OPTIONS                                   detect_leaks=1 if the system lets LeakSanitizer work
