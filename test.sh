@@ -92,8 +92,16 @@ core() {
 }
 
 features() {
+    all_features
+    each_feature
+}
+
+all_features() {
     step "clippy, all features"
     cargo clippy "${everything[@]}" --all-targets -- -D warnings
+}
+
+each_feature() {
     step "clippy with each feature alone"
     cargo clippy --locked -p fleeting --no-default-features -- -D warnings
     local feature
@@ -204,10 +212,12 @@ semver() {
     scripts/semver.sh
 }
 
-# Runs groups in the background. `finish` waits for them, and prints their output if one failed.
+# Runs groups in the background, at a low priority: they get the time for which the tests in the foreground wait, and
+# do not delay them. `finish` waits for them, and prints their output if one failed.
 start() {
     (
         set -e
+        renice -n 10 -p "$BASHPID" >/dev/null
         # The step of the shell goes on without this subshell.
         current_step=
         trap 'if [ $? = 0 ]; then end_step; else end_step " (FAILED)"; fi' EXIT
@@ -232,18 +242,11 @@ all() {
 
     formatting
     if cargo deny --version >/dev/null 2>&1; then deny; else skip "./test.sh deny: cargo-deny is not installed"; fi
-    features
+    all_features
     step "building all tests and examples"
     cargo test "${everything[@]}" --no-run
-    step "tests"
-    local targets=(--lib) file
-    for file in tests/*.rs tests/*/main.rs; do
-        file=${file#tests/} file=${file%/main.rs} file=${file%.rs}
-        [ "$file" = examples ] || targets+=(--test "$file")
-    done
-    cargo test "${everything[@]}" "${targets[@]}"
-    # These tests mostly wait for servers, timers and processes, while the other groups compile.
-    local compiling=(interleavings sanitize fuzz)
+    # The tests mostly wait for servers, timers and processes. Meanwhile, the other groups compile.
+    local compiling=(interleavings each_feature sanitize fuzz)
     local oldest
     oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if cargo "+$oldest" --version >/dev/null 2>&1; then
@@ -252,6 +255,13 @@ all() {
         skip "./test.sh msrv: Rust $oldest is not installed"
     fi
     start builds "${compiling[@]}"
+    step "tests"
+    local targets=(--lib) file
+    for file in tests/*.rs tests/*/main.rs; do
+        file=${file#tests/} file=${file%/main.rs} file=${file%.rs}
+        [ "$file" = examples ] || targets+=(--test "$file")
+    done
+    cargo test "${everything[@]}" "${targets[@]}"
     on_valkey
     canonical_keys
     run_examples
