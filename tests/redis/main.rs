@@ -60,6 +60,7 @@ mod slot_migration;
 mod stored_data;
 mod tags;
 mod timeout_dict;
+mod timeout_dict_batches;
 mod timeout_dict_commands;
 mod timeout_dict_eviction;
 mod timeout_dict_faults;

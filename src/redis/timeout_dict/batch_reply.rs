@@ -20,7 +20,7 @@ pub(super) struct BatchReply {
     pub(super) values: Vec<PackedReply>,
     /// The first lease ends four microseconds after this, and each further one four microseconds later.
     pub(super) lease_ends_after: i64,
-    /// Number of the attempt of each key, from 1.
+    /// Number of the attempt of each key, from 1; empty if all are the first.
     pub(super) attempts: Vec<u32>,
     /// True if the reply reached its maximum size, so that there may be more entries.
     pub(super) is_cut: bool,

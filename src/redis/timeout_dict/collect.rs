@@ -2,7 +2,7 @@
 //! each are among the oldest, and sends one script to each of these, which leases them. A script processes at most 512
 //! entries and stops at about a mebibyte of values, so that more rounds may follow.
 
-use std::{sync::Arc, time::Duration};
+use std::{iter::repeat, sync::Arc, time::Duration};
 
 use ::redis::Value as Reply;
 use futures_util::future::join_all;
@@ -172,6 +172,8 @@ impl DictState {
         let mut keys_and_scores = keys_and_scores.into_iter().map(|PackedReply(part)| part);
         let found_any = !values.is_empty();
         let mut entries = Vec::with_capacity(values.len());
+        // None are sent if all are first attempts.
+        let attempts = attempts.into_iter().chain(repeat(1));
         for ((PackedReply(value), attempts), number) in values.into_iter().zip(attempts).zip(1..) {
             let (Some(Reply::BulkString(key)), Some(Reply::BulkString(score))) =
                 (keys_and_scores.next(), keys_and_scores.next())

@@ -8,18 +8,28 @@
 -- Returns for each taken entry 1 if it was removed now; 2 if it was missing, so that no other client can have taken it
 -- since; 0 if its lease has expired or is void.
 
+local count = tonumber(ARGV[3])
+local others = 4 + 2 * count
+local leases = {}
+-- Usually, all of them still have their leases, which follow each other: read with one command, since a command per
+-- entry takes several times as long. The others are checked one by one.
+local found = count == 0 and {} or redis.call('ZRANGEBYSCORE', index, score(tonumber(ARGV[5])),
+  score(tonumber(ARGV[3 + 2 * count])), 'WITHSCORES', 'LIMIT', 0, 2 * count)
+for i = 1, #found, 2 do
+  leases[found[i]] = found[i + 1]
+end
 local taken, records, outcome = {}, {}, {}
-local others = 4 + 2 * ARGV[3]
--- An expired lease is refused even if no other client has the entry, because the client may have given up by then.
-for at = 4, others - 1, 2 do
-  local key, number = ARGV[at], tonumber(ARGV[at + 1])
+for i = 1, count do
+  local key, lease_end = ARGV[2 + 2 * i], ARGV[3 + 2 * i]
+  local record, number = record_prefix .. key, tonumber(lease_end)
   if now >= number then
-    outcome[#outcome + 1] = 0
-  elseif set_of_lease(key, number) and exists(record_prefix .. key) then
-    taken[#taken + 1], records[#records + 1] = key, record_prefix .. key
-    outcome[#outcome + 1] = 1
+    -- Refused even if no other client has the entry, because the client may have given up by then.
+    outcome[i] = 0
+  elseif (leases[key] == lease_end or set_of_lease(key, number)) and exists(record) then
+    taken[#taken + 1], records[#records + 1] = key, record
+    outcome[i] = 1
   else
-    outcome[#outcome + 1] = redis.call('EXISTS', record_prefix .. key) == 1 and 0 or 2
+    outcome[i] = redis.call('EXISTS', record) == 1 and 0 or 2
   end
 end
 if #taken > 0 then

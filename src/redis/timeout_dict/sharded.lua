@@ -93,7 +93,15 @@ local function reasons_of(keys, failures)
   return found, outdated
 end
 
-local function forget_outdated_reasons(keys, failures)
+-- `attempts` has the number of each entry's attempt, as far as it is not the first.
+local function forget_outdated_reasons(keys, attempts)
+  if redis.call('EXISTS', reasons) == 0 then
+    return
+  end
+  local failures = {}
+  for i = 1, #keys do
+    failures[i] = (attempts[i] or 1) - 1
+  end
   local _, outdated = reasons_of(keys, failures)
   if #outdated > 0 then
     redis.call('HDEL', reasons, unpack(outdated))
@@ -102,8 +110,12 @@ end
 
 -- Resets entries to no failures. At most 512, because `unpack` is limited by the size of Lua's stack.
 local function clear_failures(keys)
+  -- For one key, the check would take as long as the rest.
+  if #keys == 0 or #keys > 1 and redis.call('EXISTS', failed, dead) == 0 then
+    return
+  end
   -- An entry with a reason has failed, or is a dead letter.
-  if #keys > 0 and redis.call('HDEL', failed, unpack(keys)) + redis.call('ZREM', dead, unpack(keys)) > 0 then
+  if redis.call('HDEL', failed, unpack(keys)) + redis.call('ZREM', dead, unpack(keys)) > 0 then
     redis.call('HDEL', reasons, unpack(keys))
   end
 end
