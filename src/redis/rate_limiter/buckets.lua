@@ -36,14 +36,12 @@ local now = clock
 -- Fast path for most calls: a check of a single limit that admits it, into an existing bucket, while no bucket leaves
 -- the window. It is equivalent to the general path below, with half of the work.
 if verb == 'c' and #args == 33 and size >= 44 then
-  local used, count, from = unpack('<I4I2', state, 27)
-  local quota, per, step = unpack('<ddd', args, 10)
+  local used, count, oldest = unpack('<I4I2d', state, 27)
   if size == 32 + 12 * count and used + cost <= quota then
-    local oldest = unpack('<d', state, from)
     local newest, units = unpack('<dI4', state, size - 11)
     if oldest + per > now and newest >= now and newest < last + step then
       used = used + cost
-      call('SET', key, pack('<HdddI4I2', kind, created, now, expires_at, used, count) .. sub(state, from, size - 12)
+      call('SET', key, pack('<HdddI4I2', kind, created, now, expires_at, used, count) .. sub(state, 33, size - 12)
         .. pack('<dI4', newest, units + cost), 'KEEPTTL')
       return pack('<ddddd', 0, created, newest, quota - used, oldest + per - now)
     end

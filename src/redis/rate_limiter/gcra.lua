@@ -13,14 +13,15 @@
 local state = call('GET', key)
 
 -- Fast path for most calls: a check of a single limit that admits it, without a later expiry of the key. It is
--- equivalent to the general path below, with half of the work.
+-- equivalent to the general path below, with half of the work. It returns the new state, which has all numbers of the
+-- reply, instead of formatting these once more.
 if verb == 'c' and #args == 33 and state and #state == 50 then
   local kind, created, last, expires_at, at, back, known = unpack('<Hdddddd', state)
-  local quota, _, step = unpack('<ddd', args, 10)
   at = (at > clock and at or clock) + step * cost
   if kind == 0x4703 and known == step and last <= clock and at - step * quota <= clock and at <= expires_at then
-    call('SET', key, pack('<Hdddddd', kind, created, clock, expires_at, at, back, step), 'KEEPTTL')
-    return pack('<ddddddd', 0, created, clock, clock, at, back, step)
+    state = pack('<Hdddddd', kind, created, clock, expires_at, at, back, step)
+    call('SET', key, state, 'KEEPTTL')
+    return state
   end
 end
 

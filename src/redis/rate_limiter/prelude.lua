@@ -29,7 +29,8 @@ local key, args = KEYS[1], ARGV[1]
 local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
 local time = call('TIME')
 local clock = time[1] * 1000000 + time[2]
-local verb, cost = unpack('<c1d', args)
+-- The quota, per and step are those of the first limit, which most calls have alone; of no meaning for a refund.
+local verb, cost, quota, per, step = unpack(#args < 33 and '<c1d' or '<c1dddd', args)
 local limits = (#args - 9) / 24
 local foreign = 'WRONGTYPE the key was not written by a rate limiter'
 

@@ -178,10 +178,15 @@ pub(super) fn decode(
     limits: &[LimitArgs],
     now: Instant,
 ) -> Option<Reply> {
-    let (numbers, []) = answer.as_chunks() else { return None };
+    let is_gcra = window == Window::Gcra;
+    let admitted = if is_gcra { numbers_of_state(answer) } else { None };
+    let numbers = match (&admitted, answer.as_chunks()) {
+        (Some(numbers), _) => &numbers[..],
+        (None, (numbers, [])) => numbers,
+        _ => return None,
+    };
     // GCRA returns no time for a limit that it has never charged; 0 is equivalent, as a time long ago.
     let number = |at: usize| numbers.get(at).map_or(0, |number| f64::from_le_bytes(*number) as i64);
-    let is_gcra = window == Window::Gcra;
     if numbers.len() < 4 || !is_gcra && numbers.len() != 2 + 3 * limits.len() {
         return None;
     }
@@ -212,6 +217,15 @@ pub(super) fn decode(
         Outcome::Denied { limit, wait: Duration::from_micros(created_at_or_wait) }
     };
     Some(Reply { outcome, remaining: remaining.collect() })
+}
+
+/// Converts the state of a subject that has one limit, which is the reply of the fast path of GCRA, to the reply of the
+/// general path. Returns `None` for any other reply: these begin with a small number.
+fn numbers_of_state(answer: &[u8]) -> Option<[[u8; 8]; 7]> {
+    let numbers = answer.strip_prefix(b"\x03G")?;
+    let (&[created, now, _, at, back, step], []) = numbers.as_chunks() else { return None };
+    // Admitted, at a time at which the server's clock is not behind the state.
+    Some([[0; 8], created, now, now, at, back, step])
 }
 
 fn after(now: Instant, microseconds: u64) -> Instant {

@@ -63,7 +63,6 @@ local is_whole = length == 0 or length == size + 12 * (tail - dropped)
 -- Fast path for most calls: a check of a single limit that admits it, while no call leaves the window and the state is
 -- long. It is equivalent to the general path below, with half of the work.
 if verb == 'c' and #args == 33 and counted == 1 and not is_whole then
-  local quota, per = unpack('<dd', args, 10)
   local known, head, since, used = unpack('<dddI4', state, 45)
   local gone = head - dropped
   if known == per and head < tail and since > now - per and used + cost <= quota
