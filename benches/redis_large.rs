@@ -12,6 +12,7 @@ use std::{
 
 use fleeting::redis::{Cache, Client, Error, Format};
 use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
 
 use crate::{
     Goals, key,
@@ -34,28 +35,78 @@ enum Load {
     Gets,
 }
 
-/// Each load with its name, and whether another client on a thread of its own makes the calls.
-const LOADS: [(&str, Option<(Load, bool)>); 5] = [
+/// Client of the large calls.
+#[derive(Clone, Copy)]
+enum Caller {
+    /// That of the small calls.
+    Same,
+    /// Another client on a thread of its own.
+    Other,
+    /// As `Other`, and both are plain clients with a connection each: the share of the server.
+    Plain,
+}
+
+/// Each load with its name.
+const LOADS: [(&str, Option<(Load, Caller)>); 7] = [
     ("nothing", None),
-    ("64 MB sets of another client", Some((Load::Sets, true))),
-    ("64 MB sets of the same client", Some((Load::Sets, false))),
-    ("64 MB gets of another client", Some((Load::Gets, true))),
-    ("64 MB gets of the same client", Some((Load::Gets, false))),
+    ("64 MB sets, both by plain clients", Some((Load::Sets, Caller::Plain))),
+    ("64 MB sets of another client", Some((Load::Sets, Caller::Other))),
+    ("64 MB sets of the same client", Some((Load::Sets, Caller::Same))),
+    ("64 MB gets, both by plain clients", Some((Load::Gets, Caller::Plain))),
+    ("64 MB gets of another client", Some((Load::Gets, Caller::Other))),
+    ("64 MB gets of the same client", Some((Load::Gets, Caller::Same))),
 ];
+
+/// A client, and a connection of the plain one.
+#[derive(Clone)]
+enum Candidate {
+    Ours(Cache<String, String>),
+    Plain(MultiplexedConnection),
+}
+
+impl Candidate {
+    async fn get(&mut self, key: &str) {
+        match self {
+            Self::Ours(cache) => drop(cache.get(key).await.expect("the read succeeds")),
+            Self::Plain(plain) => {
+                let value: Option<String> =
+                    redis::cmd("GET").arg(key).query_async(plain).await.expect("the read succeeds");
+                drop(value);
+            }
+        }
+    }
+
+    async fn set(&mut self, key: &str, value: String) {
+        match self {
+            Self::Ours(cache) => {
+                drop(cache.set(key.into(), value).await.expect("the write succeeds"))
+            }
+            Self::Plain(plain) => {
+                let mut set = redis::cmd("SET");
+                let () = set.arg(key).arg(value).query_async(plain).await.expect("it succeeds");
+            }
+        }
+    }
+}
 
 pub(crate) async fn table(quick: bool, goals: &mut Goals) -> String {
     let server = Server::start();
-    let cache = texts(server.url()).await;
-    cache.set("large".into(), "7".repeat(LARGE)).await.expect("the write succeeds");
-    for n in 0..READERS {
-        cache.set(key(n), "7".repeat(100)).await.expect("the write succeeds");
+    let ours = Candidate::Ours(texts(server.url()).await);
+    let plain = Candidate::Plain(connection(server.url()).await);
+    for candidate in [&ours, &plain] {
+        candidate.clone().set("large", "7".repeat(LARGE)).await;
+        for n in 0..READERS {
+            candidate.clone().set(&key(n), "7".repeat(100)).await;
+        }
     }
     let rounds = if quick { 2 } else { 8 };
     let mut latencies = [const { Vec::new() }; LOADS.len()];
     let mut transfers = [0; LOADS.len()];
     for _ in 0..rounds {
         for (at, (_, load)) in LOADS.into_iter().enumerate() {
-            let (more, count) = small_calls(&server, &cache, load).await;
+            let is_plain = matches!(load, Some((_, Caller::Plain)));
+            let reader = if is_plain { &plain } else { &ours };
+            let (more, count) = small_calls(&server, reader, load).await;
             latencies[at].extend(more);
             transfers[at] += count;
         }
@@ -63,8 +114,10 @@ pub(crate) async fn table(quick: bool, goals: &mut Goals) -> String {
     let mut page = String::from(
         "\n## Small calls next to large values\n\n\
          Eight tasks read values of 100 bytes in a loop, with a pause of 1 ms, while a value of 64 MB is written or \
-         read in a loop: by the same client, or by another one, with a runtime of its own. The second shows the share \
-         of the server, which executes nothing else while it copies a value, and of the machine.\n\n\
+         read in a loop: by the same client, or by another one, with a runtime of its own. The rows of plain clients \
+         (one connection each, in the same way) show the share of the server and of the machine: the server executes \
+         nothing else while it copies 64 MB from a connection or to it, so that no client of the same server can have \
+         shorter delays.\n\n\
          | next to | large values per second | median in ms | 99th percentile | maximum |\n\
          | --- | --- | --- | --- | --- |\n",
     );
@@ -77,7 +130,7 @@ pub(crate) async fn table(quick: bool, goals: &mut Goals) -> String {
         eprintln!("next to {name} ({rate:.1}/s): {middle:.3} {late:.3} {latest:.3} ms");
         writeln!(page, "| {name} | {rate:.1} | {middle:.3} | {late:.3} | {latest:.3} |")
             .expect("writing to a String cannot fail");
-        if let Some((_, false)) = load {
+        if let Some((_, Caller::Same)) = load {
             let name = format!("p99 of small calls next to {name}, relative to another client");
             goals.add(&name, late / late_before, 2.0);
         }
@@ -93,37 +146,47 @@ async fn texts(url: String) -> Cache<String, String> {
     builder.format(Format::Raw).build().expect("a name")
 }
 
+async fn connection(url: String) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(30 * SECOND));
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    connection.expect("the server answers")
+}
+
 /// Returns the latencies of small reads during a second of this load, and the number of large calls.
 async fn small_calls(
     server: &Server,
-    cache: &Cache<String, String>,
-    load: Option<(Load, bool)>,
+    reader: &Candidate,
+    load: Option<(Load, Caller)>,
 ) -> (Vec<Duration>, u32) {
     let is_done = Arc::new(AtomicBool::new(false));
     let (mut same, mut other) = (None, None);
     match load {
-        Some((load, true)) => {
+        Some((load, Caller::Same)) => {
+            same = Some(tokio::spawn(large_calls(reader.clone(), load, is_done.clone())));
+        }
+        Some((load, caller)) => {
             let (url, done) = (server.url(), is_done.clone());
             other = Some(thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 runtime.expect("a runtime").block_on(async {
-                    let cache = texts(url).await;
-                    large_calls(cache, load, done).await
+                    let candidate = match caller {
+                        Caller::Plain => Candidate::Plain(connection(url).await),
+                        _ => Candidate::Ours(texts(url).await),
+                    };
+                    large_calls(candidate, load, done).await
                 })
             }));
-        }
-        Some((load, false)) => {
-            same = Some(tokio::spawn(large_calls(cache.clone(), load, is_done.clone())));
         }
         None => {}
     }
     let readers = (0..READERS).map(|n| {
-        let (cache, begin) = (cache.clone(), Instant::now());
+        let (mut reader, begin) = (reader.clone(), Instant::now());
         tokio::spawn(async move {
             let (key, mut latencies) = (key(n), Vec::new());
             while begin.elapsed() < SECOND {
                 let begin = Instant::now();
-                cache.get(&key).await.unwrap();
+                reader.get(&key).await;
                 latencies.push(begin.elapsed());
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -143,12 +206,12 @@ async fn small_calls(
 }
 
 /// Makes large calls, one after the other, until `is_done`. Returns their number.
-async fn large_calls(cache: Cache<String, String>, load: Load, is_done: Arc<AtomicBool>) -> u32 {
+async fn large_calls(mut candidate: Candidate, load: Load, is_done: Arc<AtomicBool>) -> u32 {
     let mut count = 0;
     while !is_done.load(Relaxed) {
         match load {
-            Load::Sets => drop(cache.set("large".into(), "7".repeat(LARGE)).await.unwrap()),
-            Load::Gets => drop(cache.get("large").await.unwrap()),
+            Load::Sets => candidate.set("large", "7".repeat(LARGE)).await,
+            Load::Gets => candidate.get("large").await,
         }
         count += 1;
     }
