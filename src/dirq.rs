@@ -87,10 +87,16 @@
 //! being removed.) Delete the directory `retries` to forget all records, for instance after a wrong clock. A crash of
 //! the machine may lose the latest records, even with [`sync`](QueueSimpleBuilder::sync).
 //!
-//! Counting costs four to six system calls per delivery, and disables prefetching on a disk. If a record cannot be
+//! Counting costs six to eight system calls per delivery, and disables prefetching on a disk. If a record cannot be
 //! written, for instance on a full disk, the element is delivered nevertheless, its failure does not count, and a
-//! warning is logged. Each iteration, and each scan of a `watch`, lists all records. Those of dead letters are read once
-//! per process, and again every ten seconds. Without these settings, a queue counts only calls of `retry_in` and `fail`.
+//! warning is logged. Without these settings, a queue counts only calls of `retry_in` and `fail`.
+//!
+//! Each iteration, and each scan of a `watch`, reads the records of the elements that are locked or wait for a backoff.
+//! The records of dead letters are kept in the directory `retries/dead`, which is listed again only after another element
+//! has become a dead letter or is none any more. On a local file system, a directory whose elements are all dead letters
+//! is not listed again either until it changes. So a job costs the same with thousands of old dead letters, except for
+//! one `stat` per directory of elements. If dead letters and new elements share a directory, each scan lists both:
+//! remove dead letters from time to time.
 //!
 //! # Cost
 //!
@@ -154,6 +160,7 @@ mod blocking;
 mod bound;
 mod builder;
 mod cursor;
+mod dead_directories;
 mod dead_letters;
 mod delivery;
 #[cfg(feature = "metrics")]

@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    Error, Lock, Name, protocol::Protocol, record::now_micros, records::Records, snapshot::Snapshot,
+    Error, Lock, Name, dead_directories::Directory, protocol::Protocol, record::now_micros,
+    records::Records, snapshot::Snapshot,
 };
 
 /// The names of a queue that are to be tried.
@@ -95,8 +96,19 @@ impl Cursor {
         while self.names.is_empty() {
             let next = self.directories.as_mut().and_then(VecDeque::pop_front);
             let Some(directory) = next else { break };
+            let known = &queue.root().dead_directories;
+            let looked = self
+                .records
+                .as_ref()
+                .map(|records| (records, known.look(queue.root(), records, directory)));
+            if let Some((_, Directory::Dead)) = looked {
+                continue;
+            }
             let (mut names, now) = (queue.unlocked(directory)?, now_micros());
-            if let Some(records) = &self.records {
+            if let Some((records, looked)) = looked {
+                if let Directory::Unknown(Some(version)) = looked {
+                    known.note(records, directory, version, &names);
+                }
                 names.retain(|name| records.is_due(name, now));
             }
             names.retain(|name| self.after.is_none_or(|after| after < *name));

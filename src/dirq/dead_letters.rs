@@ -191,7 +191,7 @@ impl<P: Protocol> DirQueue<P> {
             match delay.is_zero() {
                 // Without a record, the element counts as never delivered.
                 true => records.remove(name)?,
-                false => records.put(name, Record { attempts: 0, due: Some(due_in(delay)) })?,
+                false => records.revive(name, Record { attempts: 0, due: Some(due_in(delay)) })?,
             }
             Ok(true)
         })

@@ -1,6 +1,7 @@
 //! Tests that crash a process, inject an error, or run another process, at each of its system calls in turn.
 
 mod crash;
+mod dead_letters;
 mod failed_calls;
 mod file_limits;
 mod interleavings;

@@ -5,12 +5,16 @@
 //! 2. A record is a symbolic link without an existing target. Its text is created, read and replaced atomically.
 //! 3. The reason of a failed attempt is a file next to the record, because other releases of this library would not
 //!    accept it in the record. Its content is replaced atomically, too.
-//! 4. Both are written by the owner of the element's lock. Without their element, they have no meaning, and a purge
+//! 4. The records of dead letters, with their reasons, are moved to a directory of their own: each delivery changes the
+//!    directory of the others, which is then listed again, and dead letters may be many. If an element has a record in
+//!    both directories, because a process crashed in between, the one that is not in the directory of dead letters
+//!    counts. There, a dead letter may also have its record: earlier builds wrote it, or its move failed.
+//! 5. Both are written by the owner of the element's lock. Without their element, they have no meaning, and a purge
 //!    removes them.
 
 mod changes;
 
-use std::{collections::HashSet, ffi::CStr, sync::Arc};
+use std::{collections::HashSet, ffi::CStr, iter, sync::Arc};
 
 use rustix::io::Errno;
 
@@ -27,6 +31,8 @@ use crate::engine::retries::MAX_REASON_LEN;
 /// The records of a queue.
 pub(super) struct Records {
     dir: Arc<Dir>,
+    /// The directory of dead letters, if it exists.
+    dead: Option<Arc<Dir>>,
     umask: Option<Mode>,
 }
 
@@ -42,15 +48,31 @@ impl Records {
     // directory from being removed.
     const DIRECTORY: &str = "retries";
 
+    /// The directory of dead letters in it.
+    const DEAD: &CStr = c"dead";
+
     /// Returns `None` if the directory does not exist, because nothing has failed yet.
     pub(super) fn open(root: &Root) -> Result<Option<Self>, Error> {
-        let dir = root.opener().open_named(Self::DIRECTORY)?;
-        Ok(dir.map(|dir| Self { dir, umask: root.umask }))
+        let opener = root.opener();
+        let Some(dir) = opener.open_named(Self::DIRECTORY)? else { return Ok(None) };
+        let dead = opener.open_below(&dir, Self::DEAD)?;
+        Ok(Some(Self { dir, dead, umask: root.umask }))
     }
 
     pub(super) fn open_or_make(root: &Root) -> Result<Self, Error> {
+        if let Some(records) = Self::open(root)?
+            && records.dead.is_some()
+        {
+            return Ok(records);
+        }
         let dir = root.open_or_make(&mut root.opener(), Self::DIRECTORY)?;
-        Ok(Self { dir, umask: root.umask })
+        // Without this directory, dead letters have their records next to the others.
+        let made = dir.mkdir(Self::DEAD, root.umask);
+        let dead = match made {
+            Ok(()) | Err(Errno::EXIST) => root.opener().open_below(&dir, Self::DEAD)?,
+            Err(_) => None,
+        };
+        Ok(Self { dir, dead, umask: root.umask })
     }
 
     /// Returns all records, in the order of their elements' names. Reads each record on demand, so that a caller that
@@ -80,32 +102,74 @@ impl Records {
     /// Returns `None` if there is no record, or something else has its name.
     pub(super) fn get(&self, name: &Name) -> Result<Option<Record>, Error> {
         let file = FileName::record(name.directory, name.element);
-        match self.dir.read_link(file.c_str()) {
-            Ok(text) => Ok(Record::parse(&text)),
-            Err(Errno::NOENT | Errno::INVAL) => Ok(None),
-            Err(error) => Err(self.io_error("read", &file, error)),
+        for dir in self.dirs() {
+            match dir.read_link(file.c_str()) {
+                Ok(text) => return Ok(Record::parse(&text)),
+                Err(Errno::NOENT) => {}
+                Err(Errno::INVAL) => return Ok(None),
+                Err(error) => return Err(io_error("read", dir, &file, error)),
+            }
         }
+        Ok(None)
     }
 
     /// Writes a record, replacing the old one.
     pub(super) fn put(&self, name: &Name, record: Record) -> Result<(), Error> {
+        match &self.dead {
+            // If the directory was removed, the record is still needed.
+            Some(dead) if record.is_dead() => {
+                self.put_dead(dead, name, record).or_else(|_| self.put_here(name, record))
+            }
+            _ => self.put_here(name, record),
+        }
+    }
+
+    fn put_here(&self, name: &Name, record: Record) -> Result<(), Error> {
         let text = record.to_text();
         let file = FileName::record(name.directory, name.element);
         // Most records are the first of their element: then one call is enough.
         match self.dir.symlink(&text, file.c_str()) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => {}
-            Err(error) => return Err(self.io_error("write", &file, error)),
+            Err(error) => return Err(io_error("write", &self.dir, &file, error)),
         }
         // A symbolic link cannot be changed in place. Renaming replaces it atomically, so that a record is never
         // missing.
         let draft = FileName::record_draft(name.directory, name.element);
         let create = |draft: &CStr| self.dir.symlink(&text, draft);
-        self.replace(&file, &draft, create, || Ok(self.get(name)? == Some(record)))
+        self.replace(&self.dir, &file, &draft, create, || Ok(self.get(name)? == Some(record)))
     }
 
+    /// Writes the record of a dead letter, and moves its reason.
+    fn put_dead(&self, dead: &Arc<Dir>, name: &Name, record: Record) -> Result<(), Error> {
+        let Name { directory, element } = *name;
+        // First: a dead letter has its reason as soon as it is listed.
+        let reason = FileName::reason(directory, element);
+        match self.dir.rename(reason.c_str(), dead, reason.c_str()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(io_error("move", &self.dir, &reason, error)),
+        }
+        let text = record.to_text();
+        let file = FileName::record(directory, element);
+        let draft = FileName::record_draft(directory, element);
+        let create = |draft: &CStr| self.dir.symlink(&text, draft);
+        let is_done = || Ok(dead.read_link(file.c_str()).is_ok_and(|found| found == text));
+        self.replace(dead, &file, &draft, create, is_done)?;
+        // Last: until then, the old record counts, so that the element has a record at each moment.
+        unlink(&self.dir, &file)
+    }
+
+    /// Removes a record. The reason stays.
     pub(super) fn remove(&self, name: &Name) -> Result<(), Error> {
-        self.unlink(&FileName::record(name.directory, name.element))
+        self.unlink_everywhere(&FileName::record(name.directory, name.element))
+    }
+
+    /// Makes an element due at the time of `record`, if its record was that of a dead letter.
+    pub(super) fn revive(&self, name: &Name, record: Record) -> Result<(), Error> {
+        self.put(name, record)?;
+        // Afterwards: until then, the element has a record at each moment.
+        let Some(dead) = &self.dead else { return Ok(()) };
+        unlink(dead, &FileName::record(name.directory, name.element))
     }
 
     /// Writes the reason of a failed attempt, replacing the old one.
@@ -114,30 +178,33 @@ impl Records {
         let draft = FileName::reason_draft(name.directory, name.element);
         let create =
             |draft: &CStr| self.dir.create(draft, reason.as_bytes(), self.umask, false).map(drop);
-        self.replace(&file, &draft, create, || Ok(false))
+        self.replace(&self.dir, &file, &draft, create, || Ok(false))
     }
 
     pub(super) fn remove_reason(&self, name: &Name) -> Result<(), Error> {
-        self.unlink(&FileName::reason(name.directory, name.element))
+        self.unlink_everywhere(&FileName::reason(name.directory, name.element))
     }
 
     /// Returns `None` if there is no reason, or if it cannot be a reason of this library.
     pub(super) fn reason(&self, name: &Name) -> Result<Option<String>, Error> {
         let file = FileName::reason(name.directory, name.element);
-        match self.dir.read(file.c_str(), MAX_REASON_LEN as u64) {
-            Ok(reason) => Ok(Some(String::from_utf8_lossy(&reason).into_owned())),
-            // Removed in the meantime; a link, or not a file; too long; of another user.
-            Err(Errno::NOENT | Errno::LOOP | Errno::INVAL | Errno::FBIG | Errno::ACCESS) => {
-                Ok(None)
+        for dir in self.dirs() {
+            match dir.read(file.c_str(), MAX_REASON_LEN as u64) {
+                Ok(reason) => return Ok(Some(String::from_utf8_lossy(&reason).into_owned())),
+                Err(Errno::NOENT) => {}
+                // A link, or not a file; too long; of another user.
+                Err(Errno::LOOP | Errno::INVAL | Errno::FBIG | Errno::ACCESS) => return Ok(None),
+                Err(error) => return Err(io_error("read", dir, &file, error)),
             }
-            Err(error) => Err(self.io_error("read", &file, error)),
         }
+        Ok(None)
     }
 
-    /// Replaces a file atomically by a draft, which `create` writes. `is_done` returns whether the file already has the
-    /// new content.
+    /// Replaces a file in the directory `to` atomically by a draft, which `create` writes. `is_done` returns whether the
+    /// file already has the new content.
     fn replace(
         &self,
+        to: &Dir,
         file: &FileName,
         draft: &FileName,
         create: impl Fn(&CStr) -> Result<(), Errno>,
@@ -146,21 +213,21 @@ impl Records {
         let mut retries = RetryBudget::of("write");
         loop {
             let written = create(draft.c_str())
-                .and_then(|()| self.dir.rename(draft.c_str(), &self.dir, file.c_str()));
+                .and_then(|()| self.dir.rename(draft.c_str(), to, file.c_str()));
             match written {
                 Ok(()) => return Ok(()),
                 // A leftover of a crashed process.
-                Err(Errno::EXIST) => self.unlink(draft)?,
+                Err(Errno::EXIST) => unlink(&self.dir, draft)?,
                 // Another process whose lock was purged, or over NFS this call itself, has already renamed the draft.
                 Err(Errno::NOENT) if is_done()? => return Ok(()),
                 Err(Errno::NOENT) => {}
                 Err(error) => {
                     // The original error is more useful than that of the cleanup.
                     let _ = self.dir.unlink(draft.c_str());
-                    return Err(self.io_error("write", file, error));
+                    return Err(io_error("write", to, file, error));
                 }
             }
-            retries.spend(|| self.dir.path_of(file.c_str()))?;
+            retries.spend(|| to.path_of(file.c_str()))?;
         }
     }
 
@@ -186,27 +253,23 @@ impl Records {
         // All are attempted: the argument of `and` is evaluated first.
         let reason = match has_reason {
             true => self
-                .unlink(&FileName::reason(directory, element))
-                .and(self.unlink(&FileName::reason_draft(directory, element))),
+                .remove_reason(name)
+                .and(unlink(&self.dir, &FileName::reason_draft(directory, element))),
             false => Ok(()),
         };
-        let draft = self.unlink(&FileName::record_draft(directory, element));
+        let draft = unlink(&self.dir, &FileName::record_draft(directory, element));
         self.remove(name).and(draft).and(reason)
     }
 
     fn listing(&self) -> Result<Listing, Error> {
         let (mut names, mut with_reason) = (Vec::new(), HashSet::new());
-        let listed = self.dir.list(|name, _| {
-            let Some(file) = RecordEntry::parse(name.to_bytes()) else { return };
-            let name = Name { directory: file.directory, element: file.element };
-            names.push(name);
-            if file.is_reason {
-                with_reason.insert(name);
-            }
-        });
-        match listed {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(Error::io("list", self.dir.path(), error)),
+        for dir in self.dirs() {
+            list(dir, |file, name| {
+                names.push(name);
+                if file.is_reason {
+                    with_reason.insert(name);
+                }
+            })?;
         }
         names.sort_unstable();
         // Reasons and drafts yield the name of their element, too.
@@ -214,16 +277,40 @@ impl Records {
         Ok(Listing { names, with_reason })
     }
 
-    fn unlink(&self, file: &FileName) -> Result<(), Error> {
-        match self.dir.unlink(file.c_str()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(self.io_error("remove", file, error)),
-        }
+    fn unlink_everywhere(&self, file: &FileName) -> Result<(), Error> {
+        // Both are attempted: the argument of `and` is evaluated first.
+        let dead = self.dead.as_ref().map_or(Ok(()), |dead| unlink(dead, file));
+        unlink(&self.dir, file).and(dead)
     }
 
-    fn io_error(&self, operation: &'static str, file: &FileName, error: Errno) -> Error {
-        Error::io(operation, self.dir.path_of(file.c_str()), error)
+    /// Returns the directories of records. What is found in the first one counts.
+    fn dirs(&self) -> impl Iterator<Item = &Arc<Dir>> {
+        iter::once(&self.dir).chain(&self.dead)
     }
+}
+
+/// Calls `visit` with each file in a directory of records, and its element.
+fn list(dir: &Dir, mut visit: impl FnMut(RecordEntry, Name)) -> Result<(), Error> {
+    let listed = dir.list(|name, _| {
+        let Some(file) = RecordEntry::parse(name.to_bytes()) else { return };
+        let name = Name { directory: file.directory, element: file.element };
+        visit(file, name);
+    });
+    match listed {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(Error::io("list", dir.path(), error)),
+    }
+}
+
+fn unlink(dir: &Dir, file: &FileName) -> Result<(), Error> {
+    match dir.unlink(file.c_str()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(io_error("remove", dir, file, error)),
+    }
+}
+
+fn io_error(operation: &'static str, dir: &Dir, file: &FileName, error: Errno) -> Error {
+    Error::io(operation, dir.path_of(file.c_str()), error)
 }
 
 /// Returns whether an element is in the queue, locked or not.

@@ -22,9 +22,10 @@ pub(super) use self::{options::Options, sync::Unpublished};
 use super::{
     Error, Name, Purge,
     bound::Bound,
+    dead_directories::DeadDirectories,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Medium, Mode, make_dir},
+    fs::{Dir, FileType, Medium, Mode, OpenFor, make_dir},
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
     shared::SharedQueue,
@@ -60,6 +61,7 @@ pub struct Root {
     /// `None` if the directory may be on a network: the cache relies on change times, which are reported late there.
     cache: Option<DirCache>,
     pub(super) record_cache: RecordCache,
+    pub(super) dead_directories: DeadDirectories,
     /// True if the latest delivery could not be recorded.
     is_unrecorded: AtomicBool,
     synced: Mutex<SyncedDirs>,
@@ -300,14 +302,37 @@ impl Opener<'_> {
             return Ok(Some(dir));
         }
         let path = self.path.join(name);
-        let dir = match Dir::open(path.clone()) {
+        self.cache_opened(name, Dir::open(path.clone()), path)
+    }
+
+    /// Opens a directory in a subdirectory of the queue, or returns `None` if it is missing. If it is removed while the
+    /// subdirectory exists, the removed one may be returned.
+    pub(super) fn open_below(&self, parent: &Dir, name: &CStr) -> Result<Option<Arc<Dir>>, Error> {
+        let path = parent.path_of(name);
+        let key = path.to_string_lossy();
+        if let Some((cache, generation)) = self.cache
+            && let Some(dir) = cache.get(&key, generation)
+        {
+            return Ok(Some(dir));
+        }
+        let opened = parent.open_subdir(name, OpenFor::Traversal);
+        self.cache_opened(&key, opened, path.clone())
+    }
+
+    fn cache_opened(
+        &self,
+        key: &str,
+        opened: Result<Dir, Errno>,
+        path: PathBuf,
+    ) -> Result<Option<Arc<Dir>>, Error> {
+        let dir = match opened {
             Ok(dir) => Arc::new(dir),
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(Error::Foreign { path }),
             Err(error) => return Err(Error::io("open", path, error)),
         };
         if let Some((cache, generation)) = self.cache {
-            cache.insert(name, &dir, generation);
+            cache.insert(key, &dir, generation);
         }
         Ok(Some(dir))
     }

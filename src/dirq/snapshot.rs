@@ -2,27 +2,29 @@
 //! read all records: see [`Records::snapshot`](super::records::Records::snapshot).
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
 };
 
 use super::{Name, dir_version::DirVersion, record::Record};
 
+/// The names of dead letters.
+pub(super) type DeadLetters = HashSet<Name>;
+
 /// The records of a queue at one time.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    /// The dead letters, with the inodes of their records. Shared by snapshots, because they seldom change.
-    pub(super) dead: Arc<HashMap<Name, u64>>,
+    /// The dead letters whose only record is in the directory of dead letters. The same value until one is added or
+    /// removed.
+    pub(super) dead: Arc<DeadLetters>,
     /// The records of all other elements.
-    pub(super) others: HashMap<Name, Record>,
+    pub(super) others: Arc<HashMap<Name, Record>>,
 }
 
 impl Snapshot {
     /// Returns whether an element may be delivered at the time `now`.
     pub(super) fn is_due(&self, name: &Name, now: u64) -> bool {
-        !self.dead.contains_key(name)
-            && self.others.get(name).is_none_or(|record| record.is_due(now))
+        !self.dead.contains(name) && self.others.get(name).is_none_or(|record| record.is_due(now))
     }
 
     /// Returns the times at which elements are due, which may be in the past.
@@ -32,7 +34,7 @@ impl Snapshot {
 
     #[cfg(feature = "metrics")]
     pub(super) fn is_dead(&self, name: &Name) -> bool {
-        self.dead.contains_key(name)
+        self.dead.contains(name) || self.others.get(name).is_some_and(Record::is_dead)
     }
 }
 
@@ -43,10 +45,9 @@ pub(super) struct RecordCache(Mutex<Cached>);
 #[derive(Clone, Debug)]
 pub(super) struct Cached {
     pub(super) snapshot: Arc<Snapshot>,
-    /// The version of the directory of records; `None` if another change may have the same.
+    /// The versions of the directories of records and of dead letters; `None` if another change may have the same.
     pub(super) version: Option<DirVersion>,
-    /// The time at which the records of all dead letters were read.
-    pub(super) read_at: Instant,
+    pub(super) dead_version: Option<DirVersion>,
     /// The number of records at which those of removed elements are purged.
     pub(super) purge_at: usize,
 }
@@ -74,7 +75,7 @@ impl Cached {
 
 impl Default for Cached {
     fn default() -> Self {
-        let (snapshot, read_at) = (Arc::default(), Instant::now());
-        Self { snapshot, version: None, read_at, purge_at: Self::MIN_PURGE }
+        let snapshot = Arc::default();
+        Self { snapshot, version: None, dead_version: None, purge_at: Self::MIN_PURGE }
     }
 }

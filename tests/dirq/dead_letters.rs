@@ -7,7 +7,9 @@ use fleeting::dirq::{Element, Error, Lock, Name, Purge, Queue, QueueSimple};
 
 use super::{
     locked::HOUR,
-    retries::{next, open_counted, open_other_process, record, record_text, write_record},
+    retries::{
+        next, open_counted, open_other_process, record, record_files, record_text, write_record,
+    },
     tempdir,
 };
 use crate::directory::{make_old, python, tree};
@@ -46,7 +48,7 @@ async fn fail_records_its_reason_and_dead_returns_it() {
     assert_eq!(reasons(&queue).await, [Some("third".to_owned())]);
     assert_eq!(record_text(&queue, &name).as_deref(), Some("2 dead"));
     Lock::ack_all(queue.take_dead(9).await.unwrap()).await.unwrap();
-    assert_eq!(fs::read_dir(queue.path().join("retries")).unwrap().count(), 0);
+    assert!(record_files(queue.path()).is_empty());
 }
 
 #[tokio::test]
@@ -126,8 +128,8 @@ q.purge()";
     python(PROGRAM, &[queue.path().to_str().unwrap(), &names[0].to_string()]);
     assert!(reason_file(&queue, &names[0]).exists());
     assert_eq!(queue.purge(Purge::default()).await.unwrap().records, 1);
-    let left = fs::read_dir(queue.path().join("retries")).unwrap();
-    let left: Vec<_> = left.map(|entry| entry.unwrap().path()).collect();
+    let left = record_files(queue.path()).into_iter();
+    let left: Vec<_> = left.map(|file| queue.path().join("retries").join(file)).collect();
     assert_eq!(left.len(), 2, "{left:?}");
     assert!(left.contains(&record(&queue, &names[1])));
     assert!(left.contains(&reason_file(&queue, &names[1])));
@@ -167,7 +169,7 @@ async fn queue_without_retry_settings_counts_fail_and_not_release() {
     let job = next(&queue).await.unwrap();
     assert_eq!(job.attempts(), 2);
     job.ack().await.unwrap();
-    assert_eq!(fs::read_dir(dir.path().join("retries")).unwrap().count(), 0);
+    assert!(record_files(dir.path()).is_empty());
 }
 
 #[tokio::test]
@@ -361,7 +363,7 @@ async fn records_of_removed_elements_do_not_accumulate_without_a_purge() {
         }
     }
     assert!(next(&queue).await.is_none());
-    let left = fs::read_dir(queue.path().join("retries")).unwrap().count();
+    let left = record_files(queue.path()).len();
     assert!(left < 2 * 150, "{left} files are left");
     assert_eq!(queue.dead().await.unwrap()[0].name, kept);
 }

@@ -7,7 +7,7 @@ use std::{
     future::pending,
     mem::forget,
     os::unix::fs::symlink,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -39,10 +39,21 @@ pub(super) fn record(queue: &QueueSimple, name: &Name) -> PathBuf {
     queue.path().join("retries").join(name.to_string().replace('/', "-"))
 }
 
+/// Returns the path of a dead letter's record.
+fn dead_record(queue: &QueueSimple, name: &Name) -> PathBuf {
+    queue.path().join("retries/dead").join(name.to_string().replace('/', "-"))
+}
+
 /// Returns the text of an element's record.
 pub(super) fn record_text(queue: &QueueSimple, name: &Name) -> Option<String> {
-    let text = fs::read_link(record(queue, name)).ok()?;
-    Some(text.to_str().unwrap().to_owned())
+    let text =
+        fs::read_link(record(queue, name)).or_else(|_| fs::read_link(dead_record(queue, name)));
+    Some(text.ok()?.to_str().unwrap().to_owned())
+}
+
+/// Returns the paths of all records and reasons, relative to their directory.
+pub(super) fn record_files(queue: &Path) -> Vec<String> {
+    tree(&queue.join("retries")).into_iter().filter(|path| !path.ends_with('/')).collect()
 }
 
 pub(super) fn write_record(queue: &QueueSimple, name: &Name, text: &str) {
@@ -93,7 +104,7 @@ async fn failed_element_waits_for_its_backoff_and_others_are_delivered() {
         "the delivery is recorded before the work is done"
     );
     job.ack().await.unwrap();
-    assert_eq!(fs::read_dir(queue.path().join("retries")).unwrap().count(), 0);
+    assert!(record_files(queue.path()).is_empty());
 }
 
 fn owned_pair((a, b): (&str, &str)) -> (String, String) {
@@ -177,6 +188,41 @@ fn write_dead_record(queue: &QueueSimple, name: &Name) {
             std::io::Result::Ok(())
         })
         .unwrap();
+}
+
+#[tokio::test]
+async fn record_of_a_dead_letter_is_moved_and_one_that_was_not_moved_counts() {
+    let (_dir, queue) = open_counted(1).await;
+    queue.add("x").await.unwrap();
+    next(&queue).await.unwrap().fail("why").await.unwrap();
+    assert_eq!(record_files(queue.path()).len(), 2, "the record and the reason");
+    assert!(record_files(queue.path()).iter().all(|path| path.starts_with("dead/")));
+    Lock::ack_all(queue.take_dead(1).await.unwrap()).await.unwrap();
+    assert!(record_files(queue.path()).is_empty());
+
+    let name = queue.add("x").await.unwrap();
+    next(&queue).await.unwrap().unlock().await.unwrap();
+    assert_eq!(fs::read_link(dead_record(&queue, &name)).unwrap().to_str(), Some("1 dead"));
+    // A process crashed while it revived the dead letter, between its two steps.
+    symlink("0 1", record(&queue, &name)).unwrap();
+    assert_eq!(queue.dead_len().await.unwrap(), 0);
+    let job = next(&queue).await.unwrap();
+    assert_eq!(job.attempts(), 1);
+    job.retry_in(Duration::ZERO).await.unwrap();
+    assert_eq!(dead(&queue).await.len(), 1);
+
+    // As earlier builds left it.
+    fs::rename(dead_record(&queue, &name), record(&queue, &name)).unwrap();
+    assert_eq!(dead(&queue).await.len(), 1);
+    assert!(next(&queue).await.is_none());
+    // An operator may remove the directory, also while this process has it open.
+    fs::remove_dir_all(queue.path().join("retries/dead")).unwrap();
+    assert_eq!(dead(&queue).await, [name]);
+    let other = queue.add("y").await.unwrap();
+    next(&queue).await.unwrap().unlock().await.unwrap();
+    assert_eq!(dead(&queue).await, [name, other]);
+    Lock::ack_all(queue.take_dead(9).await.unwrap()).await.unwrap();
+    assert!(record_files(queue.path()).is_empty());
 }
 
 /// Returns the names of the dead letters, which have failed once.
@@ -527,7 +573,7 @@ else:
                 assert_eq!(queue.dead_len().await.unwrap(), 0);
                 run(&["purge"]);
                 assert_eq!(queue.purge(Purge::default()).await.unwrap().records, 4);
-                assert_eq!(fs::read_dir(dir.path().join("retries")).unwrap().count(), 0);
+                assert!(record_files(dir.path()).is_empty());
             }};
         }
         match kind {

@@ -180,14 +180,6 @@ impl Dir {
     /// Calls `visit` with each name in the directory except `.` and `..`, and its type, which is `Unknown` on some file
     /// systems.
     pub(in crate::dirq) fn list(&self, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
-        self.list_with_inodes(|name, file_type, _| visit(name, file_type))
-    }
-
-    /// Same as [`list`](Self::list), with the inode of each name. Some file systems report no true inodes here.
-    pub(in crate::dirq) fn list_with_inodes(
-        &self,
-        mut visit: impl FnMut(&CStr, FileType, u64),
-    ) -> Result<()> {
         let opened;
         let fd = match self.opened_for {
             OpenFor::Listing => self.fd.as_fd(),
@@ -197,9 +189,11 @@ impl Dir {
             }
         };
         call("list", || {
-            for_each_name(fd, |name, file_type, inode| {
+            for_each_name(fd, |name, file_type| {
+                #[cfg(test)]
+                super::faults::count_listed();
                 if ![c".", c".."].contains(&name) {
-                    visit(name, file_type, inode);
+                    visit(name, file_type);
                 }
             })
         })
@@ -246,22 +240,22 @@ impl Dir {
 }
 
 #[cfg(target_os = "linux")]
-fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType, u64)) -> Result<()> {
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
     // 64 KiB hold about 2,000 names of 32 bytes: most directories need one system call.
     let mut buffer: Vec<u8> = Vec::with_capacity(64 * 1024);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         let entry = entry?;
-        visit(entry.file_name(), entry.file_type(), entry.ino());
+        visit(entry.file_name(), entry.file_type());
     }
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType, u64)) -> Result<()> {
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
     for entry in rustix::fs::Dir::read_from(fd)? {
         let entry = entry?;
-        visit(entry.file_name(), entry.file_type(), entry.ino());
+        visit(entry.file_name(), entry.file_type());
     }
     Ok(())
 }

@@ -1,6 +1,9 @@
 //! Fault injection for tests: a plan decides the outcome of each system call of the current thread.
 
-use std::{cell::RefCell, mem};
+use std::{
+    cell::{Cell, RefCell},
+    mem,
+};
 
 use rustix::io::{Errno, Result};
 
@@ -18,6 +21,7 @@ type Plan = Box<dyn FnMut(&'static str) -> Fault>;
 
 thread_local! {
     static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
+    static LISTED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Runs `work`, and consults `plan` for each system call. System calls of the plan itself are made normally, so that it
@@ -35,6 +39,15 @@ pub(crate) fn with_plan<R>(
 /// Returns whether a plan is active on this thread.
 pub(crate) fn has_plan() -> bool {
     PLAN.with_borrow(Option::is_some)
+}
+
+/// Returns the number of names that this thread has found in directories.
+pub(crate) fn listed() -> usize {
+    LISTED.get()
+}
+
+pub(super) fn count_listed() {
+    LISTED.set(LISTED.get() + 1);
 }
 
 pub(super) fn inject<T>(call_name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -1,95 +1,110 @@
-//! Taking a snapshot of the records, of which only the changes are read, because dead letters may be many.
+//! Taking a snapshot of the records. Unchanged directories are not listed again, because dead letters may be many.
 //!
-//! 1. If the directory of records is unchanged, so are all records.
-//! 2. A record is never changed but replaced. So a record of a dead letter is unchanged if its inode is the same, and
-//!    only the others are read again. Other records are replaced often, and their inodes are soon used again.
-//! 3. The inode of a revived dead letter may be used again, too, for the record of its next delivery. Therefore all
-//!    records are read again after a while.
-//! 4. Network file systems report change times late, and some file systems no inodes. There, all records are read.
+//! 1. If a directory of records is unchanged, so are the records in it. The directory of dead letters changes only with
+//!    them, and a record in it is not read: its place suffices.
+//! 2. Network file systems report change times late. There, both directories are listed.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant, SystemTime},
-};
+use std::{collections::HashMap, sync::Arc, time::SystemTime};
 
-use rustix::io::Errno;
-
-use super::Records;
+use super::{Records, list};
 use crate::dirq::{
     Error, Name, PurgeReport,
     dir_version::DirVersion,
-    file_name::RecordEntry,
+    fs::Dir,
+    record::Record,
     root::Root,
-    snapshot::{Cached, Snapshot},
+    snapshot::{Cached, DeadLetters, Snapshot},
 };
-
-/// The time after which all records are read again.
-const MAX_AGE: Duration = Duration::from_secs(10);
 
 impl Records {
     /// Returns the current records, or `None` if nothing has failed yet.
     pub(in crate::dirq) fn snapshot(root: &Root) -> Result<Option<Arc<Snapshot>>, Error> {
         let Some(records) = Self::open(root)? else { return Ok(None) };
-        let now = SystemTime::now();
-        let failed = |error| Error::io("stat", records.dir.path(), error);
-        let version = DirVersion::of(&records.dir.own_stat().map_err(failed)?);
         // Copied: the lock is not held while the disk is read. Concurrent readers each keep a true snapshot.
         let mut cached = root.record_cache.get();
-        if cached.version == Some(version) {
-            return Ok(Some(cached.snapshot));
+        if records.update(&mut cached, root)? {
+            let len = cached.snapshot.dead.len() + cached.snapshot.others.len();
+            if len >= cached.purge_at {
+                // The elements may have been removed by another implementation, whose purge keeps records. The cost is
+                // that of a few calls per record, because the number must double before the next time.
+                let mut report = PurgeReport::default();
+                records.purge(root, &mut report)?;
+                let left = len.saturating_sub(report.records as usize);
+                cached.purge_at = 2 * left + Cached::MIN_PURGE;
+            }
+            root.record_cache.set(cached.clone());
         }
-        cached.version = (root.is_local() && version.is_settled(now)).then_some(version);
-        if cached.read_at.elapsed() > MAX_AGE || !root.is_local() {
-            (cached.snapshot, cached.read_at) = (Arc::default(), Instant::now());
-        }
-        let snapshot = Arc::new(records.read_changes(&cached.snapshot)?);
-        let len = snapshot.dead.len() + snapshot.others.len();
-        if len >= cached.purge_at {
-            // The elements may have been removed by another implementation, whose purge keeps records. The cost is
-            // that of a few calls per record, because the number must double before the next time.
-            let mut report = PurgeReport::default();
-            records.purge(root, &mut report)?;
-            let left = len.saturating_sub(report.records as usize);
-            cached.purge_at = 2 * left + Cached::MIN_PURGE;
-        }
-        cached.snapshot = snapshot.clone();
-        root.record_cache.set(cached);
-        Ok(Some(snapshot))
+        Ok(Some(cached.snapshot))
     }
 
-    /// Returns the records, and reads only those that are not known from the `last` snapshot.
-    fn read_changes(&self, last: &Snapshot) -> Result<Snapshot, Error> {
-        let (mut dead, mut unknown) = (Vec::new(), Vec::new());
-        let listed = self.dir.list_with_inodes(|name, _, inode| {
-            let Some(file) = RecordEntry::parse(name.to_bytes()) else { return };
-            let name = Name { directory: file.directory, element: file.element };
-            if file.is_reason || file.is_draft {
-                return;
-            }
-            match last.dead.get(&name) == Some(&inode) {
-                true => dead.push((name, inode)),
-                false => unknown.push((name, inode)),
-            }
-        });
-        match listed {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(Error::io("list", self.dir.path(), error)),
+    /// Lists the directories that have changed. Returns false if none has.
+    fn update(&self, cached: &mut Cached, root: &Root) -> Result<bool, Error> {
+        // Before the metadata, as `is_settled` requires.
+        let now = SystemTime::now();
+        let version = version_of(&self.dir)?;
+        let dead_version = self.dead.as_deref().map(version_of).transpose()?;
+        let is_unchanged = cached.version == Some(version);
+        let is_dead_unchanged = cached.dead_version == dead_version && self.dead.is_some();
+        if is_unchanged && (is_dead_unchanged || self.dead.is_none()) {
+            return Ok(false);
         }
-        let known = dead.len();
-        let mut others = HashMap::new();
-        for (name, inode) in unknown {
-            match self.get(&name)? {
-                Some(record) if record.is_dead() => dead.push((name, inode)),
-                Some(record) => drop(others.insert(name, record)),
-                None => {}
-            }
-        }
-        let is_unchanged = dead.len() == known && known == last.dead.len();
-        let dead = match is_unchanged {
-            true => last.dead.clone(),
-            false => Arc::new(dead.into_iter().collect()),
+        let last = &cached.snapshot;
+        // The others first: a record that is moved in the meantime must not be in neither listing.
+        let others = match is_unchanged {
+            true => last.others.clone(),
+            false => Arc::new(self.read_others()?),
         };
-        Ok(Snapshot { dead, others })
+        let mut dead = match is_dead_unchanged {
+            true => last.dead.clone(),
+            false => self.list_dead()?,
+        };
+        let is_settled = |version: &DirVersion| root.is_local() && version.is_settled(now);
+        cached.version = Some(version).filter(is_settled);
+        cached.dead_version = dead_version.filter(is_settled);
+        if others.keys().any(|name| dead.contains(name)) {
+            // A process is about to revive them, or crashed before it could remove a record.
+            let is_only_dead = |name: &&Name| !others.contains_key(*name);
+            dead = Arc::new(dead.iter().filter(is_only_dead).copied().collect());
+            cached.dead_version = None;
+        }
+        if dead == last.dead {
+            dead = last.dead.clone();
+        }
+        cached.snapshot = Arc::new(Snapshot { dead, others });
+        Ok(true)
     }
+
+    /// Reads the records that are not in the directory of dead letters.
+    fn read_others(&self) -> Result<HashMap<Name, Record>, Error> {
+        let mut names = Vec::new();
+        list(&self.dir, |file, name| {
+            if !file.is_reason && !file.is_draft {
+                names.push(name);
+            }
+        })?;
+        let mut others = HashMap::new();
+        for name in names {
+            if let Some(record) = self.get(&name)? {
+                others.insert(name, record);
+            }
+        }
+        Ok(others)
+    }
+
+    fn list_dead(&self) -> Result<Arc<DeadLetters>, Error> {
+        let mut names = DeadLetters::new();
+        if let Some(dead) = &self.dead {
+            list(dead, |file, name| {
+                if !file.is_reason && !file.is_draft {
+                    names.insert(name);
+                }
+            })?;
+        }
+        Ok(Arc::new(names))
+    }
+}
+
+fn version_of(dir: &Dir) -> Result<DirVersion, Error> {
+    let stat = dir.own_stat().map_err(|error| Error::io("stat", dir.path(), error))?;
+    Ok(DirVersion::of(&stat))
 }

@@ -14,6 +14,7 @@ use crate::{
     dirq::{
         Error, Purge,
         bound::Bound,
+        dead_directories::DeadDirectories,
         dir_cache::DirCache,
         fs::{Medium, Mode, file_id, is_directory, medium, stat},
         name_generator::NameGenerator,
@@ -103,6 +104,7 @@ impl Options {
             shared,
             cache: (medium != Medium::Other).then(DirCache::default),
             record_cache: RecordCache::default(),
+            dead_directories: DeadDirectories::default(),
             is_unrecorded: AtomicBool::new(false),
             synced: Mutex::default(),
             path,
