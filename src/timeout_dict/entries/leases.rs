@@ -185,3 +185,51 @@ impl<K, V> Entries<K, V> {
         entry.is_none_or(|entry| entry.claim != claim.sequence)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::{SeedableRng, rngs::SmallRng};
+
+    use super::*;
+    use crate::engine::{clock::Clock, retries::Retries};
+
+    /// More leases than end under one lock.
+    const MANY: u64 = 4 * LEASES_PER_LOCK as u64;
+
+    /// A call for the entry whose key and hash are 7.
+    type Call = fn(&mut Entries<u64, ()>, ClaimId, Tick);
+
+    /// Otherwise a call for one of a million entries would hold the lock for as long as all of them take.
+    #[test]
+    fn call_for_one_entry_ends_no_other_lease() {
+        let calls: [(&str, Call); 7] = [
+            ("ttl", |entries, _, now| assert!(entries.deadline(7, &7, &now).is_some())),
+            ("set_timeout", |entries, _, now| {
+                assert!(entries.set_deadline(7, &7, now.into(), now).is_some())
+            }),
+            ("drop", |entries, claim, now| assert!(entries.return_entry(claim, None, now))),
+            ("fail", |entries, claim, now| assert!(entries.fail(claim, "why".into(), now))),
+            ("extend", |entries, claim, now| assert!(entries.extend(claim, now.into(), now))),
+            ("release", |entries, claim, _| assert!(entries.release(claim))),
+            ("ack", |entries, claim, _| assert!(entries.ack(claim).is_some())),
+        ];
+        for (name, call) in calls {
+            let mut entries = Entries::new(Retries::DEFAULT, SmallRng::seed_from_u64(7));
+            let now = Clock::new().now();
+            for key in 0..MANY {
+                entries.set(key, &mut Some((key, ())), now.into());
+            }
+            let claimed: Vec<_> = (0..MANY)
+                .filter_map(|_| entries.claim_first(now, Duration::from_nanos(1)))
+                .collect();
+            let (claim, later) = (claimed[7].id, now.later(1_000));
+            assert_eq!((claimed[7].key, entries.leases.iter().count() as u64), (7, MANY));
+            call(&mut entries, claim, later);
+            let others = |timer: &Timer| timer.location.hash != Location::fold(7);
+            let left = |entries: &Entries<u64, ()>| entries.leases.iter().filter(others).count();
+            assert_eq!(left(&entries) as u64, MANY - 1, "{name}");
+            assert!(entries.end_leases(&later), "{name}: more have ended");
+            assert!(left(&entries) >= MANY as usize - 1 - LEASES_PER_LOCK, "{name}");
+        }
+    }
+}
