@@ -1,99 +1,19 @@
 //! Queues on a disk that hangs instead of failing: a frozen ext4 file system on a loop device, on which each write
 //! waits until it is thawed. That needs root and loop devices; without them, the tests report that they cannot run.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::mpsc::{Sender, channel},
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 use fleeting::dirq::{QueueSet, QueueSimple};
 use futures::FutureExt;
-use tempfile::TempDir;
 use tokio::{
     runtime::{Builder, Runtime},
     time::{Instant, sleep, timeout},
 };
 
-use crate::patience::patience;
+use crate::{disk::Disk, patience::patience};
 
 /// Longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A mounted file system. Dropping it thaws and unmounts it.
-struct Disk {
-    dir: TempDir,
-}
-
-impl Disk {
-    /// Returns `None`, with a message, if this system does not allow mounts.
-    fn mount() -> Option<Self> {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let image = dir.path().join("image");
-        fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-        let disk = Self { dir };
-        fs::create_dir(disk.path()).unwrap();
-        let made = run("mkfs.ext4", &["-q", "-F"], &image);
-        let mounted = made && {
-            let mut mount = Command::new("mount");
-            mount.args(["-o", "loop"]).arg(&image).arg(disk.path());
-            mount.output().is_ok_and(|output| output.status.success())
-        };
-        if !mounted {
-            println!("not run: a hung disk needs root, loop devices, mkfs.ext4 and fsfreeze");
-        }
-        mounted.then_some(disk)
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("mounted")
-    }
-
-    /// Freezes the disk until the returned value is dropped, or for [`patience`]: a test that waits for the disk must
-    /// fail and not hang.
-    fn freeze(&self) -> Frozen {
-        assert!(run("fsfreeze", &["-f"], &self.path()));
-        let (stop, stopped) = channel::<()>();
-        let path = self.path();
-        let watchdog = thread::spawn(move || {
-            let _ = stopped.recv_timeout(patience());
-            assert!(run("fsfreeze", &["-u"], &path));
-        });
-        Frozen { stop: Some(stop), watchdog: Some(watchdog) }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        run("umount", &["-l"], &self.path());
-    }
-}
-
-struct Frozen {
-    stop: Option<Sender<()>>,
-    watchdog: Option<thread::JoinHandle<()>>,
-}
-
-impl Frozen {
-    /// Returns whether the disk is still frozen, so that everything that happened so far did not wait for it.
-    fn is_frozen(&self) -> bool {
-        self.watchdog.as_ref().is_some_and(|watchdog| !watchdog.is_finished())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.watchdog.take().map(thread::JoinHandle::join);
-    }
-}
-
-fn run(program: &str, args: &[&str], path: &Path) -> bool {
-    Command::new(program).args(args).arg(path).output().is_ok_and(|output| output.status.success())
-}
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -101,7 +21,7 @@ fn runtime() -> Runtime {
 
 #[test]
 fn adds_to_a_hung_disk_leave_threads_for_other_queues() {
-    let Some(disk) = Disk::mount() else { return };
+    let Some(disk) = Disk::mount(16 << 20) else { return };
     runtime().block_on(async {
         let healthy_dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let healthy = QueueSimple::open(healthy_dir.path()).await.unwrap();
@@ -138,7 +58,7 @@ fn adds_to_a_hung_disk_leave_threads_for_other_queues() {
 
 #[test]
 fn locks_dropped_on_a_hung_disk_do_not_block_the_runtime() {
-    let Some(disk) = Disk::mount() else { return };
+    let Some(disk) = Disk::mount(16 << 20) else { return };
     runtime().block_on(async {
         let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
         let names = queue.add_many((0..8).map(|i| i.to_string())).await.unwrap();
@@ -167,7 +87,7 @@ fn locks_dropped_on_a_hung_disk_do_not_block_the_runtime() {
 
 #[test]
 fn set_continues_without_a_queue_on_a_hung_disk() {
-    let Some(disk) = Disk::mount() else { return };
+    let Some(disk) = Disk::mount(16 << 20) else { return };
     runtime().block_on(async {
         let healthy_dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let hung = QueueSimple::open(disk.path().join("queue")).await.unwrap();

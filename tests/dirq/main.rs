@@ -20,9 +20,13 @@ mod sequences;
 
 mod crash;
 #[cfg(target_os = "linux")]
+mod disk;
+#[cfg(target_os = "linux")]
 mod hung_disk;
 #[cfg(target_os = "linux")]
 mod in_place;
+#[cfg(target_os = "linux")]
+mod long_run;
 mod queue_set;
 mod schema;
 mod spool;
