@@ -15,11 +15,12 @@ use crate::{BODY, COUNT, median};
 
 const ADD: [&str; 4] = ["check the queue", "create a file", "write and close", "rename"];
 
-const TAKE: [&str; 8] = [
+const TAKE: [&str; 9] = [
     "check the queue, twice",
     "check for the lock",
     "touch",
     "link",
+    "check for the element",
     "open, stat, read, close",
     "check for the lock again",
     "unlink the element",
@@ -66,6 +67,8 @@ pub(crate) fn table(dir_path: &Path, rounds: usize) -> String {
             utimensat(&dir, &element, &times, AtFlags::SYMLINK_NOFOLLOW).expect("the file exists");
             watch.lap();
             linkat(&dir, &element, &dir, &lock, AtFlags::empty()).expect("the name is unused");
+            watch.lap();
+            statat(&dir, &element, AtFlags::SYMLINK_NOFOLLOW).expect("the file exists");
             watch.lap();
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = openat(&dir, &lock, flags, Mode::empty()).expect("the file exists");

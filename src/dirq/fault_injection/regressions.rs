@@ -315,6 +315,30 @@ async fn failed_lock_does_not_change_the_age_of_the_element() {
     }
 }
 
+/// Linux may create a link to a file whose name was removed since the call found it, if the file has yet another name. An
+/// element has one while Python adds it.
+#[tokio::test]
+async fn element_that_was_removed_during_the_link_of_its_lock_is_not_delivered() {
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), SIMPLE);
+    let name = process.add("x").expect("no fault is injected");
+    let element = process.path().join(name.to_string());
+    let mut is_linked = false;
+    let plan = {
+        let element = element.clone();
+        move |what: &'static str| {
+            if mem::replace(&mut is_linked, what == "link") {
+                fs::remove_file(&element).expect("the element exists");
+            }
+            Fault::None
+        }
+    };
+    let Process::Simple(queue) = &process else { unreachable!() };
+    let taken = with_plan(plan, || in_place(queue.locked().next()));
+    assert!(taken.is_none(), "{taken:?}");
+    assert!(!tree(process.path()).iter().any(|path| path.is_file()), "the lock stays");
+}
+
 /// The disk is full until a worker removes elements.
 #[tokio::test]
 async fn element_is_delivered_although_its_record_cannot_be_written() {

@@ -46,6 +46,21 @@ impl Simple {
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
+        // `link` can succeed after another worker has removed the element and its lock, if it had found the element before
+        // and the file still has its temporary name: Python's add removes that name last.
+        match dir.stat(element.c_str()) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => {
+                // On failure the purge removes it later.
+                let _ = dir.unlink(lock.c_str());
+                return Ok(None);
+            }
+            Err(error) => {
+                // The original error is more useful than that of the cleanup.
+                let _ = dir.unlink(lock.c_str());
+                return Err(failed(error));
+            }
+        }
         match inspect(&dir, lock.c_str()) {
             Ok(seen) => Ok(Some((dir, seen))),
             // The lock was purged, and the element may already be locked by another process.
