@@ -96,11 +96,11 @@ impl Cursor {
         while self.names.is_empty() {
             let next = self.directories.as_mut().and_then(VecDeque::pop_front);
             let Some(directory) = next else { break };
-            let known = &queue.root().dead_directories;
-            let looked = self
-                .records
-                .as_ref()
-                .map(|records| (records, known.look(queue.root(), records, directory)));
+            let (root, known) = (queue.root(), &queue.root().dead_directories);
+            let looked = self.records.as_ref().map(|records| match root.is_local() {
+                true => (records, known.look(root.path(), records, directory)),
+                false => (records, Directory::Unknown(None)),
+            });
             if let Some((_, Directory::Dead)) = looked {
                 continue;
             }

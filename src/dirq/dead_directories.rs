@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     mem,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
@@ -13,7 +14,6 @@ use super::{
     dir_version::DirVersion,
     file_name::FileName,
     fs::lstat,
-    root::Root,
     snapshot::{DeadLetters, Snapshot},
 };
 
@@ -37,14 +37,14 @@ pub(super) enum Directory {
 }
 
 impl DeadDirectories {
-    /// Looks at a directory, before it is listed.
-    pub(super) fn look(&self, root: &Root, records: &Snapshot, directory: u32) -> Directory {
-        if records.dead.is_empty() || !root.is_local() {
+    /// Looks at a directory of the queue at `path`, before it is listed. Its file system must be local.
+    pub(super) fn look(&self, path: &Path, records: &Snapshot, directory: u32) -> Directory {
+        if records.dead.is_empty() {
             return Directory::Unknown(None);
         }
         // Before `lstat`, as `is_settled` requires.
         let now = SystemTime::now();
-        let path = root.path().join(FileName::directory(directory).as_str());
+        let path = path.join(FileName::directory(directory).as_str());
         // The listing reports the error.
         let Ok(stat) = lstat(&path) else { return Directory::Unknown(None) };
         let version = DirVersion::of(&stat);

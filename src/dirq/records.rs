@@ -283,7 +283,7 @@ impl Records {
         unlink(&self.dir, file).and(dead)
     }
 
-    /// Returns the directories of records. What is found in the first one counts.
+    /// Returns the directories of records. A record in the first one counts.
     fn dirs(&self) -> impl Iterator<Item = &Arc<Dir>> {
         iter::once(&self.dir).chain(&self.dead)
     }

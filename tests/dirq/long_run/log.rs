@@ -1,4 +1,4 @@
-//! What the processes of the long run did with each element, and whether that was allowed.
+//! Log of the steps of each element in the long run, and the check of its promises.
 
 use std::{
     collections::BTreeMap,
@@ -86,7 +86,7 @@ pub(super) struct Summary {
     pub(super) delivered_again: u64,
     /// Their process was killed during the ack, which was not logged.
     pub(super) acked_by_killed: u64,
-    /// They were locked for so long that a purge was allowed to give them to another process.
+    /// They were locked so long that a purge was allowed to give them to another process.
     pub(super) lost_lock: u64,
 }
 
