@@ -62,7 +62,7 @@ matched() {
         grep -q "^[a-z_:]*$filter.*: test$" <<<"$tests" || fail "no test of $binary matches $filter"
     done
 }
-cache=(verbs:: streams:: model:: sweeper:: bounds:: bounds_random::events_match_removed_entries)
+cache=(verbs:: streams:: model:: sweeper:: bounds::)
 rate_limit=(checks:: peek_refund_reset:: keys:: waiting::)
 valgrind=(verbs:: streams:: model:: bounds::update_changes_the_weight bounds::every_removal_frees_capacity
     bounds::entry_expired_when_set bounds::entry_heavier_than_max_weight)

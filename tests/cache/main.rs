@@ -2,10 +2,16 @@
 
 #[path = "../common/borrowed.rs"]
 mod borrowed;
+#[path = "../common/calls.rs"]
+mod calls;
 #[path = "../common/clock.rs"]
 mod clock;
+#[path = "../common/comparison.rs"]
+mod comparison;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/oracle.rs"]
+mod oracle;
 #[cfg(feature = "serde")]
 #[path = "../common/patience.rs"]
 mod patience;
@@ -13,7 +19,7 @@ mod patience;
 mod sequences;
 
 mod bounds;
-mod bounds_random;
+mod bounds_threads;
 mod bulk_loads;
 mod causes;
 mod contract;
