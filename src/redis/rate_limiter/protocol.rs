@@ -114,8 +114,9 @@ impl LimitArgs {
             return (quota, -1);
         }
         // Rounded up: a unit that has leaked only in part is still in use.
-        let left = (quota - (in_use + step - 1) / step).max(0);
-        (left, in_use - step * (quota - left - 1) + behind)
+        let used = (in_use - 1) / step + 1;
+        let left = (quota - used).max(0);
+        (left, (in_use - step * (quota - left - 1)).saturating_add(behind))
     }
 }
 
@@ -171,6 +172,8 @@ fn call<'a>(
 }
 
 /// Decodes `answer`, received at `now`. Returns `None` if it is not a reply of these scripts.
+///
+/// Forged numbers may be any: sums of them saturate.
 pub(super) fn decode(
     answer: &[u8],
     window: Window,
@@ -193,10 +196,16 @@ pub(super) fn decode(
     let (limit, created_at_or_wait) = (number(0), number(1).unsigned_abs());
     let each = || limits.iter().enumerate();
     let leaked = |i| number(4 + 3 * i);
-    let position = |i| if is_gcra { leaked(i) + number(5 + 3 * i) } else { number(2 + 3 * i) };
+    let position = |i| match is_gcra {
+        true => leaked(i).saturating_add(number(5 + 3 * i)),
+        false => number(2 + 3 * i),
+    };
     let remaining = each().map(|(i, limit)| {
         let (remaining, more) = match window {
-            Window::Gcra => limit.remaining_by_gcra(leaked(i) - number(2), number(2) - number(3)),
+            Window::Gcra => {
+                let behind = number(2).saturating_sub(number(3));
+                limit.remaining_by_gcra(leaked(i).saturating_sub(number(2)), behind)
+            }
             _ => (number(3 + 3 * i), number(4 + 3 * i)),
         };
         Remaining {
@@ -213,7 +222,7 @@ pub(super) fn decode(
         Outcome::Charged { created_at: created_at_or_wait, charges: each().map(charge).collect() }
     } else {
         // Lua counts from 1.
-        let limit = usize::try_from(limit - 1).ok().filter(|&at| at < limits.len())?;
+        let limit = usize::try_from(limit.checked_sub(1)?).ok().filter(|&at| at < limits.len())?;
         Outcome::Denied { limit, wait: Duration::from_micros(created_at_or_wait) }
     };
     Some(Reply { outcome, remaining: remaining.collect() })
@@ -239,5 +248,34 @@ fn script(window: Window) -> &'static Script {
         Window::Log => &LOG,
         Window::Buckets(_) => &BUCKETS,
         Window::Gcra => &GCRA,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forged_numbers_do_not_overflow() {
+        let limits = [
+            Limit::new(10, Duration::from_secs(1)),
+            Limit::new(u32::MAX, Duration::from_secs(3_000_000_000)),
+        ];
+        let numbers = [0.0, 1.0, -1.0, 1e9, f64::MAX, f64::MIN, f64::NAN, f64::INFINITY];
+        for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+            let limits = limits.each_ref().map(|limit| LimitArgs::new(limit, window));
+            // Each pair of numbers in turn, at all places.
+            for (one, other) in numbers.iter().flat_map(|one| numbers.map(|other| (*one, other))) {
+                for first in [0.0, 1.0, f64::MIN] {
+                    let rest = [one, other, one, other, other, one, one, other];
+                    let all = [&[first][..], &rest[..7]].concat();
+                    for count in 0..=8 {
+                        let answer = &all[..count.min(all.len())];
+                        let answer: Vec<u8> = answer.iter().flat_map(|n| n.to_le_bytes()).collect();
+                        decode(&answer, window, u32::MAX, &limits, Instant::now());
+                    }
+                }
+            }
+        }
     }
 }

@@ -11,6 +11,13 @@ use serde::{
 
 use super::super::Error;
 
+/// Maximum depth of a reply. Those of the scripts have less, and more would not fit the stack of a thread in a build
+/// without optimizations.
+const MAX_DEPTH: usize = 16;
+
+/// Maximum number of fields for which memory is allocated before they are read.
+const MAX_RESERVED: usize = 64;
+
 /// An array of these fields, in this order.
 #[derive(Deserialize)]
 pub(super) struct BatchReply {
@@ -57,7 +64,9 @@ impl DeadLettersReply {
 }
 
 fn decode<'a, T: Deserialize<'a>>(answer: &'a [u8], index: &[u8]) -> Result<T, Error> {
-    rmp_serde::from_slice(answer).map_err(|source| Error::Decode {
+    let mut deserializer = rmp_serde::Deserializer::from_read_ref(answer);
+    deserializer.set_max_depth(MAX_DEPTH);
+    T::deserialize(&mut deserializer).map_err(|source| Error::Decode {
         key: String::from_utf8_lossy(index).into_owned(),
         source: source.into(),
     })
@@ -105,10 +114,50 @@ impl<'de> Visitor<'de> for PackedReplyVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut fields: A) -> Result<PackedReply, A::Error> {
-        let mut parts = Vec::with_capacity(fields.size_hint().unwrap_or(0));
+        // The length is that in the reply, which may be forged.
+        let mut parts = Vec::with_capacity(fields.size_hint().unwrap_or(0).min(MAX_RESERVED));
         while let Some(PackedReply(field)) = fields.next_element()? {
             parts.push(field);
         }
         Ok(PackedReply(Reply::Array(parts)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Begins a batch whose first key is `key`, as MessagePack.
+    fn batch(key: &[u8]) -> Vec<u8> {
+        [&[0x96, 0x91][..], key].concat()
+    }
+
+    fn assert_refused(answer: &[u8]) {
+        assert!(matches!(BatchReply::decode(answer, b"index"), Err(Error::Decode { .. })));
+        assert!(matches!(DeadLettersReply::decode(answer, b"index"), Err(Error::Decode { .. })));
+    }
+
+    /// Memory for an array of that length could not be allocated, which would end the process.
+    #[test]
+    fn forged_length_is_a_decode_error() {
+        assert_refused(&batch(&[0xdd, 0xff, 0xff, 0xff, 0xff]));
+        assert_refused(&[0x96, 0xdd, 0xff, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn deeply_nested_reply_is_a_decode_error() {
+        assert_refused(&batch(&vec![0x91; 1_000_000]));
+    }
+
+    #[test]
+    fn records_of_a_batch_are_decoded() {
+        // A key, and a hash of one field.
+        let answer =
+            [0x96, 0x91, 0xa1, b'k', 0x91, 0x92, 0xa1, b'f', 0xa1, b'v', 7, 0x91, 1, 0xc2, 9];
+        let reply = BatchReply::decode(&answer, b"index").expect("the reply is valid");
+        let bytes = |text: &[u8]| Reply::BulkString(text.to_vec());
+        assert_eq!(reply.keys_and_scores[0].0, bytes(b"k"));
+        assert_eq!(reply.values[0].0, Reply::Array(vec![bytes(b"f"), bytes(b"v")]));
+        assert_eq!((reply.lease_ends_after, reply.is_cut, reply.now), (7, false, 9));
     }
 }

@@ -186,7 +186,8 @@ impl DictState {
             }
             // Only for the order of the result, so a score that cannot be parsed is ignored.
             let due = std::str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
-            let on_drop = OnDrop::GiveBack { lease_end: lease_ends_after + 4 * number, score };
+            let lease_end = lease_ends_after.saturating_add(4 * number);
+            let on_drop = OnDrop::GiveBack { lease_end, score };
             let mut entry = Delivery::new(self, key, value, on_drop);
             (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
             entry.is_dead = how == CollectMode::TakeDead;

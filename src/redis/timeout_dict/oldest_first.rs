@@ -48,7 +48,8 @@ pub(super) fn peek_len(limit: usize, shards: usize) -> usize {
 /// entries.
 pub(super) fn take_counts(peeks: &[Option<DuePeek>], limit: usize) -> (Vec<usize>, bool) {
     let counts = || peeks.iter().map(|peek| peek.as_ref().map_or(0, |peek| peek.count));
-    let is_all = counts().sum::<usize>() <= limit && counts().all(|count| count <= MAX_PER_SCRIPT);
+    // In this order, so that the sum of forged counts does not overflow.
+    let is_all = counts().all(|count| count <= MAX_PER_SCRIPT) && counts().sum::<usize>() <= limit;
     if is_all {
         return (counts().collect(), true);
     }
@@ -97,5 +98,12 @@ mod tests {
         assert_eq!(take_counts(&peeks, 9), (vec![7, 2], true));
         let most = MAX_PER_SCRIPT as i64;
         assert_eq!(take_counts(&[peek(most + 1, &[1]), peek(1, &[2])], 9_999), (vec![1, 0], false));
+    }
+
+    #[test]
+    fn forged_counts_do_not_overflow() {
+        let peeks = [peek(i64::MAX, &[1]), peek(i64::MAX, &[2]), peek(i64::MAX, &[3])];
+        assert_eq!(take_counts(&peeks, 9), (vec![1, 0, 0], false));
+        assert!(DuePeek::new(&[1_000, -1]).is_none());
     }
 }
