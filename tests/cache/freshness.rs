@@ -91,6 +91,22 @@ async fn sweeper_removes_stale_entries_after_their_window() {
     assert_eq!(cache.len(), 0);
 }
 
+/// The sweeper's index counts from the time at which the cache was built.
+#[tokio::test(start_paused = true)]
+async fn stale_window_that_ended_before_the_cache_was_built_is_swept() {
+    let sweep = Sweep::manual().sample(1.0);
+    let cache = Cache::<u32, u32>::builder().sweep(sweep).stale_if_error(10 * SECOND).build();
+    cache.set(1, 1).await;
+    cache.set(2, 2).await;
+    assert!(cache.expire_at(&1, Instant::now() - 10 * SECOND).await);
+    assert!(cache.expire_at(&2, Instant::now() - 9 * SECOND).await);
+    assert_eq!(cache.sweep().await.expired, 1);
+    assert_eq!(cache.sweep().await.expired, 0, "the other is within its window");
+    advance(SECOND).await;
+    assert_eq!(cache.sweep().await.expired, 1);
+    assert!(cache.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn write_or_removal_ends_the_stale_window() {
     for write in 0..5 {

@@ -145,6 +145,8 @@ impl Index {
     fn earliest_expiry(&self) -> Deadline {
         match self.earliest {
             NEVER => Deadline::PERSISTENT,
+            // Also stands for deadlines before the base.
+            0 => Tick::from_nanoseconds(0).into(),
             moment => {
                 Tick::from_nanoseconds((self.base + decode(moment)) << MILLISECOND_BITS).into()
             }
@@ -160,16 +162,22 @@ impl Index {
         encode((deadline.order() >> MILLISECOND_BITS).saturating_sub(self.base))
     }
 
-    /// Moves the base to about `now` if it is too old. Rounds moments down again.
+    /// Moves the base to about `now`, of a sweep its stale cutoff, if it is too old or later than that. Rounds moments
+    /// down again.
+    ///
+    /// A later base would make all moments before it look equally due. The first cutoffs are before the base, if the
+    /// stale window is longer than the age of the cache.
     pub(crate) fn rebase(&mut self, now: Tick) {
-        let ahead = (now.nanoseconds() >> MILLISECOND_BITS).saturating_sub(self.base);
-        if ahead < MAX_BASE_AGE {
+        let now = now.nanoseconds() >> MILLISECOND_BITS;
+        let (ahead, behind) = (now.saturating_sub(self.base), self.base.saturating_sub(now));
+        if ahead < MAX_BASE_AGE && behind == 0 {
             return;
         }
-        self.base += ahead;
+        self.base = now;
         let shift = |moment: &mut u16| {
-            if *moment != NEVER {
-                *moment = encode(decode(*moment).saturating_sub(ahead));
+            // A moment of 0 may stand for any earlier time, and stays.
+            if *moment != NEVER && *moment != 0 {
+                *moment = encode((decode(*moment) + behind).saturating_sub(ahead));
             }
         };
         self.windows.iter_mut().chain(&mut self.groups).for_each(shift);
@@ -292,6 +300,24 @@ mod tests {
             assert_eq!(encode(least), encode(number));
         }
         assert_eq!(encode(u64::MAX), LATEST);
+    }
+
+    /// As with a stale window, in a cache that is younger than the window.
+    #[test]
+    fn deadline_before_the_base_is_due_at_a_cutoff_before_the_base() {
+        let table = table(1_000);
+        let mut index = Index::new(&table);
+        let before = |milliseconds: u64| Tick::EPOCH.earlier(milliseconds * MILLISECOND);
+        index.note_deadline(0, before(100).into());
+        assert!(!index.recompute_earliest().is_later_than(before(100).into()));
+        index.rebase(before(200));
+        assert_eq!(index.next_due(0, table.buckets(), before(200)), Some(0), "not examined yet");
+        index.set_window(0, before(100).into());
+        assert_eq!(index.next_due(0, table.buckets(), before(200)), None);
+        assert_eq!(index.next_due(0, table.buckets(), before(100)), Some(0));
+        let earliest = index.recompute_earliest();
+        assert!(earliest.is_later_than(before(110).into()), "{earliest:?}");
+        assert!(!earliest.is_later_than(before(100).into()), "{earliest:?}");
     }
 
     #[test]
