@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Fuzzes the builder and the methods of the cache against a naive map, and the fields that proxies write, on nightly with
-# AddressSanitizer.
-#   scripts/fuzz.sh [seconds=60]    of which the fields take a fifth
-# The corpus and the failing inputs stay in target/fuzz. The next run continues from there.
+# Fuzzes on nightly with AddressSanitizer: the methods of the cache, compared with its oracle, and each reader of foreign
+# bytes (fields of proxies, snapshots, files of directory queues, keys, values and replies of servers).
+#   scripts/fuzz.sh [seconds=10] [target...]    for each target; two run at a time
+# The inputs in fuzz/seeds begin. The corpus and the failing inputs stay in target/fuzz, and the next run continues from
+# there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 fail() { echo "fuzz.sh: $*" >&2; exit 1; }
 
-seconds=${1:-60}
+seconds=${1:-10}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "seconds must be a whole number above 0, got '$seconds'"
+targets=("${@:2}")
+[ ${#targets[@]} != 0 ] || targets=($(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' fuzz/Cargo.toml))
 command -v c++ >/dev/null || fail "needs a C++ compiler (Debian: apt-get install build-essential)"
 cargo +nightly --version >/dev/null 2>&1 || fail "needs nightly Rust: rustup toolchain install nightly"
 cargo +nightly fuzz --version >/dev/null 2>&1 || cargo install cargo-fuzz --locked ||
@@ -20,18 +23,34 @@ mkdir -p "$found"
 # Checks of the stack would cost a fifth of the speed, and no `unsafe` code touches the stack.
 export ASAN_OPTIONS=detect_stack_use_after_return=0
 
-# run TARGET SECONDS [options of cargo fuzz]
+cargo +nightly fuzz build --target-dir target/fuzz || fail "the fuzz targets do not build"
+programs=target/fuzz/$(rustc +nightly -vV | sed -n 's/^host: //p')/release
+
+# Runs a target. The programs are called directly, because `cargo fuzz run` waits for the lock of the build.
 run() {
-    local target=$1 seconds=$2 corpus=$PWD/target/fuzz/corpus/$1
-    local options=(--target-dir target/fuzz "${@:3}" "$target")
+    local target=$1 corpus=target/fuzz/corpus/$1 log=target/fuzz/$1.log directories
     mkdir -p "$corpus"
-    cargo +nightly fuzz build "${options[@]}" || fail "the fuzz target $target does not build"
-    cargo +nightly fuzz run "${options[@]}" "$corpus" -- -max_total_time="$seconds" -timeout=20 \
-        -len_control=0 -max_len=512 -artifact_prefix="$found" -print_final_stats=1 ||
-        fail "an input of $target failed; reproduce it with: cargo +nightly fuzz run ${options[*]}" \
+    directories=("$corpus")
+    [ ! -d "fuzz/seeds/$target" ] || directories+=("fuzz/seeds/$target")
+    if "$programs/$target" "${directories[@]}" -max_total_time="$seconds" -timeout=20 -len_control=0 -max_len=512 \
+        -artifact_prefix="$found" -print_final_stats=1 >"$log" 2>&1; then
+        sed -n "s/^stat::number_of_executed_units: */$target: inputs: /p" "$log"
+    else
+        tail -50 "$log" >&2
+        fail "an input of $target failed; reproduce it with: $programs/$target" \
             "$(find "$found" -type f -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)"
+    fi
 }
 
-run forwarded $((seconds / 5 + 1))
-# Traced comparisons do not help: the input consists of short values, without constants to guess.
-run verbs "$seconds" --no-trace-compares
+failed=
+running=0
+for target in "${targets[@]}"; do
+    [ "$running" -lt 2 ] || { wait -n || failed=yes; running=$((running - 1)); }
+    run "$target" &
+    running=$((running + 1))
+done
+while [ "$running" -gt 0 ]; do
+    wait -n || failed=yes
+    running=$((running - 1))
+done
+[ -z "$failed" ] || fail "a target failed, see above"

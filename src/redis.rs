@@ -36,6 +36,9 @@ mod client;
 mod codec;
 mod error;
 mod expiring_set;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keyspace;
 mod rate_limiter;
 mod script;

@@ -14,6 +14,8 @@ mod events;
 mod expiry;
 mod failed_loads;
 mod flights;
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod groups;
 mod in_flight_reads;
 mod lease;
