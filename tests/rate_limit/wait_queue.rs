@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use fleeting::{Limit, Permit, RateLimiter};
+use fleeting::{Limit, Permit, RateLimiter, Sweep};
 use tokio::{
     runtime,
     task::yield_now,
@@ -256,7 +256,9 @@ async fn max_waiting_of_zero_panics() {
 async fn jitter_lengthens_a_wait_by_a_random_time() {
     const JITTER: Duration = Duration::from_millis(300);
 
-    let limiter = RateLimiter::<u32>::builder().limit(Limit::per_second(1)).jitter(JITTER).build();
+    // Seeded, because one run in 500 has fewer distinct milliseconds.
+    let builder = RateLimiter::<u32>::builder().sweep(Sweep::default().seed(1));
+    let limiter = builder.limit(Limit::per_second(1)).jitter(JITTER).build();
     let start = Instant::now();
     let wait = |key| {
         let limiter = limiter.clone();
