@@ -72,8 +72,8 @@ async fn jitter_shortens_the_ttl_of_written_and_loaded_values() {
             cache.set_ex(set_ex, 1, HOUR).await.unwrap();
             cache.set_nx(set_nx, 1, Some(HOUR)).await.unwrap();
             cache.set_keep_ttl(keep, 1).await.unwrap();
-            cache.get_or_set_with(&loaded, HOUR, async || 1).await.unwrap();
-            cache.get_or_set_with(&default, None, async || 1).await.unwrap();
+            cache.get_or_set_with(loaded.as_str(), HOUR, async || 1).await.unwrap();
+            cache.get_or_set_with(default.as_str(), None, async || 1).await.unwrap();
             for (key, shortened) in keys.iter().zip(&mut shortened) {
                 *shortened += u32::from(remaining(&cache, key).await < HOUR - minute);
                 cache.expire(key, HOUR).await.unwrap();
