@@ -154,7 +154,7 @@ impl Comparison {
 
 fn build(setup: &Setup) -> Cache<Key, Value> {
     let mut builder = Cache::builder()
-        .sweep(setup.sweep.clone())
+        .sweep(setup.sweep)
         .shards(setup.shards)
         .initial_capacity(setup.initial_capacity)
         .event_capacity(setup.event_capacity)

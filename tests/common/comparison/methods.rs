@@ -192,7 +192,7 @@ impl Comparison {
         let (value, ttl) = (self.next_value, ttl.duration());
         self.next_value += 10_000;
         // Odd keys are missing at the source.
-        let loaded = |key: Key| (key % 2 == 0).then(|| value + Value::from(key));
+        let loaded = |key: Key| key.is_multiple_of(2).then(|| value + Value::from(key));
         let loader = async |missing: Vec<Key>| {
             missing.into_iter().filter_map(|key| Some((key, loaded(key)?))).collect::<Vec<_>>()
         };
@@ -221,7 +221,7 @@ impl Comparison {
                 assert_eq!(cache.remove_many(&keys).await, count);
             }
             Removal::If(n) => {
-                let is_multiple = |key: Key| key % (2 + Key::from(n % 4)) == 0;
+                let is_multiple = |key: Key| key.is_multiple_of(2 + Key::from(n % 4));
                 let count = cache.remove_if(|key, _| is_multiple(*key)).await;
                 assert_eq!(count, oracle.remove_if(is_multiple));
             }
