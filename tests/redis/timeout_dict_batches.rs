@@ -60,8 +60,8 @@ async fn missing_and_foreign_records_in_a_batch_hide_no_other_entry() {
             .unwrap();
         for record in &records {
             let n: u32 = record.rsplit(':').next().unwrap().trim_matches('"').parse().unwrap();
-            let is_foreign = n % 11 == 0;
-            if is_foreign || n % 7 == 0 {
+            let is_foreign = n.is_multiple_of(11);
+            if is_foreign || n.is_multiple_of(7) {
                 let () = redis::cmd("DEL").arg(record).query_async(&mut plain).await.unwrap();
             }
             if is_foreign {
