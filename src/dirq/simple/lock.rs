@@ -14,8 +14,8 @@ use crate::dirq::{
 };
 
 impl Simple {
-    /// Locks an element, and inspects it through its lock. Returns its directory and the result, or `None` if it is
-    /// already locked or missing.
+    /// Locks an element, and inspects it. Returns its directory and the result, or `None` if it is already locked or
+    /// missing.
     pub(super) fn lock_and_inspect<T>(
         &self,
         opener: &Opener<'_>,
@@ -46,29 +46,17 @@ impl Simple {
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
-        // `link` can succeed after another worker has removed the element and its lock, if it had found the element before
-        // and the file still has its temporary name: Python's add removes that name last.
-        match dir.stat(element.c_str()) {
-            Ok(_) => {}
-            Err(Errno::NOENT) => {
-                // On failure the purge removes it later.
-                let _ = dir.unlink(lock.c_str());
-                return Ok(None);
-            }
-            Err(error) => {
-                // The original error is more useful than that of the cleanup.
-                let _ = dir.unlink(lock.c_str());
-                return Err(failed(error));
-            }
-        }
-        match inspect(&dir, lock.c_str()) {
+        // By the name of the element, because `link` can succeed after another worker has removed the element and its lock:
+        // if it had found the element before, and the file still has its temporary name, which Python's add removes last.
+        match inspect(&dir, element.c_str()) {
             Ok(seen) => Ok(Some((dir, seen))),
-            // The lock was purged, and the element may already be locked by another process.
-            Err(Errno::NOENT) => Ok(None),
             Err(error) => {
-                // The original error is more useful than that of the cleanup.
+                // On failure the purge removes it later. And the original error is more useful than that of the cleanup.
                 let _ = dir.unlink(lock.c_str());
-                Err(Error::unreadable("lock", dir.path_of(element.c_str()), error, limit))
+                match error {
+                    Errno::NOENT => Ok(None),
+                    _ => Err(Error::unreadable("lock", dir.path_of(element.c_str()), error, limit)),
+                }
             }
         }
     }
@@ -80,7 +68,9 @@ impl Simple {
         name: &Name,
         limit: u64,
     ) -> Result<Option<(Arc<Dir>, Bytes)>, Error> {
-        self.lock_and_inspect(opener, name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
+        self.lock_and_inspect(opener, name, limit, |dir, element| {
+            Ok(dir.read(element, limit)?.into())
+        })
     }
 
     /// Reads an element through its own name or through its lock. Returns `None` if that file is missing.

@@ -63,7 +63,7 @@ impl Protocol for Simple {
     }
 
     fn lock(&self, name: &Name) -> Result<bool, Error> {
-        let inspect = |dir: &Dir, lock: &CStr| match dir.stat(lock)? {
+        let inspect = |dir: &Dir, element: &CStr| match dir.stat(element)? {
             stat if is_file(&stat) => Ok(()),
             _ => Err(Errno::INVAL),
         };
@@ -78,9 +78,9 @@ impl Protocol for Simple {
         name: &Name,
         limit: u64,
     ) -> Result<Option<Result<Bytes, Error>>, Error> {
-        let taken = self.lock_and_inspect(opener, name, limit, |dir, lock| {
-            match dir.read(lock, limit) {
-                // The lock was purged.
+        let taken = self.lock_and_inspect(opener, name, limit, |dir, element| {
+            match dir.read(element, limit) {
+                // The element was removed.
                 Err(Errno::NOENT) => Err(Errno::NOENT),
                 read => Ok(read),
             }
