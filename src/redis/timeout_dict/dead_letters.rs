@@ -139,9 +139,21 @@ impl DictState {
         let call = self.shard_call(of.shard, |scripts| &scripts.dead_letters);
         let call = call.arg(score).arg(*skipped).arg(page_len).arg(PAGE_BYTES);
         let answer: Vec<u8> = call.send_idempotent(&self.client.for_batches()).await?;
-        let DeadLettersReply { keys_and_scores, values, attempts, reasons, has_more } =
-            DeadLettersReply::decode(&answer, &of.shard.index)?;
-        of.has_more = has_more;
+        of.add_page(DeadLettersReply::decode(&answer, &of.shard.index)?);
+        Ok(())
+    }
+}
+
+impl<'a> ShardLetters<'a> {
+    fn new(shard: &'a ShardKeys) -> Self {
+        let last = (b"-inf".to_vec(), 0);
+        Self { shard, page: VecDeque::new(), last, has_more: true, error: None }
+    }
+
+    fn add_page(&mut self, reply: DeadLettersReply) {
+        let DeadLettersReply { keys_and_scores, values, attempts, reasons, has_more } = reply;
+        // A page without letters would be requested again, for ever.
+        self.has_more = has_more && !values.is_empty();
         let mut parts = keys_and_scores.into_iter().map(|PackedReply(part)| part);
         for ((PackedReply(value), attempts), PackedReply(reason)) in
             values.into_iter().zip(attempts).zip(reasons)
@@ -152,7 +164,7 @@ impl DictState {
                 break;
             };
             let dead_at = str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
-            of.last = match &of.last {
+            self.last = match &self.last {
                 (last, count) if *last == score => (score, count + 1),
                 _ => (score, 1),
             };
@@ -165,16 +177,8 @@ impl DictState {
                 _ => None,
             };
             let dead_at = dead_at.unwrap_or(0.0);
-            of.page.push_back(StoredLetter { key, value, attempts, reason, dead_at });
+            self.page.push_back(StoredLetter { key, value, attempts, reason, dead_at });
         }
-        Ok(())
-    }
-}
-
-impl<'a> ShardLetters<'a> {
-    fn new(shard: &'a ShardKeys) -> Self {
-        let last = (b"-inf".to_vec(), 0);
-        Self { shard, page: VecDeque::new(), last, has_more: true, error: None }
     }
 
     fn oldest(&self) -> f64 {
@@ -185,4 +189,23 @@ impl<'a> ShardLetters<'a> {
 fn take_oldest(shards: &mut [ShardLetters<'_>]) -> Option<StoredLetter> {
     let oldest = shards.iter_mut().min_by(|one, other| one.oldest().total_cmp(&other.oldest()));
     oldest?.page.pop_front()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_without_letters_is_the_last() {
+        let shard = ShardKeys { index: Vec::new(), others: Vec::new(), record_prefix: Vec::new() };
+        let mut letters = ShardLetters::new(&shard);
+        letters.add_page(DeadLettersReply {
+            keys_and_scores: Vec::new(),
+            values: Vec::new(),
+            attempts: Vec::new(),
+            reasons: Vec::new(),
+            has_more: true,
+        });
+        assert!(!letters.has_more && letters.page.is_empty());
+    }
 }

@@ -24,7 +24,7 @@ pub(super) struct ShardKeys {
     /// Sorted set of the shard's entries by deadline.
     pub(super) index: Vec<u8>,
     /// Further keys that the scripts of this layout need.
-    others: Vec<Vec<u8>>,
+    pub(super) others: Vec<Vec<u8>>,
     /// Prefix of the keys of its records. Scripts append the entry's key, because a call about due entries cannot name
     /// its records beforehand. They are in the same slot as the index.
     pub(super) record_prefix: Vec<u8>,
