@@ -6,6 +6,7 @@
 //! ratios are comparable between machines. `FLEETING_QUICK=1` makes the run short, and writes nothing.
 
 mod calls;
+mod workers;
 
 use std::{
     fmt::Write as _,
@@ -32,6 +33,7 @@ const MANY: usize = 20_000;
 const SYNCED: usize = 200;
 
 fn main() {
+    workers::work_if_started_for_it();
     let quick = std::env::var_os("FLEETING_QUICK").is_some();
     let rounds = if quick { 3 } else { 41 };
     let folder = match Path::new("/dev/shm").is_dir() {
@@ -72,7 +74,10 @@ fn main() {
              has to be woken. `locked` locks up to 64 elements per call.\n\n";
     bench.rounds = bench.rounds.min(15);
     match Image::mount(&memory) {
-        Ok(image) => page += &bench.disk(&image.folder),
+        Ok(image) => {
+            page += &bench.disk(&image.folder);
+            page += &workers::table(&bench.runtime, &image.folder);
+        }
         Err(why) => {
             writeln!(page, "Not measured: {why}.\n").expect("writing to a String cannot fail")
         }
