@@ -36,14 +36,15 @@ pub(crate) fn table(runtime: &Runtime, folder: &Path) -> String {
     let path = folder.join("workers");
     let queue = runtime.block_on(QueueSimple::open(&path)).expect("a queue");
     let mut page = String::from(
-        "### Processor time of workers\n\nEach worker awaits `watch`, with two seconds between its own looks, and acks \
-         each job at once. Jobs are added by another process, whose time is not counted.\n\n\
-         | workers | without jobs, % of a processor | 200 jobs/s, µs per job | 2,000 jobs/s, µs per job |\n\
-         | --- | --- | --- | --- |\n",
+        "### Processor time of workers\n\nEach worker awaits `watch`, with two seconds between its own scans, and acks \
+         each job at once. Another process adds the jobs; its time is not counted. A job wakes one worker of each \
+         process, so its cost depends on the number of processes, not on the number of their workers.\n\n\
+         | workers | processes | without jobs, % of a processor | 200 jobs/s, µs per job | 2,000 jobs/s, µs per job |\n\
+         | --- | --- | --- | --- | --- |\n",
     );
     for (processes, workers) in FLEETS {
         let fleet = Fleet::start(processes, workers, &path);
-        write!(page, "| {} in {processes} processes |", processes * workers)
+        write!(page, "| {} | {processes} |", processes * workers)
             .expect("writing to a String cannot fail");
         for rate in RATES {
             let (before, begun) = (fleet.processor_time(), Instant::now());
