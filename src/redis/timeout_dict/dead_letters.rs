@@ -152,7 +152,7 @@ impl<'a> ShardLetters<'a> {
 
     fn add_page(&mut self, reply: DeadLettersReply) {
         let DeadLettersReply { keys_and_scores, values, attempts, reasons, has_more } = reply;
-        // A page without letters would be requested again, for ever.
+        // A page without letters would be requested again and again.
         self.has_more = has_more && !values.is_empty();
         let mut parts = keys_and_scores.into_iter().map(|PackedReply(part)| part);
         for ((PackedReply(value), attempts), PackedReply(reason)) in
