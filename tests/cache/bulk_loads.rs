@@ -48,7 +48,7 @@ async fn ttl_closure_gets_each_value() {
 }
 
 /// Two calls with the same keys: each loads its part, and neither waits for the other before it has loaded.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keys_that_another_call_loads_are_not_loaded_again() {
     let cache = builder().build();
     let notify = Notify::new();
@@ -72,7 +72,7 @@ async fn keys_that_another_call_loads_are_not_loaded_again() {
     assert_ready_eq!(single.poll(), 10);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn key_that_the_loader_did_not_return_is_loaded_by_its_other_waiters() {
     let cache = builder().build();
     let notify = Notify::new();
@@ -93,7 +93,7 @@ async fn key_that_the_loader_did_not_return_is_loaded_by_its_other_waiters() {
 }
 
 /// A cancelled leader is replaced by one call of the waiter's loader, with all the keys that lost their leaders.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_loads_all_keys_of_a_cancelled_call_at_once() {
     let cache = builder().build();
     let hang = async |_: Vec<u32>| std::future::pending().await;
@@ -110,7 +110,7 @@ async fn waiter_loads_all_keys_of_a_cancelled_call_at_once() {
 }
 
 /// The loader is called at most once, so a flight that loses its leader later yields no value.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn key_whose_leader_is_cancelled_after_the_loader_ran_is_none() {
     let cache = builder().build();
     let mut leader = spawn(cache.get_or_set(&1, SECOND, std::future::pending()));
@@ -124,7 +124,7 @@ async fn key_whose_leader_is_cancelled_after_the_loader_ran_is_none() {
     assert_ready_eq!(other.poll(), 7);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn write_takes_precedence_over_a_bulk_load() {
     let cache = builder().build();
     let notify = Notify::new();
@@ -139,7 +139,7 @@ async fn write_takes_precedence_over_a_bulk_load() {
     assert_eq!(cache.get_many(&[1, 2]).await, [Some(9), Some(20)]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_of_the_loader_reaches_only_its_caller() {
     let cache = builder().build();
     let notify = Notify::new();
@@ -157,7 +157,7 @@ async fn panic_of_the_loader_reaches_only_its_caller() {
     assert_ready_eq!(waiter.poll(), vec![Some(10)]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn loader_may_request_its_own_keys() {
     let cache = builder().build();
     let load = async |missing: Vec<u32>| {

@@ -51,7 +51,7 @@ async fn future_of_get_or_set_may_borrow_and_is_loaded_once() {
     assert_eq!((stats.hits, stats.loads, stats.failed_loads), (1, 3, 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn future_shares_single_flight_with_a_closure() {
     let cache = builder().build();
     let notify = Arc::new(Notify::new());
@@ -79,7 +79,7 @@ async fn future_shares_single_flight_with_a_closure() {
     assert_ready_eq!(waiter.poll(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_continues_with_its_own_future_if_the_leader_is_cancelled_or_panics() {
     let cache = builder().build();
     let mut leader = spawn(cache.get_or_set(&1, SECOND, std::future::pending()));
@@ -104,7 +104,7 @@ async fn waiter_continues_with_its_own_future_if_the_leader_is_cancelled_or_pani
     assert_ready_eq!(waiter.poll(), 4);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn future_that_requests_its_own_key_does_not_wait_for_itself() {
     let cache = builder().build();
     let inner = cache.get_or_set(&1, SECOND, async { 1 });
@@ -112,7 +112,7 @@ async fn future_that_requests_its_own_key_does_not_wait_for_itself() {
     assert_eq!(cache.get(&1).await, Some(2));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn write_takes_precedence_over_the_future() {
     let cache = builder().build();
     let notify = Notify::new();
@@ -198,7 +198,7 @@ async fn refresh_with_replaces_a_live_value() {
     assert_eq!(cache.stats().loads, 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn concurrent_refresh_with_calls_share_one_load() {
     let cache = builder().build();
     cache.set(1, 1).await;
@@ -221,7 +221,7 @@ async fn concurrent_refresh_with_calls_share_one_load() {
     assert_eq!((loads.load(SeqCst), cache.get(&1).await), (1, Some(2)));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn refresh_with_continues_with_its_own_loader_if_the_leader_is_cancelled() {
     let cache = builder().build();
     cache.set(1, 1).await;
@@ -234,7 +234,7 @@ async fn refresh_with_continues_with_its_own_loader_if_the_leader_is_cancelled()
     assert_eq!(cache.get(&1).await, Some(2));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn write_takes_precedence_over_refresh_with() {
     let cache = builder().build();
     cache.set(1, 1).await;
@@ -255,7 +255,7 @@ async fn write_takes_precedence_over_refresh_with() {
     assert_eq!(cache.get(&1).await, Some(3));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn loader_of_refresh_with_may_request_its_own_key() {
     let cache = builder().build();
     cache.set(1, 1).await;
@@ -265,7 +265,7 @@ async fn loader_of_refresh_with_may_request_its_own_key() {
 }
 
 /// All calls can be awaited in a spawned task, with borrowed data of that task.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_can_be_awaited_in_a_spawned_task() {
     let cache = Cache::<String, usize>::builder().time_to_live(60 * SECOND).build();
     let handle = cache.clone();

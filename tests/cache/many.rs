@@ -384,7 +384,7 @@ async fn expired_resolves_with_the_event_of_the_removal() {
 }
 
 /// A tuple of borrowed parts finds a tuple of owned ones.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lookups_accept_equivalent_keys() {
     let cache: Cache<(String, u32), u32> = Cache::new();
     let key = || ("ada".to_owned(), 7);
@@ -456,7 +456,7 @@ async fn equivalent_keys_are_made_owned_by_to_key() {
 }
 
 /// Generic code that borrows keys compiles as it did before `ToKey` existed.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn borrowed_keys_are_made_owned_by_to_key() {
     async fn by_borrow<K, Q>(cache: &Cache<K, u32>, key: &Q) -> Option<u32>
     where
@@ -487,7 +487,7 @@ async fn borrowed_keys_are_made_owned_by_to_key() {
 }
 
 /// The future of each method can be spawned, and borrowed keys can be looked up in batches.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn future_of_each_method_can_be_spawned() {
     let cache: Cache<String, u32> = Cache::new();
     let tasks = {

@@ -7,8 +7,11 @@ use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::{locked::HOUR, tempdir};
-use crate::directory::{all, tree};
-use crate::patience::patience;
+use crate::{
+    clock::{in_time, ms},
+    directory::{all, tree},
+    patience::patience,
+};
 
 fn is_full<T>(added: Result<T, Error>) -> bool {
     matches!(added, Err(Error::Full { max_elements: 5, .. }))
@@ -127,72 +130,79 @@ async fn max_total_bounds_a_normal_queue() {
 /// Without an order, an unlucky waiter could starve.
 #[tokio::test]
 async fn wait_for_room_serves_waiters_in_fifo_order() {
-    let dir = tempdir().unwrap();
-    let queue = QueueSimple::builder(dir.path()).max_elements(1);
-    let queue = queue.wait_for_room(Duration::from_millis(3)).open().await.unwrap();
-    let mut last = queue.add("first").await.unwrap();
-    let mut adds = Vec::new();
-    for i in 0..10 {
-        let queue = queue.clone();
-        adds.push(tokio::spawn(async move { queue.add(i.to_string()).await }));
-        // Each would check the queue at a different moment.
-        sleep(Duration::from_millis(1)).await;
-    }
-    // A cancelled waiter does not block the others, even if it was the first.
-    for i in [5, 0] {
-        adds.remove(i).abort();
-    }
-    let mut order = Vec::new();
-    for _ in 0..adds.len() {
-        assert!(queue.dequeue(&last).await.unwrap().is_some());
-        let next = async {
-            loop {
-                match queue.names().next().await {
-                    Some(name) => break name.unwrap(),
-                    None => sleep(Duration::from_millis(1)).await,
+    in_time(async || {
+        let dir = tempdir().unwrap();
+        let queue = QueueSimple::builder(dir.path()).max_elements(1);
+        let queue = queue.wait_for_room(Duration::from_millis(3)).open().await.unwrap();
+        let mut last = queue.add("first").await.unwrap();
+        let mut adds = Vec::new();
+        for i in 0..10 {
+            let queue = queue.clone();
+            adds.push(tokio::spawn(async move { queue.add(i.to_string()).await }));
+            // Each would check the queue at a different moment.
+            sleep(ms(1)).await;
+        }
+        // A cancelled waiter does not block the others, even if it was the first.
+        for i in [5, 0] {
+            adds.remove(i).abort();
+        }
+        let mut order = Vec::new();
+        for _ in 0..adds.len() {
+            assert!(queue.dequeue(&last).await.unwrap().is_some());
+            let next = async {
+                loop {
+                    match queue.names().next().await {
+                        Some(name) => break name.unwrap(),
+                        None => sleep(Duration::from_millis(1)).await,
+                    }
                 }
-            }
-        };
-        last = timeout(patience(), next).await.expect("a waiter is served");
-        order.push(String::from_utf8(queue.peek(&last).await.unwrap().unwrap().into()).unwrap());
-    }
-    assert_eq!(order, ["1", "2", "3", "4", "6", "7", "8", "9"]);
-    for add in adds {
-        add.await.unwrap().unwrap();
-    }
+            };
+            last = timeout(patience(), next).await.expect("a waiter is served");
+            order
+                .push(String::from_utf8(queue.peek(&last).await.unwrap().unwrap().into()).unwrap());
+        }
+        assert_eq!(order, ["1", "2", "3", "4", "6", "7", "8", "9"]);
+        for add in adds {
+            add.await.unwrap().unwrap();
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn large_add_that_waits_for_room_lets_small_adds_go_first_and_succeeds() {
-    let dir = tempdir().unwrap();
-    let queue = QueueSimple::builder(dir.path()).max_elements(10);
-    let queue = queue.wait_for_room(Duration::from_millis(1)).open().await.unwrap();
-    let mut names = queue.add_many((0..8).map(|i| i.to_string())).await.unwrap();
-    let large = {
-        let queue = queue.clone();
-        tokio::spawn(async move { queue.add_many((0..5).map(|i| i.to_string())).await })
-    };
-    sleep(Duration::from_millis(5)).await;
-    for i in 0..2 {
-        let small = timeout(patience(), queue.add(i.to_string())).await;
-        names.push(small.expect("there is room for a small add").unwrap());
-    }
-    assert!(!large.is_finished());
-    // Small adds that use each free place at once do not delay it forever.
-    let mut large = std::pin::pin!(timeout(patience(), large));
-    let mut small = 0;
-    loop {
-        for name in names.drain(..) {
-            assert!(queue.dequeue(&name).await.unwrap().is_some());
-            // Either of them gets the place. Long enough for an add on a busy machine.
-            let add = timeout(Duration::from_millis(50), queue.add("small")).await;
-            small += usize::from(add.is_ok());
+    in_time(async || {
+        let dir = tempdir().unwrap();
+        let queue = QueueSimple::builder(dir.path()).max_elements(10);
+        let queue = queue.wait_for_room(Duration::from_millis(1)).open().await.unwrap();
+        let mut names = queue.add_many((0..8).map(|i| i.to_string())).await.unwrap();
+        let large = {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.add_many((0..5).map(|i| i.to_string())).await })
+        };
+        sleep(ms(5)).await;
+        for i in 0..2 {
+            let small = timeout(patience(), queue.add(i.to_string())).await;
+            names.push(small.expect("there is room for a small add").unwrap());
         }
-        if let Ok(added) = timeout(Duration::from_millis(1), &mut large).await {
-            assert_eq!(added.expect("the large add succeeds").unwrap().unwrap().len(), 5);
-            break;
+        assert!(!large.is_finished());
+        // Small adds that use each free place at once do not delay it forever.
+        let mut large = std::pin::pin!(timeout(patience(), large));
+        let mut small = 0;
+        loop {
+            for name in names.drain(..) {
+                assert!(queue.dequeue(&name).await.unwrap().is_some());
+                // Either of them gets the place. Long enough for an add on a busy machine.
+                let add = timeout(ms(50), queue.add("small")).await;
+                small += usize::from(add.is_ok());
+            }
+            if let Ok(added) = timeout(Duration::from_millis(1), &mut large).await {
+                assert_eq!(added.expect("the large add succeeds").unwrap().unwrap().len(), 5);
+                break;
+            }
+            names = all(queue.names()).await;
         }
-        names = all(queue.names()).await;
-    }
-    assert!(small > 0);
+        assert!(small > 0);
+    })
+    .await;
 }

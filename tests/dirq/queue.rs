@@ -345,15 +345,15 @@ async fn purge_removes_only_stale_leftovers() {
         assert!(queue.lock(name).await.unwrap());
     }
     make_old(&path_of(&queue, &names[0]), Duration::from_secs(601));
-    make_old(&path_of(&queue, &names[1]), Duration::from_secs(590));
+    make_old(&path_of(&queue, &names[1]), Duration::from_secs(300));
     make_old(&path_of(&queue, &names[2]), HOUR);
     let at = |path: &str| queue.path().join(path);
     for (path, age) in [
         ("temporary/00000000000001", 301),
-        ("temporary/00000000000002", 290),
+        ("temporary/00000000000002", 150),
         ("temporary/notes", 9999),
         ("obsolete/00000000000003", 301),
-        ("obsolete/00000000000004", 290),
+        ("obsolete/00000000000004", 150),
         ("obsolete/0000000000000A", 9999),
     ] {
         fs::create_dir(at(path)).unwrap();
@@ -390,7 +390,7 @@ async fn purge_removes_only_stale_leftovers() {
     assert_eq!(queue.count().await.unwrap(), 3, "the count excludes leftovers");
 
     let short =
-        Purge::default().max_temp(Duration::from_secs(280)).max_lock(Duration::from_secs(580));
+        Purge::default().max_temp(Duration::from_secs(140)).max_lock(Duration::from_secs(290));
     let report = queue.purge(short).await.unwrap();
     assert_eq!((report.temporary, report.locks, report.directories), (2, 1, 0));
 }

@@ -367,13 +367,13 @@ async fn purge_removes_only_stale_leftovers() {
     }
     let file = |name: &str| queue.path().join(directory).join(name);
     make_old(&lock_of(&queue, &names[0]), Duration::from_secs(601));
-    make_old(&lock_of(&queue, &names[1]), Duration::from_secs(590));
+    make_old(&lock_of(&queue, &names[1]), Duration::from_secs(300));
     make_old(&queue.path().join(names[2].to_string()), HOUR);
     // A lock without its element, temporary files of both ages, and files outside the format.
     for (name, age) in [
         ("00000000000001.lck", 601),
         ("00000000000002.tmp", 301),
-        ("00000000000003.tmp", 290),
+        ("00000000000003.tmp", 150),
         ("notes.tmp", 9999),
         ("notes.lck", 9999),
         ("0000000000000A.lck", 9999),
@@ -408,7 +408,7 @@ async fn purge_removes_only_stale_leftovers() {
     assert!(!queue.lock(&names[1]).await.unwrap());
 
     let short =
-        Purge::default().max_temp(Duration::from_secs(280)).max_lock(Duration::from_secs(580));
+        Purge::default().max_temp(Duration::from_secs(140)).max_lock(Duration::from_secs(290));
     let report = queue.purge(short).await.unwrap();
     assert_eq!((report.temporary, report.locks, report.directories), (1, 1, 0));
 }

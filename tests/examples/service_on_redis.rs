@@ -153,17 +153,20 @@ async fn limits_are_shared_by_both_instances() {
 
 #[tokio::test]
 async fn unreachable_server_is_a_503_until_it_is_back() {
-    let mut server = Server::durable();
-    let instance = Instance::start(&server, &[]);
-    assert_eq!(instance.put("/sessions/ada", "hello").await, StatusCode::CREATED);
-    server.kill();
-    let (status, body) = instance.get("/sessions/ada").await;
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
-    assert!(body.contains("error"), "{body}");
-    server.restart();
-    let begin = Instant::now();
-    while instance.get("/sessions/ada").await != (StatusCode::OK, "hello".into()) {
-        assert!(begin.elapsed() < 5 * patience());
-        sleep(Duration::from_millis(50)).await;
-    }
+    in_time(async || {
+        let mut server = Server::durable();
+        let instance = Instance::start(&server, &[]);
+        assert_eq!(instance.put("/sessions/ada", "hello").await, StatusCode::CREATED);
+        server.kill();
+        let (status, body) = instance.get("/sessions/ada").await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
+        assert!(body.contains("error"), "{body}");
+        server.restart();
+        let begin = Instant::now();
+        while instance.get("/sessions/ada").await != (StatusCode::OK, "hello".into()) {
+            assert!(begin.elapsed() < 5 * patience());
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
 }

@@ -1,5 +1,7 @@
 //! Metrics published to the `metrics` facade, as Prometheus scrapes them.
 
+#[path = "../common/clock.rs"]
+mod clock;
 #[path = "../common/dirq.rs"]
 mod directory;
 #[path = "../common/log.rs"]

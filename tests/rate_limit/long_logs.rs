@@ -5,7 +5,10 @@ use std::{cell::Cell, hint::black_box, time::Duration};
 use fleeting::{Limit, RateLimiter, Window};
 use tokio::time::{Instant, sleep};
 
-use crate::limits::{MILLISECOND, MINUTE};
+use crate::{
+    clock::{in_time, ms},
+    limits::MINUTE,
+};
 
 const FEW: u32 = 10;
 const MANY: u32 = 300_000;
@@ -26,10 +29,10 @@ async fn filled() -> (RateLimiter<u32>, Instant) {
         }
     };
     call_half().await;
-    sleep(MILLISECOND).await;
+    sleep(ms(1)).await;
     // Between the halves, and not too near to either.
     let middle = Instant::now();
-    sleep(MILLISECOND).await;
+    sleep(ms(1)).await;
     call_half().await;
     (limiter, middle)
 }
@@ -51,27 +54,33 @@ async fn assert_similar(call: impl AsyncFn(u32)) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn peek_at_many_calls_of_which_half_have_left_the_window_takes_no_walk() {
-    let (limiter, middle) = filled().await;
-    let exact = Cell::new(0);
-    assert_similar(async |calls| {
-        let limits = [Limit::new(QUOTA, middle.elapsed())];
-        let state = limiter.peek_with(&calls, &limits).await;
-        // If the thread is suspended between the two readings of the clock, more than half of them have left, or all.
-        let left = black_box(state).remaining() + calls - QUOTA;
-        assert!((calls / 2..=calls).contains(&left), "{left} of {calls} calls have left");
-        exact.set(exact.get() + u32::from(left == calls / 2));
+    in_time(async || {
+        let (limiter, middle) = filled().await;
+        let exact = Cell::new(0);
+        assert_similar(async |calls| {
+            let limits = [Limit::new(QUOTA, middle.elapsed())];
+            let state = limiter.peek_with(&calls, &limits).await;
+            // If the thread is suspended between the two readings of the clock, more than half of them have left, or all.
+            let left = black_box(state).remaining() + calls - QUOTA;
+            assert!((calls / 2..=calls).contains(&left), "{left} of {calls} calls have left");
+            exact.set(exact.get() + u32::from(left == calls / 2));
+        })
+        .await;
+        assert!(exact.get() > 100, "only {} of 200 peeks were exact", exact.get());
     })
     .await;
-    assert!(exact.get() > 100, "only {} of 200 peeks were exact", exact.get());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn denial_of_a_cost_for_which_many_calls_have_to_leave_takes_no_walk() {
-    let (limiter, middle) = filled().await;
-    assert_similar(async |calls| {
-        let limited = limiter.check_n(&calls, QUOTA - calls / 2 + 1).await.unwrap_err();
-        // The first call after the middle has to leave, too.
-        assert!(limited.ready_at().unwrap() >= middle + 60 * MINUTE);
+    in_time(async || {
+        let (limiter, middle) = filled().await;
+        assert_similar(async |calls| {
+            let limited = limiter.check_n(&calls, QUOTA - calls / 2 + 1).await.unwrap_err();
+            // The first call after the middle has to leave, too.
+            assert!(limited.ready_at().unwrap() >= middle + 60 * MINUTE);
+        })
+        .await;
     })
     .await;
 }

@@ -2,6 +2,8 @@
 
 #[path = "../common/borrowed.rs"]
 mod borrowed;
+#[path = "../common/clock.rs"]
+mod clock;
 #[path = "../common/fuse.rs"]
 mod fuse;
 #[path = "../common/log.rs"]

@@ -8,13 +8,16 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
-    clock::ms,
+    clock::{in_time, ms},
     patience::patience,
     servers::{Cluster, Proxy, Server, connect},
 };
 
-const RETENTION: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
+
+fn retention() -> Duration {
+    ms(1_000)
+}
 
 fn cache(client: &Client, retention: Duration) -> Cache<String, u64> {
     let builder = Cache::builder(client, "c").events(retention).lease(ms(1_500));
@@ -60,10 +63,10 @@ async fn assert_accounted(
 }
 
 async fn assert_stalled_subscriber_receives_missed(urls: impl Urls) {
-    let cache = cache(&connect(urls).await, RETENTION);
+    let cache = cache(&connect(urls).await, retention());
     let mut events = cache.events_lossless("g").await.unwrap();
     fill(&cache, 0..5_000, ms(50)).await;
-    sleep(3 * RETENTION).await;
+    sleep(3 * retention()).await;
     let missed = assert_accounted(&cache, &mut events, 5_000).await;
     assert!(missed > 1_000, "{missed}: more than this process reads ahead were lost");
     // The next events are delivered, and none is missed.
@@ -73,152 +76,174 @@ async fn assert_stalled_subscriber_receives_missed(urls: impl Urls) {
 
 #[tokio::test]
 async fn events_lost_during_a_stall_are_reported_as_missed() {
-    let server = Server::start();
-    assert_stalled_subscriber_receives_missed(server.url()).await;
+    in_time(async || {
+        let server = Server::start();
+        assert_stalled_subscriber_receives_missed(server.url()).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn events_lost_during_a_stall_are_reported_as_missed_in_a_cluster() {
-    let cluster = Cluster::start();
-    assert_stalled_subscriber_receives_missed(cluster.urls()).await;
+    in_time(async || {
+        let cluster = Cluster::start();
+        assert_stalled_subscriber_receives_missed(cluster.urls()).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn events_lost_without_a_subscriber_are_reported_as_missed_to_each_group() {
-    let server = Server::start();
-    let cache = cache(&connect(server.url()).await, RETENTION);
-    // Not for the groups, which do not exist yet.
-    fill(&cache, 10_000..10_500, ms(20)).await;
-    sleep(RETENTION + ms(300)).await;
-    for group in ["a", "b"] {
-        drop(cache.events_lossless(group).await.unwrap());
-    }
-    // Some are published by the writer of the same key, others only due; then all of them expire.
-    fill(&cache, 0..500, ms(20)).await;
-    sleep(ms(100)).await;
-    fill(&cache, 0..200, ms(20)).await;
-    sleep(3 * RETENTION).await;
-    for group in ["a", "b"] {
-        let mut events = cache.events_lossless(group).await.unwrap();
-        assert_eq!(assert_accounted(&cache, &mut events, 700).await, 700);
-    }
-    // Written again after the loss.
-    fill(&cache, 0..100, ms(20)).await;
-    let mut events = cache.events_lossless("a").await.unwrap();
-    assert_eq!(assert_accounted(&cache, &mut events, 100).await, 0);
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(&connect(server.url()).await, retention());
+        // Not for the groups, which do not exist yet.
+        fill(&cache, 10_000..10_500, ms(20)).await;
+        sleep(retention() + ms(300)).await;
+        for group in ["a", "b"] {
+            drop(cache.events_lossless(group).await.unwrap());
+        }
+        // Some are published by the writer of the same key, others only due; then all of them expire.
+        fill(&cache, 0..500, ms(20)).await;
+        sleep(ms(100)).await;
+        fill(&cache, 0..200, ms(20)).await;
+        sleep(3 * retention()).await;
+        for group in ["a", "b"] {
+            let mut events = cache.events_lossless(group).await.unwrap();
+            assert_eq!(assert_accounted(&cache, &mut events, 700).await, 700);
+        }
+        // Written again after the loss.
+        fill(&cache, 0..100, ms(20)).await;
+        let mut events = cache.events_lossless("a").await.unwrap();
+        assert_eq!(assert_accounted(&cache, &mut events, 100).await, 0);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn events_trimmed_while_others_are_published_are_reported_as_missed() {
-    let server = Server::start();
-    let cache = cache(&connect(server.url()).await, RETENTION);
-    drop(cache.events_lossless("absent").await.unwrap());
-    let mut present = cache.events_lossless("present").await.unwrap();
-    let begin = Instant::now();
-    let mut written = 0;
-    while begin.elapsed() < 3 * RETENTION {
-        fill(&cache, written..written + 100, ms(10)).await;
-        written += 100;
-        assert_eq!(read_all(&mut present, 100).await.1, 0);
-    }
-    let mut absent = cache.events_lossless("absent").await.unwrap();
-    let (delivered, missed) = read_all(&mut absent, written).await;
-    assert!(missed > 0 && !delivered.is_empty(), "{missed}, {}", delivered.len());
-    // The last ones are there.
-    assert!(delivered.contains(&(written - 1)) && !delivered.contains(&0));
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(&connect(server.url()).await, retention());
+        drop(cache.events_lossless("absent").await.unwrap());
+        let mut present = cache.events_lossless("present").await.unwrap();
+        let begin = Instant::now();
+        let mut written = 0;
+        while begin.elapsed() < 3 * retention() {
+            fill(&cache, written..written + 100, ms(10)).await;
+            written += 100;
+            assert_eq!(read_all(&mut present, 100).await.1, 0);
+        }
+        let mut absent = cache.events_lossless("absent").await.unwrap();
+        let (delivered, missed) = read_all(&mut absent, written).await;
+        assert!(missed > 0 && !delivered.is_empty(), "{missed}, {}", delivered.len());
+        // The last ones are there.
+        assert!(delivered.contains(&(written - 1)) && !delivered.contains(&0));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn events_leased_by_a_crashed_subscriber_and_lost_are_reported_as_missed() {
-    let server = Server::start();
-    let url = server.url();
-    let victim = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(async {
-            let cache = cache(&connect(url).await, RETENTION);
-            let mut events = cache.events_lossless("g").await.unwrap();
-            fill(&cache, 0..100, ms(20)).await;
-            events.recv().await.unwrap().unwrap();
-            while !format!("{events:?}").contains("unread: 99") {
-                sleep(ms(10)).await;
-            }
-            // As after a crash, nothing is given back.
-            std::mem::forget(events);
+    in_time(async || {
+        let server = Server::start();
+        let (url, retained_for) = (server.url(), retention());
+        let victim = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let cache = cache(&connect(url).await, retained_for);
+                let mut events = cache.events_lossless("g").await.unwrap();
+                fill(&cache, 0..100, ms(20)).await;
+                events.recv().await.unwrap().unwrap();
+                while !format!("{events:?}").contains("unread: 99") {
+                    sleep(ms(10)).await;
+                }
+                // As after a crash, nothing is given back.
+                std::mem::forget(events);
+            });
+            runtime.shutdown_background();
         });
-        runtime.shutdown_background();
-    });
-    tokio::task::spawn_blocking(|| victim.join().unwrap()).await.unwrap();
-    sleep(4 * RETENTION).await;
-    let cache = cache(&connect(server.url()).await, RETENTION);
-    let mut events = cache.events_lossless("g").await.unwrap();
-    assert_eq!(assert_accounted(&cache, &mut events, 100).await, 100);
+        tokio::task::spawn_blocking(|| victim.join().unwrap()).await.unwrap();
+        sleep(4 * retention()).await;
+        let cache = cache(&connect(server.url()).await, retention());
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert_eq!(assert_accounted(&cache, &mut events, 100).await, 100);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn broadcast_subscriber_that_was_disconnected_for_the_retention_lags() {
-    let server = Server::start();
-    let proxy = Proxy::to(server.port()).await;
-    let cache = cache(&connect(server.url()).await, RETENTION);
-    let proxied = self::cache(&connect(proxy.url()).await, RETENTION);
-    let mut present = cache.events().await.unwrap();
-    let mut absent = proxied.events().await.unwrap();
-    proxy.close(true);
-    proxy.cut();
-    fill(&cache, 0..200, ms(20)).await;
-    for _ in 0..200 {
-        timeout(patience(), present.recv()).await.unwrap().unwrap().unwrap();
-    }
-    sleep(2 * RETENTION).await;
-    proxy.close(false);
-    let (mut delivered, mut missed) = (0, 0);
-    while delivered + missed < 200 {
-        match timeout(patience(), absent.recv()).await.unwrap().unwrap() {
-            Ok(_) => delivered += 1,
-            Err(lagged) => missed += lagged.0,
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let cache = cache(&connect(server.url()).await, retention());
+        let proxied = self::cache(&connect(proxy.url()).await, retention());
+        let mut present = cache.events().await.unwrap();
+        let mut absent = proxied.events().await.unwrap();
+        proxy.close(true);
+        proxy.cut();
+        fill(&cache, 0..200, ms(20)).await;
+        for _ in 0..200 {
+            timeout(patience(), present.recv()).await.unwrap().unwrap().unwrap();
         }
-    }
-    assert_eq!((delivered, missed, proxied.stats().missed), (0, 200, 200));
-    fill(&cache, 0..20, ms(20)).await;
-    for _ in 0..20 {
-        timeout(patience(), absent.recv()).await.unwrap().unwrap().unwrap();
-    }
+        sleep(2 * retention()).await;
+        proxy.close(false);
+        let (mut delivered, mut missed) = (0, 0);
+        while delivered + missed < 200 {
+            match timeout(patience(), absent.recv()).await.unwrap().unwrap() {
+                Ok(_) => delivered += 1,
+                Err(lagged) => missed += lagged.0,
+            }
+        }
+        assert_eq!((delivered, missed, proxied.stats().missed), (0, 200, 200));
+        fill(&cache, 0..20, ms(20)).await;
+        for _ in 0..20 {
+            timeout(patience(), absent.recv()).await.unwrap().unwrap().unwrap();
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn subscribers_receive_events_of_a_new_stream_with_lower_ids() {
-    let server = Server::start_with_clock();
-    server.set_clock(HOUR);
-    let cache = cache(&connect(server.url()).await, HOUR);
-    let mut all = cache.events().await.unwrap();
-    let mut group = cache.events_lossless("g").await.unwrap();
-    let expire = async |n: u64| {
-        cache.set("ada".into(), n).await.unwrap();
-        cache.expire_now("ada").await.unwrap();
-    };
-    expire(0).await;
-    assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, 0);
-    assert_eq!(timeout(patience(), group.recv()).await.unwrap().unwrap().unwrap().value, 0);
-    group.ack().await.unwrap();
-    sleep(ms(100)).await;
-    for (n, lose) in (1..).zip([["*.expired", "*.told"], ["*.expired", "*.none"], ["*", "*.none"]])
-    {
-        server.set_clock(HOUR / 2 / n as u32);
-        let mut plain = server.plain().await;
-        for pattern in lose {
-            let keys: Vec<String> =
-                redis::cmd("KEYS").arg(pattern).query_async(&mut plain).await.unwrap();
-            for key in keys {
-                let () = redis::cmd("DEL").arg(key).query_async(&mut plain).await.unwrap();
-            }
-        }
-        // Both before and after a poll has found no stream.
-        if n > 1 {
-            sleep(ms(100)).await;
-        }
-        expire(n).await;
-        assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, n);
-        assert_eq!(timeout(patience(), group.recv()).await.unwrap().unwrap().unwrap().value, n);
+    in_time(async || {
+        let server = Server::start_with_clock();
+        server.set_clock(HOUR);
+        let cache = cache(&connect(server.url()).await, HOUR);
+        let mut all = cache.events().await.unwrap();
+        let mut group = cache.events_lossless("g").await.unwrap();
+        let expire = async |n: u64| {
+            cache.set("ada".into(), n).await.unwrap();
+            cache.expire_now("ada").await.unwrap();
+        };
+        expire(0).await;
+        assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, 0);
+        assert_eq!(timeout(patience(), group.recv()).await.unwrap().unwrap().unwrap().value, 0);
         group.ack().await.unwrap();
         sleep(ms(100)).await;
-    }
+        for (n, lose) in
+            (1..).zip([["*.expired", "*.told"], ["*.expired", "*.none"], ["*", "*.none"]])
+        {
+            server.set_clock(HOUR / 2 / n as u32);
+            let mut plain = server.plain().await;
+            for pattern in lose {
+                let keys: Vec<String> =
+                    redis::cmd("KEYS").arg(pattern).query_async(&mut plain).await.unwrap();
+                for key in keys {
+                    let () = redis::cmd("DEL").arg(key).query_async(&mut plain).await.unwrap();
+                }
+            }
+            // Both before and after a poll has found no stream.
+            if n > 1 {
+                sleep(ms(100)).await;
+            }
+            expire(n).await;
+            assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, n);
+            assert_eq!(timeout(patience(), group.recv()).await.unwrap().unwrap().unwrap().value, n);
+            group.ack().await.unwrap();
+            sleep(ms(100)).await;
+        }
+    })
+    .await;
 }

@@ -64,14 +64,20 @@ async fn assert_undecodable_event_reaches_another_release(client: Client) {
 
 #[tokio::test]
 async fn undecodable_event_is_delivered_to_another_release_after_its_lease() {
-    let server = Server::start();
-    assert_undecodable_event_reaches_another_release(connect(server.url()).await).await;
+    in_time(async || {
+        let server = Server::start();
+        assert_undecodable_event_reaches_another_release(connect(server.url()).await).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn undecodable_event_is_delivered_to_another_release_in_a_cluster() {
-    let cluster = Cluster::start();
-    assert_undecodable_event_reaches_another_release(connect(cluster.urls()).await).await;
+    in_time(async || {
+        let cluster = Cluster::start();
+        assert_undecodable_event_reaches_another_release(connect(cluster.urls()).await).await;
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -90,9 +96,8 @@ async fn event_is_dead_after_sixteen_failed_attempts() {
     let (log, _guard) = Log::start(Level::ERROR);
     let server = Server::start();
     let client = connect(server.url()).await;
-    let (lease, retention) = (ms(50), Duration::from_secs(10));
-    let begin = Instant::now();
-    let cache = cache::<u64>(&client, retention, lease);
+    let lease = ms(50);
+    let cache = cache::<u64>(&client, HOUR, lease);
     let mut events = cache.events_lossless("g").await.unwrap();
     expire_text(&client, "not a number").await;
     for attempt in 1..=16 {
@@ -103,7 +108,6 @@ async fn event_is_dead_after_sixteen_failed_attempts() {
     let lines = log.lines("expiration is not delivered again");
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("attempts=16") && lines[0].contains("group=\"g\""), "{lines:?}");
-    assert!(begin.elapsed() < retention, "the machine is too slow for this test");
 }
 
 #[tokio::test]
@@ -115,8 +119,9 @@ async fn dead_event_is_missed_when_its_retention_has_passed() {
     let mut events = cache.events_lossless("g").await.unwrap();
     let texts = self::cache::<String>(&client, retention, lease);
     texts.set("ada".into(), "not a number".into()).await.unwrap();
-    texts.expire_now("ada").await.unwrap();
+    // Read before the event is published, as the reply may be late.
     let begin = Instant::now();
+    texts.expire_now("ada").await.unwrap();
     let missed = loop {
         assert!(begin.elapsed() < patience());
         // Later events trim the stream.
@@ -169,19 +174,22 @@ async fn event_given_back_by_retry_in_is_delivered_again_after_the_delay() {
 
 #[tokio::test]
 async fn failed_event_is_delivered_again_after_a_backoff() {
-    let server = Server::start();
-    let client = connect(server.url()).await;
-    let cache = cache::<u64>(&client, HOUR, Duration::from_secs(5));
-    let mut events = cache.events_lossless("g").await.unwrap();
-    for n in [1, 2] {
-        cache.set("ada".into(), n).await.unwrap();
-        cache.expire_now("ada").await.unwrap();
-    }
-    assert_eq!(recv(&mut events).await.unwrap(), 1);
-    let failed = Instant::now();
-    assert!(events.fail("the mail server is down").await.unwrap());
-    assert_eq!(recv(&mut events).await.unwrap(), 2);
-    assert_eq!(recv(&mut events).await.unwrap(), 1);
-    // One second, with jitter.
-    assert!(failed.elapsed() >= ms(500), "{:?}", failed.elapsed());
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        let cache = cache::<u64>(&client, HOUR, HOUR);
+        let mut events = cache.events_lossless("g").await.unwrap();
+        for n in [1, 2] {
+            cache.set("ada".into(), n).await.unwrap();
+            cache.expire_now("ada").await.unwrap();
+        }
+        assert_eq!(recv(&mut events).await.unwrap(), 1);
+        let failed = Instant::now();
+        assert!(events.fail("the mail server is down").await.unwrap());
+        assert_eq!(recv(&mut events).await.unwrap(), 2);
+        assert_eq!(recv(&mut events).await.unwrap(), 1);
+        // One second, with jitter.
+        assert!(failed.elapsed() >= ms(500), "{:?}", failed.elapsed());
+    })
+    .await;
 }

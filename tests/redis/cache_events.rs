@@ -28,11 +28,12 @@ async fn cache(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     build(&client)
 }
 
-/// Short, but longer than this process may have to wait for CPU time on a busy machine.
-const LEASE: Duration = Duration::from_secs(3);
+fn lease() -> Duration {
+    ms(3_000)
+}
 
 fn build(client: &Client) -> Cache<String, u64> {
-    let builder = Cache::builder(client, "c").events(HOUR).lease(LEASE);
+    let builder = Cache::builder(client, "c").events(HOUR).lease(lease());
     builder.poll_every(ms(20)).build().unwrap()
 }
 
@@ -127,24 +128,35 @@ async fn event_is_delivered_to_one_subscriber_of_each_group() {
         }
         // Longer than a lease.
         assert!(
-            timeout(LEASE + ms(500), receiver.recv()).await.is_err(),
+            timeout(lease() + ms(500), receiver.recv()).await.is_err(),
             "an event is delivered twice"
         );
     })
     .await;
 }
 
+/// Runtime that ends without waiting for its tasks, also if the test panics.
+struct Victim(Option<Runtime>);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.0.take().unwrap().shutdown_background();
+    }
+}
+
 #[test]
 fn events_of_a_crashed_subscriber_are_delivered_to_another_after_the_lease() {
-    let server = Server::start();
-    let survivor = Runtime::new().unwrap();
-    let victim = Runtime::new().unwrap();
-    survivor.block_on(async {
+    Runtime::new().unwrap().block_on(in_time(async || {
+        let server = Server::start();
+        let victim = Victim(Some(Runtime::new().unwrap()));
         let cache = cache(server.url()).await;
-        let url = server.url();
-        let mut subscription = victim
+        // The scale of times belongs to the thread of the case.
+        let (url, long) = (server.url(), lease());
+        let runtime = victim.0.as_ref().unwrap();
+        let mut subscription = runtime
             .spawn(async move {
-                let cache = self::cache(url).await;
+                let builder = Cache::<String, u64>::builder(&connect(url).await, "c").events(HOUR);
+                let cache = builder.lease(long).poll_every(long / 150).build().unwrap();
                 let events = cache.events_lossless("g").await.unwrap();
                 (events, cache)
             })
@@ -153,20 +165,22 @@ fn events_of_a_crashed_subscriber_are_delivered_to_another_after_the_lease() {
         fill(&cache, 0..100, ms(50)).await;
         // One event was received and not acknowledged, the others are read ahead.
         let first = next(&mut subscription.0).await;
+        let begin = Instant::now();
         while !format!("{:?}", subscription.0).contains("unread: 99") {
+            assert!(begin.elapsed() < patience(), "{:?}", subscription.0);
             sleep(ms(10)).await;
         }
         // Several subscribers: the first one to poll after the end of the lease would get the leased events.
         let join = || async { cache.events_lossless("g").await.unwrap() };
         let mut others = join_all((0..8).map(|_| join())).await;
         // Waits for longer than a lease, which the running subscriber renews.
-        let quiet = others.iter_mut().map(|events| is_quiet(events, LEASE + ms(500)));
+        let quiet = others.iter_mut().map(|events| is_quiet(events, lease() + ms(500)));
         assert_eq!(join_all(quiet).await, [true; 8], "leased events are not delivered to others");
         let mut events = others.swap_remove(0);
         drop(others);
         let crashed_at = Instant::now();
         // Like a crash: none of its tasks runs any more, so that it cannot give anything back.
-        victim.shutdown_background();
+        drop(victim);
         let mut received = BTreeMap::new();
         for _ in 0..100 {
             let (key, value) = next(&mut events).await;
@@ -174,12 +188,12 @@ fn events_of_a_crashed_subscriber_are_delivered_to_another_after_the_lease() {
         }
         println!("all delivered {:?} after the crash", crashed_at.elapsed());
         assert!(
-            crashed_at.elapsed() >= LEASE / 2,
+            crashed_at.elapsed() >= lease() / 2,
             "the lease was renewed less than a third of its length before the crash"
         );
         assert_eq!(received[&first.0], first.1);
         assert!(is_quiet(&mut events, ms(500)).await);
-    });
+    }));
 }
 
 #[tokio::test]
@@ -215,27 +229,30 @@ async fn dropped_subscription_gives_back_unread_events_immediately() {
 
 #[tokio::test]
 async fn only_unacknowledged_event_is_delivered_again() {
-    let server = Server::start();
-    let cache = cache(server.url()).await;
-    let mut events = cache.events_lossless("g").await.unwrap();
-    cache.set("ada".into(), 1).await.unwrap();
-    cache.expire_now("ada").await.unwrap();
-    assert_eq!(next(&mut events).await, ("ada".into(), 1));
-    drop(events);
-    let mut events = cache.events_lossless("g").await.unwrap();
-    assert_eq!(
-        next(&mut events).await,
-        ("ada".into(), 1),
-        "the unacknowledged event is delivered again"
-    );
-    events.ack().await.unwrap();
-    events.ack().await.unwrap();
-    drop(events);
-    let mut events = cache.events_lossless("g").await.unwrap();
-    assert!(is_quiet(&mut events, LEASE + ms(200)).await);
-    cache.set("bob".into(), 2).await.unwrap();
-    cache.expire_now("bob").await.unwrap();
-    assert_eq!(next(&mut events).await, ("bob".into(), 2));
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(server.url()).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        cache.set("ada".into(), 1).await.unwrap();
+        cache.expire_now("ada").await.unwrap();
+        assert_eq!(next(&mut events).await, ("ada".into(), 1));
+        drop(events);
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert_eq!(
+            next(&mut events).await,
+            ("ada".into(), 1),
+            "the unacknowledged event is delivered again"
+        );
+        events.ack().await.unwrap();
+        events.ack().await.unwrap();
+        drop(events);
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert!(is_quiet(&mut events, lease() + ms(200)).await);
+        cache.set("bob".into(), 2).await.unwrap();
+        cache.expire_now("bob").await.unwrap();
+        assert_eq!(next(&mut events).await, ("bob".into(), 2));
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -313,7 +330,7 @@ async fn panic_in_deserialize_is_reported_as_decode_error() {
     let numbers = cache(server.url()).await;
     let client = connect(server.url()).await;
     let panicking: Cache<String, PanicsOn13> =
-        Cache::builder(&client, "c").events(HOUR).lease(LEASE).build().unwrap();
+        Cache::builder(&client, "c").events(HOUR).lease(HOUR).build().unwrap();
     let mut events = panicking.events_lossless("g").await.unwrap();
     let mut all = panicking.events().await.unwrap();
     for n in [12, 13, 14] {
@@ -403,20 +420,23 @@ async fn events_without_subscribers_are_deleted_after_the_retention() {
 
 #[tokio::test]
 async fn only_stream_keys_remain_after_delivery() {
-    let server = Server::start();
-    let cache = cache(server.url()).await;
-    let mut events = cache.events_lossless("g").await.unwrap();
-    fill(&cache, 0..1_000, ms(50)).await;
-    for _ in 0..1_000 {
-        next(&mut events).await;
-    }
-    let remaining_keys = [".counts", ".expired", ".groups", ".told"];
-    let keys_left = keys(&server).await;
-    assert!(
-        keys_left.iter().all(|key| remaining_keys.iter().any(|end| key.ends_with(end))),
-        "{keys_left:?}"
-    );
-    assert_eq!(cache.len().await.unwrap(), 0);
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(server.url()).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        fill(&cache, 0..1_000, ms(50)).await;
+        for _ in 0..1_000 {
+            next(&mut events).await;
+        }
+        let remaining_keys = [".counts", ".expired", ".groups", ".told"];
+        let keys_left = keys(&server).await;
+        assert!(
+            keys_left.iter().all(|key| remaining_keys.iter().any(|end| key.ends_with(end))),
+            "{keys_left:?}"
+        );
+        assert_eq!(cache.len().await.unwrap(), 0);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -449,21 +469,25 @@ async fn expired_value_waiting_for_its_event_is_not_returned() {
 
 #[tokio::test]
 async fn cluster_delivers_events_and_lossless_events() {
-    let cluster = Cluster::start();
-    let cache = cache(cluster.urls()).await;
-    let mut events = cache.events_lossless("g").await.unwrap();
-    let mut all = cache.events().await.unwrap();
-    fill(&cache, 0..500, ms(500)).await;
-    let mut received = BTreeSet::new();
-    for _ in 0..500 {
-        assert!(received.insert(next(&mut events).await.1));
-    }
-    let mut broadcast = BTreeSet::new();
-    for _ in 0..500 {
-        broadcast.insert(timeout(patience(), all.next()).await.unwrap().unwrap().unwrap().value);
-    }
-    assert_eq!(received, broadcast);
-    assert_eq!(received, (0..500).collect());
+    in_time(async || {
+        let cluster = Cluster::start();
+        let cache = cache(cluster.urls()).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let mut all = cache.events().await.unwrap();
+        fill(&cache, 0..500, ms(500)).await;
+        let mut received = BTreeSet::new();
+        for _ in 0..500 {
+            assert!(received.insert(next(&mut events).await.1));
+        }
+        let mut broadcast = BTreeSet::new();
+        for _ in 0..500 {
+            broadcast
+                .insert(timeout(patience(), all.next()).await.unwrap().unwrap().unwrap().value);
+        }
+        assert_eq!(received, broadcast);
+        assert_eq!(received, (0..500).collect());
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -531,36 +555,41 @@ async fn idle_subscriber_sends_at_most_two_scripts_per_second() {
 
 #[tokio::test]
 async fn events_with_values_of_two_megabytes_are_delivered() {
-    let server = Server::start_with(&SMALL_ANSWERS);
-    let client = connect(server.url()).await;
-    let builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw).events(HOUR);
-    let cache = builder.lease(LEASE).build().unwrap();
-    let mut events = cache.events_lossless("g").await.unwrap();
-    let large = "x".repeat(2 << 20);
-    let ttl = Duration::from_secs(1);
-    for n in 0..48 {
-        cache.set_ex(n, large.clone(), ttl).await.unwrap();
-    }
-    let mut received = BTreeSet::new();
-    while received.len() < 48 {
-        let event = timeout(patience(), events.recv()).await.unwrap().unwrap();
-        // On a busy machine a reply may time out, which is reported as an error.
-        if let Ok(event) = event {
-            assert!(
-                event.value == large && received.insert(event.key),
-                "{} is delivered twice",
-                event.key
-            );
+    in_time(async || {
+        let server = Server::start_with(&SMALL_ANSWERS);
+        let client = connect(server.url()).await;
+        let builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw).events(HOUR);
+        let cache = builder.lease(lease()).build().unwrap();
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let large = "x".repeat(2 << 20);
+        let ttl = Duration::from_secs(1);
+        for n in 0..48 {
+            cache.set_ex(n, large.clone(), ttl).await.unwrap();
         }
-    }
-    // A broadcast subscriber gets all events, or the number of missed ones. These 16 fit into its buffer.
-    let all = cache.events().await.unwrap();
-    for n in 0..16 {
-        cache.set_ex(n, large.clone(), ms(1)).await.unwrap();
-    }
-    let seen =
-        timeout(patience(), all.take(16).map(|event| event.unwrap().key).collect::<BTreeSet<_>>());
-    assert_eq!(seen.await.unwrap(), (0..16).collect());
+        let mut received = BTreeSet::new();
+        while received.len() < 48 {
+            let event = timeout(patience(), events.recv()).await.unwrap().unwrap();
+            // On a busy machine a reply may time out, which is reported as an error.
+            if let Ok(event) = event {
+                assert!(
+                    event.value == large && received.insert(event.key),
+                    "{} is delivered twice",
+                    event.key
+                );
+            }
+        }
+        // A broadcast subscriber gets all events, or the number of missed ones. These 16 fit into its buffer.
+        let all = cache.events().await.unwrap();
+        for n in 0..16 {
+            cache.set_ex(n, large.clone(), ms(1)).await.unwrap();
+        }
+        let seen = timeout(
+            patience(),
+            all.take(16).map(|event| event.unwrap().key).collect::<BTreeSet<_>>(),
+        );
+        assert_eq!(seen.await.unwrap(), (0..16).collect());
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -571,7 +600,7 @@ async fn group_without_events_for_longer_than_the_retention_misses_no_later_even
         let retention = ms(1_000);
         let build = |poll_every| {
             let builder = Cache::<String, u64>::builder(&client, "c").events(retention);
-            builder.lease(LEASE).poll_every(poll_every).build().unwrap()
+            builder.lease(lease()).poll_every(poll_every).build().unwrap()
         };
         let cache = build(ms(20));
         let mut present = cache.events_lossless("present").await.unwrap();

@@ -30,7 +30,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Returns a client with a longer timeout than the default second, but shorter than a test's timeout.
 async fn patient(url: impl fleeting::redis::Urls) -> Client {
-    Client::builder(url).timeout(Duration::from_secs(10)).connect().await.unwrap()
+    Client::builder(url).timeout(patience() / 2).connect().await.unwrap()
 }
 
 async fn plain(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
@@ -39,7 +39,7 @@ async fn plain(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
 
 async fn with_events(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     let client = patient(url).await;
-    let builder = Cache::builder(&client, "c").events(HOUR).lease(Duration::from_secs(2));
+    let builder = Cache::builder(&client, "c").events(HOUR).lease(ms(2_000));
     builder.poll_every(ms(20)).build().unwrap()
 }
 
@@ -238,19 +238,25 @@ async fn closed_connections_neither_lose_nor_duplicate_events() {
 
 #[tokio::test]
 async fn event_streams_continue_after_flushall() {
-    let server = Server::start();
-    let cache = with_events(server.url()).await;
-    let mut events = cache.events_lossless("g").await.unwrap();
-    let mut all = cache.events().await.unwrap();
-    let mut plain = server.plain().await;
-    for n in 0..20 {
-        let _: () = redis::cmd("FLUSHALL").query_async(&mut plain).await.unwrap();
-        cache.set("ada".into(), n).await.unwrap();
-        cache.expire_now("ada").await.unwrap();
-        assert_eq!(timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap().value, n);
-        assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, n);
-    }
-    assert!(timeout(ms(100), all.recv()).await.is_err(), "an event is delivered twice");
+    in_time(async || {
+        let server = Server::start();
+        let cache = with_events(server.url()).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let mut all = cache.events().await.unwrap();
+        let mut plain = server.plain().await;
+        for n in 0..20 {
+            let _: () = redis::cmd("FLUSHALL").query_async(&mut plain).await.unwrap();
+            cache.set("ada".into(), n).await.unwrap();
+            cache.expire_now("ada").await.unwrap();
+            assert_eq!(
+                timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap().value,
+                n
+            );
+            assert_eq!(timeout(patience(), all.recv()).await.unwrap().unwrap().unwrap().value, n);
+        }
+        assert!(timeout(ms(100), all.recv()).await.is_err(), "an event is delivered twice");
+    })
+    .await;
 }
 
 #[tokio::test]

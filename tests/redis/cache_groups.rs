@@ -6,7 +6,7 @@ use fleeting::redis::{Cache, Client, Error, LosslessEvents};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    clock::ms,
+    clock::{in_time, ms},
     patience::patience,
     servers::{Cluster, Server, connect},
 };
@@ -14,7 +14,7 @@ use crate::{
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn cache(client: &Client, retention: Duration) -> Cache<String, u64> {
-    let builder = Cache::builder(client, "c").events(retention).lease(Duration::from_secs(3));
+    let builder = Cache::builder(client, "c").events(retention).lease(HOUR);
     builder.poll_every(ms(20)).build().unwrap()
 }
 
@@ -89,18 +89,21 @@ async fn subscription_to_a_removed_group_starts_at_the_present_in_a_cluster() {
 
 #[tokio::test]
 async fn removed_group_stays_removed_after_its_stream_has_expired() {
-    let server = Server::start();
-    let cache = cache(&connect(server.url()).await, ms(500));
-    drop(cache.events_lossless("removed").await.unwrap());
-    let mut kept = cache.events_lossless("kept").await.unwrap();
-    expire(&cache, 0..20).await;
-    assert_eq!(receive(&mut kept, 20).await.len(), 20);
-    assert!(cache.remove_group("removed").await.unwrap());
-    sleep(ms(1_500)).await;
-    expire(&cache, 20..40).await;
-    assert_eq!(receive(&mut kept, 20).await, (20..40).collect());
-    let mut removed = cache.events_lossless("removed").await.unwrap();
-    assert!(is_quiet(&mut removed).await);
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(&connect(server.url()).await, ms(500));
+        drop(cache.events_lossless("removed").await.unwrap());
+        let mut kept = cache.events_lossless("kept").await.unwrap();
+        expire(&cache, 0..20).await;
+        assert_eq!(receive(&mut kept, 20).await.len(), 20);
+        assert!(cache.remove_group("removed").await.unwrap());
+        sleep(ms(1_500)).await;
+        expire(&cache, 20..40).await;
+        assert_eq!(receive(&mut kept, 20).await, (20..40).collect());
+        let mut removed = cache.events_lossless("removed").await.unwrap();
+        assert!(is_quiet(&mut removed).await);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -148,23 +151,26 @@ async fn group_destroyed_by_another_program_starts_at_the_present() {
 
 #[tokio::test]
 async fn group_is_joined_again_after_acks_reached_a_server_that_lost_its_data() {
-    let server = Server::start();
-    let client = connect(server.url()).await;
-    // Between two reads, the subscriber only renews leases and sends acknowledgements, every 50 ms.
-    let cache: Cache<String, u64> = Cache::builder(&client, "c")
-        .events(HOUR)
-        .lease(ms(150))
-        .poll_every(ms(1_000))
-        .build()
-        .unwrap();
-    let mut events = cache.events_lossless("g").await.unwrap();
-    expire(&cache, 0..1).await;
-    assert_eq!(recv(&mut events).await.unwrap().unwrap(), 0);
-    let () = redis::cmd("FLUSHALL").query_async(&mut server.plain().await).await.unwrap();
-    events.ack().await.unwrap();
-    sleep(ms(300)).await;
-    // Of the same shard.
-    expire(&cache, 0..1).await;
-    assert_eq!(recv(&mut events).await.unwrap().unwrap(), 0);
-    assert_eq!(cache.groups().await.unwrap(), ["g"]);
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        // Between two reads, the subscriber only renews leases and sends acknowledgements, every 50 ms.
+        let cache: Cache<String, u64> = Cache::builder(&client, "c")
+            .events(HOUR)
+            .lease(ms(150))
+            .poll_every(ms(1_000))
+            .build()
+            .unwrap();
+        let mut events = cache.events_lossless("g").await.unwrap();
+        expire(&cache, 0..1).await;
+        assert_eq!(recv(&mut events).await.unwrap().unwrap(), 0);
+        let () = redis::cmd("FLUSHALL").query_async(&mut server.plain().await).await.unwrap();
+        events.ack().await.unwrap();
+        sleep(ms(300)).await;
+        // Of the same shard.
+        expire(&cache, 0..1).await;
+        assert_eq!(recv(&mut events).await.unwrap().unwrap(), 0);
+        assert_eq!(cache.groups().await.unwrap(), ["g"]);
+    })
+    .await;
 }

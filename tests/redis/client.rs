@@ -347,7 +347,8 @@ async fn lazy_client_connects_to_a_server_that_starts_later() {
 async fn concurrent_first_calls_of_a_lazy_client_share_one_connection() {
     let server = Server::start();
     let proxy = Proxy::to(server.port()).await;
-    let client = Client::lazy(proxy.url()).unwrap();
+    let builder = Client::builder(proxy.url()).timeout(patience()).connect_timeout(patience());
+    let client = builder.lazy().unwrap();
     let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
     let mut callers = tokio::task::JoinSet::new();
     for n in 0..100 {

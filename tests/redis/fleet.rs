@@ -17,6 +17,7 @@ use redis::AsyncCommands;
 use tokio::time::sleep;
 
 use crate::{
+    clock::{in_time, ms},
     loaders::{Gate, begin},
     many::many,
     patience::patience,
@@ -29,9 +30,9 @@ const KEYS: usize = 1_000;
 
 /// Loads all keys, in an order that depends on `seed`, and appends the process ID to a log of the key when a load
 /// begins.
-async fn load_all(url: &str, seed: u64) {
+async fn load_all(url: &str, seed: u64, lease: Duration) {
     let client = connect(url).await;
-    let builder = Cache::<u64, u64>::builder(&client, "fleet").lease(Duration::from_millis(500));
+    let builder = Cache::<u64, u64>::builder(&client, "fleet").lease(lease);
     let cache = builder.build().unwrap();
     let log = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     let mut keys: Vec<u64> = (0..KEYS as u64).collect();
@@ -51,10 +52,10 @@ async fn load_all(url: &str, seed: u64) {
 }
 
 /// Runs this test in another process, as a member of the fleet.
-fn start_process(url: &str, seed: u64) -> Child {
+fn start_process(url: &str, seed: u64, lease: Duration) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "fleet::each_key_is_loaded_once_by_a_fleet_with_killed_processes"])
-        .env("FLEETING_FLEET", format!("{url} {seed}"))
+        .env("FLEETING_FLEET", format!("{url} {seed} {}", lease.as_millis()))
         .spawn()
         .unwrap()
 }
@@ -62,13 +63,20 @@ fn start_process(url: &str, seed: u64) -> Child {
 #[tokio::test]
 async fn each_key_is_loaded_once_by_a_fleet_with_killed_processes() {
     if let Ok(fleet) = env::var("FLEETING_FLEET") {
-        let (url, seed) = fleet.split_once(' ').unwrap();
-        return load_all(url, seed.parse().unwrap()).await;
+        let [url, seed, lease] = fleet.split(' ').collect::<Vec<_>>()[..] else { unreachable!() };
+        let lease = Duration::from_millis(lease.parse().unwrap());
+        return load_all(url, seed.parse().unwrap(), lease).await;
     }
+    // A process that is suspended for a lease loses it although it is alive.
+    in_time(async || check_fleet(ms(500)).await).await;
+}
+
+async fn check_fleet(lease: Duration) {
     let server = Server::start();
     let mut plain = server.plain().await;
-    let mut killed = (0..2).map(|seed| start_process(&server.url(), seed)).collect::<Vec<_>>();
-    let rest = (2..4).map(|seed| start_process(&server.url(), seed)).collect::<Vec<_>>();
+    let mut killed =
+        (0..2).map(|seed| start_process(&server.url(), seed, lease)).collect::<Vec<_>>();
+    let rest = (2..4).map(|seed| start_process(&server.url(), seed, lease)).collect::<Vec<_>>();
     for (child, keys) in killed.iter_mut().zip([100, 200]) {
         while redis::cmd("DBSIZE").query_async::<usize>(&mut plain).await.unwrap() < keys {
             sleep(Duration::from_millis(1)).await;
@@ -101,42 +109,46 @@ async fn each_key_is_loaded_once_by_a_fleet_with_killed_processes() {
 
 #[tokio::test]
 async fn server_failure_is_an_error_for_all_callers_and_does_not_end_loads() {
-    let mut server = Server::start();
-    let client = Client::builder(server.url()).timeout(Duration::from_millis(500));
-    let cache: Cache<String, u64> = Cache::new(&client.connect().await.unwrap(), "away").unwrap();
-    let gate = Gate::default();
-    let load = begin(&cache, "ada", &gate, 1);
-    gate.has_begun().await;
-    server.kill();
-    gate.open();
-    assert_eq!(load.await.unwrap().unwrap(), 1, "the caller gets the loaded value");
-    assert_eq!(cache.stats().failed_loads, 1);
-    let begin_at = Instant::now();
-    let calls: Vec<_> = (0..20).map(|_| begin(&cache, "ada", &gate, 2)).collect();
-    for call in calls {
-        let error = call.await.unwrap().unwrap_err();
-        assert!(error.is_temporary(), "{error:?}");
-    }
-    // The calls wait concurrently.
-    assert!(begin_at.elapsed() < Duration::from_secs(8), "{:?}", begin_at.elapsed());
-    assert_eq!(gate.loads(), 1);
-    // A restarted server has lost its data, including the lease of a load in flight.
-    server.restart();
-    let until = Instant::now() + patience();
-    while cache.get("ada").await.is_err() {
-        assert!(Instant::now() < until);
-    }
-    let load = begin(&cache, "ada", &gate, 3);
-    gate.has_begun().await;
-    server.kill();
-    server.restart();
-    while cache.get("ada").await.is_err() {
-        assert!(Instant::now() < until);
-    }
-    gate.open();
-    assert_eq!(load.await.unwrap().unwrap(), 3);
-    assert_eq!(cache.get("ada").await.unwrap(), None);
-    assert_eq!(cache.get_or_set_with("ada", HOUR, async || 4).await.unwrap(), 4);
+    in_time(async || {
+        let mut server = Server::start();
+        let client = Client::builder(server.url()).timeout(ms(500));
+        let cache: Cache<String, u64> =
+            Cache::new(&client.connect().await.unwrap(), "away").unwrap();
+        let gate = Gate::default();
+        let load = begin(&cache, "ada", &gate, 1);
+        gate.has_begun().await;
+        server.kill();
+        gate.open();
+        assert_eq!(load.await.unwrap().unwrap(), 1, "the caller gets the loaded value");
+        assert_eq!(cache.stats().failed_loads, 1);
+        let begin_at = Instant::now();
+        let calls: Vec<_> = (0..20).map(|_| begin(&cache, "ada", &gate, 2)).collect();
+        for call in calls {
+            let error = call.await.unwrap().unwrap_err();
+            assert!(error.is_temporary(), "{error:?}");
+        }
+        // The calls wait concurrently.
+        assert!(begin_at.elapsed() < ms(8_000), "{:?}", begin_at.elapsed());
+        assert_eq!(gate.loads(), 1);
+        // A restarted server has lost its data, including the lease of a load in flight.
+        server.restart();
+        let until = Instant::now() + patience();
+        while cache.get("ada").await.is_err() {
+            assert!(Instant::now() < until);
+        }
+        let load = begin(&cache, "ada", &gate, 3);
+        gate.has_begun().await;
+        server.kill();
+        server.restart();
+        while cache.get("ada").await.is_err() {
+            assert!(Instant::now() < until);
+        }
+        gate.open();
+        assert_eq!(load.await.unwrap().unwrap(), 3);
+        assert_eq!(cache.get("ada").await.unwrap(), None);
+        assert_eq!(cache.get_or_set_with("ada", HOUR, async || 4).await.unwrap(), 4);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -148,7 +160,7 @@ async fn load_runs_once_for_all_clients_of_a_cluster() {
         let cache = |client: &Client| {
             let builder =
                 Cache::<String, u64>::builder(client, if has_events { "events" } else { "c" });
-            let builder = builder.stale_while_revalidate(HOUR);
+            let builder = builder.stale_while_revalidate(HOUR).lease(HOUR);
             if has_events { builder.events(HOUR) } else { builder }.build().unwrap()
         };
         let (here, elsewhere) = (cache(&client), cache(&elsewhere));

@@ -179,7 +179,7 @@ async fn one_process_refreshes_ahead_at_a_time() {
     let mut caches = Vec::new();
     for _ in 0..3 {
         let client = connect(server.url()).await;
-        let builder = Cache::<String, u64>::builder(&client, "ahead-processes");
+        let builder = Cache::<String, u64>::builder(&client, "ahead-processes").lease(HOUR);
         caches.push(builder.refresh_ahead(DUE).build().unwrap());
     }
     for (cache, n) in caches.iter().zip(0..) {
@@ -272,30 +272,35 @@ fn reporting(reports: &Reports) -> impl Fn(&String, &dyn Debug) + Send + Sync + 
 
 #[tokio::test]
 async fn failed_refresh_is_reported_with_its_key_and_error_and_tried_again_later() {
-    let server = Server::shared();
-    for builder in builders(&server, "reported").await {
-        let reports = Reports::default();
-        let cache = builder.refresh_ahead(DUE).on_refresh_error(reporting(&reports));
-        let cache = cache.build().unwrap();
-        let key = "12";
-        // A load that a caller waits for is not reported.
-        let failed = cache.get_or_try_set_with(key, HOUR, async || Err::<u64, _>("first")).await;
-        assert_eq!(*failed.unwrap().unwrap_err(), "first");
-        cache.set_ex(key.into(), 1, HOUR).await.unwrap();
-        for _ in 0..20 {
-            let hit = cache.get_or_try_set_with(key, HOUR, async || Err::<u64, _>("down")).await;
-            assert_eq!(hit.unwrap(), Ok(1));
-            sleep(Duration::from_millis(2)).await;
+    in_time(async || {
+        let server = Server::shared();
+        for builder in builders(&server, &format!("reported-{}", ms(1).as_millis())).await {
+            let reports = Reports::default();
+            let cache = builder.refresh_ahead(DUE).on_refresh_error(reporting(&reports));
+            let cache = cache.build().unwrap();
+            let key = "12";
+            // A load that a caller waits for is not reported.
+            let failed =
+                cache.get_or_try_set_with(key, HOUR, async || Err::<u64, _>("first")).await;
+            assert_eq!(*failed.unwrap().unwrap_err(), "first");
+            cache.set_ex(key.into(), 1, HOUR).await.unwrap();
+            for _ in 0..20 {
+                let hit =
+                    cache.get_or_try_set_with(key, HOUR, async || Err::<u64, _>("down")).await;
+                assert_eq!(hit.unwrap(), Ok(1));
+                sleep(Duration::from_millis(2)).await;
+            }
+            until("the report", async || !reports.lock().unwrap().is_empty()).await;
+            assert_eq!(*reports.lock().unwrap(), [("12".to_owned(), "\"down\"".to_owned())]);
+            cache.set_ex("bob".into(), 1, HOUR).await.unwrap();
+            let panics = async || -> u64 { panic!("oops") };
+            assert_eq!(cache.get_or_set_with("bob", HOUR, panics).await.unwrap(), 1);
+            until("the panic", async || reports.lock().unwrap().len() == 2).await;
+            assert!(reports.lock().unwrap()[1].1.contains("oops"), "{reports:?}");
+            assert_eq!(cache.stats().failed_loads, 3);
         }
-        until("the report", async || !reports.lock().unwrap().is_empty()).await;
-        assert_eq!(*reports.lock().unwrap(), [("12".to_owned(), "\"down\"".to_owned())]);
-        cache.set_ex("bob".into(), 1, HOUR).await.unwrap();
-        let panics = async || -> u64 { panic!("oops") };
-        assert_eq!(cache.get_or_set_with("bob", HOUR, panics).await.unwrap(), 1);
-        until("the panic", async || reports.lock().unwrap().len() == 2).await;
-        assert!(reports.lock().unwrap()[1].1.contains("oops"), "{reports:?}");
-        assert_eq!(cache.stats().failed_loads, 3);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

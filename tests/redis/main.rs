@@ -54,6 +54,7 @@ mod rate_limiter_set_limits;
 mod rate_limiter_stress;
 mod rate_limiter_waiting;
 mod runtimes;
+mod script_arguments;
 mod server_replies;
 mod sizes;
 mod slot_migration;

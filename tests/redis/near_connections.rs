@@ -5,7 +5,7 @@ use std::time::Instant;
 use fleeting::redis::{Cache, Client};
 
 use crate::{
-    clock::ms,
+    clock::{in_time, ms},
     near::{lasting, read_near, until},
     patience::patience,
     servers::{Proxy, Sentinel, Server, connect},
@@ -49,18 +49,18 @@ async fn near_cache_works_over_tls() {
 
 #[tokio::test]
 async fn near_cache_follows_a_sentinel_failover() {
-    check_failover("demoted").await;
+    in_time(async || check_failover("demoted").await).await;
 }
 
 #[tokio::test]
 async fn near_cache_follows_a_failover_from_a_killed_master() {
-    check_failover("killed").await;
+    in_time(async || check_failover("killed").await).await;
 }
 
 /// The stopped master resumes as if it were still the master.
 #[tokio::test]
 async fn near_cache_follows_a_failover_from_a_stopped_master() {
-    check_failover("stopped").await;
+    in_time(async || check_failover("stopped").await).await;
 }
 
 async fn check_failover(way: &str) {

@@ -186,19 +186,22 @@ async fn outage_of_one_node_leaves_the_others_of_its_cluster_reachable() {
 
 #[tokio::test]
 async fn begin_and_end_of_an_outage_are_logged_once() {
-    let (log, _guard) = Log::start(Level::INFO);
-    let mut server = Server::start();
-    let cache = cache(server.url()).await;
-    server.kill();
-    wait_for_outage(&cache).await;
-    server.restart();
-    let begin = Instant::now();
-    while cache.get("a").await.is_err() {
-        assert!(begin.elapsed() < crate::patience::patience(), "the server is not found");
-        sleep(ms(20)).await;
-    }
-    let begun = log.lines("server is unreachable");
-    assert_eq!(begun.len(), 1, "{begun:?}");
-    assert!(begun[0].contains(&server.port().to_string()), "{begun:?}");
-    assert_eq!(log.lines("server is reachable again").len(), 1);
+    in_time(async || {
+        let (log, _guard) = Log::start(Level::INFO);
+        let mut server = Server::start();
+        let cache = cache(server.url()).await;
+        server.kill();
+        wait_for_outage(&cache).await;
+        server.restart();
+        let begin = Instant::now();
+        while cache.get("a").await.is_err() {
+            assert!(begin.elapsed() < crate::patience::patience(), "the server is not found");
+            sleep(ms(20)).await;
+        }
+        let begun = log.lines("server is unreachable");
+        assert_eq!(begun.len(), 1, "{begun:?}");
+        assert!(begun[0].contains(&server.port().to_string()), "{begun:?}");
+        assert_eq!(log.lines("server is reachable again").len(), 1);
+    })
+    .await;
 }

@@ -59,7 +59,7 @@ async fn evicted_key_has_its_whole_quota_again() {
             .limit(Limit::per_hour(2))
             .window(window)
             .on_error(OnError::Deny)
-            .timeout(Duration::from_secs(10))
+            .timeout(patience())
             .build()
             .unwrap();
         let permit = limiter.check("ada").await.unwrap();

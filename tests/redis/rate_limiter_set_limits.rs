@@ -249,28 +249,31 @@ async fn clear_limits_without_a_server_changes_nothing() {
 /// Usage of `Gcra` remains the same number of units under limits of any step.
 #[tokio::test]
 async fn changed_limits_lock_no_key_out() {
-    let server = Server::start();
-    let daily = Limit::new(1, 86_400 * SECOND);
-    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
-        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
-        let limiter: RateLimiter<String> = builder.limit(Limit::per_hour(10)).build().unwrap();
-        limiter.set_limits([daily.clone()]).await.unwrap();
-        limiter.check("ada").await.unwrap();
-        limiter.set_limits([Limit::per_hour(1_000)]).await.unwrap();
-        assert_eq!(limiter.check_n("ada", 998).await.unwrap().remaining(), 1, "{window:?}");
-        limiter.reset("ada").await.unwrap();
-        limiter.check("ada").await.unwrap();
-        limiter.set_limits([daily.clone()]).await.unwrap();
-        let wait = limited(limiter.check("ada").await).retry_after();
-        assert!(wait <= daily.per(), "{window:?}: {wait:?}");
-        assert!(wait > Duration::from_secs(86_000), "{window:?}: {wait:?}");
-        // The wait of a denied check is by its own limits, although nothing was charged by them.
-        let second = [Limit::per_second(1)];
-        if let Err(error) = limiter.check_with("ada", &second).await {
-            let wait = limited(Err(error)).retry_after();
-            assert!(wait <= SECOND, "{window:?}: {wait:?}");
-            sleep(wait).await;
-            limiter.check_with("ada", &second).await.unwrap();
+    in_time(async || {
+        let server = Server::start();
+        let daily = Limit::new(1, 86_400 * SECOND);
+        for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+            let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+            let limiter: RateLimiter<String> = builder.limit(Limit::per_hour(10)).build().unwrap();
+            limiter.set_limits([daily.clone()]).await.unwrap();
+            limiter.check("ada").await.unwrap();
+            limiter.set_limits([Limit::per_hour(1_000)]).await.unwrap();
+            assert_eq!(limiter.check_n("ada", 998).await.unwrap().remaining(), 1, "{window:?}");
+            limiter.reset("ada").await.unwrap();
+            limiter.check("ada").await.unwrap();
+            limiter.set_limits([daily.clone()]).await.unwrap();
+            let wait = limited(limiter.check("ada").await).retry_after();
+            assert!(wait <= daily.per(), "{window:?}: {wait:?}");
+            assert!(wait > Duration::from_secs(86_000), "{window:?}: {wait:?}");
+            // The wait of a denied check is by its own limits, although nothing was charged by them.
+            let second = [Limit::per_second(1)];
+            if let Err(error) = limiter.check_with("ada", &second).await {
+                let wait = limited(Err(error)).retry_after();
+                assert!(wait <= SECOND, "{window:?}: {wait:?}");
+                sleep(wait).await;
+                limiter.check_with("ada", &second).await.unwrap();
+            }
         }
-    }
+    })
+    .await;
 }

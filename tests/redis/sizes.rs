@@ -122,19 +122,22 @@ async fn reply_that_takes_long_to_transfer_is_not_silence() {
 
 #[tokio::test]
 async fn first_write_after_an_idle_connection_ended_succeeds() {
-    let server = Server::start();
-    let proxy = Proxy::to(server.port()).await;
-    for protocol in ["?protocol=3", "?protocol=2"] {
-        let url = format!("{}{protocol}", proxy.url());
-        let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
-        let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
-        for n in 0..3 {
-            cache.set("a".into(), n).await.unwrap();
-            proxy.cut();
-            sleep(ms(100)).await;
-            cache.set("a".into(), n).await.unwrap();
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        for protocol in ["?protocol=3", "?protocol=2"] {
+            let url = format!("{}{protocol}", proxy.url());
+            let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
+            let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+            for n in 0..3 {
+                cache.set("a".into(), n).await.unwrap();
+                proxy.cut();
+                sleep(ms(100)).await;
+                cache.set("a".into(), n).await.unwrap();
+            }
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -155,26 +158,29 @@ async fn ten_thousand_callers_at_once_get_no_unanswered_error() {
 
 #[tokio::test]
 async fn calls_above_the_bound_in_flight_are_not_sent() {
-    let server = Server::start();
-    let builder = Client::builder(server.url()).timeout(ms(300));
-    let cache: Cache<String, u64> = Cache::new(&builder.connect().await.unwrap(), "c").unwrap();
-    cache.set("a".into(), 1).await.unwrap();
-    server.pause();
-    let answers = join_all((0..3_000).map(|n| cache.set(n.to_string(), n))).await;
-    server.resume();
-    let is_unanswered = |answer: &&Result<_, _>| matches!(answer, Err(Error::Unanswered(_)));
-    let unanswered = answers.iter().filter(is_unanswered).count();
-    // Those in flight, and those that began when the first had given up.
-    assert!((1..2_500).contains(&unanswered), "{unanswered}");
-    let unsent = answers.iter().find(|answer| !is_unanswered(answer)).unwrap();
-    assert!(unsent.as_ref().is_err_and(Error::is_temporary), "{unsent:?}");
-    // Those that were not sent were not executed.
-    let begin = Instant::now();
-    let len = loop {
-        match cache.len().await {
-            Ok(len) => break len,
-            Err(error) => assert!(begin.elapsed() < patience(), "{error}"),
-        }
-    };
-    assert!(len <= unanswered + 1, "{len}");
+    in_time(async || {
+        let server = Server::start();
+        let builder = Client::builder(server.url()).timeout(ms(300));
+        let cache: Cache<String, u64> = Cache::new(&builder.connect().await.unwrap(), "c").unwrap();
+        cache.set("a".into(), 1).await.unwrap();
+        server.pause();
+        let answers = join_all((0..3_000).map(|n| cache.set(n.to_string(), n))).await;
+        server.resume();
+        let is_unanswered = |answer: &&Result<_, _>| matches!(answer, Err(Error::Unanswered(_)));
+        let unanswered = answers.iter().filter(is_unanswered).count();
+        // Those in flight, and those that began when the first had given up.
+        assert!((1..2_500).contains(&unanswered), "{unanswered}");
+        let unsent = answers.iter().find(|answer| !is_unanswered(answer)).unwrap();
+        assert!(unsent.as_ref().is_err_and(Error::is_temporary), "{unsent:?}");
+        // Those that were not sent were not executed.
+        let begin = Instant::now();
+        let len = loop {
+            match cache.len().await {
+                Ok(len) => break len,
+                Err(error) => assert!(begin.elapsed() < patience(), "{error}"),
+            }
+        };
+        assert!(len <= unanswered + 1, "{len}");
+    })
+    .await;
 }

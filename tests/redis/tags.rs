@@ -17,6 +17,7 @@ use redis::cmd;
 use tokio::time::{sleep, timeout};
 
 use crate::{
+    clock::{in_time, ms},
     loaders::Gate,
     near::{read_near, until},
     patience::patience,
@@ -167,30 +168,36 @@ async fn new_value_has_only_its_own_tags_and_other_changes_keep_them() {
 /// The version of a tag must not expire before the values that have it.
 #[tokio::test]
 async fn value_with_tags_is_live_until_its_ttl_has_elapsed() {
-    let server = Server::shared();
-    let short = Duration::from_secs(2);
-    let checks = kinds(&connect(server.url()).await, "tags-ttl").map(async |cache| {
-        for key in ["expire", "extend", "get_ex", "persist", "longer"] {
-            cache.set_tagged(key.to_owned(), 1, short, ["t"]).await.unwrap();
-        }
-        cache.expire("expire", HOUR).await.unwrap();
-        cache.extend("extend", HOUR).await.unwrap();
-        cache.get_ex("get_ex", HOUR).await.unwrap();
-        cache.persist("persist").await.unwrap();
-        tagged(&cache, "longer", 1, &["t"]).await;
-        cache.set_tagged("shorter".into(), 1, short, ["t"]).await.unwrap();
-        // Longer than the version of a tag outlives its last value.
-        sleep(short + Duration::from_millis(1_500)).await;
-        for key in ["expire", "extend", "get_ex", "persist", "longer"] {
-            assert_eq!(cache.get(key).await.unwrap(), Some(1), "{key}");
-        }
-        assert_eq!(cache.get("shorter").await.unwrap(), None);
-        cache.remove_tag("t").await.unwrap();
-        for key in ["expire", "extend", "get_ex", "persist", "longer"] {
-            assert_eq!(cache.get(key).await.unwrap(), None, "{key}");
-        }
-    });
-    join_all(checks).await;
+    in_time(async || {
+        let server = Server::shared();
+        let short = ms(2_000);
+        let checks =
+            kinds(&connect(server.url()).await, &format!("tags-ttl-{}", ms(1).as_millis())).map(
+                async |cache| {
+                    for key in ["expire", "extend", "get_ex", "persist", "longer"] {
+                        cache.set_tagged(key.to_owned(), 1, short, ["t"]).await.unwrap();
+                    }
+                    cache.expire("expire", HOUR).await.unwrap();
+                    cache.extend("extend", HOUR).await.unwrap();
+                    cache.get_ex("get_ex", HOUR).await.unwrap();
+                    cache.persist("persist").await.unwrap();
+                    tagged(&cache, "longer", 1, &["t"]).await;
+                    cache.set_tagged("shorter".into(), 1, short, ["t"]).await.unwrap();
+                    // Longer than the version of a tag outlives its last value.
+                    sleep(short + ms(1_500)).await;
+                    for key in ["expire", "extend", "get_ex", "persist", "longer"] {
+                        assert_eq!(cache.get(key).await.unwrap(), Some(1), "{key}");
+                    }
+                    assert_eq!(cache.get("shorter").await.unwrap(), None);
+                    cache.remove_tag("t").await.unwrap();
+                    for key in ["expire", "extend", "get_ex", "persist", "longer"] {
+                        assert_eq!(cache.get(key).await.unwrap(), None, "{key}");
+                    }
+                },
+            );
+        join_all(checks).await;
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -265,7 +272,12 @@ async fn removed_tag_takes_precedence_over_a_load_in_progress() {
             cache.remove_tag("t").await.unwrap();
         }
         gate.open();
-        sleep(Duration::from_millis(50)).await;
+        if removes {
+            // Time for the refresh to be stored, if it were.
+            sleep(Duration::from_millis(50)).await;
+        } else {
+            until("the refresh", async || cache.get(key).await.unwrap() == Some(2)).await;
+        }
         cache.get(key).await.unwrap()
     };
     assert_eq!(is_refreshed("kept", false).await, Some(2));
@@ -274,24 +286,29 @@ async fn removed_tag_takes_precedence_over_a_load_in_progress() {
 
 #[tokio::test]
 async fn removed_values_expire_without_an_event_and_events_have_no_tags() {
-    let server = Server::shared();
-    let client = connect(server.url()).await;
-    let cache = Cache::<String, u64>::builder(&client, "tags-events").events(HOUR);
-    let cache = cache.build().unwrap();
-    let mut events = cache.events().await.unwrap();
-    let short = Duration::from_millis(1_500);
-    cache.set_tagged("removed".into(), 1, short, ["gone"]).await.unwrap();
-    cache.remove_tag("gone").await.unwrap();
-    cache.set_tagged("expired".into(), 2, short, ["stays"]).await.unwrap();
-    cache.set_tagged("now".into(), 3, HOUR, ["stays"]).await.unwrap();
-    assert_eq!(cache.expire_now("now").await.unwrap(), Some(3));
-    let mut received = Vec::new();
-    for _ in 0..2 {
-        let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
-        received.push((event.key.clone(), event.value));
-    }
-    assert_eq!(received, [("now".to_owned(), 3), ("expired".to_owned(), 2)]);
-    assert!(timeout(short / 3, events.recv()).await.is_err(), "no further event");
+    in_time(async || {
+        let server = Server::shared();
+        let client = connect(server.url()).await;
+        let cache =
+            Cache::<String, u64>::builder(&client, &format!("tags-events-{}", ms(1).as_millis()))
+                .events(HOUR);
+        let cache = cache.build().unwrap();
+        let mut events = cache.events().await.unwrap();
+        let short = ms(1_500);
+        cache.set_tagged("removed".into(), 1, short, ["gone"]).await.unwrap();
+        cache.remove_tag("gone").await.unwrap();
+        cache.set_tagged("expired".into(), 2, short, ["stays"]).await.unwrap();
+        cache.set_tagged("now".into(), 3, HOUR, ["stays"]).await.unwrap();
+        assert_eq!(cache.expire_now("now").await.unwrap(), Some(3));
+        let mut received = Vec::new();
+        for _ in 0..2 {
+            let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+            received.push((event.key.clone(), event.value));
+        }
+        assert_eq!(received, [("now".to_owned(), 3), ("expired".to_owned(), 2)]);
+        assert!(timeout(short / 3, events.recv()).await.is_err(), "no further event");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -420,25 +437,30 @@ async fn full_server_refuses_set_tagged_and_removes_tags() {
 
 #[tokio::test]
 async fn removal_of_a_tag_is_not_a_missed_event() {
-    let server = Server::shared();
-    let client = connect(server.url()).await;
-    let builder = Cache::<String, u64>::builder(&client, "tags-lossless").events(HOUR);
-    let cache = builder.build().unwrap();
-    let mut events = cache.events_lossless("group").await.unwrap();
-    let short = Duration::from_millis(300);
-    for way in ["polled", "set", "set_nx", "remove", "set_tagged"] {
-        cache.set_tagged(way.into(), 1, short, ["gone"]).await.unwrap();
-    }
-    cache.remove_tag("gone").await.unwrap();
-    sleep(short).await;
-    cache.set("set".into(), 2).await.unwrap();
-    cache.set_nx("set_nx".into(), 2, None).await.unwrap();
-    cache.remove("remove").await.unwrap();
-    tagged(&cache, "set_tagged", 2, &["t"]).await;
-    cache.set_ex("expired".into(), 3, short).await.unwrap();
-    let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
-    assert_eq!((event.key.as_str(), event.value), ("expired", 3));
-    assert!(timeout(short, events.recv()).await.is_err(), "no further event, and none missed");
+    in_time(async || {
+        let server = Server::shared();
+        let client = connect(server.url()).await;
+        let builder =
+            Cache::<String, u64>::builder(&client, &format!("tags-lossless-{}", ms(1).as_millis()))
+                .events(HOUR);
+        let cache = builder.build().unwrap();
+        let mut events = cache.events_lossless("group").await.unwrap();
+        let short = ms(300);
+        for way in ["polled", "set", "set_nx", "remove", "set_tagged"] {
+            cache.set_tagged(way.into(), 1, short, ["gone"]).await.unwrap();
+        }
+        cache.remove_tag("gone").await.unwrap();
+        sleep(short).await;
+        cache.set("set".into(), 2).await.unwrap();
+        cache.set_nx("set_nx".into(), 2, None).await.unwrap();
+        cache.remove("remove").await.unwrap();
+        tagged(&cache, "set_tagged", 2, &["t"]).await;
+        cache.set_ex("expired".into(), 3, short).await.unwrap();
+        let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+        assert_eq!((event.key.as_str(), event.value), ("expired", 3));
+        assert!(timeout(short, events.recv()).await.is_err(), "no further event, and none missed");
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -95,27 +95,30 @@ async fn slow_worker_with_a_backlog_sends_at_most_four_scripts_per_job() {
 
 #[tokio::test]
 async fn idle_worker_sends_at_most_ten_commands_per_second() {
-    let server = Server::start();
-    for entries in [0, 100_u32] {
-        let dict = dict(&server).await;
-        for key in 0..entries {
-            dict.set(key.to_string(), key, LONG + ms(1_000) * key).await.unwrap();
+    in_time(async || {
+        let server = Server::start();
+        for entries in [0, 100_u32] {
+            let dict = dict(&server).await;
+            for key in 0..entries {
+                dict.set(key.to_string(), key, LONG + ms(1_000) * key).await.unwrap();
+            }
+            let waits = dict.clone();
+            let waiter = tokio::spawn(async move { waits.next_claim(LONG).await });
+            sleep(ms(500)).await;
+            take_counts(&server).await;
+            let start = Instant::now();
+            sleep(ms(6_100)).await;
+            let (commands, _) = take_counts(&server).await;
+            let seconds = start.elapsed().as_secs_f64();
+            assert!(commands > 0, "it asks the server");
+            assert!(
+                (commands as f64) <= 10.0 * seconds,
+                "{commands} commands in {seconds} s with {entries} entries"
+            );
+            waiter.abort();
         }
-        let waits = dict.clone();
-        let waiter = tokio::spawn(async move { waits.next_claim(LONG).await });
-        sleep(ms(500)).await;
-        take_counts(&server).await;
-        let start = Instant::now();
-        sleep(ms(6_100)).await;
-        let (commands, _) = take_counts(&server).await;
-        let seconds = start.elapsed().as_secs_f64();
-        assert!(commands > 0, "it asks the server");
-        assert!(
-            (commands as f64) <= 10.0 * seconds,
-            "{commands} commands in {seconds} s with {entries} entries"
-        );
-        waiter.abort();
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

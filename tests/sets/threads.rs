@@ -44,7 +44,7 @@ async fn each_pushed_member_is_removed_once() {
             let (popped, pushes) = (popped.clone(), pushes.clone());
             tokio::spawn(async move {
                 let mut rng = SmallRng::seed_from_u64(task);
-                let (mut pushed, mut refused) = (0, 0);
+                let (mut pushed, mut refused, mut slow) = (0, 0, 0);
                 while !stop.load(Relaxed) {
                     match rng.random_range(0..10) {
                         0 => {
@@ -70,15 +70,18 @@ async fn each_pushed_member_is_removed_once() {
                             refused += u64::from(early.elapsed() >= Duration::from_millis(30));
                         }
                         _ => {
+                            let first = Instant::now();
                             set.push((task, pushed)).await;
                             // The second push moves the member, which is still removed once.
                             set.push((task, pushed)).await;
+                            // On a busy machine, it may expire in between.
+                            slow += usize::from(first.elapsed() >= Duration::from_millis(30));
                             pushed += 1;
                             pushes.fetch_add(1, Relaxed);
                         }
                     }
                 }
-                (pushed, refused)
+                (pushed, refused, slow)
             })
         })
         .collect();
@@ -88,10 +91,11 @@ async fn each_pushed_member_is_removed_once() {
         sleep(Duration::from_millis(10)).await;
     }
     stop.store(true, Relaxed);
-    let (mut pushed, mut refused) = (0, 0);
+    let (mut pushed, mut refused, mut slow) = (0, 0, 0);
     for task in tasks {
-        let (task_pushed, task_refused) = task.await.unwrap();
+        let (task_pushed, task_refused, task_slow) = task.await.unwrap();
         pushed += task_pushed;
+        slow += task_slow;
         refused += task_refused;
     }
     while !set.is_empty().await {
@@ -108,8 +112,8 @@ async fn each_pushed_member_is_removed_once() {
         "events for {reported} of {pushed} members, {refused} ignored"
     );
     assert!(
-        pushed_twice < removals.len() / 20,
-        "{pushed_twice} of {} members were removed twice",
+        pushed_twice < removals.len() / 20 + slow,
+        "{pushed_twice} of {} members were removed twice, {slow} were pushed slowly",
         removals.len()
     );
     let removed = removals.iter().filter(|(_, cause)| *cause == Cause::Removed).count();

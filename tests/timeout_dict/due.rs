@@ -130,9 +130,9 @@ fn only_waiting_needs_a_runtime() {
         future.now_or_never().expect("the call does not wait")
     }
     let dict = TimeoutDict::new();
-    ready(dict.set("a", 1, Duration::from_millis(5)));
     ready(dict.set("b", 2, Duration::from_secs(1_000)));
     assert_eq!(ready(dict.take_expired(9)), []);
+    ready(dict.set("a", 1, Duration::from_millis(5)));
     std::thread::sleep(Duration::from_millis(6));
     let claims = ready(dict.claim_expired(9, SECOND));
     assert_eq!(keys(&claims), ["a"]);

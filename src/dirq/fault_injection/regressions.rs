@@ -482,7 +482,7 @@ fn count_of_a_directory_does_not_block_other_callers() {
             let _ = asked.send(());
         });
     });
-    let answered = answer.recv_timeout(Duration::from_secs(5));
+    let answered = answer.recv_timeout(Duration::from_secs(120));
     drop(resume);
     adder.join().expect("the thread does not panic").expect("no fault is injected");
     asker.join().expect("the thread does not panic");

@@ -105,7 +105,8 @@ if expiry > expires_at then
   -- An eighth later than necessary, so that the expiry is seldom set again.
   expires_at = expiry + math.max(0, expiry - clock) / 8
   local head = pack('<Hddd', kind, created, now, expires_at)
-  call('SET', key, head .. times, 'PXAT', string.format('%d', expires_at / 1000 + 1))
+  -- A debt may take longer to leak than the server can count.
+  call('SET', key, head .. times, 'PXAT', string.format('%d', math.min(expires_at / 1000 + 1, 2 ^ 53)))
 else
   call('SET', key, pack('<Hddd', kind, created, now, expires_at) .. times, 'KEEPTTL')
 end
