@@ -11,7 +11,7 @@ use std::{
 };
 
 use fleeting::dirq::QueueSimple;
-use futures_util::{StreamExt, future::join_all};
+use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::BODY;

@@ -1,15 +1,18 @@
 //! The only access to the file system: all system calls of queues are made by [`Dir`] or by the functions here.
 //!
-//! All of them block for as long as the disk does. The exception is `watch.rs`, which uses the crate `notify` to be
-//! notified of changes.
+//! All of them block for as long as the disk does.
 
 mod call;
 mod dir;
 #[cfg(test)]
 pub(crate) mod faults;
 mod file;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod inotify;
 mod make_dir;
 mod medium;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod notify;
 mod rename;
 mod stat;
 
@@ -21,6 +24,10 @@ use rustix::{
     io::{Errno, Result},
 };
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) use self::inotify::Watcher;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(super) use self::notify::Watcher;
 use self::{call::call, make_dir::make_dir_at};
 pub(super) use self::{
     dir::{Dir, OpenFor},

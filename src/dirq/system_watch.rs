@@ -2,20 +2,16 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    os::unix::ffi::OsStrExt,
+    io,
     path::{Path, PathBuf},
 };
 
-use notify::{
-    Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher,
-    event::{ModifyKind, RenameMode},
-};
 use tokio::time::{Duration, Instant};
 
 use super::{
     Error,
     file_name::{directory_of, element_of},
-    fs::{file_id, stat},
+    fs::{Watcher, file_id, stat},
 };
 
 /// The directories that the system watches. Only new elements and directories count: waking for each unlocked element
@@ -23,7 +19,7 @@ use super::{
 #[derive(Default)]
 pub(super) struct SystemWatch {
     /// `None` before the first use, and after a failure.
-    watcher: Option<RecommendedWatcher>,
+    watcher: Option<Watcher>,
     /// Device and inode of each watched directory: another one may replace it at its path.
     watched: BTreeMap<PathBuf, (u64, u64)>,
     /// Time before which a failure is not followed by another attempt, which may start a thread.
@@ -87,15 +83,14 @@ impl SystemWatch {
         let watcher = match &mut self.watcher {
             Some(watcher) => watcher,
             none => {
-                let watcher = watcher(root.to_owned(), notify);
+                let watcher = Watcher::new(is_new, notify);
                 none.insert(watcher.map_err(|error| watch_error(root, error))?)
             }
         };
         self.watched.retain(|path, id| {
             let stays = now.get(path) == Some(id);
             if !stays {
-                // The system stops watching removed directories by itself.
-                let _ = watcher.unwatch(path);
+                watcher.unwatch(path);
             }
             stays
         });
@@ -103,7 +98,12 @@ impl SystemWatch {
         // They may already be removed, or contain elements: a scan follows.
         for (path, id) in now {
             if let Entry::Vacant(place) = self.watched.entry(path) {
-                watch(watcher, place.key())?;
+                match watcher.watch(place.key(), place.key() == root) {
+                    Ok(()) => {}
+                    // A purge removed the directory in the meantime.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(watch_error(place.key(), error)),
+                }
                 place.insert(id);
                 has_new = true;
             }
@@ -112,53 +112,11 @@ impl SystemWatch {
     }
 }
 
-fn watcher(
-    root: PathBuf,
-    notify: impl Fn() + Send + 'static,
-) -> notify::Result<RecommendedWatcher> {
-    notify::recommended_watcher(move |event: notify::Result<Event>| {
-        // After an error, for instance lost events, scanning is always correct.
-        if event.is_ok_and(|event| !is_new_entry(&event) && !is_gone(&event, &root)) {
-            return;
-        }
-        notify();
-    })
+/// Returns whether elements or directories of a queue have such names.
+fn is_new(name: &[u8]) -> bool {
+    element_of(name).is_some() || directory_of(name).is_some()
 }
 
-/// Returns whether the queue's directory was moved or removed: another one may replace it.
-fn is_gone(event: &Event, root: &Path) -> bool {
-    let is_gone = matches!(
-        event.kind,
-        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From))
-    );
-    is_gone && event.paths.iter().any(|path| path == root)
-}
-
-fn is_new_entry(event: &Event) -> bool {
-    if event.need_rescan() {
-        return true;
-    }
-    let arrived = match event.kind {
-        EventKind::Create(_) => true,
-        EventKind::Modify(ModifyKind::Name(mode)) => mode != RenameMode::From,
-        _ => false,
-    };
-    arrived
-        && event.paths.iter().filter_map(|path| path.file_name()).any(|name| {
-            let name = name.as_bytes();
-            element_of(name).is_some() || directory_of(name).is_some()
-        })
-}
-
-fn watch(watcher: &mut RecommendedWatcher, path: &Path) -> Result<(), Error> {
-    match watcher.watch(path, RecursiveMode::NonRecursive) {
-        Ok(()) => Ok(()),
-        // A purge removed the directory in the meantime.
-        Err(notify::Error { kind: notify::ErrorKind::PathNotFound, .. }) => Ok(()),
-        Err(error) => Err(watch_error(path, error)),
-    }
-}
-
-fn watch_error(path: &Path, error: notify::Error) -> Error {
-    Error::io("watch", path, std::io::Error::other(error))
+fn watch_error(path: &Path, error: io::Error) -> Error {
+    Error::io("watch", path, error)
 }

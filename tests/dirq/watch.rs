@@ -12,6 +12,7 @@ use std::{
 };
 
 use fleeting::dirq::{Element, Purge, QueueSimple};
+use rustix::fs::inotify;
 use tokio::{
     sync::Mutex,
     time::{sleep, timeout},
@@ -115,9 +116,9 @@ async fn without_watches() {
     // anyway.
     let mut taken = Vec::new();
     while taken.len() < 300
-        && let Ok(watcher) = notify::recommended_watcher(|_| ())
+        && let Ok(instance) = inotify::init(inotify::CreateFlags::CLOEXEC)
     {
-        taken.push(watcher);
+        taken.push(instance);
     }
     let (_dir, queue) = queue().await;
     let mut locks = queue.watch(Duration::from_millis(20));

@@ -155,9 +155,12 @@ fn check_element(
     let Some(ack) = events.iter().position(|event| event.step == Step::Acked) else {
         // The end of its last delivery: it must be an ack that its process could not log.
         let last = events.iter().rfind(|event| event.step == Step::Acking);
-        // The writer may log its add later than all of this.
-        let is_over =
-            |event: &Event, last: &Event| event.micros <= last.micros || event.step == Step::Added;
+        // A result may be logged later than all of this, if its process waited for a processor.
+        let is_over = |event: &Event, last: &Event| match event.step {
+            Step::Added => true,
+            Step::Returned | Step::NotLocked if event.process != last.process => true,
+            _ => event.micros <= last.micros,
+        };
         let is_last = |last: &Event| {
             is_killed(last.process) && events.iter().all(|event| is_over(event, last))
         };
@@ -212,6 +215,12 @@ mod tests {
         let late_log = [(1, "+", 1), (2, "g", 2), (2, "b", 2), (3, "a", 1)];
         assert_eq!(check(&late_log), Ok(()), "killed during its ack, before the add was logged");
         assert!(then(&[(2, "g", 2)]).is_err(), "killed before its ack");
+        let late_log = [(2, "g", 1), (3, "g", 2), (4, "b", 2), (5, "u", 1)];
+        assert_eq!(then(&late_log), Ok(()), "killed during its ack, before a return was logged");
+        assert!(
+            then(&[(2, "g", 2), (3, "b", 2), (4, "u", 2)]).is_err(),
+            "lost after its ack failed"
+        );
         let twice = [(2, "g", 1), (2, "k", 1), (3, "g", 2), (3, "k", 2)];
         assert!(then(&twice).is_err());
         assert!(then(&twice[..3]).is_err(), "delivered after its ack");
