@@ -20,7 +20,7 @@ use crate::BODY;
 const ARGUMENTS: &str = "FLEETING_DIRQ_WORKERS";
 
 /// Processes, and workers of each.
-const FLEETS: [(usize, usize); 3] = [(1, 2), (2, 8), (8, 8)];
+const FLEETS: [(usize, usize); 4] = [(1, 2), (1, 64), (2, 8), (8, 8)];
 
 /// Jobs per second.
 const RATES: [u32; 3] = [0, 200, 2_000];
