@@ -30,15 +30,26 @@ cd "$(dirname "$0")"
 logs=$(mktemp -d)
 current_step=
 step_began=0
+step_began_processor=0
 step() {
     end_step
     printf '\n== %s\n' "$*"
     current_step=$* step_began=$SECONDS
+    processor_seconds
+    step_began_processor=$used
 }
-# Records the time of the current step, in the shell or subshell that began it.
+# Records the times of the current step, in the shell or subshell that began it.
 end_step() {
-    [ -z "$current_step" ] || printf '%6d s  %s\n' $((SECONDS - step_began)) "$current_step${1:-}" >>"$logs/steps"
+    [ -n "$current_step" ] || return 0
+    processor_seconds
+    printf '%6d s %6d s  %s\n' $((SECONDS - step_began)) $((used - step_began_processor)) "$current_step${1:-}" \
+        >>"$logs/steps"
     current_step=
+}
+# Sets `used` to the processor time of all commands that this shell has run.
+processor_seconds() {
+    times >"$logs/times.$BASHPID"
+    used=$(awk -F '[ms ]' 'NR == 2 { print int(60 * ($1 + $4) + $2 + $5) }' "$logs/times.$BASHPID")
 }
 # Records a check that is left out.
 skip() {
@@ -51,7 +62,7 @@ summary() {
     kill $(cat "$logs"/*.pid 2>/dev/null) 2>/dev/null || true
     if [ "$status" = 0 ]; then end_step; else end_step " (FAILED)"; fi
     if [ -s "$logs/steps" ]; then
-        printf '\n== summary, %d s\n' "$SECONDS"
+        printf '\n== summary, %d s (time and processor time of each step)\n' "$SECONDS"
         cat "$logs/steps"
         [ ! -s "$logs/skipped" ] || sed 's/^/   not run  /' "$logs/skipped"
         [ "$status" != 0 ] || echo "all checks passed"
@@ -226,6 +237,8 @@ start() {
     echo $! >"$logs/$1.pid"
 }
 finish() {
+    # Before `wait` adds the processor time of the background to that of this shell.
+    end_step
     local passed=true
     wait "$(cat "$logs/$1.pid")" || passed=false
     rm "$logs/$1.pid"
