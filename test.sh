@@ -48,8 +48,9 @@ end_step() {
 }
 # Sets `used` to the processor time of all commands that this shell has run.
 processor_seconds() {
-    times >"$logs/times.$BASHPID"
-    used=$(awk -F '[ms ]' 'NR == 2 { print int(60 * ($1 + $4) + $2 + $5) }' "$logs/times.$BASHPID")
+    local file=$logs/times.$BASHPID
+    times >"$file"
+    used=$(awk -F '[ms ]' 'NR == 2 { print int(60 * ($1 + $4) + $2 + $5) }' "$file")
 }
 # Records a check that is left out.
 skip() {
