@@ -106,6 +106,23 @@ async fn write_to_a_live_value_or_its_removal_discards_the_error_of_its_refresh(
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn kept_error_survives_writes_to_other_keys() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
+    for key in 0..1_000 {
+        let fails = async || Err::<u32, _>("no");
+        assert!(cache.get_or_try_set_with(&key, MINUTE, fails).await.is_err());
+    }
+    for key in 1_000..10_000 {
+        cache.set(key, 1).await;
+    }
+    for key in 0..1_000 {
+        let load = async || Ok::<_, &str>(2);
+        let kept = cache.get_or_try_set_with(&key, MINUTE, load).await;
+        assert!(kept.is_err(), "the error of key {key} is kept");
+    }
+}
+
 /// The cache has no sweeper task that could do it.
 #[tokio::test(start_paused = true)]
 async fn manual_sweep_removes_expired_errors() {
