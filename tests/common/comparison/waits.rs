@@ -18,10 +18,12 @@ use crate::oracle::{Key, Value};
 /// More would make a run too slow.
 const MOST_WAITS: usize = 8;
 
+type Removed = Option<Arc<Event<Key, Value>>>;
+
 #[derive(Default)]
 pub(super) struct Waits {
     values: Vec<Wait<Value>>,
-    removals: Vec<Wait<Option<Arc<Event<Key, Value>>>>>,
+    removals: Vec<Wait<Removed>>,
 }
 
 struct Wait<T> {
