@@ -55,13 +55,13 @@ run() {
     [ "$target" != scripts ] || start_server
     directories=("$corpus")
     [ ! -d "fuzz/seeds/$target" ] || directories+=("fuzz/seeds/$target")
-    if "$programs/$target" "${directories[@]}" -max_total_time="$seconds" -timeout=20 -len_control=0 -max_len=512 \
-        -artifact_prefix="$found" -print_final_stats=1 >"$log" 2>&1; then
+    if "$programs/$target" "${directories[@]}" -max_total_time="$seconds" -timeout=120 -len_control=0 \
+        -max_len=512 -artifact_prefix="$found$target-" -print_final_stats=1 >"$log" 2>&1; then
         sed -n "s/^stat::number_of_executed_units: */$target: inputs: /p" "$log"
     else
         tail -50 "$log" >&2
         fail "an input of $target failed; reproduce it with: $programs/$target" \
-            "$(find "$found" -type f -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)"
+            "$(find "$found" -name "$target-*" -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)"
     fi
 }
 
