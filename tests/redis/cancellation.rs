@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::{
     cancel::{Effect, Parts, at_each_poll, calls, has_effect_at_polls},
     patience::patience,
+    rate_limiter::strict,
     servers::{Server, connect},
 };
 
@@ -216,8 +217,7 @@ async fn cancelled_call_of_a_limiter_has_charged_its_cost_or_nothing() {
     };
     for (name, call) in calls {
         let new = async || {
-            let builder = Limiter::builder(&client, fresh()).limit(Limit::per_hour(9));
-            let limiter = builder.build().unwrap();
+            let limiter = strict(&client, &fresh()).limit(Limit::per_hour(9)).build().unwrap();
             limiter.check("ada").await.unwrap();
             limiter
         };

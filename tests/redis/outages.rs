@@ -13,11 +13,14 @@ use crate::{
     servers::{Cluster, Proxy, Server},
 };
 
-/// Default timeout of a client.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// The default timeout of a client.
+fn client_timeout() -> Duration {
+    ms(1_000)
+}
 
 async fn cache(url: String) -> Cache<String, u64> {
-    let cache = Cache::new(&Client::lazy(url).unwrap(), "c").unwrap();
+    let client = Client::builder(url).timeout(client_timeout()).lazy().unwrap();
+    let cache = Cache::new(&client, "c").unwrap();
     cache.set("a".into(), 1).await.unwrap();
     cache
 }
@@ -26,10 +29,10 @@ async fn cache(url: String) -> Cache<String, u64> {
 async fn wait_for_outage(cache: &Cache<String, u64>) {
     let begin = Instant::now();
     // A silent connection is noticed first, and then a whole timeout passes without a connection.
-    while begin.elapsed() < 3 * TIMEOUT {
+    while begin.elapsed() < 3 * client_timeout() {
         let call = Instant::now();
         assert!(cache.get("a").await.is_err());
-        assert!(call.elapsed() < TIMEOUT + ms(200), "{:?}", call.elapsed());
+        assert!(call.elapsed() < client_timeout() + ms(200), "{:?}", call.elapsed());
     }
 }
 
@@ -49,7 +52,7 @@ async fn assert_fails_immediately(cache: &Cache<String, u64>) {
         sleep(ms(20)).await;
     }
     durations.sort();
-    assert!(durations[10] < ms(5) && durations[19] < TIMEOUT / 4, "{durations:?}");
+    assert!(durations[10] < ms(5) && durations[19] < client_timeout() / 4, "{durations:?}");
     let begin = Instant::now();
     let calls = join_all((0..1_000).map(|_| cache.get("a"))).await;
     assert!(calls.into_iter().all(|call| matches!(call, Err(Error::Connect(_)))));
@@ -117,18 +120,21 @@ async fn lazy_client_of_a_server_that_never_ran_fails_immediately_after_one_time
     in_time(async || {
         let mut server = Server::start();
         server.kill();
-        let client = Client::lazy(server.url()).unwrap();
+        let client = Client::builder(server.url()).timeout(client_timeout()).lazy().unwrap();
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         let begin = Instant::now();
         assert!(matches!(cache.get("a").await, Err(Error::Connect(_))));
         let passed = begin.elapsed();
-        assert!(passed > TIMEOUT * 9 / 10 && passed < TIMEOUT + ms(200), "{passed:?}");
+        assert!(
+            passed > client_timeout() * 9 / 10 && passed < client_timeout() + ms(200),
+            "{passed:?}"
+        );
         assert_fails_immediately(&cache).await;
         // Another cache of the client, and a call with a timeout of its own.
         let other: Cache<String, u64> = Cache::new(&client, "d").unwrap();
         let begin = Instant::now();
         assert!(other.remove("a").await.is_err());
-        assert!(begin.elapsed() < TIMEOUT / 4, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < client_timeout() / 4, "{:?}", begin.elapsed());
     })
     .await;
 }
@@ -153,7 +159,8 @@ async fn connection_that_ends_while_the_server_runs_does_not_count_as_an_outage(
 async fn outage_of_one_node_leaves_the_others_of_its_cluster_reachable() {
     in_time(async || {
         let mut cluster = Cluster::start();
-        let client = Client::connect(cluster.urls()).await.unwrap();
+        let client = Client::builder(cluster.urls()).timeout(client_timeout());
+        let client = client.connect().await.unwrap();
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         for key in 0..30 {
             cache.set(key.to_string(), key).await.unwrap();
