@@ -189,7 +189,7 @@ async fn failed_event_is_delivered_again_after_a_backoff() {
         assert_eq!(recv(&mut events).await.unwrap(), 2);
         assert_eq!(recv(&mut events).await.unwrap(), 1);
         // One second, with jitter.
-        assert!(failed.elapsed() >= ms(500), "{:?}", failed.elapsed());
+        assert!(failed.elapsed() >= Duration::from_millis(500), "{:?}", failed.elapsed());
     })
     .await;
 }
