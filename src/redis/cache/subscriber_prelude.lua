@@ -14,6 +14,10 @@
 local groups, counts = KEYS[1], index .. '.counts'
 
 -- How long events are kept for broadcast subscribers, whose positions are unknown to the server. Older ones are kept
+-- First: a full server refuses commands that may need memory, unless the script has already called another one that
+-- writes. Otherwise, each poll would send a script that fails to each shard. No such key exists.
+redis.call('UNLINK', index .. '.none')
+
 -- only for groups.
 local MIN_AGE_MS = 60000
 
@@ -43,8 +47,6 @@ local function move_expired(most)
     local is_all = drop_lost(MAX_LOST) < MAX_LOST
     local due = redis.call('ZRANGEBYSCORE', index, '-inf', string.format('%.3f', now),
         'WITHSCORES', 'LIMIT', 0, most)
-    -- A full server refuses to add events, unless the script has already changed something.
-    if #due > 0 then redis.call('UNLINK', earliest_deadline) end
     local bytes, moved, shadows = 0, {}, {}
     for at = 1, #due, 2 do
         local key, deadline = due[at], tonumber(due[at + 1])

@@ -17,6 +17,7 @@ end
 if ARGV[6] ~= '' and now >= number then
   return 0
 end
+allow_full_server()
 if set == dead then
   if now < number then
     redis.call('ZADD', dead, deadline_in(0), key)
