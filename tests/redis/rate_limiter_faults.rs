@@ -368,3 +368,21 @@ async fn refused_calls_are_decided_by_the_policy_and_do_not_open_the_breaker() {
     }
     assert_eq!((allow.stats().errors, allow.stats().breaker), (5, Breaker::Closed));
 }
+
+#[tokio::test]
+async fn refund_on_a_full_server_returns_the_units() {
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let builder = builder(&client, OnError::Deny).window(window).timeout(patience());
+        let limiter = builder.build().unwrap();
+        let mut permits = Vec::new();
+        for _ in 0..5 {
+            permits.push(limiter.check("ada").await.unwrap());
+        }
+        server.refuse_memory();
+        permits.pop().unwrap().refund().await.unwrap();
+        permits.pop().unwrap().settle(0).await.unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 2, "{window:?}");
+    }
+}

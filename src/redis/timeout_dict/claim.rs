@@ -28,8 +28,9 @@ use crate::{engine::retries::cut_reason, redis::Error};
 ///
 /// A claim becomes void when its entry is leased to another caller after the end of the lease, when the entry is set,
 /// removed or cleared, and when its deadline is set or removed. Methods of a void claim change nothing. The end of the
-/// lease alone does not make a claim void: until another caller gets the entry, it can be acked, extended and
-/// released.
+/// lease alone does not make a claim void: until another caller gets the entry, it can be acked, extended and released,
+/// and [`retry_in`](Claim::retry_in) can delay it. Only [`fail`](Claim::fail) has no effect any more, since the attempt
+/// has failed already.
 pub struct Claim<K, V> {
     key: K,
     value: V,
@@ -109,13 +110,13 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Returns the entry to the dictionary as a failed attempt with a reason, due again after its backoff; returns false
-    /// if the claim is void.
+    /// if the claim is void, or if its lease has expired: the attempt then has failed already, without a reason, and the
+    /// entry is due (or a dead letter) without a backoff.
     ///
     /// Differs from a drop of the claim in that the call waits for the server, and in the reason, which
     /// [`dead_letters`](super::TimeoutDict::dead_letters) returns if the entry becomes a dead letter. It replaces the
-    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. If the lease has
-    /// already expired, the entry is due (or a dead letter) without a backoff, and the reason is recorded nevertheless.
-    /// A dictionary shared with the [original](super::TimeoutDict::compat) stores no reasons.
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. A dictionary shared
+    /// with the [original](super::TimeoutDict::compat) stores no reasons.
     ///
     /// One round trip, one script.
     ///
