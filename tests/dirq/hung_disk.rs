@@ -114,3 +114,28 @@ fn set_continues_without_a_queue_on_a_hung_disk() {
         job.ack().await.unwrap();
     });
 }
+
+#[test]
+fn streams_that_are_not_polled_do_not_keep_the_threads_of_their_queue() {
+    let Some(disk) = Disk::mount(16 << 20) else { return };
+    runtime().block_on(async {
+        let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        queue.add("x").await.unwrap();
+        let frozen = disk.freeze();
+        // As by `select!` and `timeout`. The first ones take all threads, and the others wait for one.
+        let mut streams: Vec<_> = (0..64).map(|_| queue.watch(HOUR)).collect();
+        for stream in &mut streams {
+            assert!(stream.next().now_or_never().is_none());
+        }
+        sleep(Duration::from_millis(200)).await;
+        drop(frozen);
+        let path = queue.path().to_owned();
+        let calls = async {
+            queue.count().await.unwrap();
+            queue.add("y").await.unwrap();
+            // As a program that opens the queue for each call.
+            QueueSimple::open(path).await.unwrap();
+        };
+        timeout(patience(), calls).await.expect("the calls do not wait for streams");
+    });
+}
