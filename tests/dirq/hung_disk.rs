@@ -1,16 +1,28 @@
 //! Queues on a disk that hangs instead of failing: a frozen ext4 file system on a loop device, on which each write
 //! waits until it is thawed. That needs root and loop devices; without them, the tests report that they cannot run.
 
-use std::time::Duration;
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
 
-use fleeting::dirq::{QueueSet, QueueSimple};
+use fleeting::dirq::{Name, QueueSet, QueueSimple, Walk};
 use futures::FutureExt;
 use tokio::{
     runtime::{Builder, Runtime},
+    sync::Notify,
+    task::unconstrained,
     time::{Instant, sleep, timeout},
 };
 
-use crate::{disk::Disk, patience::patience};
+use crate::{
+    WATCHES,
+    directory::add_two_at_once,
+    disk::Disk,
+    patience::patience,
+};
 
 /// Longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -137,5 +149,55 @@ fn streams_that_are_not_polled_do_not_keep_the_threads_of_their_queue() {
             QueueSimple::open(path).await.unwrap();
         };
         timeout(patience(), calls).await.expect("the calls do not wait for streams");
+    });
+}
+
+/// Polls a stream while all threads of its queue wait for the disk, so that it makes one step. Waits until it can make
+/// the next one.
+async fn make_step<T>(stream: &mut Walk<T>, disk: &Disk, queue: &QueueSimple, unlocked: &Name) {
+    struct Woken(Notify);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.notify_one();
+        }
+    }
+
+    let frozen = disk.freeze();
+    let mut calls: Vec<_> =
+        (0..16).map(|_| Box::pin(unconstrained(queue.unlock(unlocked)))).collect();
+    for call in &mut calls {
+        assert!(call.now_or_never().is_none());
+    }
+    let woken = Arc::new(Woken(Notify::new()));
+    let waker = Waker::from(woken.clone());
+    assert!(pin!(stream.next()).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(frozen);
+    for call in calls {
+        call.await.unwrap_err();
+    }
+    timeout(patience(), woken.0.notified()).await.expect("the stream can continue");
+}
+
+#[test]
+fn stream_that_prepares_to_wait_continues_after_one_that_found_an_element() {
+    let Some(disk) = Disk::mount(16 << 20) else { return };
+    let _has_watches = WATCHES.blocking_read();
+    runtime().block_on(async {
+        let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let removed = queue.add("x").await.unwrap();
+        queue.dequeue(&removed).await.unwrap().unwrap();
+        let (mut first, mut second) = (queue.watch(HOUR), queue.watch(HOUR));
+        assert!(timeout(Duration::from_millis(100), first.next()).await.is_err());
+        // It scans the queue, and lists the directories to be watched.
+        for _ in 0..2 {
+            make_step(&mut second, &disk, &queue, &removed).await;
+        }
+        let names = add_two_at_once(&queue, &disk.path()).await;
+        let mut held = Vec::new();
+        for stream in [&mut first, &mut second] {
+            let job = timeout(patience(), stream.next()).await.expect("it finds an element");
+            held.push(job.unwrap().unwrap());
+        }
+        assert_eq!(held.iter().map(|job| *job.name()).collect::<Vec<_>>(), names);
     });
 }
