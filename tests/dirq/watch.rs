@@ -277,6 +277,35 @@ async fn waiting_streams_share_a_burst_of_elements() {
 }
 
 #[tokio::test]
+async fn waiting_stream_finds_a_revived_element() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await.unwrap();
+    for delay in [Duration::ZERO, Duration::from_millis(50)] {
+        let added = queue.add("x").await.unwrap();
+        let mut jobs = queue.watch(HOUR);
+        drop(jobs.next().await.unwrap().unwrap());
+        assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "it is dead");
+        assert!(queue.revive(&added, delay).await.unwrap());
+        let job = timeout(patience(), jobs.next()).await.expect("the stream wakes");
+        job.unwrap().unwrap().ack().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiting_stream_finds_an_element_whose_lock_was_purged() {
+    let (_dir, queue) = queue().await;
+    let added = queue.add("x").await.unwrap();
+    assert!(queue.lock(&added).await.unwrap());
+    let mut jobs = queue.watch(HOUR);
+    assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "it is locked");
+    make_old(&queue.path().join(format!("{added}.lck")), HOUR);
+    let other = QueueSimple::open(queue.path()).await.unwrap();
+    assert_eq!(other.purge(Purge::default()).await.unwrap().locks, 1);
+    let job = timeout(patience(), jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
+    assert_eq!(job.name(), &added);
+}
+
+#[tokio::test]
 async fn elements_that_fail_do_not_circle_between_waiting_streams() {
     let _has_watches = WATCHES.read().await;
     let (_dir, queue) = queue().await;
