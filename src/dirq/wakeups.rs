@@ -129,13 +129,13 @@ impl Wakeups {
         }
     }
 
-    /// Makes the system report new elements in `directories` of the queue at `root`. Returns whether it reports all of
-    /// them, and an error for the first failure of a series.
+    /// Makes the system report new elements in `directories` of the queue at `root`. Returns whether it reports all that
+    /// this process may read, and an error for the first failure of a series.
     pub(super) fn watch_directories(
         self: &Arc<Self>,
         root: &Path,
         directories: impl Iterator<Item = PathBuf>,
-    ) -> Result<bool, Error> {
+    ) -> (bool, Option<Error>) {
         let wakeups = Arc::downgrade(self);
         let notify = move || {
             if let Some(wakeups) = wakeups.upgrade() {
@@ -143,13 +143,13 @@ impl Wakeups {
             }
         };
         let mut system = self.system.lock().unwrap_or_else(PoisonError::into_inner);
-        let updated = system.update(root, directories, notify)?;
+        let updated = system.update(root, directories, notify);
         drop(system);
         if updated.has_new {
             // Elements that were added before the watch was active are found by another scan.
             self.wake_one();
         }
-        Ok(updated.is_complete)
+        (updated.is_complete, updated.failure)
     }
 
     /// Returns the turn that is left for a stream whose latest scan began after the turn `scanned`, or the receiver of a

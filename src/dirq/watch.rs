@@ -138,15 +138,12 @@ impl Watch {
             }
             Ok(watched)
         });
-        match updated.await {
-            Ok(Ok(is_complete)) => is_complete,
-            Ok(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, interval = ?self.every, "file watcher failed, falling back to polling");
-                false
-            }
-            // If the queue cannot be listed, the next scan reports the error.
-            Err(_) => false,
+        // If the queue cannot be listed, the next scan reports the error.
+        let (is_complete, failure) = updated.await.unwrap_or((false, None));
+        if let Some(error) = failure {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, interval = ?self.every, "file watcher failed, falling back to polling");
         }
+        is_complete
     }
 }
