@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     WATCHES,
-    directory::add_two_at_once,
+    directory::{add_two_at_once, tree},
     disk::Disk,
     patience::patience,
 };
@@ -199,5 +199,54 @@ fn stream_that_prepares_to_wait_continues_after_one_that_found_an_element() {
             held.push(job.unwrap().unwrap());
         }
         assert_eq!(held.iter().map(|job| *job.name()).collect::<Vec<_>>(), names);
+    });
+}
+
+#[test]
+fn dropped_add_of_several_parts_does_not_block_the_runtime() {
+    let Some(disk) = Disk::mount(64 << 20) else { return };
+    runtime().block_on(async {
+        let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let data = vec![b'x'; 4 << 20];
+        let temporary = || {
+            let paths = tree(queue.path()).into_iter().filter(|path| path.ends_with(".tmp"));
+            paths.map(|path| queue.path().join(path).metadata().map_or(0, |data| data.len()))
+        };
+        let new_add = || {
+            let (queue, data) = (queue.clone(), data.clone());
+            Box::pin(async move { queue.add(data).await })
+        };
+        // More than the runtime has threads. Each has written its first part.
+        let mut adds: Vec<_> = (0..8).map(|_| new_add()).collect();
+        adds.retain_mut(|add| add.now_or_never().is_none());
+        let begin = Instant::now();
+        while temporary().filter(|len| *len >= 1 << 20).count() < adds.len() {
+            assert!(begin.elapsed() < patience(), "the first parts are not written");
+            sleep(Duration::from_millis(2)).await;
+        }
+        sleep(Duration::from_millis(20)).await;
+        let count = queue.count().await.unwrap();
+        let frozen = disk.freeze();
+        // All threads wait for the disk. Half of the adds wait for a thread, the others have not seen their results.
+        let mut others: Vec<_> = (0..16).map(|_| Box::pin(queue.add("x"))).collect();
+        for add in &mut others {
+            assert!(add.now_or_never().is_none());
+        }
+        for add in adds.iter_mut().step_by(2) {
+            assert!(add.now_or_never().is_none());
+        }
+        let drops: Vec<_> = adds.into_iter().map(|add| tokio::spawn(async { drop(add) })).collect();
+        for dropped in drops {
+            dropped.await.unwrap();
+        }
+        tokio::spawn(sleep(Duration::from_millis(1))).await.unwrap();
+        assert!(frozen.is_frozen(), "the runtime waited for the disk");
+        drop(frozen);
+        for add in others {
+            add.await.unwrap();
+        }
+        // Later calls find the files removed.
+        assert_eq!(queue.count().await.unwrap(), count + 16);
+        assert_eq!(temporary().count(), 0);
     });
 }
