@@ -250,3 +250,33 @@ fn dropped_add_of_several_parts_does_not_block_the_runtime() {
         assert_eq!(temporary().count(), 0);
     });
 }
+
+#[test]
+fn names_of_a_set_continue_without_a_queue_on_a_hung_disk() {
+    let Some(disk) = Disk::mount(16 << 20) else { return };
+    runtime().block_on(async {
+        let healthy_dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let hung = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let healthy = QueueSimple::open(healthy_dir.path()).await.unwrap();
+        let oldest = hung.add("on the hung disk").await.unwrap();
+        let names = healthy.add_many((0..20).map(|i| i.to_string())).await.unwrap();
+        let set = QueueSet::new([hung.clone(), healthy.clone()]).unwrap();
+        let frozen = disk.freeze();
+        // A frozen disk can be listed, but these calls take all threads of the queue.
+        let mut adds: Vec<_> = (0..16).map(|_| Box::pin(hung.add("later"))).collect();
+        for add in &mut adds {
+            assert!(add.now_or_never().is_none());
+        }
+        let mut found = set.names();
+        for name in &names {
+            let next = timeout(patience(), found.next()).await;
+            let (queue, found) = next.expect("the set continues").unwrap().unwrap();
+            assert!(frozen.is_frozen(), "the set waited for the disk");
+            assert_eq!((queue.path(), &found), (healthy.path(), name));
+        }
+        assert!(found.next().now_or_never().is_none(), "the set waits at its end");
+        drop(frozen);
+        let (queue, first) = timeout(patience(), found.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!((queue.path(), first), (hung.path(), oldest), "the disk answers again");
+    });
+}
