@@ -78,5 +78,9 @@ pub trait Protocol: Send + Sync + 'static {
     /// Same as [`touch`](Self::touch), but fails if the element is not locked.
     fn renew(&self, name: &Name) -> Result<(), Error>;
 
+    /// Returns the time at which a lock was acquired or renewed, in nanoseconds since 1970 by the clock of the file
+    /// system. Returns `None` if the element is not locked.
+    fn lock_time(&self, opener: &Opener<'_>, name: &Name) -> Result<Option<i128>, Error>;
+
     fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error>;
 }

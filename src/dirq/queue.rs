@@ -285,6 +285,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// Items that cannot be read or removed for lack of permission are skipped and [counted](PurgeReport::failed).
     ///
+    /// If stale locks were removed, a waiting stream of [`watch`](Self::watch) of this process gets their elements. Those
+    /// of other processes find them at their next scan.
+    ///
     /// If the owner of a stale lock unlocks the element during the purge and another process locks it immediately, the
     /// purge may remove the new lock: the format has no atomic way to check and remove a lock. To make this rare,
     /// choose a [`max_lock`](Purge::max_lock) that is well above the longest processing time. Concurrent purges by this
@@ -296,7 +299,17 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// [`Error::Io`] if the queue itself cannot be listed.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
-        run("purge", Work::Long, &self.protocol, move |queue| purge_all(&**queue, &purge)).await
+        run("purge", Work::Long, &self.protocol, move |queue| {
+            let report = purge_all(&**queue, &purge)?;
+            if report.locks > 0
+                && let Some(wakeups) = queue.root().shared.active_wakeups()
+            {
+                // Their elements can be locked again.
+                wakeups.wake_one();
+            }
+            Ok(report)
+        })
+        .await
     }
 
     /// Reserves capacity for `count` elements if the queue is bounded. Waits for it if the queue was opened with
