@@ -4,6 +4,9 @@
 //! An import is a `use` of an item that another file defines, or a path to it in the code. A re-export (`pub
 //! use self::child::Item`) is not an import. Test code may import any module.
 
+#[path = "architecture/cancelled_calls.rs"]
+mod cancelled_calls;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
