@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::{
     invalidations::Invalidations,
+    outage::ReportedOutages,
     stream::{Stream, Tls, Traffic},
 };
 
@@ -37,8 +38,8 @@ pub(super) struct Connector {
     /// Timeout of a call: after this time without a connection, calls fail immediately.
     pub(super) call_timeout: Duration,
     tls: Arc<Tls>,
-    /// Number of servers that are unreachable, for the metrics.
-    pub(super) unreachable: Arc<AtomicU64>,
+    /// Outages of the servers, for the metrics.
+    pub(super) outages: Arc<ReportedOutages>,
     login: Arc<Login>,
     /// Receiver of changed keys, from every connection to a server that holds keys.
     invalidations: Option<Arc<Invalidations>>,
@@ -82,7 +83,7 @@ impl Connector {
             timeout: timeout.min(MAX_DURATION),
             call_timeout: call_timeout.min(MAX_DURATION),
             tls: Arc::new(Tls::new(certificates)),
-            unreachable: Arc::default(),
+            outages: Arc::default(),
             login: Arc::default(),
             invalidations: None,
         }
@@ -92,7 +93,7 @@ impl Connector {
     pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
         Self {
             tls: self.tls.clone(),
-            unreachable: self.unreachable.clone(),
+            outages: self.outages.clone(),
             login: self.login.clone(),
             invalidations: Some(invalidations),
             ..*self

@@ -6,10 +6,7 @@
 use std::{
     error::Error as StdError,
     fmt, io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -22,13 +19,16 @@ pub(super) const RETRY_EVERY: Duration = Duration::from_millis(400);
 /// Time since the last failed attempt after which the state is unknown: the runtime of the attempts was shut down.
 const FORGET_AFTER: Duration = Duration::from_secs(3);
 
+/// The start of each reported outage of a client's servers, for its metrics.
+#[derive(Default)]
+pub(super) struct ReportedOutages(Mutex<Vec<Instant>>);
+
 pub(super) struct Outage {
     /// Name of the server, for log messages.
     server: String,
     /// Time without a connection after which calls fail immediately.
     patience: Duration,
-    /// Number of unreachable servers of the client, for its metrics.
-    unreachable: Arc<AtomicU64>,
+    reported: Arc<ReportedOutages>,
     state: Mutex<State>,
 }
 
@@ -49,11 +49,11 @@ struct Unreachable {
 }
 
 impl Outage {
-    pub(super) fn new(server: String, timeout: Duration, unreachable: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(server: String, timeout: Duration, reported: Arc<ReportedOutages>) -> Self {
         // A little less: a call that waited for its whole timeout has begun before the first attempt, and gives up a
         // pause before its end.
         let patience = timeout * 19 / 20;
-        Self { server, patience, unreachable, state: Mutex::default() }
+        Self { server, patience, reported, state: Mutex::default() }
     }
 
     /// Records the start of an attempt while there is no connection.
@@ -70,9 +70,9 @@ impl Outage {
     /// Records that there is a connection.
     pub(super) fn end(&self) {
         let State { since, is_reported, .. } = std::mem::take(&mut *self.state());
-        if is_reported {
-            self.unreachable.fetch_sub(1, Relaxed);
-            let after = since.map(|since| since.elapsed());
+        if let Some(since) = since.filter(|_| is_reported) {
+            self.reported.remove(since);
+            let after = since.elapsed();
             tracing::info!(server = self.server, ?after, "server is reachable again");
         }
     }
@@ -89,14 +89,15 @@ impl Outage {
         let now = Instant::now();
         let failed_recently =
             state.failure.as_ref().is_some_and(|(at, _)| now - *at < FORGET_AFTER);
-        if now - state.since? < self.patience || !is_attempting && !failed_recently {
+        let since = state.since?;
+        if now - since < self.patience || !is_attempting && !failed_recently {
             return None;
         }
         let cause = state.failure.as_ref().map(|(_, error)| error.clone());
         let is_new = !std::mem::replace(&mut state.is_reported, true);
         drop(state);
         if is_new {
-            self.unreachable.fetch_add(1, Relaxed);
+            self.reported.add(since);
             let error = cause.as_ref().map(|error| error as &dyn StdError);
             tracing::warn!(
                 server = self.server,
@@ -115,9 +116,34 @@ impl Outage {
 
 impl Drop for Outage {
     fn drop(&mut self) {
-        if self.state().is_reported {
-            self.unreachable.fetch_sub(1, Relaxed);
+        let State { since, is_reported, .. } = *self.state();
+        if let Some(since) = since.filter(|_| is_reported) {
+            self.reported.remove(since);
         }
+    }
+}
+
+impl ReportedOutages {
+    /// Returns the number of unreachable servers, and the time since the first of them was reached.
+    #[cfg(any(test, feature = "metrics"))]
+    pub(super) fn read(&self) -> (usize, Duration) {
+        let all = self.all();
+        (all.len(), all.iter().min().map(Instant::elapsed).unwrap_or_default())
+    }
+
+    fn add(&self, since: Instant) {
+        self.all().push(since);
+    }
+
+    fn remove(&self, since: Instant) {
+        let mut all = self.all();
+        if let Some(at) = all.iter().position(|other| *other == since) {
+            all.swap_remove(at);
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -166,10 +192,12 @@ mod tests {
         tokio::time::advance(Duration::from_millis(100)).await;
         let error = outage.error(false).expect("the server is unreachable");
         assert!(is_unreachable(&error) && !is_unreachable(&refused()));
-        assert_eq!(outage.unreachable.load(Relaxed), 1);
+        assert_eq!(outage.reported.read(), (1, Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(outage.reported.read(), (1, Duration::from_secs(6)));
         outage.end();
         assert!(outage.error(true).is_none());
-        assert_eq!(outage.unreachable.load(Relaxed), 0);
+        assert_eq!(outage.reported.read(), (0, Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]
@@ -180,8 +208,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(outage.error(false).is_none());
         assert!(outage.error(true).is_some());
-        let unreachable = outage.unreachable.clone();
+        let reported = outage.reported.clone();
         drop(outage);
-        assert_eq!(unreachable.load(Relaxed), 0);
+        assert_eq!(reported.read().0, 0);
     }
 }

@@ -232,7 +232,7 @@ impl Route {
             Destination::Server(server) => server.addr().to_string(),
             Destination::Master(sentinels) => format!("master of {}", sentinels.service),
         };
-        Outage::new(server, self.connector.call_timeout, self.connector.unreachable.clone())
+        Outage::new(server, self.connector.call_timeout, self.connector.outages.clone())
     }
 
     async fn connect(
