@@ -109,6 +109,8 @@ pub struct Client {
 struct Inner {
     router: Router,
     connector: Arc<Connector>,
+    /// See [`Client::servers`].
+    servers: String,
     prefix: String,
     timeout: Duration,
     max_value_bytes: usize,
@@ -138,6 +140,7 @@ impl Client {
         let inner = Inner {
             router: self.inner.router.with_connector(connector.clone()),
             connector,
+            servers: self.inner.servers.clone(),
             prefix: self.inner.prefix.clone(),
             timeout: self.inner.timeout,
             max_value_bytes: self.inner.max_value_bytes,
@@ -145,6 +148,12 @@ impl Client {
             counters: self.inner.counters.clone(),
         };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
+    }
+
+    /// Returns a text that is the same for clients with the same URLs, and contains no credentials.
+    #[cfg(feature = "metrics")]
+    pub(super) fn servers(&self) -> &str {
+        &self.inner.servers
     }
 
     /// Returns the receiver of changed keys, if this client tracks them.
@@ -239,6 +248,7 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
+            .field("servers", &self.inner.servers)
             .field("prefix", &self.inner.prefix)
             .field("cluster", &self.inner.router.is_cluster())
             .finish_non_exhaustive()

@@ -200,7 +200,7 @@ impl ClientBuilder {
             let _ = rustls::crypto::ring::default_provider().install_default();
             connector.check_certificates(server).map_err(Error::Connect)?;
         }
-        let settings = (self.prefix, self.timeout, self.max_value_bytes);
+        let settings = (self.prefix, self.timeout, self.max_value_bytes, servers.id());
         let destination = match servers {
             Servers::Direct(servers) if self.cluster => {
                 if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::Unix(_))) {
@@ -224,14 +224,22 @@ impl Client {
     fn new(
         router: Router,
         connector: Arc<Connector>,
-        (prefix, timeout, max_value_bytes): (String, Duration, usize),
+        (prefix, timeout, max_value_bytes, servers): (String, Duration, usize, String),
     ) -> Self {
-        let counters = Arc::new(ClientCounters::new(connector.outages.unreachable().clone()));
+        let counters = Arc::new(ClientCounters::new(connector.outages.reported().clone()));
         #[cfg(feature = "metrics")]
         super::metrics::follow(&prefix, &counters);
         let large_keys = LargeKeys::new();
-        let inner =
-            Inner { router, connector, prefix, timeout, max_value_bytes, large_keys, counters };
+        let inner = Inner {
+            router,
+            connector,
+            servers,
+            prefix,
+            timeout,
+            max_value_bytes,
+            large_keys,
+            counters,
+        };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
     }
 }

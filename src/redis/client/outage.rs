@@ -7,10 +7,7 @@ use std::{
     collections::HashMap,
     error::Error as StdError,
     fmt, io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -32,17 +29,20 @@ pub(super) struct Outages {
     patience: Duration,
     /// Time after which an attempt has certainly ended.
     max_attempt: Duration,
-    /// Number of unreachable servers, for the metrics.
-    unreachable: Arc<AtomicU64>,
+    reported: Arc<ReportedOutages>,
     by_server: Mutex<HashMap<String, Weak<Outage>>>,
 }
+
+/// The start of each reported outage of a client's servers, for its metrics.
+#[derive(Default)]
+pub(super) struct ReportedOutages(Mutex<Vec<Instant>>);
 
 pub(super) struct Outage {
     /// Name of the server, for log messages.
     server: String,
     patience: Duration,
     max_attempt: Duration,
-    unreachable: Arc<AtomicU64>,
+    reported: Arc<ReportedOutages>,
     state: Mutex<State>,
 }
 
@@ -71,8 +71,8 @@ impl Outages {
         let patience = timeout * 19 / 20;
         // Its task may be scheduled late.
         let max_attempt = connect_timeout + Duration::from_millis(100);
-        let (unreachable, by_server) = Default::default();
-        Self { patience, max_attempt, unreachable, by_server }
+        let (reported, by_server) = Default::default();
+        Self { patience, max_attempt, reported, by_server }
     }
 
     /// Returns the state of outages of a server.
@@ -87,16 +87,16 @@ impl Outages {
             server: server.clone(),
             patience: self.patience,
             max_attempt: self.max_attempt,
-            unreachable: self.unreachable.clone(),
+            reported: self.reported.clone(),
             state: Mutex::default(),
         });
         by_server.insert(server, Arc::downgrade(&outage));
         outage
     }
 
-    /// Returns the number of unreachable servers.
-    pub(super) fn unreachable(&self) -> &Arc<AtomicU64> {
-        &self.unreachable
+    /// Returns the outages in progress, for the metrics.
+    pub(super) fn reported(&self) -> &Arc<ReportedOutages> {
+        &self.reported
     }
 }
 
@@ -120,9 +120,9 @@ impl Outage {
     /// Records that there is a connection.
     pub(super) fn end(&self) {
         let State { since, is_reported, .. } = std::mem::take(&mut *self.state());
-        if is_reported {
-            self.unreachable.fetch_sub(1, Relaxed);
-            let after = since.map(|since| since.elapsed());
+        if let Some(since) = since.filter(|_| is_reported) {
+            self.reported.remove(since);
+            let after = since.elapsed();
             tracing::info!(server = self.server, ?after, "server is reachable again");
         }
     }
@@ -133,15 +133,16 @@ impl Outage {
         let now = Instant::now();
         let failed_recently =
             state.failure.as_ref().is_some_and(|(at, _)| now - *at < FORGET_AFTER);
+        let since = state.since?;
         let is_attempting = state.attempted_at.is_some_and(|at| now - at < self.max_attempt);
-        if now - state.since? < self.patience || !is_attempting && !failed_recently {
+        if now - since < self.patience || !is_attempting && !failed_recently {
             return None;
         }
         let cause = state.failure.as_ref().map(|(_, error)| error.clone());
         let is_new = !std::mem::replace(&mut state.is_reported, true);
         drop(state);
         if is_new {
-            self.unreachable.fetch_add(1, Relaxed);
+            self.reported.add(since);
             let error = cause.as_ref().map(|error| error as &dyn StdError);
             tracing::warn!(
                 server = self.server,
@@ -160,9 +161,34 @@ impl Outage {
 
 impl Drop for Outage {
     fn drop(&mut self) {
-        if self.state().is_reported {
-            self.unreachable.fetch_sub(1, Relaxed);
+        let State { since, is_reported, .. } = *self.state();
+        if let Some(since) = since.filter(|_| is_reported) {
+            self.reported.remove(since);
         }
+    }
+}
+
+impl ReportedOutages {
+    /// Returns the number of unreachable servers, and the time for which the first of them has been unreachable.
+    #[cfg(any(test, feature = "metrics"))]
+    pub(super) fn read(&self) -> (usize, Duration) {
+        let all = self.all();
+        (all.len(), all.iter().min().map(Instant::elapsed).unwrap_or_default())
+    }
+
+    fn add(&self, since: Instant) {
+        self.all().push(since);
+    }
+
+    fn remove(&self, since: Instant) {
+        let mut all = self.all();
+        if let Some(at) = all.iter().position(|other| *other == since) {
+            all.swap_remove(at);
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -221,10 +247,12 @@ mod tests {
         tokio::time::advance(Duration::from_millis(100)).await;
         let error = outage.error().expect("the server is unreachable");
         assert!(is_unreachable(&error) && !is_unreachable(&refused()));
-        assert_eq!(outage.unreachable.load(Relaxed), 1);
+        assert_eq!(outage.reported.read(), (1, Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(outage.reported.read(), (1, Duration::from_secs(6)));
         outage.end();
         assert!(outage.error().is_none());
-        assert_eq!(outage.unreachable.load(Relaxed), 0);
+        assert_eq!(outage.reported.read(), (0, Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]
@@ -238,8 +266,8 @@ mod tests {
         outage.begin();
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(outage.error().is_some());
-        let unreachable = outage.unreachable.clone();
+        let reported = outage.reported.clone();
         drop(outage);
-        assert_eq!(unreachable.load(Relaxed), 0);
+        assert_eq!(reported.read().0, 0);
     }
 }

@@ -45,7 +45,8 @@ impl<K, V> Claim<K, V> {
         delivery.value = ::redis::Value::Nil;
         delivery.on_drop = match mem::take(&mut delivery.on_drop) {
             OnDrop::GiveBack { lease_end, score } => {
-                OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)), score }
+                let _held = delivery.state.counters.claimed();
+                OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)), score, _held }
             }
             on_drop => on_drop,
         };
@@ -87,7 +88,11 @@ impl<K, V> Claim<K, V> {
         let Some((lease_end, _)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;
         let call = state.key_call(key, |scripts| &scripts.ack).arg(lease_end);
-        state.send_once(key, call).await
+        let is_acked = state.send_once(key, call).await?;
+        if is_acked {
+            state.counters.acked();
+        }
+        Ok(is_acked)
     }
 
     /// Returns the entry to the dictionary, due in `delay`; returns false if the claim is void.
@@ -214,7 +219,7 @@ impl<K, V> Claim<K, V> {
     ///
     /// Before the request: the server may execute it even if the reply is lost, so the claim must not fail as well.
     async fn end(&mut self) -> Option<(i64, Vec<u8>)> {
-        let OnDrop::Fail { lease_end, score } = mem::take(&mut self.delivery.on_drop) else {
+        let OnDrop::Fail { lease_end, score, .. } = mem::take(&mut self.delivery.on_drop) else {
             return None;
         };
         let lease_end = *lease_end.lock().await;
