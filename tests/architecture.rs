@@ -6,6 +6,8 @@
 
 #[path = "architecture/cancelled_calls.rs"]
 mod cancelled_calls;
+#[path = "architecture/time_limits.rs"]
+mod time_limits;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -17,8 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Longer than any call needs. A call that takes longer has missed its wake-up.
-const STUCK: Duration = Duration::from_secs(600);
+use crate::patience::patience;
 
 /// Longer than a server or a thread needs to complete a cancelled call that it has begun.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -78,7 +77,7 @@ async fn drop_after_polls<S, T>(
             let state = new().await;
             let reply = {
                 let call = pin!(call(&state));
-                let run = timeout(STUCK, throttle.run(call, schedule));
+                let run = timeout(patience(), throttle.run(call, schedule));
                 run.await.unwrap_or_else(|_| panic!("stuck: {schedule:?}"))
             };
             let is_completed = reply.is_some();
@@ -193,7 +192,7 @@ async fn check_effect<S, T>(
             is_allowed(&parts),
             "{name}, {schedule:?}: found {parts:#?}, before {before:#?}, after {after:#?}"
         );
-        let again = timeout(STUCK, call(&state)).await;
+        let again = timeout(patience(), call(&state)).await;
         assert!(again.is_ok(), "{name}, {schedule:?}: later calls are blocked");
     })
     .await;

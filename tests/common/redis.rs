@@ -280,8 +280,11 @@ impl Cluster {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let cluster = Self { nodes };
         let until = Instant::now() + patience();
-        while !cluster.nodes.iter().all(|node| ask(node.port, "CLUSTER INFO").contains("state:ok"))
-        {
+        let is_complete = |node: &Server| {
+            let info = ask(node.port, "CLUSTER INFO");
+            info.contains("state:ok") && info.contains("slots_ok:16384")
+        };
+        while !cluster.nodes.iter().all(is_complete) {
             assert!(Instant::now() < until, "the cluster did not form in time");
             thread::sleep(Duration::from_millis(50));
         }
@@ -322,7 +325,10 @@ impl Cluster {
         let timeout = ["--cluster-node-timeout", "2000"];
         // A replica stays eligible, however long it was disconnected from its master.
         let validity = ["--cluster-replica-validity-factor", "0"];
-        Server::start_with(&[&["--cluster-enabled", "yes"], &timeout[..], &validity].concat())
+        // The slots of the other nodes stay available, however long a node is down.
+        let coverage = ["--cluster-require-full-coverage", "no"];
+        let args = [&["--cluster-enabled", "yes"], &timeout[..], &validity, &coverage];
+        Server::start_with(&args.concat())
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {

@@ -3,7 +3,9 @@
 use std::{
     collections::BTreeSet,
     env, fs,
+    future::poll_fn,
     os::unix::fs::{PermissionsExt, chown},
+    pin::pin,
     process::Command,
     sync::{
         Arc,
@@ -25,6 +27,7 @@ use super::{
 };
 use crate::{
     WATCHES,
+    clock::{in_time, ms},
     directory::{add_two_at_once, make_old, name, test_name, tree},
     patience::patience,
 };
@@ -418,7 +421,7 @@ async fn elements_that_fail_do_not_circle_between_waiting_streams() {
     assert!(deliveries < 100, "three elements were delivered {deliveries} times");
 }
 
-/// Runs the test `many_idle_streams` of this binary in a process whose watches and processor time can be measured.
+/// Runs the test `many_idle_streams` of this binary in a process whose watches can be counted.
 #[cfg(target_os = "linux")]
 #[test]
 fn idle_streams_share_one_watch_and_do_not_wake_for_each_element() {
@@ -430,61 +433,63 @@ fn idle_streams_share_one_watch_and_do_not_wake_for_each_element() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it is started by the test of idle streams"]
 async fn many_idle_streams() {
-    let few = processor_time_of_jobs(2).await;
-    let many = processor_time_of_jobs(64).await;
-    println!("40 jobs: {few:?} of processor time with 2 streams, {many:?} with 64");
-    assert!(many < few * 6 + Duration::from_millis(300), "{many:?} instead of {few:?}");
+    in_time(async || {
+        let (few, many) = (polls_of_jobs(2).await, polls_of_jobs(64).await);
+        println!("{JOBS} jobs: {few} polls of 2 streams, {many} of 64");
+        assert!(many < 2 * few + JOBS, "{many} polls of 64 streams, {few} of 2");
+    })
+    .await;
 }
 
-/// Returns the processor time of this process for 40 jobs, one after another, with `streams` idle streams.
+/// Number of jobs that wake a stream each.
 #[cfg(target_os = "linux")]
-async fn processor_time_of_jobs(streams: usize) -> Duration {
+const JOBS: u32 = 40;
+
+/// Returns how often `streams` idle streams are polled while they do all jobs, one after another.
+#[cfg(target_os = "linux")]
+async fn polls_of_jobs(streams: usize) -> u32 {
     let (_dir, queue) = queue().await;
     let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
+    let polls = Arc::new(AtomicU32::new(0));
     let mut workers = Vec::new();
     for _ in 0..streams {
         // Each opens the queue separately.
         let worker = QueueSimple::open(queue.path()).await.unwrap();
-        let sender = sender.clone();
+        let (sender, polls) = (sender.clone(), polls.clone());
         workers.push(tokio::spawn(async move {
             let mut jobs = worker.watch(HOUR);
-            while let Some(job) = jobs.next().await {
-                let job = job.unwrap();
+            loop {
+                let mut next = pin!(jobs.next());
+                let job = poll_fn(|cx| {
+                    polls.fetch_add(1, Relaxed);
+                    next.as_mut().poll(cx)
+                });
+                let job = job.await.unwrap().unwrap();
                 let name = *job.name();
                 job.ack().await.unwrap();
                 sender.send(name).unwrap();
             }
         }));
     }
-    sleep(Duration::from_millis(500)).await;
+    sleep(ms(500)).await;
     let watches = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let watches = watches.filter_map(|fd| fs::read_link(fd.path()).ok());
     let watches = watches.filter(|target| target.to_string_lossy().contains("inotify")).count();
     assert_eq!(watches, 1, "{streams} streams share one watch");
-    let begin = processor_time();
-    for i in 0..40 {
+    let before = polls.load(Relaxed);
+    for i in 0..JOBS {
         let added = queue.add(i.to_string()).await.unwrap();
         let next = timeout(patience(), done.recv()).await.expect("a stream wakes");
         assert_eq!(next, Some(added));
         // The other streams fall asleep again.
-        sleep(Duration::from_millis(20)).await;
+        sleep(ms(20)).await;
     }
-    let spent = processor_time() - begin;
+    let polls = polls.load(Relaxed) - before;
     for worker in workers {
         worker.abort();
         let _ = worker.await;
     }
-    spent
-}
-
-/// Returns the processor time that this process has used.
-#[cfg(target_os = "linux")]
-fn processor_time() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
-    // The 14th and 15th field of the line, in hundredths of a second.
-    let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
+    polls
 }
 
 #[tokio::test]

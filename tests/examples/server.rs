@@ -7,10 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::example::example;
-
-/// Timeout of a shutdown on an overloaded machine.
-const SHUTDOWN: Duration = Duration::from_secs(120);
+use crate::{example::example, patience::patience};
 
 /// A running example, killed on drop.
 pub(crate) struct Server {
@@ -54,7 +51,7 @@ impl Server {
                 return status;
             }
             assert!(
-                start.elapsed() < SHUTDOWN,
+                start.elapsed() < patience(),
                 "the example still runs {SHUTDOWN:?} after SIGTERM"
             );
             thread::sleep(Duration::from_millis(10));

@@ -89,8 +89,8 @@ async fn thousand_expirations_among_a_hundred_thousand_entries_are_delivered_wit
         let late = filled.elapsed().saturating_sub(ttl);
         lags.sort();
         println!("all after {late:?}; lag p50 {:?}, max {:?}", lags[500], lags[999]);
-        assert!(late < Duration::from_secs(1), "{late:?}");
-        assert!(lags[999] < Duration::from_secs(1), "{:?}", lags[999]);
+        assert!(late < ms(1_000), "{late:?}");
+        assert!(lags[999] < ms(1_000), "{:?}", lags[999]);
         assert_eq!(received, (0..1_000).collect());
         let mut broadcast = BTreeSet::new();
         while broadcast.len() < 1_000 {

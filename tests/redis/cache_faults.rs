@@ -43,7 +43,7 @@ async fn with_events(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     builder.poll_every(ms(20)).build().unwrap()
 }
 
-/// Asserts that all methods fail with this error, within 3 seconds.
+/// Asserts that all methods fail with this error, within [`ms`] of 3,000.
 macro_rules! assert_all_fail {
     ($cache:ident, $error:pat) => {
         assert_all_fail!(@ $cache, $error =>
@@ -57,7 +57,7 @@ macro_rules! assert_all_fail {
         let begin = Instant::now();
         let answer = $cache.$method($($argument),*).await;
         assert!(matches!(answer, Err($error)), "{}: {answer:?}", stringify!($method));
-        assert!(begin.elapsed() < Duration::from_secs(3), "{}: {:?}", stringify!($method), begin.elapsed());
+        assert!(begin.elapsed() < ms(3_000), "{}: {:?}", stringify!($method), begin.elapsed());
     )*};
 }
 
@@ -297,7 +297,7 @@ async fn killed_server_loses_no_event_and_duplicates_none_within_a_lease() {
     in_time(async || {
         let mut server = Server::durable();
         let cache = with_events(server.url()).await;
-        let lease = Duration::from_secs(2);
+        let lease = ms(2_000);
         let mut events = cache.events_lossless("g").await.unwrap();
         let is_done = Arc::new(AtomicBool::new(false));
         let (writer, done) = (cache.clone(), is_done.clone());
@@ -334,7 +334,7 @@ async fn killed_server_loses_no_event_and_duplicates_none_within_a_lease() {
         is_done.store(true, Relaxed);
         let written = writes.await.unwrap();
         // Events of replies lost by the kill are delivered when their lease expires.
-        take(&mut events, lease + Duration::from_secs(2)).await;
+        take(&mut events, lease + ms(2_000)).await;
         assert!(written.len() > 50, "{}", written.len());
         let lost: Vec<_> = written.iter().filter(|n| !received.contains_key(n)).collect();
         assert!(lost.is_empty(), "lost of {}: {lost:?}", written.len());

@@ -163,7 +163,7 @@ async fn wait_delays_a_request_until_it_passes() {
         .timeout(patience())
         .build()
         .unwrap();
-    let patient = by_token(limiter.clone()).wait(Duration::from_secs(60));
+    let patient = by_token(limiter.clone()).wait(patience());
     let hasty = by_token(limiter).wait(Duration::from_millis(20));
     let (patient, hasty) = (serve(app().layer(patient)).await, serve(app().layer(hasty)).await);
     let http = Http::new();

@@ -22,11 +22,18 @@ use crate::{
     servers::{Cluster, Proxy, Server},
 };
 
-/// Default timeout of a client.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// The default timeout of a client.
+fn client_timeout() -> Duration {
+    ms(1_000)
+}
+
+async fn connect(url: String) -> Client {
+    Client::builder(url).timeout(client_timeout()).connect().await.unwrap()
+}
 
 async fn cache(url: String) -> Cache<String, u64> {
-    let cache = Cache::new(&Client::lazy(url).unwrap(), "c").unwrap();
+    let client = Client::builder(url).timeout(client_timeout()).lazy().unwrap();
+    let cache = Cache::new(&client, "c").unwrap();
     cache.set("a".into(), 1).await.unwrap();
     cache
 }
@@ -35,10 +42,10 @@ async fn cache(url: String) -> Cache<String, u64> {
 async fn wait_for_outage(cache: &Cache<String, u64>) {
     let begin = Instant::now();
     // A silent connection is noticed first, and then a whole timeout passes without a connection.
-    while begin.elapsed() < 3 * TIMEOUT {
+    while begin.elapsed() < 3 * client_timeout() {
         let call = Instant::now();
         assert!(cache.get("a").await.is_err());
-        assert!(call.elapsed() < TIMEOUT + ms(200), "{:?}", call.elapsed());
+        assert!(call.elapsed() < client_timeout() + ms(200), "{:?}", call.elapsed());
     }
 }
 
@@ -67,7 +74,7 @@ async fn assert_fails_immediately(cache: &Cache<String, u64>) {
 fn assert_immediate(mut durations: Vec<Duration>) {
     durations.sort();
     assert!(durations[durations.len() / 2] < ms(5), "{durations:?}");
-    assert!(*durations.last().unwrap() < TIMEOUT / 4, "{durations:?}");
+    assert!(*durations.last().unwrap() < client_timeout() / 4, "{durations:?}");
 }
 
 fn limiter(client: &Client) -> RateLimiter<String> {
@@ -136,18 +143,21 @@ async fn lazy_client_of_a_server_that_never_ran_fails_immediately_after_one_time
     in_time(async || {
         let mut server = Server::start();
         server.kill();
-        let client = Client::lazy(server.url()).unwrap();
+        let client = Client::builder(server.url()).timeout(client_timeout()).lazy().unwrap();
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         let begin = Instant::now();
         assert!(matches!(cache.get("a").await, Err(Error::Connect(_))));
         let passed = begin.elapsed();
-        assert!(passed > TIMEOUT * 9 / 10 && passed < TIMEOUT + ms(200), "{passed:?}");
+        assert!(
+            passed > client_timeout() * 9 / 10 && passed < client_timeout() + ms(200),
+            "{passed:?}"
+        );
         assert_fails_immediately(&cache).await;
         // Another cache of the client, and a call with a timeout of its own.
         let other: Cache<String, u64> = Cache::new(&client, "d").unwrap();
         let begin = Instant::now();
         assert!(other.remove("a").await.is_err());
-        assert!(begin.elapsed() < TIMEOUT / 4, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < client_timeout() / 4, "{:?}", begin.elapsed());
     })
     .await;
 }
@@ -172,7 +182,8 @@ async fn connection_that_ends_while_the_server_runs_does_not_count_as_an_outage(
 async fn outage_of_one_node_leaves_the_others_of_its_cluster_reachable() {
     in_time(async || {
         let mut cluster = Cluster::start();
-        let client = Client::connect(cluster.urls()).await.unwrap();
+        let client = Client::builder(cluster.urls()).timeout(client_timeout());
+        let client = client.connect().await.unwrap();
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         for key in 0..30 {
             cache.set(key.to_string(), key).await.unwrap();
@@ -229,12 +240,13 @@ async fn begin_and_end_of_an_outage_are_logged_once() {
 async fn all_types_fail_immediately_with_connect_during_an_outage() {
     in_time(async || {
         let mut server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         let limiter = limiter(&client);
         let dict: TimeoutDict<String, u64> =
             TimeoutDict::builder(&client, "d").max_attempts(3).build().unwrap();
-        let set: ExpiringSet<String> = ExpiringSet::new(&client, "s", 9 * TIMEOUT).unwrap();
+        let set: ExpiringSet<String> =
+            ExpiringSet::new(&client, "s", 9 * client_timeout()).unwrap();
         cache.set("a".into(), 1).await.unwrap();
         for _ in 0..4 {
             limiter.reset("ada").await.unwrap();
@@ -242,12 +254,12 @@ async fn all_types_fail_immediately_with_connect_during_an_outage() {
         server.kill();
         // The limiter's breaker opens before the server counts as unreachable.
         let begin = Instant::now();
-        while begin.elapsed() < 2 * TIMEOUT {
+        while begin.elapsed() < 2 * client_timeout() {
             let error = limiter.check("ada").await.unwrap_err();
             assert!(error.is_temporary(), "{error:?}");
             sleep(ms(5)).await;
         }
-        let minute = 60 * TIMEOUT;
+        let minute = 60 * client_timeout();
         for kind in 0..3 {
             let mut durations = Vec::new();
             for call in 0..20 {
@@ -280,7 +292,7 @@ async fn all_types_fail_immediately_with_connect_during_an_outage() {
 async fn permits_of_a_limiter_fail_with_connect_during_an_outage_and_calls_pass_after_it() {
     in_time(async || {
         let mut server = Server::durable();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         let limiter = limiter(&client);
         let mut permits = Vec::new();
@@ -289,7 +301,7 @@ async fn permits_of_a_limiter_fail_with_connect_during_an_outage_and_calls_pass_
         }
         server.kill();
         let begin = Instant::now();
-        while begin.elapsed() < 2 * TIMEOUT {
+        while begin.elapsed() < 2 * client_timeout() {
             let _ = limiter.check("ada").await;
             sleep(ms(5)).await;
         }
@@ -420,10 +432,11 @@ async fn cluster_client_without_a_slot_map_fails_immediately() {
         let refused = (1..=4).map(|port| format!("127.0.0.1:{port}"));
         for nodes in [refused.collect::<Vec<_>>(), silent.collect()] {
             let urls: Vec<String> = nodes.iter().map(|node| format!("redis://{node}")).collect();
-            let cache: Cache<String, u64> = Cache::new(&Client::lazy(urls).unwrap(), "c").unwrap();
+            let client = Client::builder(urls).timeout(client_timeout()).lazy().unwrap();
+            let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
             let begin = Instant::now();
             assert!(matches!(cache.get("a").await, Err(Error::Connect(_))));
-            assert!(begin.elapsed() < TIMEOUT + ms(200), "{:?}", begin.elapsed());
+            assert!(begin.elapsed() < client_timeout() + ms(200), "{:?}", begin.elapsed());
             let mut durations = Vec::new();
             for call in 0..20 {
                 let begin = Instant::now();
@@ -466,13 +479,13 @@ async fn server_that_returns_is_found_in_time_regardless_of_the_timeout_to_conne
 async fn end_of_a_connection_that_was_never_used_is_noticed() {
     in_time(async || {
         let mut server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         server.kill();
-        sleep(2 * TIMEOUT).await;
+        sleep(2 * client_timeout()).await;
         let begin = Instant::now();
         assert!(matches!(cache.get("a").await, Err(Error::Connect(_))));
-        assert!(begin.elapsed() < TIMEOUT / 4, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < client_timeout() / 4, "{:?}", begin.elapsed());
         server.restart();
         sleep(ms(2_000)).await;
         assert_eq!(cache.get("a").await.unwrap(), None);
@@ -485,7 +498,7 @@ async fn server_that_closes_each_new_connection_is_not_flooded_with_attempts() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
-        let _client = Client::connect(proxy.url()).await.unwrap();
+        let _client = connect(proxy.url()).await;
         let begin = Instant::now();
         while begin.elapsed() < ms(1_500) {
             server.ask("CLIENT KILL TYPE normal SKIPME yes");
@@ -502,7 +515,7 @@ async fn outage_of_a_server_with_near_caches_is_logged_once() {
     in_time(async || {
         let (log, _guard) = Log::start(Level::INFO);
         let mut server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         let near: Vec<Cache<String, u64>> =
             (0..2).map(|_| Cache::builder(&client, "c").near(9).build().unwrap()).collect();
@@ -511,7 +524,7 @@ async fn outage_of_a_server_with_near_caches_is_logged_once() {
         }
         server.kill();
         let begin = Instant::now();
-        while begin.elapsed() < 3 * TIMEOUT {
+        while begin.elapsed() < 3 * client_timeout() {
             for cache in near.iter().chain([&cache]) {
                 let _ = cache.get("a").await;
             }

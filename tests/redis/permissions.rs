@@ -13,7 +13,7 @@ use fleeting::{
 use futures::StreamExt;
 use tokio::time::sleep;
 
-use crate::{clock::ms, near::read_near, servers::Server};
+use crate::{clock::ms, near::read_near, patience::patience, servers::Server};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -67,7 +67,7 @@ async fn assert_exact(rows: &[&str], keys: &str, calls: impl AsyncFn(&Client)) {
     );
     let () = user.query_async(&mut plain).await.unwrap();
     let url = server.url().replace("redis://", "redis://app:secret@");
-    let client = Client::builder(url).timeout(Duration::from_secs(60)).connect().await.unwrap();
+    let client = Client::builder(url).timeout(patience()).connect().await.unwrap();
     let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut plain).await.unwrap();
     calls(&client).await;
     let info: String =
@@ -175,7 +175,7 @@ async fn rate_limiter_needs_exactly_the_documented_permissions() {
             let name = format!("{window:?}").replace(['(', ')'], "");
             let limit = Limit::new(30, HOUR);
             let builder = RateLimiter::<String>::builder(client, name).limit(limit.clone());
-            let builder = builder.window(window).timeout(Duration::from_secs(60));
+            let builder = builder.window(window).timeout(patience());
             let limiter = builder.build().unwrap();
             limiter.check("ada").await.unwrap().refund().await.unwrap();
             // Several times, as a window may still contain the refunded call.
