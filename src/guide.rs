@@ -34,7 +34,7 @@
 //! | page | subject |
 //! | --- | --- |
 //! | [`metrics`] | metrics for Prometheus, OpenTelemetry and others (feature `metrics`) |
-//! | [`dashboard`] | a live page of all caches and limiters (feature `dashboard`) |
+//! | [`dashboard`] | a live page of all caches, limiters, sets, dictionaries, queues and spools (feature `dashboard`) |
 //! | [`graceful_shutdown`] | the order of a shutdown, tested in an axum service; losses in a crash |
 //! | [`cancel_safety`] | every async call: its effects if it is cancelled |
 //! | [`feature_flags`] | additions, dependencies and costs of each feature |

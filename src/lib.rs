@@ -50,7 +50,7 @@
 //! | How do I bound a cache? | with [`Builder::max_entries`] or [`Builder::max_weight`]. A bound is hard: see [bounds and eviction](guide::bounds) |
 //! | How do I load a value only once? | with [`Cache::get_or_set`]: one load runs per key. See [loaders](guide::loaders) |
 //! | How am I notified of expirations? | by [`Cache::events`] or [`Cache::on_expired`]: see [event streams](guide::streams) |
-//! | How many nanoseconds does a `get` take? | 60 with 10,000 entries and 627 with a million, at random keys. A bare `DashMap` takes 35 and 443. See [all costs](guide::measured::peers) |
+//! | How many nanoseconds does a `get` take? | 61 with 10,000 entries and 561 with a million, at random keys. A bare `DashMap` takes 34 and 369. See [all costs](guide::measured::peers) |
 //! | How much memory does an entry take? | 104 to 142 bytes with a 20-byte `String` key and an `Arc<u64>`, both included. See [bytes per entry](guide::measured::bytes) |
 //! | How do I limit each user? | see [rate limits per user](guide::rate_limits#per-user) |
 //! | How do I share a cache or a limit between processes? | see [sharing over Redis](guide::redis) |
@@ -66,7 +66,7 @@
 //! | feature | adds |
 //! | --- | --- |
 //! | `axum` | [`RateLimitLayer`][layer], [`ClientIp`][client_ip], and [`Limited`] as a response with status 429 |
-//! | `dashboard` | [`dashboard()`][dashboard]: a live page of all caches and limiters, as an axum router; enables `metrics` |
+//! | `dashboard` | [`dashboard()`][dashboard]: a live page of all caches, limiters, sets, dictionaries, queues and spools, as an axum router; enables `metrics` |
 //! | `dirq` | [`dirq`][dirq] and [`Spool`][spool]: directory queues (Unix only) |
 //! | `metrics` | counters, gauges and histograms for the [`metrics`](https://docs.rs/metrics) facade |
 //! | `redis` | [`redis`][redis]: `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis 7, Valkey 8, newer versions and their clusters |
