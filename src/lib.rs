@@ -10,23 +10,29 @@
 //!
 //! # Quick start
 //!
+//! ```sh
+//! cargo add fleeting
+//! cargo add tokio --features macros,rt-multi-thread
+//! ```
+//!
 //! ```
 //! use std::time::Duration;
 //! use fleeting::Cache;
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-//! // `Cache::new()` is unbounded. For a bound, use `Cache::builder().max_entries(10_000).build()`.
-//! let sessions: Cache<String, u64> = Cache::new();
-//! let mut events = sessions.events();
+//! #[tokio::main]
+//! async fn main() {
+//!     // `Cache::new()` is unbounded. For a bound, use `Cache::builder().max_entries(10_000).build()`.
+//!     let sessions: Cache<String, u64> = Cache::new();
+//!     let mut events = sessions.events();
 //!
-//! sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await;
-//! assert_eq!(sessions.get("ada").await, Some(42));
+//!     sessions.set_ex("ada".into(), 42, Duration::from_millis(300)).await;
+//!     println!("{:?}", sessions.get("ada").await); // Some(42)
 //!
-//! // Waits until the entry expires. No read of the key is needed.
-//! let event = events.recv().await.unwrap().unwrap();
-//! assert_eq!((event.key.as_str(), event.value), ("ada", 42));
-//! assert_eq!(sessions.get("ada").await, None);
-//! # }
+//!     // Waits until the entry expires. No read of the key is needed.
+//!     let event = events.recv().await.unwrap().unwrap();
+//!     assert_eq!((event.key.as_str(), event.value), ("ada", 42));
+//!     assert_eq!(sessions.get("ada").await, None);
+//! }
 //! ```
 //!
 //! # Which type do I need?
