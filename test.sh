@@ -183,7 +183,7 @@ browser() {
 
 docs() {
     step "language, examples and links of the documentation"
-    cargo test "${everything[@]}" --test words --test architecture
+    cargo test "${everything[@]}" --test words --test architecture --test documents
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
 }

@@ -36,7 +36,7 @@ mod client;
 mod codec;
 mod error;
 mod expiring_set;
-#[cfg(fuzzing)]
+#[cfg(fleeting_fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod keyspace;

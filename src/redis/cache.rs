@@ -14,7 +14,7 @@ mod events;
 mod expiry;
 mod failed_loads;
 mod flights;
-#[cfg(fuzzing)]
+#[cfg(fleeting_fuzzing)]
 pub(super) mod fuzzing;
 mod groups;
 mod in_flight_reads;
