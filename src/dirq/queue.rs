@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, run, run_read},
-    bound::{Bound, CapacityPermit},
+    bound::{CapacityPermit, Turns},
     delivery::Outcome,
     lock_guard::LockGuard,
     protocol::Protocol,
@@ -325,29 +325,27 @@ impl<P: Protocol> DirQueue<P> {
         // The semaphore is fair, so waiters are served in FIFO order. A future that is dropped gives up its place.
         let acquire = async || bound.count_permit.acquire().await.expect("it is never closed");
         let mut count_permit = Some(acquire().await);
-        let mut overtakes_left = if count > 1 { Bound::MAX_OVERTAKES } else { 0 };
+        let mut turns = Turns::new(count);
         loop {
             let counting = bound.clone();
             let reserved = run("count", Work::Long, &self.protocol, move |queue| {
                 counting.reserve(count, || queue.count())
             });
-            if let Some(permit) = reserved.await? {
-                return Ok(Some(permit));
+            let free = match reserved.await? {
+                Ok(permit) => return Ok(Some(permit)),
+                Err(free) => free,
+            };
+            // An add of more elements than the bound can never succeed.
+            let Some(every) = bound.poll_interval.filter(|_| count <= bound.max) else {
+                let path = self.path().to_owned();
+                return Err(Error::Full { path, max_elements: bound.max });
+            };
+            if turns.let_others_go(count, free) {
+                count_permit.take();
             }
-            match bound.poll_interval {
-                // An add of more elements than the bound can never succeed.
-                Some(every) if count <= bound.max && overtakes_left == 0 => sleep(every).await,
-                // Others may need less.
-                Some(every) if count <= bound.max => {
-                    overtakes_left -= 1;
-                    count_permit.take();
-                    sleep(every).await;
-                    count_permit = Some(acquire().await);
-                }
-                _ => {
-                    let path = self.path().to_owned();
-                    return Err(Error::Full { path, max_elements: bound.max });
-                }
+            sleep(every).await;
+            if count_permit.is_none() {
+                count_permit = Some(acquire().await);
             }
         }
     }
