@@ -114,9 +114,7 @@ impl Protocol for Normal {
         self.remove_locked(&mut opener, name, &found)
     }
 
-    fn renew(&self, name: &Name) -> Result<(), Error> {
-        self.touch(name)?;
-        // Checked after touching: a purge may remove a stale lock until then.
+    fn check_locked(&self, name: &Name) -> Result<(), Error> {
         self.open_locked(name).map(drop)
     }
 

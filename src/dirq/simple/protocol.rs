@@ -133,9 +133,7 @@ impl Protocol for Simple {
         }
     }
 
-    fn renew(&self, name: &Name) -> Result<(), Error> {
-        self.touch(name)?;
-        // Checked after touching: a purge may remove a stale lock until then.
+    fn check_locked(&self, name: &Name) -> Result<(), Error> {
         self.get_path(name).map(drop)
     }
 
