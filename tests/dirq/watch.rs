@@ -30,6 +30,7 @@ use crate::{
     clock::{in_time, ms},
     directory::{add_two_at_once, make_old, name, test_name, tree},
     patience::patience,
+    skipped::skipped,
 };
 
 #[tokio::test]
@@ -153,7 +154,7 @@ fn watch_uses_the_system_again_after_a_failure() {
         command
     };
     if !namespace().arg("true").output().is_ok_and(|output| output.status.success()) {
-        println!("not run: this system has no user namespaces, in which watches can be limited");
+        skipped("tests with a limited number of watches: they need user namespaces");
         return;
     }
     run_alone(namespace(), "with_watches_after_a_failure");
@@ -330,7 +331,7 @@ async fn unreadable_directory_does_not_end_the_watch_of_the_others() {
             .status()
             .is_ok_and(|status| status.success())
         {
-            println!("not run: as root, this needs user namespaces");
+            skipped("tests of directories without permissions: as root, they need user namespaces");
             return;
         }
     }
@@ -369,7 +370,7 @@ fn watch_uses_the_watches_that_are_left() {
         command
     };
     if !namespace().arg("true").output().is_ok_and(|output| output.status.success()) {
-        println!("not run: this system has no user namespaces, in which watches can be limited");
+        skipped("tests with a limited number of watches: they need user namespaces");
         return;
     }
     run_alone(namespace(), "with_two_watches");
