@@ -79,6 +79,9 @@ where
             // Tracked for values of any type, because `change` is user code and may be slow.
             let call = self.shared.clock.call(true);
             let changed = self.shared.store.change(key, &call, change);
+            if changed.is_some() {
+                self.discard_failure(self.failure_location(key));
+            }
             self.finish_call(&call);
             changed
         };

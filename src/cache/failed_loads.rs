@@ -125,7 +125,10 @@ where
         if !self.has_recorded.load(SeqCst) {
             return;
         }
-        let is_known = |_: &K, failed: &Failed| failed.consecutive > 0;
+        // The table compares seven bits of the hash, so most of what it finds belongs to other keys.
+        let is_known = |key: &K, failed: &Failed| {
+            failed.consecutive > 0 && self.location(key).hash() == location.hash()
+        };
         let discard = |entry: &mut Entry<Failed>| {
             entry.value.consecutive = 0;
             entry.value.error.take()

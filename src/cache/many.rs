@@ -196,10 +196,20 @@ where
     pub async fn remove_if(&self, mut predicate: impl FnMut(&K, &V) -> bool) -> usize {
         let mut removed = 0;
         let mut cursor = TableCursor::default();
+        // Errors of refreshes of the removed values.
+        let mut failures = Vec::new();
         loop {
             consume_budget().await;
+            let mut is_removed = |key: &K, value: &V| {
+                let is_removed = predicate(key, value);
+                if is_removed {
+                    failures.extend(self.failure_location(key));
+                }
+                is_removed
+            };
             let (count, has_more) =
-                self.shared.store.remove_if(&mut cursor, &mut predicate, &self.shared.clock);
+                self.shared.store.remove_if(&mut cursor, &mut is_removed, &self.shared.clock);
+            failures.drain(..).for_each(|location| self.discard_failure(Some(location)));
             self.shared.publisher.flush();
             removed += count;
             if !has_more {

@@ -183,6 +183,7 @@ function addSample(sample) {
     group.history = known.get(key(group)) ?? {};
     for (const [line] of CHARTS[group.kind].flatMap(([, lines]) => lines)) {
       const point = group.rates[line] ?? group.levels[line];
+      // An unknown value is null, and has its point, too: without it, all older ones would move.
       if (point === undefined) continue;
       const points = group.history[line] ??= [];
       points.push(point);
@@ -649,22 +650,34 @@ function chartOf(title, lines, unit) {
         set(from, hour ? "1 h ago" : "5 min ago");
         move(null);
       }
-      points = lines.map(([line]) => (history[line] ?? []).filter(is));
-      const most = above(Math.max(0, ...points.flat()));
+      points = lines.map(([line]) => history[line] ?? []);
+      const most = above(Math.max(0, ...points.flat().filter(is)));
       set(top, `${rate(most)}${unit}`);
       set(half, `${rate(most / 2)}${unit}`);
       points.forEach((points, line) => {
-        const first = length - points.length;
-        const d = points.map((point, at) => `${first + at},${(100 - 100 * point / most).toFixed(2)}`).join("L");
-        paths[line].setAttribute("d", d ? `M${d}` : "");
-        if (!line) area.setAttribute("d", d ? `M${first},100L${d}L${last()},100Z` : "");
+        const runs = runsOf(points, length - points.length);
+        const draw = run => run.map(([x, point]) => `${x},${(100 - 100 * point / most).toFixed(2)}`).join("L");
+        // A single point is drawn as a short line.
+        paths[line].setAttribute("d", runs.map(run => `M${draw(run)}${run.length > 1 ? "" : "h.5"}`).join(""));
+        if (!line) area.setAttribute("d", runs.map(run => `M${run[0][0]},100L${draw(run)}V100Z`).join(""));
       });
       read();
       // Text alternative of the chart for screen readers.
-      const words = lines.map(([, word], at) => `${word} ${rate(points[at].at(-1))}, peak ${rate(Math.max(0, ...points[at]))}`);
+      const words = lines.map(([, word], at) => `${word} ${rate(points[at].at(-1))}, peak ${rate(Math.max(0, ...points[at].filter(is)))}`);
       set(caption, `${title}${unit && " per second"}, last ${hour ? "hour" : "five minutes"}. Now: ${words.join("; ")}.`);
     },
   };
+}
+
+// Splits points at unknown ones into runs of known ones, each with its place; the place of the first point is `first`.
+function runsOf(points, first) {
+  const runs = [];
+  points.forEach((point, at) => {
+    if (!is(point)) return;
+    if (!is(points[at - 1])) runs.push([]);
+    runs.at(-1).push([first + at, point]);
+  });
+  return runs;
 }
 
 // The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `number`.

@@ -78,6 +78,51 @@ async fn kept_error_survives_calls_that_do_not_write() {
     assert!(cache.get_or_try_set_with(&1, MINUTE, load).await.is_err(), "the error is kept");
 }
 
+/// A live value has a kept error if a refresh ahead of its deadline has failed.
+#[tokio::test(start_paused = true)]
+async fn write_to_a_live_value_or_its_removal_discards_the_error_of_its_refresh() {
+    for method in 0..4 {
+        let cache: Cache<u32, u32> = Cache::builder()
+            .sweep(Sweep::manual().seed(1))
+            .refresh_ahead(1e12)
+            .negative_ttl(MINUTE)
+            .build();
+        // Loads take no time, which counts as a nanosecond. So a refresh is due at almost any time before the deadline.
+        assert_eq!(cache.get_or_set_with(&1, SECOND, async || 1).await, 1);
+        while cache.stats().failed_loads == 0 {
+            let fails = async || Err::<u32, _>("no");
+            assert_eq!(cache.get_or_try_set_with(&1, SECOND, fails).await, Ok(1));
+            tokio::task::yield_now().await;
+        }
+        match method {
+            0 => assert_eq!(cache.update(&1, |value| *value += 1).await, Some(())),
+            1 => assert_eq!(cache.remove_if(|_, _| true).await, 1),
+            2 => assert_eq!(cache.retain(|_, _| false).await, 1),
+            _ => _ = cache.remove(&1).await,
+        }
+        advance(SECOND).await;
+        let load = async || Ok::<_, &str>(3);
+        assert_eq!(cache.get_or_try_set_with(&1, SECOND, load).await, Ok(3), "method {method}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_error_survives_writes_to_other_keys() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
+    for key in 0..1_000 {
+        let fails = async || Err::<u32, _>("no");
+        assert!(cache.get_or_try_set_with(&key, MINUTE, fails).await.is_err());
+    }
+    for key in 1_000..10_000 {
+        cache.set(key, 1).await;
+    }
+    for key in 0..1_000 {
+        let load = async || Ok::<_, &str>(2);
+        let kept = cache.get_or_try_set_with(&key, MINUTE, load).await;
+        assert!(kept.is_err(), "the error of key {key} is kept");
+    }
+}
+
 /// The cache has no sweeper task that could do it.
 #[tokio::test(start_paused = true)]
 async fn manual_sweep_removes_expired_errors() {

@@ -1,7 +1,7 @@
 //! Cancellation of a call at each place where it may wait.
 
 // Each test binary compiles its own copy of this module and uses only a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +14,13 @@ use std::{
 use fleeting::SortedSet;
 use tokio::{
     task::{coop, yield_now},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::patience::patience;
 
-/// Time after which a server has executed a cancelled call that it received.
-const SETTLED: Duration = Duration::from_millis(500);
+/// Longer than a server or a thread needs to complete a cancelled call that it has begun.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// Maximum of polls with little budget. A call that needs more is then polled as usual.
 const LIMITED_POLLS: usize = 40;
@@ -119,7 +119,18 @@ pub(crate) enum Effect {
     SomeParts,
 }
 
+/// Gives calls that change something [`Effect::Whole`], and the others [`Effect::Nothing`].
+pub(crate) fn with_effects<N, C>(
+    changes: Vec<(N, C)>,
+    reads: Vec<(N, C)>,
+) -> impl Iterator<Item = (Effect, N, C)> {
+    let changes = changes.into_iter().map(|(name, call)| (Effect::Whole, name, call));
+    changes.chain(reads.into_iter().map(|(name, call)| (Effect::Nothing, name, call)))
+}
+
 /// Cancels `call` at each wait, and checks its effect on `observe`d parts. Then it is called again, and must complete.
+///
+/// Unless the effect is [`Effect::Nothing`], a completed call must change the parts: otherwise, the test could not fail.
 pub(crate) async fn has_effect<S, T>(
     effect: Effect,
     name: &str,
@@ -155,6 +166,7 @@ async fn check_effect<S, T>(
         call(&state).await;
         observe(&state).await
     };
+    assert!(effect == Effect::Nothing || before != after, "{name} changes none of {before:#?}");
     drop_after_polls(max_limited_polls, new, &call, async |state, reply, schedule| {
         let is_allowed = |parts: &Parts| match (&reply, effect) {
             (Some(_), _) => *parts == after,
@@ -169,10 +181,11 @@ async fn check_effect<S, T>(
             }
         };
         let mut parts = observe(&state).await;
-        // A server may execute the cancelled call during the observation, which has several calls. It then finds a
-        // mixture, but only once.
-        if max_limited_polls == 0 && reply.is_none() && !is_allowed(&parts) {
-            sleep(SETTLED).await;
+        // A server or a thread may execute the cancelled call during the observation, which has several calls and then
+        // finds a mixture. A completed call may have dropped a reply that is given back.
+        let begin = Instant::now();
+        while max_limited_polls == 0 && !is_allowed(&parts) && begin.elapsed() < SETTLED {
+            sleep(Duration::from_millis(2)).await;
             parts = observe(&state).await;
         }
         assert!(

@@ -90,6 +90,17 @@ impl Server {
         Self::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
     }
 
+    /// Lets the server behave as if its memory were full: it refuses commands that may need more (`OOM`).
+    pub(crate) fn refuse_memory(&self) {
+        self.ask("CONFIG SET maxmemory-policy noeviction");
+        assert!(self.ask("CONFIG SET maxmemory 1").starts_with("+OK"));
+    }
+
+    /// Ends [`refuse_memory`](Server::refuse_memory).
+    pub(crate) fn allow_memory(&self) {
+        assert!(self.ask("CONFIG SET maxmemory 0").starts_with("+OK"));
+    }
+
     pub(crate) fn start_with(args: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().expect("the temporary directory can be created"), args)
     }

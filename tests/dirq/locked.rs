@@ -425,6 +425,16 @@ async fn keep_alive_protects_the_lock_from_a_purge() {
 }
 
 #[tokio::test]
+async fn touch_of_a_removed_element_of_a_normal_queue_is_not_locked() {
+    let (_dir, queue) = normal().await;
+    let name = queue.add(Element::new().with("body", "x")).await.unwrap();
+    let lock = queue.locked().next().await.unwrap().unwrap();
+    fs::remove_dir_all(queue.path().join(name.to_string())).unwrap();
+    let touched = lock.touch().await;
+    assert!(matches!(touched, Err(Error::NotLocked { .. })), "{touched:?}");
+}
+
+#[tokio::test]
 async fn keep_alive_drops_the_work_if_the_lock_is_lost() {
     let (_dir, queue) = queue().await;
     let added = queue.add("x").await.unwrap();

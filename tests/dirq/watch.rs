@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     env, fs,
     future::poll_fn,
+    os::unix::fs::{PermissionsExt, chown},
     pin::pin,
     process::Command,
     sync::{
@@ -27,8 +28,9 @@ use super::{
 use crate::{
     WATCHES,
     clock::{in_time, ms},
-    directory::{make_old, name, test_name, tree},
+    directory::{add_two_at_once, make_old, name, test_name, tree},
     patience::patience,
+    skipped::skipped,
 };
 
 #[tokio::test]
@@ -152,7 +154,7 @@ fn watch_uses_the_system_again_after_a_failure() {
         command
     };
     if !namespace().arg("true").output().is_ok_and(|output| output.status.success()) {
-        println!("not run: this system has no user namespaces, in which watches can be limited");
+        skipped("tests with a limited number of watches: they need user namespaces");
         return;
     }
     run_alone(namespace(), "with_watches_after_a_failure");
@@ -277,6 +279,121 @@ async fn waiting_streams_share_a_burst_of_elements() {
     found.sort();
     names.sort();
     assert_eq!(found, names);
+}
+
+#[tokio::test]
+async fn waiting_stream_finds_a_revived_element() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await.unwrap();
+    for delay in [Duration::ZERO, Duration::from_millis(50)] {
+        let added = queue.add("x").await.unwrap();
+        let mut jobs = queue.watch(HOUR);
+        drop(jobs.next().await.unwrap().unwrap());
+        assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "it is dead");
+        assert!(queue.revive(&added, delay).await.unwrap());
+        let job = timeout(patience(), jobs.next()).await.expect("the stream wakes");
+        job.unwrap().unwrap().ack().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiting_stream_finds_an_element_whose_lock_was_purged() {
+    let (_dir, queue) = queue().await;
+    let added = queue.add("x").await.unwrap();
+    assert!(queue.lock(&added).await.unwrap());
+    let mut jobs = queue.watch(HOUR);
+    assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "it is locked");
+    make_old(&queue.path().join(format!("{added}.lck")), HOUR);
+    let other = QueueSimple::open(queue.path()).await.unwrap();
+    assert_eq!(other.purge(Purge::default()).await.unwrap().locks, 1);
+    let job = timeout(patience(), jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
+    assert_eq!(job.name(), &added);
+}
+
+/// The path of the queue in the processes that have a directory that they cannot read.
+const UNREADABLE: &str = "FLEETING_TEST_UNREADABLE";
+
+/// Runs the test `with_an_unreadable_directory` of this binary as a user who may not read one of the directories.
+#[tokio::test]
+async fn unreadable_directory_does_not_end_the_watch_of_the_others() {
+    let _has_watches = WATCHES.read().await;
+    let (_dir, queue) = queue().await;
+    let unreadable = queue.path().join("00000000");
+    fs::create_dir(&unreadable).unwrap();
+    fs::set_permissions(&unreadable, fs::Permissions::from_mode(0)).unwrap();
+    // A root user may read everything, except in a namespace that does not contain the owner.
+    let mut command = Command::new("env");
+    if chown(&unreadable, Some(1), Some(1)).is_ok() {
+        command = Command::new("unshare");
+        command.arg("-r");
+        if !Command::new("unshare")
+            .args(["-r", "true"])
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            skipped("tests of directories without permissions: as root, they need user namespaces");
+            return;
+        }
+    }
+    command.env(UNREADABLE, queue.path());
+    let run = move || run_alone(command, "with_an_unreadable_directory");
+    tokio::task::spawn_blocking(run).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "it is started by the test of an unreadable directory"]
+async fn with_an_unreadable_directory() {
+    let queue = QueueSimple::open(env::var(UNREADABLE).unwrap()).await.unwrap();
+    let mut jobs = queue.watch(HOUR);
+    let mut errors = 0;
+    while let Ok(next) = timeout(Duration::from_millis(100), jobs.next()).await {
+        next.unwrap().unwrap_err();
+        errors += 1;
+    }
+    assert!(errors > 0, "the directory can be read");
+    let added = queue.add("x").await.unwrap();
+    loop {
+        let next = timeout(patience(), jobs.next()).await.expect("the stream wakes");
+        if let Ok(job) = next.unwrap() {
+            break assert_eq!(job.name(), &added);
+        }
+    }
+}
+
+/// Runs the test `with_two_watches` of this binary on a system with two watches.
+#[test]
+fn watch_uses_the_watches_that_are_left() {
+    let limit = r#"echo 2 > /proc/sys/user/max_inotify_watches && exec "$@""#;
+    let namespace = || {
+        let mut command = Command::new("unshare");
+        command.args(["-r", "sh", "-c", limit, "sh"]);
+        command
+    };
+    if !namespace().arg("true").output().is_ok_and(|output| output.status.success()) {
+        skipped("tests with a limited number of watches: they need user namespaces");
+        return;
+    }
+    run_alone(namespace(), "with_two_watches");
+}
+
+#[tokio::test]
+#[ignore = "it is started by the test of a system with two watches"]
+async fn with_two_watches() {
+    let (dir, queue) = queue().await;
+    // The watches suffice for the queue itself and one of the directories.
+    for directory in ["00000001", "00000002", "00000003"] {
+        fs::create_dir(queue.path().join(directory)).unwrap();
+    }
+    let mut jobs = queue.watch(HOUR);
+    assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "nothing is there");
+    let mut names = add_two_at_once(&queue, dir.path()).await;
+    names.reverse();
+    while let Some(added) = names.pop() {
+        let next = timeout(patience(), jobs.next()).await.expect("the stream wakes");
+        let job = next.unwrap().unwrap();
+        assert_eq!(job.name(), &added);
+        job.ack().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -52,7 +52,8 @@ impl Server {
             }
             assert!(
                 start.elapsed() < patience(),
-                "the example still runs {SHUTDOWN:?} after SIGTERM"
+                "the example still runs {:?} after SIGTERM",
+                patience()
             );
             thread::sleep(Duration::from_millis(10));
         }

@@ -13,7 +13,10 @@ use fleeting::{
 };
 use futures::future::join_all;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use crate::{
     clock::{in_time, ms, until_enough},
@@ -596,4 +599,58 @@ async fn ack_or_fail_randomly(dict: Dict, seed: u64, observed: Arc<Mutex<(Attemp
         }
         sleep(MILLI).await;
     }
+}
+
+#[tokio::test]
+async fn claims_end_on_a_full_server_which_refuses_new_entries() {
+    let server = Server::start();
+    let builder = Dict::builder(&client(server.url()).await, "logins");
+    let dict = builder.backoff(MILLI, MILLI).max_attempts(3).build().unwrap();
+    fill(&dict, 6).await;
+    let claims = dict.claim_expired(9, LONG).await.unwrap();
+    server.refuse_memory();
+    for claim in claims {
+        assert!(claim.extend(2 * LONG).await.unwrap());
+        match &claim.key()[..] {
+            "0" => assert!(claim.release().await.unwrap()),
+            "1" => assert!(claim.retry_in(Duration::ZERO).await.unwrap()),
+            "2" => assert!(claim.fail("busy").await.unwrap()),
+            "3" => assert!(claim.ack().await.unwrap()),
+            "4" => drop(claim),
+            // Leased until its timeout is set.
+            _ => std::mem::forget(claim),
+        }
+    }
+    assert!(dict.set_timeout("5", Duration::ZERO).await.unwrap());
+    let mut attempts = BTreeMap::new();
+    while attempts.len() < 5 {
+        let claim = timeout(patience(), dict.next_claim(LONG)).await.unwrap().unwrap();
+        attempts.insert(*claim.value(), claim.attempts());
+        std::mem::forget(claim);
+    }
+    assert_eq!(attempts, [(0, 1), (1, 2), (2, 2), (4, 2), (5, 2)].into());
+    let full = |outcome: Result<(), Error>| {
+        let error = outcome.unwrap_err();
+        assert!(matches!(&error, Error::Server(error) if error.code() == Some("OOM")), "{error:?}");
+    };
+    full(dict.set("new".into(), 6, LONG).await.map(drop));
+    full(dict.set_nx("new".into(), 6, LONG).await.map(drop));
+    full(dict.set("0".into(), 6, LONG).await.map(drop));
+    assert_eq!(dict.get("0").await.unwrap(), Some(0), "nothing was changed");
+    assert_eq!(dict.len().await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn undecodable_entry_is_not_lost_on_a_full_server() {
+    let server = Server::start();
+    let dict = dict(&server).await;
+    let texts: TimeoutDict<String, String> =
+        TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
+    texts.set("ada".into(), "x".into(), Duration::ZERO).await.unwrap();
+    server.refuse_memory();
+    assert_undecodable(dict.remove("ada").await, RECORD);
+    assert_eq!(texts.get("ada").await.unwrap().as_deref(), Some("x"));
+    assert_undecodable(dict.take_expired(9).await, RECORD);
+    assert_eq!(texts.get("ada").await.unwrap().as_deref(), Some("x"));
+    assert_eq!(dict.take_expired(9).await.unwrap(), [], "the entry is hidden");
 }

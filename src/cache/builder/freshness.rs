@@ -69,9 +69,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// Sets for how long the error of a [loader](Cache::get_or_try_set_with) is kept for its key.
     ///
     /// While an error is kept, calls with the same error type return it without running their loaders. A write to the
-    /// key or its removal discards the error. At most [`max_entries`](Builder::max_entries) errors are kept, or 10,000
-    /// with [`max_weight`](Builder::max_weight). In a cache without a bound, the number of errors is not bounded
-    /// either.
+    /// key or its removal discards the error. [`Cache::remove_tag`] does not, since errors have no tags. At most
+    /// [`max_entries`](Builder::max_entries) errors are kept, or 10,000 with [`max_weight`](Builder::max_weight). In a
+    /// cache without a bound, the number of errors is not bounded either.
     ///
     /// By default, errors are not kept: the next call loads again.
     ///
