@@ -38,7 +38,7 @@ enum LeasedMissed {
     None,
     Read(u64),
     /// In the channel to the subscriber.
-    Sent(u64),
+    Queued(u64),
     Received,
     /// The subscription has ended, so that another subscriber should receive it.
     Returned,
@@ -96,13 +96,13 @@ impl ShardConsumer {
     }
 
     pub(super) fn has_sent_missed(&self) -> bool {
-        matches!(self.missed, LeasedMissed::Sent(_))
+        matches!(self.missed, LeasedMissed::Queued(_))
     }
 
     /// Records that the unsent number is in the channel to the subscriber.
     pub(super) fn mark_missed_sent(&mut self) {
         if let LeasedMissed::Read(events) = self.missed {
-            self.missed = LeasedMissed::Sent(events);
+            self.missed = LeasedMissed::Queued(events);
         }
     }
 
@@ -115,7 +115,7 @@ impl ShardConsumer {
 
     /// Gives the number back, unless the subscriber has received it.
     pub(super) fn return_missed(&mut self) {
-        if matches!(self.missed, LeasedMissed::Read(_) | LeasedMissed::Sent(_)) {
+        if matches!(self.missed, LeasedMissed::Read(_) | LeasedMissed::Queued(_)) {
             self.missed = LeasedMissed::Returned;
         }
     }
@@ -190,7 +190,7 @@ impl ShardConsumer {
         let missed = match self.missed {
             LeasedMissed::Received => "RECEIVED",
             LeasedMissed::Returned => "RETURNED",
-            LeasedMissed::None | LeasedMissed::Read(_) | LeasedMissed::Sent(_) => "HELD",
+            LeasedMissed::None | LeasedMissed::Read(_) | LeasedMissed::Queued(_) => "HELD",
         };
         let call = call
             .arg(&self.counts_id)
@@ -225,7 +225,7 @@ impl ShardConsumer {
             self.missed_lease = new_lease_id();
         }
         self.missed = match self.missed {
-            LeasedMissed::Sent(sent) if sent == missed => LeasedMissed::Sent(sent),
+            LeasedMissed::Queued(sent) if sent == missed => LeasedMissed::Queued(sent),
             _ if missed == 0 => LeasedMissed::None,
             _ => LeasedMissed::Read(missed),
         };
