@@ -274,7 +274,7 @@ async fn charges_of_release_0_1_count_and_are_written_alike() {
 }
 
 /// Before the state of `Window::Gcra` contained its steps: two limits of 10 per hour and of 100 per day, four units
-/// charged a second ago. Captured from a process of that time, except for the times.
+/// charged a second ago. Made after the layout of that time.
 fn gcra_state_without_steps() -> Vec<u8> {
     let at = now() - 1_000_000;
     let number = |number: u64| (number as f64).to_le_bytes();
