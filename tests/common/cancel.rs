@@ -30,6 +30,9 @@ const LIMITED_POLLS: usize = 40;
 pub(crate) struct Schedule {
     limited_polls: usize,
     polls: usize,
+    /// Drops the call when it is woken after the last poll, and not immediately: the event that it waits for has then
+    /// happened, and another task may have handed something to it.
+    is_woken: bool,
 }
 
 /// Budget of a limited poll, with which a call passes at most one of its waits for budget.
@@ -44,7 +47,7 @@ enum Little {
 }
 
 /// Runs `call` on new states until it completes, and drops it after each possible number of polls before that: without
-/// a poll, at each wait for budget, and at each other wait. `check` gets the state and the reply, or `None` if the call
+/// a poll, at each wait for budget, at each other wait, and when that ends. `check` gets the state and the reply, or `None` if the call
 /// was dropped.
 pub(crate) async fn at_each_await<S, T>(
     new: impl AsyncFn() -> S,
@@ -71,9 +74,8 @@ async fn drop_after_polls<S, T>(
 ) {
     let throttle = Throttle::new().await;
     for limited_polls in 0..=max_limited_polls {
-        let mut polls = 0;
+        let mut schedule = Schedule { limited_polls, polls: 0, is_woken: false };
         loop {
-            let schedule = Schedule { limited_polls, polls };
             let state = new().await;
             let reply = {
                 let call = pin!(call(&state));
@@ -85,9 +87,11 @@ async fn drop_after_polls<S, T>(
             if is_completed {
                 break;
             }
-            polls += 1;
+            // With little budget, most waits are for budget, which hands over nothing.
+            schedule.is_woken = schedule.polls > 0 && limited_polls == 0 && !schedule.is_woken;
+            schedule.polls += usize::from(!schedule.is_woken);
         }
-        if polls == 0 {
+        if schedule.polls == 0 {
             break;
         }
     }
@@ -248,11 +252,17 @@ impl Throttle {
         }
         yield_now().await;
         let mut polls = 0;
-        poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(reply) => Poll::Ready(Some(reply)),
-            Poll::Pending => {
-                polls += 1;
-                if polls == schedule.polls { Poll::Ready(None) } else { Poll::Pending }
+        poll_fn(|cx| {
+            if polls == schedule.polls {
+                return Poll::Ready(None);
+            }
+            match future.as_mut().poll(cx) {
+                Poll::Ready(reply) => Poll::Ready(Some(reply)),
+                Poll::Pending => {
+                    polls += 1;
+                    let is_last = polls == schedule.polls && !schedule.is_woken;
+                    if is_last { Poll::Ready(None) } else { Poll::Pending }
+                }
             }
         })
         .await

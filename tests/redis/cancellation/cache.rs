@@ -133,10 +133,25 @@ async fn cancelled_load_on_redis_blocks_no_later_load() {
             KINDS.map(|kind| (kind, "new")).into_iter().chain([(Kind::Stale, "expired")])
         {
             at_each_poll(
-                async || filled(&client, kind).await,
-                async |state| load(&state.cache, method, key, 1).await,
-                async |State { cache, other }, reply, schedule| {
+                async || (filled(&client, kind).await, Mutex::new(Vec::new())),
+                async |(state, waiters)| {
+                    let begin_to_wait = async {
+                        yield_now().await;
+                        for cache in [state.cache.clone(), state.other.clone()] {
+                            let wait = async move { load(&cache, method, key, 2).await };
+                            waiters.lock().await.push(tokio::spawn(wait));
+                        }
+                    };
+                    tokio::join!(load(&state.cache, method, key, 1), begin_to_wait).0
+                },
+                async |(State { cache, other }, waiters), reply, schedule| {
                     let promise = format!("{method} of {kind:?}, {schedule:?}");
+                    for waiter in waiters.into_inner() {
+                        let value = timeout(patience(), waiter).await;
+                        let value =
+                            value.unwrap_or_else(|_| panic!("{promise}: a waiter is stuck"));
+                        assert!([1, 2, 8].contains(&value.unwrap()), "{promise}");
+                    }
                     // First in the other process: the lease is given back, and not only the flight.
                     for later in [&other, &cache] {
                         let is_loaded = async || {
