@@ -1,9 +1,6 @@
 //! Builder of a [`Client`]: its settings and their defaults.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use ::redis::{
     ClientTlsConfig, ConnectionAddr, ErrorKind, RedisError, RedisResult, TlsCertificates,
@@ -215,7 +212,7 @@ impl ClientBuilder {
             Servers::Sentinels(sentinels) => Destination::Master(sentinels),
         };
         let node =
-            Node::new(&Route { connector: connector.clone(), destination, cluster: Weak::new() });
+            Node::new(&Route { connector: connector.clone(), destination, find_successor: None });
         Ok(Client::new(Router::Server(node), connector, settings))
     }
 }

@@ -37,11 +37,11 @@ use crate::redis::{
 /// Minimum time between two fetches of the map because it was outdated.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(super) struct Cluster(Arc<ClusterState>);
+pub(super) struct Cluster(Arc<State>);
 
-pub(super) struct ClusterState {
-    /// This state, for the routes of its nodes.
-    this: Weak<Self>,
+struct State {
+    /// Requests a refresh of the map, for nodes that are unreachable.
+    find_successor: Arc<dyn Fn() + Send + Sync>,
     connector: Arc<Connector>,
     /// Servers of the URLs. Nodes are connected to with the login and settings of the first.
     seeds: Vec<ConnectionInfo>,
@@ -78,20 +78,24 @@ impl Cluster {
     pub(super) fn new(connector: Arc<Connector>, seeds: Vec<ConnectionInfo>) -> Self {
         // Twice the timeout of one node: if nodes are silent, `first_ok` soon starts with the next.
         let refresh = SingleFlight::new(connector.timeout.saturating_mul(2));
-        Self(Arc::new_cyclic(|this| ClusterState {
-            this: this.clone(),
-            connector,
-            seeds,
-            map: RwLock::new([].into()),
-            nodes: Mutex::default(),
-            refresh,
-            refreshed_at: Mutex::default(),
-            next: AtomicUsize::new(0),
+        Self(Arc::new_cyclic(|state: &Weak<State>| {
+            let state = state.clone();
+            let find_successor = move || {
+                if let Some(state) = state.upgrade() {
+                    Self(state).request_refresh();
+                }
+            };
+            State {
+                find_successor: Arc::new(find_successor),
+                connector,
+                seeds,
+                map: RwLock::new([].into()),
+                nodes: Mutex::default(),
+                refresh,
+                refreshed_at: Mutex::default(),
+                next: AtomicUsize::new(0),
+            }
         }))
-    }
-
-    pub(super) fn upgrade(state: &Weak<ClusterState>) -> Option<Self> {
-        state.upgrade().map(Self)
     }
 
     pub(super) async fn connect(&self) -> Result<(), Error> {
@@ -217,7 +221,7 @@ impl Cluster {
     }
 
     /// Fetches the map in the background, unless it was just fetched.
-    pub(super) fn request_refresh(&self) {
+    fn request_refresh(&self) {
         let mut refreshed_at = self.0.refreshed_at.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if refreshed_at.is_some_and(|last| now < last + REFRESH_INTERVAL) {
@@ -240,7 +244,7 @@ impl Cluster {
     }
 }
 
-impl ClusterState {
+impl State {
     /// Returns the addresses of the known masters.
     fn masters(&self) -> Vec<Address> {
         let mut all: Vec<_> = self.map().iter().map(|range| range.address.clone()).collect();
@@ -346,8 +350,9 @@ impl ClusterState {
             .or_insert_with_key(|(host, port)| {
                 let server = with_address(&self.seeds[0], host.clone(), *port);
                 let destination = Destination::Server(Arc::new(server));
-                let (connector, cluster) = (self.connector.clone(), self.this.clone());
-                Node::new(&Route { connector, destination, cluster })
+                let connector = self.connector.clone();
+                let find_successor = Some(self.find_successor.clone());
+                Node::new(&Route { connector, destination, find_successor })
             })
             .clone()
     }

@@ -1,6 +1,6 @@
 //! One server, with one shared connection per lane.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::{
     connect::Connector,
@@ -39,7 +39,7 @@ impl Node {
     /// Returns a node for the same single server over new connections of `connector`.
     pub(super) fn with_connector(&self, connector: Arc<Connector>) -> Self {
         let destination = self.0[0].destination().clone();
-        Self::new(&Route { connector, destination, cluster: Weak::new() })
+        Self::new(&Route { connector, destination, find_successor: None })
     }
 
     pub(super) fn renew(&self) {

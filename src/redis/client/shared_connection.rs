@@ -21,7 +21,6 @@ use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    cluster::ClusterState,
     connect::{Connector, NewConnection},
     connection::{Connection, NotAdmitted},
     outage::Outage,
@@ -47,8 +46,8 @@ pub(super) struct SharedConnection(Arc<State>);
 pub(super) struct Route {
     pub(super) connector: Arc<Connector>,
     pub(super) destination: Destination,
-    /// Cluster of the node, to find its successor; of no cluster if it is a single server.
-    pub(super) cluster: Weak<ClusterState>,
+    /// Looks for the successor of the server, which is unreachable; `None` if it is not a node of a cluster.
+    pub(super) find_successor: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Clone)]

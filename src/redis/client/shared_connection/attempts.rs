@@ -16,8 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     super::{
-        cluster::Cluster, connection::Connection, outage::RETRY_EVERY, single_flight::Outcome,
-        watchdog::watchdog,
+        connection::Connection, outage::RETRY_EVERY, single_flight::Outcome, watchdog::watchdog,
     },
     Attempt, SharedConnection, State, no_connection,
 };
@@ -193,8 +192,8 @@ impl SharedConnection {
                 // Reports the outage, even if there are no calls.
                 let _ = shared.0.outage.error();
                 // A replica may have been promoted, at another address.
-                if let Some(cluster) = Cluster::upgrade(&shared.0.route.cluster) {
-                    cluster.request_refresh();
+                if let Some(find_successor) = &shared.0.route.find_successor {
+                    find_successor();
                 }
                 let attempt = shared.attempt();
                 drop(shared);
