@@ -149,3 +149,41 @@ async fn cluster_client_finds_a_promoted_replica() {
         assert_eq!(cache.get(keys[master].as_str()).await.unwrap(), Some(7));
     }
 }
+
+#[tokio::test]
+async fn cluster_client_finds_a_promoted_replica_without_a_call() {
+    in_time(async || {
+        let mut cluster = Cluster::start();
+        let replica = cluster.add_replicas(1).remove(0);
+        let cache = cache(cluster.urls()).await;
+        let mut key = None;
+        for n in 0.. {
+            let candidate = format!("k{n}");
+            cache.set(candidate.clone(), n).await.unwrap();
+            if cluster.nodes()[0].ask("KEYS *").contains(&format!(":{candidate}\r\n")) {
+                key = Some(candidate);
+            }
+            // All nodes have been used.
+            if n > 30 && key.is_some() {
+                break;
+            }
+        }
+        cluster.nodes()[0].kill();
+        // Longer than the timeout, so that the server counts as unreachable.
+        sleep(ms(1_500)).await;
+        // Unless it has become the master by itself.
+        replica.ask("CLUSTER FAILOVER TAKEOVER");
+        let port = format!(":{}@", replica.port());
+        let is_master = |line: &str| line.contains(&port) && line.contains("master");
+        let begin = Instant::now();
+        for node in &cluster.nodes()[1..] {
+            while !node.ask("CLUSTER NODES").lines().any(is_master) {
+                assert!(begin.elapsed() < patience(), "the replica is not known as a master");
+                sleep(ms(10)).await;
+            }
+        }
+        sleep(recovery()).await;
+        cache.set(key.unwrap(), 7).await.unwrap();
+    })
+    .await;
+}

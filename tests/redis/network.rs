@@ -151,6 +151,33 @@ async fn slow_reply_does_not_cause_a_reconnect() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_request_does_not_cause_a_reconnect() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let client = Client::builder(proxy.url()).timeout(ms(20_000)).connect().await.unwrap();
+        let cache: Cache<String, Vec<u8>> =
+            Cache::builder(&client, "c").format(Format::Raw).build().unwrap();
+        cache.set("a".into(), vec![1]).await.unwrap();
+        let made = proxy.made();
+        proxy.slow_requests_down(1 << 20);
+        let begin = Instant::now();
+        cache.set("a".into(), vec![7; 3 << 20]).await.unwrap();
+        assert!(begin.elapsed() > Duration::from_secs(2), "{:?}", begin.elapsed());
+        // The connection of large values.
+        assert_eq!(proxy.made(), made + 1);
+        proxy.slow_requests_down(0);
+        // Silence during a large request is noticed.
+        proxy.silence();
+        let begin = Instant::now();
+        let _ = timeout(ms(900), cache.set("a".into(), vec![8; 3 << 20])).await;
+        cache.set("a".into(), vec![9; 3 << 20]).await.unwrap();
+        assert!(begin.elapsed() < 2 * recovery(), "{:?}", begin.elapsed());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn waiter_on_a_retired_connection_still_gets_its_reply() {
     in_time(async || {

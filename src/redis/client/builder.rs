@@ -92,8 +92,8 @@ impl ClientBuilder {
     /// Sets the timeout of one attempt to connect, including name resolution, TLS handshake, login, and the queries to
     /// sentinels.
     ///
-    /// An attempt to connect to a server that does not answer prevents further attempts for at most this time, so this
-    /// also bounds the delay until a server that is available again is used. Defaults to one second.
+    /// While an attempt is pending, another one begins each second, and the one that completes first counts. So a long
+    /// timeout does not delay the use of a server that is available again. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -211,7 +211,8 @@ impl ClientBuilder {
             )),
             Servers::Sentinels(sentinels) => Destination::Master(sentinels),
         };
-        let node = Node::new(&Route { connector: connector.clone(), destination });
+        let node =
+            Node::new(&Route { connector: connector.clone(), destination, find_successor: None });
         Ok(Client::new(Router::Server(node), connector, settings))
     }
 }
@@ -222,7 +223,7 @@ impl Client {
         connector: Arc<Connector>,
         (prefix, timeout, max_value_bytes): (String, Duration, usize),
     ) -> Self {
-        let counters = Arc::new(ClientCounters::new(connector.unreachable.clone()));
+        let counters = Arc::new(ClientCounters::new(connector.outages.unreachable().clone()));
         #[cfg(feature = "metrics")]
         super::metrics::follow(&prefix, &counters);
         let large_keys = LargeKeys::new();
