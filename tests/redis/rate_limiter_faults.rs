@@ -16,7 +16,7 @@ use fleeting::{
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use crate::{
-    clock::in_time,
+    clock::{in_time, ms},
     patience::patience,
     servers::{Proxy, Server},
 };
@@ -367,4 +367,47 @@ async fn refused_calls_are_decided_by_the_policy_and_do_not_open_the_breaker() {
         assert!(matches!(error, Error::Server(_)), "{error:?}");
     }
     assert_eq!((allow.stats().errors, allow.stats().breaker), (5, Breaker::Closed));
+}
+
+#[tokio::test]
+async fn calls_that_were_not_sent_do_not_open_the_breaker() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let make = |name| RateLimiter::builder(&client, name).limit(Limit::per_hour(9_999));
+        let patient: RateLimiter<String> = make("a").timeout(patience()).build().unwrap();
+        let limiter: RateLimiter<String> =
+            make("b").on_error(OnError::Deny).timeout(ms(50)).build().unwrap();
+        patient.check("ada").await.unwrap();
+        server.pause();
+        // As many calls as may be in flight on the connection of all limiters.
+        let calls: Vec<_> = (0..1_024)
+            .map(|_| {
+                let patient = patient.clone();
+                tokio::spawn(async move { patient.check("ada").await })
+            })
+            .collect();
+        sleep(ms(100)).await;
+        for _ in 0..4 {
+            let error = limiter.check("ada").await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+            assert_eq!(limiter.stats().breaker, Breaker::Closed);
+        }
+        server.resume();
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        limiter.check("ada").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn debug_text_of_a_permit_hides_its_key() {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let limiter = builder(&client, OnError::Deny).timeout(patience()).build().unwrap();
+    let permit = limiter.check("session-token").await.unwrap();
+    let text = format!("{permit:?}");
+    assert!(text.contains(":faults:{#") && !text.contains("token"), "{text}");
 }
