@@ -320,7 +320,7 @@ async fn unreadable_directory_does_not_end_the_watch_of_the_others() {
     let (_dir, queue) = queue().await;
     let unreadable = queue.path().join("00000000");
     fs::create_dir(&unreadable).unwrap();
-    fs::set_permissions(&unreadable, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&unreadable, fs::Permissions::from_mode(0o000)).unwrap();
     // A root user may read everything, except in a namespace that does not contain the owner.
     let mut command = Command::new("env");
     if chown(&unreadable, Some(1), Some(1)).is_ok() {
