@@ -22,7 +22,7 @@ use libfuzzer_sys::fuzz_target;
 
 use self::{
     calls::{Call, Setup, Span},
-    comparison::Comparison,
+    comparison::{Comparison, jittered},
     oracle::{Bound, Key, Value},
 };
 
@@ -36,7 +36,11 @@ struct Input {
 struct Settings {
     default_ttl: Option<Span>,
     time_to_idle: Option<Span>,
+    jitter: Number,
+    stale_while_revalidate: Option<Span>,
     stale_if_error: Option<Span>,
+    negative_ttl: Option<Span>,
+    refresh_ahead: Option<Number>,
     bound: AnyBound,
     shards: Shards,
     initial_capacity: u16,
@@ -110,10 +114,7 @@ impl Settings {
     /// Returns the settings, of which refused ones keep a default.
     fn setup(&self) -> Setup {
         Setup {
-            default_ttl: self.default_ttl.map(Span::duration),
-            time_to_idle: self.time_to_idle(),
-            stale_if_error: self.stale_if_error.map(Span::duration),
-            bound: self.bound(),
+            settings: self.oracle_settings(),
             shards: self.shards(),
             initial_capacity: usize::from(self.initial_capacity % 1_000),
             sweep: self.sweep(),
@@ -122,6 +123,55 @@ impl Settings {
             event_capacity: self.event_capacity(),
             slow: self.slow(),
         }
+    }
+
+    fn oracle_settings(&self) -> oracle::Settings {
+        let time_to_idle = self.time_to_idle();
+        let jitter = if time_to_idle.is_some() { 0.0 } else { self.jitter() };
+        let window = |window: Option<Span>| window.map(Span::duration).unwrap_or_default();
+        oracle::Settings {
+            default_ttl: self.default_ttl.map(|ttl| jittered(ttl.duration(), jitter)),
+            time_to_idle,
+            jitter,
+            stale_while_revalidate: window(self.stale_while_revalidate),
+            stale_if_error: window(self.stale_if_error),
+            negative_ttl: self.negative_ttl(),
+            refresh_ahead: self.refresh_ahead(),
+            bound: self.bound(),
+        }
+    }
+
+    fn jitter(&self) -> f64 {
+        let jitter = self.jitter.value();
+        if (0.0..1.0).contains(&jitter) {
+            // More would shorten the shortest TTLs to zero.
+            return jitter.min(0.99);
+        }
+        let why = format!("jitter must be at least 0 and below 1, got {jitter}");
+        refused(|| builder().jitter(jitter), &why);
+        0.0
+    }
+
+    fn negative_ttl(&self) -> Option<Duration> {
+        let ttl = self.negative_ttl?.duration();
+        if ttl.is_zero() {
+            refused(|| builder().negative_ttl(ttl), "negative_ttl must be above zero, got 0ns");
+            return None;
+        }
+        Some(ttl)
+    }
+
+    fn refresh_ahead(&self) -> f64 {
+        // Loads take a nanosecond, so this is the mean time of a refresh before the deadline in seconds.
+        let Some(factor) = self.refresh_ahead.map(|seconds| seconds.value() * 1e9) else {
+            return 0.0;
+        };
+        if factor >= 0.0 && factor.is_finite() {
+            return factor;
+        }
+        let why = format!("refresh_ahead must be a number and at least 0, got {factor}");
+        refused(|| builder().refresh_ahead(factor), &why);
+        0.0
     }
 
     fn shards(&self) -> usize {

@@ -26,7 +26,6 @@ mod contract;
 mod event_retention;
 mod fairness;
 mod freshness;
-mod freshness_model;
 mod idle_caches;
 mod idle_time;
 mod iteration;

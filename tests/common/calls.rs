@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fleeting::{Cause, Sweep};
 
-use crate::oracle::{Condition, Key};
+use crate::oracle::{Condition, Key, Settings};
 
 #[derive(Clone, Debug)]
 #[cfg_attr(fuzzing, derive(arbitrary::Arbitrary))]
@@ -18,9 +18,19 @@ pub(crate) enum Call {
     Deadline(u8, DeadlineCall),
     Compute(u8, Change),
     ComputeWith(u8, Change),
-    Load(u8, Option<Span>, Load),
-    LoadMany(Vec<u8>, Span),
+    Load(u8, LoadTtl, Load),
+    LoadMany(Vec<u8>, LoadTtl),
     Removal(Removal),
+    /// Begins `wait_for`, which is polled after each call.
+    AwaitValue(u8),
+    /// Begins `expired`, which is polled after each call.
+    AwaitRemoval(u8),
+    #[cfg(any(feature = "serde", fuzzing))]
+    Snapshot {
+        is_compressed: bool,
+    },
+    #[cfg(any(feature = "serde", fuzzing))]
+    Restore(Restore),
     Sweeper(SweeperCall),
     Advance(Span),
     Iterate,
@@ -77,12 +87,31 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(fuzzing, derive(arbitrary::Arbitrary))]
 pub(crate) enum Load {
-    Closure,
-    FailingClosure,
-    Future,
-    FailingFuture,
-    /// `refresh_with`, which loads even if there is a live value.
-    Refresh,
+    GetOrSet,
+    GetOrSetWith,
+    GetOrTrySet { fails: bool },
+    GetOrTrySetWith { fails: bool },
+    GetOrTrySetWithFreshness { fails: bool },
+    RefreshWith,
+}
+
+/// TTL of a loaded value, by type of the argument.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(fuzzing, derive(arbitrary::Arbitrary))]
+pub(crate) enum LoadTtl {
+    Duration(Span),
+    Option(Option<Span>),
+    Closure(Span),
+}
+
+/// Bytes from which the last snapshot is restored.
+#[cfg(any(feature = "serde", fuzzing))]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(fuzzing, derive(arbitrary::Arbitrary))]
+pub(crate) enum Restore {
+    All,
+    /// All but the end.
+    Cut(u16),
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +121,8 @@ pub(crate) enum Removal {
     Many(Vec<u8>),
     /// Removes the multiples of a number.
     If(u8),
+    /// Removes all but the multiples of a number.
+    Retain(u8),
     Tag(u8),
     All,
 }
@@ -104,6 +135,11 @@ pub(crate) enum SweeperCall {
     Rotate,
     Pause,
     Resume,
+    /// `set_sweep`; manual sweeps if the interval is zero.
+    Set {
+        every: Span,
+        sample_percent: u8,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +147,8 @@ pub(crate) enum SweeperCall {
 pub(crate) enum Span {
     /// Few distinct instants, so that deadlines coincide.
     Ticks(u8),
+    /// Long enough for the backoff of refreshes.
+    Seconds(u8),
     Nanoseconds(u32),
     Years(u16),
     Longest,
@@ -120,6 +158,7 @@ impl Span {
     pub(crate) fn duration(self) -> Duration {
         match self {
             Span::Ticks(n) => Duration::from_millis(100 * u64::from(n % 8)),
+            Span::Seconds(n) => Duration::from_secs((n % 16).into()),
             Span::Nanoseconds(n) => Duration::from_nanos(n.into()),
             Span::Years(n) => Duration::from_secs(365 * 86_400 * u64::from(n % 1_000)),
             Span::Longest => Duration::MAX,
@@ -130,10 +169,7 @@ impl Span {
 /// Settings of a builder, all of them valid.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
-    pub(crate) default_ttl: Option<Duration>,
-    pub(crate) time_to_idle: Option<Duration>,
-    pub(crate) stale_if_error: Option<Duration>,
-    pub(crate) bound: crate::oracle::Bound,
+    pub(crate) settings: Settings,
     pub(crate) shards: usize,
     pub(crate) initial_capacity: usize,
     pub(crate) sweep: Sweep,

@@ -1,18 +1,32 @@
 //! Oracle of the cache: a map that is simple enough to be obviously correct. Model tests and the fuzzer compare the cache
 //! with it.
 //!
-//! It returns the result of each method, and knows the resident entries and the published events. It predicts neither
-//! the sample of a sweep nor the victims of a bound: [`Oracle::accept_swept`] and [`Oracle::accept_evicted`] check that
-//! the cache may remove the entry.
+//! It returns the result of each method, and knows the resident entries, the published events and the kept errors. It
+//! does not predict chance: the sample of a sweep, the victims of a bound, a refresh ahead, and the effect of jitter.
+//! [`Oracle::accept_swept`], [`Oracle::accept_evicted`], [`Oracle::load`] and [`Oracle::settle`] check that the cache
+//! may do what it did.
 
+#[path = "oracle/failures.rs"]
+mod failures;
+#[path = "oracle/loads.rs"]
+mod loads;
 #[path = "oracle/removals.rs"]
 mod removals;
+#[cfg(any(feature = "serde", fuzzing))]
+#[path = "oracle/snapshots.rs"]
+mod snapshots;
 #[path = "oracle/steps.rs"]
 mod steps;
 
 use std::{collections::BTreeMap, time::Duration};
 
-pub(crate) use self::removals::Written;
+#[cfg(any(feature = "serde", fuzzing))]
+pub(crate) use self::snapshots::Snapshot;
+use self::{failures::Failures, removals::Departure};
+pub(crate) use self::{
+    loads::{Freshness, Load},
+    removals::Written,
+};
 
 pub(crate) type Key = u16;
 pub(crate) type Value = u32;
@@ -82,6 +96,20 @@ pub(crate) fn weigh(value: Value) -> u32 {
     }
 }
 
+/// Settings of the builder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) default_ttl: Option<Duration>,
+    pub(crate) time_to_idle: Option<Duration>,
+    /// Zero if there is a `time_to_idle`, because the cache reports the sooner of the two deadlines only.
+    pub(crate) jitter: f64,
+    pub(crate) stale_while_revalidate: Duration,
+    pub(crate) stale_if_error: Duration,
+    pub(crate) negative_ttl: Option<Duration>,
+    pub(crate) refresh_ahead: f64,
+    pub(crate) bound: Bound,
+}
+
 /// Effect of `remove_tag` on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RemovedTag {
@@ -92,10 +120,18 @@ enum RemovedTag {
     WhileExpired,
 }
 
+/// Hard deadline of an entry. The two are equal, except after a write with jitter until the cache has reported the
+/// deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HardDeadline {
+    earliest: Deadline,
+    latest: Deadline,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     value: Value,
-    hard_deadline: Deadline,
+    hard_deadline: HardDeadline,
     idle_deadline: Deadline,
     tags: Option<[u8; 2]>,
     removed_tag: RemovedTag,
@@ -104,7 +140,7 @@ struct Entry {
 impl Entry {
     /// Returns the sooner of the hard and the idle deadline.
     fn deadline(&self) -> Deadline {
-        [self.hard_deadline, self.idle_deadline].into_iter().flatten().min()
+        [self.hard_deadline.latest, self.idle_deadline].into_iter().flatten().min()
     }
 
     fn is_expired(&self, now: Duration) -> bool {
@@ -121,35 +157,49 @@ impl Entry {
 pub(crate) struct Oracle {
     /// Time of the next calls; the driver sets it.
     pub(crate) now: Duration,
-    pub(crate) default_ttl: Option<Duration>,
-    pub(crate) time_to_idle: Option<Duration>,
-    /// Time for which an expired entry is kept for `stale_if_error`.
-    pub(crate) stale_window: Duration,
-    pub(crate) bound: Bound,
+    pub(crate) settings: Settings,
     /// The published causes.
     pub(crate) causes: Vec<Cause>,
+    /// Number of loads, and of those that failed.
+    pub(crate) loads: (u64, u64),
     entries: BTreeMap<Key, Entry>,
+    failures: Failures,
     /// Events of the calls so far that no caller has taken.
-    expected: Vec<Record>,
+    expected: Vec<Departure>,
+    /// Removals of the call, for any cause.
+    departures: Vec<Departure>,
+    /// Keys and errors of the failed background refreshes of the call.
+    failed_refreshes: Vec<(Key, Value)>,
 }
 
 impl Oracle {
-    pub(crate) fn new(causes: Vec<Cause>) -> Self {
+    pub(crate) fn new(settings: Settings, causes: Vec<Cause>) -> Self {
         Self {
             now: BUILT,
-            default_ttl: None,
-            time_to_idle: None,
-            stale_window: Duration::ZERO,
-            bound: Bound::None,
+            settings,
             causes,
+            loads: (0, 0),
             entries: BTreeMap::new(),
+            failures: Failures::new(&settings),
             expected: Vec::new(),
+            departures: Vec::new(),
+            failed_refreshes: Vec::new(),
         }
     }
 
+    /// Returns the deadline of an entry that gets this TTL now.
+    fn after(&self, ttl: Duration) -> Deadline {
+        deadline_at(self.now.saturating_add(ttl))
+    }
+
     /// Returns the deadline of a value that is written now, with the default TTL if `ttl` is `None`.
-    fn after(&self, ttl: Option<Duration>) -> Deadline {
-        deadline_at(self.now.saturating_add(ttl.or(self.default_ttl)?))
+    fn written(&self, ttl: Option<Duration>) -> HardDeadline {
+        let Some(ttl) = ttl.or(self.settings.default_ttl) else { return HardDeadline::at(None) };
+        let shortest = ttl.as_secs_f64() * (1.0 - self.settings.jitter);
+        // A TTL near `Duration::MAX` may be out of range as a float.
+        let shortest = Duration::try_from_secs_f64(shortest).map_or(ttl, |short| short.min(ttl));
+        let shortest = if self.settings.jitter == 0.0 { ttl } else { shortest };
+        HardDeadline { earliest: self.after(shortest), latest: self.after(ttl) }
     }
 
     pub(crate) fn get(&mut self, key: Key) -> Option<Value> {
@@ -160,25 +210,25 @@ impl Oracle {
 
     pub(crate) fn get_ex(&mut self, key: Key, ttl: Duration) -> Option<Value> {
         let entry = self.live(key)?;
-        self.set_deadline(key, self.after(Some(ttl)));
+        self.set_deadline(key, self.after(ttl));
         Some(entry.value)
     }
 
     /// `set` for a `ttl` of `None`, else `set_ex`.
     pub(crate) fn set(&mut self, key: Key, value: Value, ttl: Option<Duration>) -> Option<Value> {
-        self.put(key, value, self.after(ttl))
+        self.put(key, value, self.written(ttl))
     }
 
     pub(crate) fn set_nx(&mut self, key: Key, value: Value, ttl: Option<Duration>) -> bool {
         let is_missing = self.live(key).is_none();
         if is_missing {
-            self.put(key, value, self.after(ttl));
+            self.put(key, value, self.written(ttl));
         }
         is_missing
     }
 
     pub(crate) fn set_keep_ttl(&mut self, key: Key, value: Value) -> Option<Value> {
-        let kept = self.live(key).map_or(self.after(None), |entry| entry.hard_deadline);
+        let kept = self.live(key).map_or(self.written(None), |entry| entry.hard_deadline);
         self.put(key, value, kept)
     }
 
@@ -189,12 +239,13 @@ impl Oracle {
         ttl: Duration,
         tags: [u8; 2],
     ) -> Option<Value> {
-        let replaced = self.put(key, value, self.after(Some(ttl)));
+        let replaced = self.put(key, value, self.written(Some(ttl)));
         self.entry(key).tags = Some(tags);
         replaced
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<Value> {
+        self.failures.discard(key);
         self.live_or_remove(key)?;
         self.depart(key, Cause::Removed)
     }
@@ -202,7 +253,7 @@ impl Oracle {
     pub(crate) fn remove_if(&mut self, predicate: impl Fn(Key) -> bool) -> usize {
         let matching = self.live_entries().into_keys().filter(|key| predicate(*key));
         let matching: Vec<Key> = matching.collect();
-        matching.iter().for_each(|key| _ = self.depart(*key, Cause::Removed));
+        matching.iter().for_each(|key| _ = self.remove(*key));
         matching.len()
     }
 
@@ -222,6 +273,7 @@ impl Oracle {
         for key in self.keys() {
             self.remove(key);
         }
+        self.failures.clear();
     }
 
     /// Returns the time left of a live value; the inner `None` is persistent.
@@ -235,12 +287,12 @@ impl Oracle {
     }
 
     pub(crate) fn expire(&mut self, key: Key, ttl: Duration) -> bool {
-        let new = self.after(Some(ttl));
+        let new = self.after(ttl);
         self.change_deadline(key, |_| Some(new))
     }
 
     pub(crate) fn expire_if(&mut self, key: Key, ttl: Duration, condition: Condition) -> bool {
-        let new = self.after(Some(ttl));
+        let new = self.after(ttl);
         let order = |deadline: Deadline| deadline.unwrap_or(Duration::MAX);
         self.change_deadline(key, |old| {
             let holds = match condition {
@@ -266,10 +318,11 @@ impl Oracle {
     }
 
     pub(crate) fn expire_now(&mut self, key: Key) -> Option<Value> {
+        self.failures.discard(key);
         self.live_or_remove(key)?;
         let now = self.now;
         let entry = self.entry(key);
-        (entry.hard_deadline, entry.idle_deadline) = (Some(now), None);
+        (entry.hard_deadline, entry.idle_deadline) = (HardDeadline::at(Some(now)), None);
         self.depart(key, Cause::Expired)
     }
 
@@ -277,6 +330,7 @@ impl Oracle {
     pub(crate) fn update(&mut self, key: Key, value: Value) -> Option<Value> {
         let old = self.live(key)?.value;
         self.entry(key).value = value;
+        self.failures.discard(key);
         Some(old)
     }
 
@@ -288,38 +342,19 @@ impl Oracle {
         is_async: bool,
     ) -> (Option<Value>, Option<Value>) {
         let before = self.entries.get(&key).filter(|entry| entry.is_live(self.now)).copied();
-        let kept = before.map_or(self.after(None), |entry| entry.hard_deadline);
+        let kept = before.map_or(self.written(None), |entry| entry.hard_deadline);
         match change {
             // `compute` that keeps the entry removes no expired one, but one that was removed by tag.
             Change::Keep if is_async || self.is_removed_by_tag(key) => _ = self.live(key),
             Change::Keep => {}
             Change::Remove => _ = self.remove(key),
-            Change::Set(value) => _ = self.put(key, value, self.after(None)),
-            Change::SetEx(value, ttl) => _ = self.put(key, value, self.after(Some(ttl))),
+            Change::Set(value) => _ = self.put(key, value, self.written(None)),
+            Change::SetEx(value, ttl) => _ = self.put(key, value, self.written(Some(ttl))),
             Change::SetKeepTtl(value) => _ = self.put(key, value, kept),
         }
         let after = self.entries.get(&key).filter(|entry| entry.is_live(self.now));
         let after = after.filter(|entry| self.fits(entry.value)).map(|entry| entry.value);
         (before.map(|entry| entry.value), after)
-    }
-
-    /// Loader methods, whose load returns `loaded`, or fails for `None`. Returns the result of the call.
-    pub(crate) fn load(
-        &mut self,
-        key: Key,
-        loaded: Option<Value>,
-        ttl: Option<Duration>,
-    ) -> Option<Value> {
-        let live = self.get(key);
-        if live.is_some() {
-            return live;
-        }
-        if let Some(value) = loaded {
-            self.put(key, value, self.after(ttl));
-            return loaded;
-        }
-        let stale = self.entries.get(&key)?;
-        (stale.removed_tag == RemovedTag::None).then_some(stale.value)
     }
 
     /// Returns the live entries, with their values.
@@ -342,9 +377,48 @@ impl Oracle {
         self.entries.len()
     }
 
+    /// Returns the live value of `key`, which no method has read.
+    pub(crate) fn peek(&self, key: Key) -> Option<Value> {
+        self.entries.get(&key).filter(|entry| entry.is_live(self.now)).map(|entry| entry.value)
+    }
+
+    /// Returns the live value whose removal `expired` waits for. The call removes no expired entry, but one that was
+    /// removed by tag.
+    pub(crate) fn await_removal(&mut self, key: Key) -> Option<Value> {
+        if self.is_removed_by_tag(key) {
+            self.live(key);
+        }
+        self.peek(key)
+    }
+
+    /// Returns the keys whose deadlines jitter has shortened by an unknown time.
+    pub(crate) fn unsettled(&self) -> Vec<Key> {
+        let unsettled = |entry: &Entry| entry.hard_deadline.earliest != entry.hard_deadline.latest;
+        let entries = self.entries.iter().filter(|(_, entry)| unsettled(entry));
+        entries.map(|(key, _)| *key).collect()
+    }
+
+    /// Gives an entry the deadline that the cache reports.
+    pub(crate) fn settle(&mut self, key: Key, deadline: Deadline) {
+        let jittered = &mut self.entry(key).hard_deadline;
+        assert!(jittered.may_be(deadline), "key {key}: {deadline:?} is not in {jittered:?}");
+        *jittered = HardDeadline::at(deadline);
+    }
+
     /// Returns the weight of all resident entries, each 1 unless the bound is one of weight.
     pub(crate) fn weight(&self) -> u64 {
         self.entries.values().map(|entry| self.weight_of(entry.value)).sum()
+    }
+}
+
+impl HardDeadline {
+    fn at(deadline: Deadline) -> Self {
+        Self { earliest: deadline, latest: deadline }
+    }
+
+    fn may_be(self, deadline: Deadline) -> bool {
+        let order = |deadline: Deadline| deadline.unwrap_or(Duration::MAX);
+        (order(self.earliest)..=order(self.latest)).contains(&order(deadline))
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use fleeting::{Op, Ttl, When};
 use tokio::time::Instant;
 
-use super::{Comparison, fold_key, fold_keys, time};
+use super::{Comparison, fold_key, fold_keys, jittered, time};
 use crate::{
-    calls::{Change, DeadlineCall, Load, Read, Removal, Span, Write},
+    calls::{Change, DeadlineCall, Read, Removal, Span, Write},
     oracle::{self, Bound, Condition, Key, Value, Written},
 };
 
@@ -43,18 +43,20 @@ impl Comparison {
     }
 
     pub(super) async fn write(&mut self, key: Key, write: Write) {
+        let jitter = self.oracle.settings.jitter;
         let (cache, oracle, value) = (&self.cache, &mut self.oracle, self.next_value);
+        let jittered = |span: Span| jittered(span.duration(), jitter);
         match write {
             Write::Set => {
                 assert_eq!(cache.set(key, value).await, oracle.set(key, value, None));
             }
             Write::SetEx(ttl) => {
-                let ttl = ttl.duration();
+                let ttl = jittered(ttl);
                 let replaced = cache.set_ex(key, value, ttl).await;
                 assert_eq!(replaced, oracle.set(key, value, Some(ttl)));
             }
             Write::SetNx(ttl) => {
-                let ttl = ttl.map(Span::duration);
+                let ttl = ttl.map(jittered);
                 assert_eq!(cache.set_nx(key, value, ttl).await, oracle.set_nx(key, value, ttl));
             }
             Write::SetKeepTtl => {
@@ -62,7 +64,7 @@ impl Comparison {
                 assert_eq!(replaced, oracle.set_keep_ttl(key, value));
             }
             Write::SetTagged(ttl, tag) => {
-                let (ttl, tags) = (ttl.duration(), [tag % 3, 3 + tag % 2]);
+                let (ttl, tags) = (jittered(ttl), [tag % 3, 3 + tag % 2]);
                 let replaced =
                     cache.set_tagged(key, value, ttl, tags.map(|tag| tag.to_string())).await;
                 assert_eq!(replaced, oracle.set_tagged(key, value, ttl, tags));
@@ -75,7 +77,7 @@ impl Comparison {
     }
 
     pub(super) async fn write_many(&mut self, keys: Vec<Key>, ttl: Option<Span>) {
-        let (value, ttl) = (self.next_value, ttl.map(Span::duration));
+        let (value, ttl) = (self.next_value, ttl.map(|ttl| self.ttl(ttl)));
         self.next_value += keys.len() as Value;
         self.cache.set_many(keys.iter().copied().zip(value..), ttl).await;
         for (key, value) in keys.into_iter().zip(value..) {
@@ -87,6 +89,7 @@ impl Comparison {
         for key in 0..keys {
             self.write(key, Write::SetEx(ttl)).await;
             self.compare_events(Written::Key(key));
+            self.settle_jitter().await;
         }
     }
 
@@ -140,7 +143,7 @@ impl Comparison {
             Change::Keep => (Op::Keep, oracle::Change::Keep),
             Change::Set => (Op::Set(value), oracle::Change::Set(value)),
             Change::SetEx(ttl) => {
-                let ttl = ttl.duration();
+                let ttl = self.ttl(ttl);
                 (Op::SetEx(value, ttl), oracle::Change::SetEx(value, ttl))
             }
             Change::SetKeepTtl => (Op::SetKeepTtl(value), oracle::Change::SetKeepTtl(value)),
@@ -163,51 +166,6 @@ impl Comparison {
         assert_eq!(computed, after);
     }
 
-    pub(super) async fn load(&mut self, key: Key, ttl: Option<Span>, load: Load) {
-        let (cache, value) = (&self.cache, self.next_value);
-        let ttl = ttl.map(Span::duration);
-        let loaded = match load {
-            Load::FailingClosure | Load::FailingFuture => None,
-            Load::Closure | Load::Future | Load::Refresh => Some(value),
-        };
-        let result = async move || loaded.ok_or(());
-        let got = match load {
-            Load::Closure | Load::FailingClosure => {
-                cache.get_or_try_set_with(&key, ttl, result).await.ok()
-            }
-            Load::Future | Load::FailingFuture => {
-                cache.get_or_try_set(&key, ttl, result()).await.ok()
-            }
-            Load::Refresh => {
-                let refreshed = cache.refresh_with(&key, ttl, async || value).await;
-                assert_eq!(refreshed, value);
-                self.oracle.set(key, value, ttl);
-                return;
-            }
-        };
-        assert_eq!(got, self.oracle.load(key, loaded, ttl));
-    }
-
-    pub(super) async fn load_many(&mut self, keys: Vec<Key>, ttl: Span) {
-        let (value, ttl) = (self.next_value, ttl.duration());
-        self.next_value += 10_000;
-        // Odd keys are missing at the source.
-        let loaded = |key: Key| key.is_multiple_of(2).then(|| value + Value::from(key));
-        let loader = async |missing: Vec<Key>| {
-            missing.into_iter().filter_map(|key| Some((key, loaded(key)?))).collect::<Vec<_>>()
-        };
-        let got = self.cache.get_many_or_set_with(keys.iter().copied(), ttl, loader).await;
-        let hits: BTreeMap<Key, Option<Value>> =
-            keys.iter().map(|key| (*key, self.oracle.get(*key))).collect();
-        for (key, _) in hits.iter().filter(|(_, hit)| hit.is_none()) {
-            if let Some(value) = loaded(*key) {
-                self.oracle.set(*key, value, Some(ttl));
-            }
-        }
-        let expected: Vec<_> = keys.iter().map(|key| hits[key].or(loaded(*key))).collect();
-        assert_eq!(got, expected);
-    }
-
     pub(super) async fn remove(&mut self, removal: Removal) {
         let Self { cache, oracle, .. } = self;
         match removal {
@@ -224,6 +182,11 @@ impl Comparison {
                 let is_multiple = |key: Key| key.is_multiple_of(2 + Key::from(n % 4));
                 let count = cache.remove_if(|key, _| is_multiple(*key)).await;
                 assert_eq!(count, oracle.remove_if(is_multiple));
+            }
+            Removal::Retain(n) => {
+                let is_multiple = |key: Key| key.is_multiple_of(2 + Key::from(n % 4));
+                let count = cache.retain(|key, _| is_multiple(*key)).await;
+                assert_eq!(count, oracle.remove_if(|key| !is_multiple(key)));
             }
             // Without events the comparison does not see whether a sweep has removed a tagged entry.
             Removal::Tag(_) if !oracle.causes.contains(&oracle::Cause::Removed) => {}
@@ -248,7 +211,7 @@ impl Comparison {
     }
 
     pub(super) async fn set_bound(&mut self, to: u64) {
-        match &mut self.oracle.bound {
+        match &mut self.oracle.settings.bound {
             Bound::None => {}
             Bound::Entries(bound) => {
                 *bound = to;

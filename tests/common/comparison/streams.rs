@@ -102,7 +102,7 @@ impl Streams {
         }
     }
 
-    fn record(&self, event: &Arc<Event<Key, Value>>) -> Record {
+    pub(super) fn record(&self, event: &Arc<Event<Key, Value>>) -> Record {
         record(self.start, event)
     }
 }

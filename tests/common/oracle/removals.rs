@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bound, Cause, Key, Oracle, Record, Value, weigh};
+use super::{Bound, Cause, HardDeadline, Key, Oracle, Record, Value, weigh};
 
 /// Keys that the last call may have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,31 +12,74 @@ pub(crate) enum Written {
     Many,
 }
 
+/// Removal of an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Departure {
+    pub(super) record: Record,
+    pub(super) hard_deadline: HardDeadline,
+}
+
+impl Departure {
+    /// Returns whether this is the removal that the cache has reported. Its deadline may be one that jitter shortened.
+    fn matches(&self, reported: Record) -> bool {
+        let has_deadline = reported.deadline == self.record.deadline
+            || self.hard_deadline.earliest != self.hard_deadline.latest
+                && self.hard_deadline.may_be(reported.deadline);
+        has_deadline && Record { deadline: self.record.deadline, ..reported } == self.record
+    }
+}
+
 impl Oracle {
     /// Takes the next expected event of the key of `record`. Returns false if there is none or it differs.
     ///
     /// If a call writes many keys, an entry may be evicted before it would have been replaced or,
     /// if it is too heavy, found to be expired.
     pub(crate) fn take_expected(&mut self, record: Record, written: Written) -> bool {
-        let Some(next) = self.expected.iter().position(|expected| expected.key == record.key)
+        let Some(next) =
+            self.expected.iter().position(|expected| expected.record.key == record.key)
         else {
             return false;
         };
         let expected = self.expected[next];
         let is_evicted_first = written == Written::Many
             && self.is_bounded()
-            && (expected.cause == Cause::Replaced || !self.fits(expected.value))
-            && record == Record { cause: Cause::Evicted, ..expected };
-        let matches = record == expected || is_evicted_first;
+            && (expected.record.cause == Cause::Replaced || !self.fits(expected.record.value))
+            && record.cause == Cause::Evicted
+            && expected.matches(Record { cause: expected.record.cause, ..record });
+        let matches = expected.matches(record) || is_evicted_first;
         if matches {
             self.expected.remove(next);
+        }
+        if is_evicted_first {
+            let mut departures = self.departures.iter_mut();
+            let departure = departures.find(|departure| departure.record == expected.record);
+            departure.expect("it is expected").record.cause = Cause::Evicted;
         }
         matches
     }
 
     /// Returns the events that are expected and were not taken.
-    pub(crate) fn expected(&self) -> &[Record] {
-        &self.expected
+    pub(crate) fn expected(&self) -> Vec<Record> {
+        self.expected.iter().map(|departure| departure.record).collect()
+    }
+
+    /// Returns whether `reported` is the first removal of its key by the call; `None` if the call did not remove it.
+    pub(crate) fn has_removed(&self, key: Key, reported: Option<Record>) -> bool {
+        let removed = self.departures.iter().find(|departure| departure.record.key == key);
+        match (removed, reported) {
+            (Some(departure), Some(record)) => departure.matches(record),
+            (removed, reported) => removed.is_none() && reported.is_none(),
+        }
+    }
+
+    /// Ends a call.
+    pub(crate) fn end_call(&mut self) {
+        self.departures.clear();
+    }
+
+    /// Returns whether a sweep that ran during a call may have removed this entry.
+    pub(crate) fn may_be_swept(&self, record: Record) -> bool {
+        self.is_due(record.key) && record.cause != Cause::Evicted
     }
 
     /// Removes an entry that a sweep has removed. Returns whether it had expired, else a tag of it was removed.
@@ -44,7 +87,7 @@ impl Oracle {
         assert!(self.is_due(record.key), "the sweeper removed a live entry: {record:?}");
         let is_expired = !self.is_removed_by_tag(record.key);
         self.live(record.key);
-        assert_eq!(self.expected.pop(), Some(record));
+        self.take_last(record);
         is_expired
     }
 
@@ -62,7 +105,7 @@ impl Oracle {
             _ => Cause::Evicted,
         };
         self.depart(record.key, cause);
-        assert_eq!(self.expected.pop(), Some(record));
+        self.take_last(record);
         if is_too_heavy || cause != Cause::Evicted {
             return 0;
         }
@@ -70,9 +113,15 @@ impl Oracle {
         self.weight_of(record.value)
     }
 
+    /// Takes the event that was expected last.
+    fn take_last(&mut self, record: Record) {
+        let expected = self.expected.pop().expect("the removal is published");
+        assert!(expected.matches(record), "{record:?} instead of {expected:?}");
+    }
+
     /// Checks the bound after a write that evicted live entries of weight `evicted`.
     pub(crate) fn check_bound(&self, evicted: u64, written: Written) {
-        let (Bound::Entries(bound) | Bound::Weight(bound)) = self.bound else { return };
+        let (Bound::Entries(bound) | Bound::Weight(bound)) = self.settings.bound else { return };
         let weight = self.weight();
         assert!(weight <= bound, "{weight} of {bound}");
         if evicted > 0 && written != Written::Many {
@@ -89,14 +138,14 @@ impl Oracle {
     }
 
     pub(crate) fn is_bounded(&self) -> bool {
-        !matches!(self.bound, Bound::None)
+        !matches!(self.settings.bound, Bound::None)
     }
 
     pub(super) fn fits(&self, value: Value) -> bool {
-        !matches!(self.bound, Bound::Weight(bound) if u64::from(weigh(value)) > bound)
+        !matches!(self.settings.bound, Bound::Weight(bound) if u64::from(weigh(value)) > bound)
     }
 
     pub(super) fn weight_of(&self, value: Value) -> u64 {
-        if let Bound::Weight(_) = self.bound { weigh(value).into() } else { 1 }
+        if let Bound::Weight(_) = self.settings.bound { weigh(value).into() } else { 1 }
     }
 }

@@ -1,6 +1,11 @@
 //! Steps of the methods.
 
-use super::{Cause, Deadline, Entry, Key, Oracle, Record, RemovedTag, Value, deadline_at};
+use std::time::Duration;
+
+use super::{
+    Cause, Deadline, Departure, Entry, HardDeadline, Key, Oracle, Record, RemovedTag, Value,
+    deadline_at,
+};
 
 impl Oracle {
     pub(super) fn keys(&self) -> Vec<Key> {
@@ -12,7 +17,7 @@ impl Oracle {
     }
 
     pub(super) fn touch(&mut self, key: Key) {
-        if let Some(idle) = self.time_to_idle {
+        if let Some(idle) = self.settings.time_to_idle {
             self.entry(key).idle_deadline = deadline_at(self.now.saturating_add(idle));
         }
     }
@@ -21,10 +26,15 @@ impl Oracle {
         self.entries.get(&key).is_some_and(|entry| entry.removed_tag == RemovedTag::WhileLive)
     }
 
+    /// Returns for how long an expired entry is kept for the loader methods.
+    pub(super) fn stale_window(&self) -> Duration {
+        self.settings.stale_while_revalidate.max(self.settings.stale_if_error)
+    }
+
     /// Returns whether the entry is past its stale window, or removed by tag.
     pub(super) fn is_due(&self, key: Key) -> bool {
         let Some(entry) = self.entries.get(&key) else { return false };
-        let end = entry.deadline().map(|deadline| deadline.saturating_add(self.stale_window));
+        let end = entry.deadline().map(|deadline| deadline.saturating_add(self.stale_window()));
         self.is_removed_by_tag(key) || end.is_some_and(|end| self.now >= end)
     }
 
@@ -50,7 +60,13 @@ impl Oracle {
         live
     }
 
-    pub(super) fn put(&mut self, key: Key, value: Value, hard_deadline: Deadline) -> Option<Value> {
+    pub(super) fn put(
+        &mut self,
+        key: Key,
+        value: Value,
+        hard_deadline: HardDeadline,
+    ) -> Option<Value> {
+        self.failures.discard(key);
         self.live_or_remove(key);
         let replaced = self.depart(key, Cause::Replaced);
         let (idle_deadline, tags, removed_tag) = (None, None, RemovedTag::None);
@@ -61,7 +77,7 @@ impl Oracle {
     }
 
     pub(super) fn set_deadline(&mut self, key: Key, deadline: Deadline) {
-        self.entry(key).hard_deadline = deadline;
+        self.entry(key).hard_deadline = HardDeadline::at(deadline);
         self.touch(key);
     }
 
@@ -71,7 +87,7 @@ impl Oracle {
         key: Key,
         new: impl FnOnce(Deadline) -> Option<Deadline>,
     ) -> bool {
-        let new = self.live(key).and_then(|entry| new(entry.hard_deadline));
+        let new = self.live(key).and_then(|entry| new(entry.hard_deadline.latest));
         new.is_some_and(|deadline| {
             self.set_deadline(key, deadline);
             true
@@ -81,9 +97,12 @@ impl Oracle {
     /// Removes an entry, if it is resident, and returns its value.
     pub(super) fn depart(&mut self, key: Key, cause: Cause) -> Option<Value> {
         let entry = self.entries.remove(&key)?;
-        let Entry { value, .. } = entry;
+        let Entry { value, hard_deadline, .. } = entry;
+        let record = Record { key, value, cause, deadline: entry.deadline() };
+        let departure = Departure { record, hard_deadline };
+        self.departures.push(departure);
         if self.causes.contains(&cause) {
-            self.expected.push(Record { key, value, cause, deadline: entry.deadline() });
+            self.expected.push(departure);
         }
         Some(value)
     }
