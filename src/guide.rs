@@ -219,6 +219,8 @@ pub mod measured {
     #[doc = include_str!("../docs/redis.md")]
     pub mod redis {}
 
+    // The definitions of the pictures first: those of the page name files, which rustdoc does not copy.
+    #[doc = include_str!("../docs/scale-pictures.md")]
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
 
