@@ -108,9 +108,7 @@ async fn lost_connection_to_redis_and_the_dictionaries_on_it_are_shown() {
     assert!(jobs.len().await.is_err());
     browser.until(&format!("figure('shop', 'Connection') === 'lost' && {is_marked}")).await;
     browser
-        .until(&format!(
-            "/^Above a threshold: .*Connections to Redis \\(shop\\)/.test({summary})"
-        ))
+        .until(&format!("/^Above a threshold: .*Connections to Redis \\(shop\\)/.test({summary})"))
         .await;
     browser.until("/^calls fail, for [0-9.,]+ (ms|s|min)$/.test(word('shop', 'Connection'))").await;
     browser.until("figure('mails on Redis', 'Due') === '–'").await;
