@@ -11,7 +11,7 @@ use super::Error;
 use crate::engine::metrics::{Measurement, RunningMeasurement};
 
 /// A queue is measured during at most one hundredth of the time: a long queue is measured rarely.
-const PAUSE_PER_TIME: u32 = 100;
+const SHARE: u32 = 100;
 
 /// Numbers of elements of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,11 +66,7 @@ impl DepthGauge {
 }
 
 fn spawn_measurement(queue: Arc<dyn Measured>, running: RunningMeasurement<Depth>) {
-    let measure = move || {
-        let depth = queue.measure().ok();
-        let pause = running.elapsed().saturating_mul(PAUSE_PER_TIME);
-        running.end(depth, pause);
-    };
+    let measure = move || running.end(queue.measure().ok(), SHARE);
     if let Err(error) = thread::Builder::new().name("fleeting-queue".into()).spawn(measure) {
         tracing::error!(%error, "failed to spawn the thread that measures a queue");
     }

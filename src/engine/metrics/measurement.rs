@@ -65,14 +65,10 @@ impl<T> Measurement<T> {
 }
 
 impl<T> RunningMeasurement<T> {
-    /// Ends the measurement; `None` if it has failed. The next one begins `pause` after its beginning or later.
-    pub(crate) fn end(mut self, value: Option<T>, pause: Duration) {
-        (self.value, self.pause) = (value, pause.max(INTERVAL));
-    }
-
-    /// Returns the time since the beginning of the measurement.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+    /// Ends the measurement; `None` if it has failed. At most one of `share` seconds is spent on measurements.
+    pub(crate) fn end(mut self, value: Option<T>, share: u32) {
+        self.value = value;
+        self.pause = self.start.elapsed().saturating_mul(share).max(INTERVAL);
     }
 }
 

@@ -51,6 +51,7 @@ impl Series {
     }
 
     /// Adds the same label to all series of a kind, which distinguishes it from another kind with the same names.
+    #[cfg(feature = "redis")]
     pub(crate) const fn all_of<const N: usize>(
         mut series: [Series; N],
         label: &'static str,

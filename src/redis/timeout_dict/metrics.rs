@@ -111,7 +111,7 @@ impl MeasuredHandle {
         self.runtime.spawn(async move {
             // A failure is not logged: the client reports an unreachable server once, and callers get the errors.
             let counts = measure(&client, &layout).await.ok();
-            running.end(counts, Duration::ZERO);
+            running.end(counts, 1);
         });
     }
 }
