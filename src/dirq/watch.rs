@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     Name,
-    blocking::{Work, run, run_before_wait},
+    blocking::{Work, run},
     file_name::FileName,
     protocol::Protocol,
     record::now_micros,
@@ -126,7 +126,7 @@ impl Watch {
     /// Watches new directories, and looks for the end of the next backoff. Returns whether the system watches them all.
     async fn update<P: Protocol + ?Sized>(&self, queue: &Arc<P>) -> bool {
         let wakeups = self.wakeups.clone();
-        let updated = run_before_wait("watch", queue, move |queue| {
+        let updated = run("watch", Work::Long, queue, move |queue| {
             let root = queue.root();
             let mut directories = root.directories()?;
             let first = directories.len().saturating_sub(Self::MAX_DIRECTORIES);

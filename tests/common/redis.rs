@@ -241,12 +241,7 @@ impl Server {
 
     /// Returns a connection of the plain `redis` client, to inspect the data on the server.
     pub(crate) async fn plain(&self) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(self.url()).expect("the URL is valid");
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(patience()))
-            .set_response_timeout(Some(patience()));
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        connection.expect("the server answers")
+        plain(&self.url()).await
     }
 
     fn signal(&self, signal: &str) {
@@ -338,6 +333,16 @@ impl Cluster {
     pub(crate) fn nodes(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
+}
+
+/// Returns a connection of the plain `redis` client, with timeouts that are generous for loaded machines.
+pub(crate) async fn plain(url: &str) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(url).expect("the URL is valid");
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(patience()))
+        .set_response_timeout(Some(patience()));
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    connection.expect("the server answers")
 }
 
 /// Returns a client with a timeout that is generous for loaded machines.

@@ -11,7 +11,7 @@ use redis::{aio::MultiplexedConnection, cmd};
 use crate::{
     clock::{in_time, ms},
     patience::patience,
-    servers::{Cluster, Proxy, Server, connect},
+    servers::{Cluster, Proxy, Server, connect, plain},
 };
 
 /// Timeout of the client, short because the tests wait for it.
@@ -379,8 +379,7 @@ async fn set_credentials_changes_the_login_without_failing_calls() {
         let client = with_default_timeout(&url("one")).await;
         let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
         cache.set("a".into(), 1).await.unwrap();
-        let admin = redis::Client::open(url("one")).unwrap();
-        let mut admin = admin.get_multiplexed_async_connection().await.unwrap();
+        let mut admin = plain(&url("one")).await;
         let mut change = cmd("CONFIG");
         change.arg("SET").arg("requirepass").arg("two").exec_async(&mut admin).await.unwrap();
         assert_eq!(cache.get("a").await.unwrap(), Some(1), "existing connections stay logged in");
