@@ -8,7 +8,10 @@ use fleeting::{
     redis::{Client, TimeoutDict as RedisDict},
 };
 
-use crate::{browser::Browser, mounted::open_dashboard, page::assert_accessible, servers::Server};
+use crate::{
+    browser::Browser, mounted::open_dashboard, page::assert_accessible, patience::patience,
+    servers::Server,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -74,7 +77,8 @@ async fn unknown_length_is_a_gap_that_does_not_move_older_points() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_connection_to_redis_and_the_dictionaries_on_it_are_shown() {
     let mut server = Server::durable();
-    let client = Client::builder(server.url()).prefix("shop").timeout(SECOND).connect().await;
+    let client =
+        Client::builder(server.url()).prefix("shop").timeout(patience() / 60).connect().await;
     let client = client.expect("the server answers");
     let jobs = RedisDict::<u32, u32>::new(&client, "mails").expect("a valid name");
     for job in 0..3 {

@@ -129,7 +129,8 @@ async fn numbers_of_an_unreachable_server_are_unknown_and_its_outage_is_logged_o
     let (log, _guard) = Log::start(Level::WARN);
     let mut server = Server::durable();
     let name = "jobs of an outage";
-    let client = Client::builder(server.url()).prefix(name).timeout(SECOND).connect().await;
+    let client =
+        Client::builder(server.url()).prefix(name).timeout(patience() / 60).connect().await;
     let client = client.unwrap();
     let jobs = Jobs::new(&client, name).unwrap();
     jobs.set("ada".to_owned(), 1, HOUR).await.unwrap();
