@@ -13,7 +13,7 @@
 #     interleavings  all schedules of small concurrent programs, by shuttle
 #     models         all states of models of the protocols between processes
 #     sanitize       AddressSanitizer, LeakSanitizer and valgrind                    (Linux x86_64; installs valgrind)
-#     fuzz           random calls compared with an oracle, and foreign bytes         (nightly; installs cargo-fuzz)
+#     fuzz           random calls, foreign bytes, arguments of scripts on Redis      (nightly; installs cargo-fuzz, Redis)
 #     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
 #     deny           licenses and sources of all dependencies                        (installs cargo-deny, which takes minutes)
 #     semver         the public API compared with the last release                   (installs cargo-semver-checks)

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Fuzzes on nightly with AddressSanitizer: the methods of the cache, compared with its oracle, and each reader of foreign
-# bytes (fields of proxies, snapshots, files of directory queues, keys, values and replies of servers).
+# Fuzzes on nightly with AddressSanitizer: the methods of the cache, compared with its oracle, each reader of foreign
+# bytes (fields of proxies, snapshots, files of directory queues, keys, values and replies of servers), and the arguments
+# of scripts, on a Redis server that this script starts.
 #   scripts/fuzz.sh [seconds=10] [target...]    for each target; two run at a time
+# The long form, before a release and after a change of a format or a script: scripts/fuzz.sh 600.
 # The inputs in fuzz/seeds begin. The corpus and the failing inputs stay in target/fuzz, and the next run continues from
-# there.
+# there. After a long run, the inputs that reach new code belong into fuzz/seeds, in less than 500 KB for all targets:
+#   target/fuzz/<host>/release/<target> -merge=1 -max_len=512 fuzz/seeds/<target> target/fuzz/corpus/<target>
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,10 +31,30 @@ export RUSTFLAGS="--cfg fleeting_fuzzing ${RUSTFLAGS:-}"
 cargo +nightly fuzz build --target-dir target/fuzz || fail "the fuzz targets do not build"
 programs=target/fuzz/$(rustc +nightly -vV | sed -n 's/^host: //p')/release
 
+# Starts a server without persistence, which ends with the subshell of the caller.
+start_server() {
+    command -v redis-server >/dev/null && command -v redis-cli >/dev/null || scripts/servers.sh >/dev/null ||
+        fail "needs redis-server and redis-cli (Debian: apt-get install redis-server)"
+    folder=$(mktemp -d)
+    export FLEETING_FUZZ_REDIS=$folder/socket
+    redis-server --port 0 --unixsocket "$FLEETING_FUZZ_REDIS" --dir "$folder" --save "" --appendonly no \
+        --loglevel warning >"$folder/log" 2>&1 &
+    server=$!
+    trap 'kill "$server" 2>/dev/null; wait "$server" || true; rm -r "$folder"' EXIT
+    for _ in {1..600}; do
+        redis-cli -s "$FLEETING_FUZZ_REDIS" ping >/dev/null 2>&1 && return
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$folder/log" >&2
+    fail "redis-server did not start"
+}
+
 # Runs a target. The programs are called directly, because `cargo fuzz run` waits for the lock of the build.
 run() {
     local target=$1 corpus=target/fuzz/corpus/$1 log=target/fuzz/$1.log directories
     mkdir -p "$corpus"
+    [ "$target" != scripts ] || start_server
     directories=("$corpus")
     [ ! -d "fuzz/seeds/$target" ] || directories+=("fuzz/seeds/$target")
     if "$programs/$target" "${directories[@]}" -max_total_time="$seconds" -timeout=20 -len_control=0 -max_len=512 \

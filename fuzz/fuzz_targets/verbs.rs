@@ -10,6 +10,8 @@ mod calls;
 mod comparison;
 #[path = "../../tests/common/oracle.rs"]
 mod oracle;
+#[path = "sequence.rs"]
+mod sequence;
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -24,12 +26,13 @@ use self::{
     calls::{Call, Setup, Span},
     comparison::{Comparison, jittered},
     oracle::{Bound, Key, Value},
+    sequence::Sequence,
 };
 
 #[derive(Arbitrary, Debug)]
 struct Input {
     settings: Settings,
-    calls: Vec<Call>,
+    calls: Sequence<Call>,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -90,7 +93,7 @@ fuzz_target!(|input: Input| {
         // The comparison locks all shards after each call, so the number of calls is limited by that of the shards.
         let calls = 10_000_usize.div_ceil(setup.shards);
         let mut comparison = Comparison::new(setup);
-        for call in input.calls.into_iter().take(calls) {
+        for call in input.calls.0.into_iter().take(calls) {
             comparison.run(call).await;
         }
         comparison.end().await;

@@ -1,5 +1,7 @@
 //! Tests of feature `redis` on real servers, and tests of the behaviour shared with the types in memory, on both.
 
+#[path = "../common/arguments.rs"]
+mod arguments;
 #[path = "../common/cancel.rs"]
 mod cancel;
 #[path = "../common/clock.rs"]
