@@ -21,8 +21,11 @@ const MOST_WAITS: usize = 8;
 #[derive(Default)]
 pub(super) struct Waits {
     values: Vec<Wait<Value>>,
-    removals: Vec<Wait<Option<Arc<Event<Key, Value>>>>>,
+    removals: Vec<Wait<Removal>>,
 }
+
+/// The output of `expired`.
+type Removal = Option<Arc<Event<Key, Value>>>;
 
 struct Wait<T> {
     key: Key,
