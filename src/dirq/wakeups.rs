@@ -6,8 +6,8 @@
 //!    turn.
 //! 2. A turn is never lost: if no stream waits, the next one that would wait gets it, and a turn that is dropped is
 //!    given to another stream. A stream that has a turn and is not polled keeps it only for [`MAX_TURN`].
-//!    If no stream waits when a turn is passed on, or when its time is over, the next one that would wait gets it, unless
-//!    it has begun a scan since the turn was first given.
+//!    If no stream waits when a turn is passed on, or when its time has ended, the next one that would wait gets it,
+//!    unless it has begun a scan since the turn was first given.
 //! 3. The streams share their timers: the queue is scanned by one of them after each interval, and when a backoff ends.
 
 use std::{
