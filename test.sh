@@ -60,12 +60,13 @@ skip() {
 # Prints the steps with their times and the checks that were left out, also if a step failed.
 summary() {
     local status=$?
-    kill $(cat "$logs"/*.pid 2>/dev/null) 2>/dev/null || true
+    # Each group in the background has a process group, with its compilers and tests.
+    kill -- $(cat "$logs"/*.pid 2>/dev/null | sed 's/^/-/') 2>/dev/null || true
     if [ "$status" = 0 ]; then end_step; else end_step " (FAILED)"; fi
     if [ -s "$logs/steps" ]; then
         printf '\n== summary, %d s (time and processor time of each step)\n' "$SECONDS"
         cat "$logs/steps"
-        [ ! -s "$logs/skipped" ] || sed 's/^/   not run  /' "$logs/skipped"
+        [ ! -s "$logs/skipped" ] || sort -u "$logs/skipped" | sed 's/^/   not run  /'
         [ "$status" != 0 ] || echo "all checks passed"
     fi
     rm -rf "$logs"
@@ -82,6 +83,8 @@ processors=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 export RUSTDOCFLAGS="-D warnings"
 # Every target is built only once here, so incremental compilation would not pay off.
 export CARGO_INCREMENTAL=0
+# Tests add what they leave out, because this machine lacks something that cannot be installed.
+export FLEETING_SKIPPED=$logs/skipped
 # More threads than processors, because many tests wait for servers, disks and other processes.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * processors))}
 
@@ -183,7 +186,7 @@ browser() {
 
 docs() {
     step "language, examples and links of the documentation"
-    cargo test "${everything[@]}" --test words --test architecture
+    cargo test "${everything[@]}" --test words --test architecture --test documents
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
 }
@@ -227,6 +230,7 @@ semver() {
 # Runs groups in the background, at a low priority: they get the time for which the tests in the foreground wait, and
 # do not delay them. `finish` waits for them, and prints their output if one failed.
 start() {
+    set -m
     (
         set -e
         renice -n 10 -p "$BASHPID" >/dev/null
@@ -235,6 +239,7 @@ start() {
         trap 'if [ $? = 0 ]; then end_step; else end_step " (FAILED)"; fi' EXIT
         for group in "${@:2}"; do "$group"; done
     ) >"$logs/$1.log" 2>&1 &
+    set +m
     echo $! >"$logs/$1.pid"
 }
 finish() {
@@ -260,7 +265,7 @@ all() {
     step "building all tests and examples"
     cargo test "${everything[@]}" --no-run
     # The tests mostly wait for servers, timers and processes. Meanwhile, the other groups compile.
-    local compiling=(interleavings each_feature sanitize fuzz)
+    local compiling=(interleavings each_feature sanitize)
     local oldest
     oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if cargo "+$oldest" --version >/dev/null 2>&1; then
@@ -269,6 +274,7 @@ all() {
         skip "./test.sh msrv: Rust $oldest is not installed"
     fi
     start builds "${compiling[@]}"
+    start fuzzing fuzz
     step "tests"
     local targets=(--lib) file
     for file in tests/*.rs tests/*/main.rs; do
@@ -283,6 +289,7 @@ all() {
     step "examples and links of the documentation"
     cargo test "${everything[@]}" --doc
     cargo doc --locked -p fleeting --all-features --no-deps
+    finish fuzzing
     finish builds
     skip "./test.sh semver: needs the last release"
 }

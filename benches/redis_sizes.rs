@@ -21,12 +21,11 @@ type Feature = fn(&Client, &MultiplexedConnection) -> Call;
 /// Why an entry with events cannot be smaller.
 const EVENTS: &str = "\nAn entry with events has a record (261 bytes, as without events), an entry in the index of \
     deadlines (128) and a second copy of the value (277), because the server deletes the record at its deadline, and \
-    the event contains the value. The previous release reads the copy as a string at its own key, and counts an event \
-    without it as lost. Another place for the copy would lose events while both releases are in use, and would not \
-    save much: an entry takes 576 bytes with the copies of a shard in a hash, 534 with the copies in a stream, and \
-    486 with the copy in the member of the index, whose replacement would then have to know the old value. Only an \
-    entry without a copy would take less than 450 bytes (389). Its record would have to outlive its deadline, so \
-    that a plain `GET`, which is all that any release sends to read, would return expired values.\n";
+    the event contains the value. The copy is a string at its own key. Another place would not save much: an entry takes \
+    576 bytes with the copies of a shard in a hash, 534 with the copies in a stream, and 486 with the copy in the member \
+    of the index, whose replacement would then have to know the old value. Only an entry without a copy would take less \
+    than 450 bytes (389). Its record would have to outlive its deadline, so that a `get`, which is a plain `GET`, \
+    would return expired values.\n";
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -32,8 +32,8 @@
 //! | `convert FROM TO` | moves all elements to a queue of the other kind |
 //!
 //! Pass `--locked` to `get` and `remove` if you have locked the elements. `drain` and `watch` remove an element after
-//! its line is written: if they are killed, the last printed element may be delivered again. Ctrl-C releases the locks
-//! that the command holds.
+//! its line is written: if they are killed, the last printed element may be delivered again. Ctrl-C and SIGTERM release
+//! the locks that the command holds; the interrupted command of `watch --exec` is no failed attempt.
 //!
 //! `watch --exec` passes the bytes of an element of a simple queue, or the JSON of a normal one, to the stdin of the
 //! command, and its name and number of attempts in `DIRQ_NAME` and `DIRQ_ATTEMPTS`. It keeps the lock young while the
@@ -52,15 +52,17 @@
 //! | 0 | success; with `--skip-bad`, bad elements were reported on stderr |
 //! | 1 | failure: see stderr, or the lines with `false` |
 //! | 2 | invalid arguments |
-//! | 130 | interrupted by Ctrl-C |
+//! | 130 | interrupted by Ctrl-C or SIGTERM |
 //!
 //! Long commands show their progress if stderr is a terminal.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     error::Error,
+    fmt,
     io::{self, BufRead, Write},
     path::{Path, PathBuf},
+    pin::pin,
     process::{ExitCode, Stdio},
     str,
     time::Duration,
@@ -70,7 +72,12 @@ use clap::{Parser, Subcommand, ValueEnum};
 use fleeting::dirq::{DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value as Json, json};
-use tokio::{io::AsyncWriteExt, process, sync::mpsc};
+use tokio::{
+    io::AsyncWriteExt,
+    process,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -93,7 +100,7 @@ Exit status:
   0    success; with --skip-bad, see stderr for bad elements
   1    failure: see stderr, or the lines with false
   2    invalid arguments
-  130  interrupted by Ctrl-C
+  130  interrupted by Ctrl-C or SIGTERM
 
 Each command has a help of its own: dirq drain --help";
 
@@ -287,13 +294,15 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let stopped = tokio::signal::ctrl_c();
-    // If the signal wins, `run` is dropped between two steps, which releases its locks.
+    // `watch --exec` returns its element first, so that the interruption is not a failed attempt.
+    let returns_elements = matches!(args.command, Command::Watch { exec: Some(_), .. });
+    // If a signal wins, `run` is dropped between two steps, which releases its locks.
     let done = tokio::select! {
         done = run(&args) => done,
-        _ = stopped => return ExitCode::from(130),
+        () = stopped(), if !returns_elements => Err(Interrupted.into()),
     };
     match done {
+        Err(failure) if failure.is::<Interrupted>() => ExitCode::from(130),
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) if args.skip_bad => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -301,6 +310,27 @@ async fn main() -> ExitCode {
             report(&*failure);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The end of a command by a signal.
+#[derive(Debug)]
+struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl Error for Interrupted {}
+
+/// Waits for Ctrl-C or SIGTERM.
+async fn stopped() {
+    let mut terminate = signal(SignalKind::terminate()).expect("a handler of SIGTERM");
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
     }
 }
 
@@ -484,6 +514,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             print_line(&json!({
                 "temporary": report.temporary,
                 "locks": report.locks,
+                "future_locks": report.future_locks,
                 "directories": report.directories,
                 "records": report.records,
                 "failed": report.failed,
@@ -757,31 +788,49 @@ async fn execute_each<T: Send + 'static>(
     limit: Option<u64>,
 ) -> Result<bool, Failure> {
     let (mut unreadable, bar, mut all) = (Unreadable::default(), progress(None), true);
+    let mut stopped = pin!(stopped());
     for _ in 0..limit.unwrap_or(u64::MAX) {
-        let Some(job) = unreadable.next(&mut jobs, &bar).await else { break };
+        let job = tokio::select! {
+            job = unreadable.next(&mut jobs, &bar) => job,
+            () = &mut stopped => return Err(Interrupted.into()),
+        };
+        let Some(job) = job else { break };
         let (name, attempts) = (*job.name(), job.attempts());
         let work = execute(command, &name, attempts, to_bytes(job.value()));
-        // The command is killed if the lock was lost: another process may run it, too.
-        let failed = match job.keep_alive(RENEWAL, work).await {
+        // The command is killed by a signal to this program, and if the lock was lost: another process may run it, too.
+        let ended = tokio::select! {
+            ended = job.keep_alive(RENEWAL, work) => Some(ended),
+            () = &mut stopped => None,
+        };
+        let Some(ended) = ended else {
+            unless_lost(job.release().await)?;
+            return Err(Interrupted.into());
+        };
+        let failed = match ended {
             Ok(done) => done?.err(),
             Err(error) => Some(message(&error)),
         };
         let mut line = json!({ "name": name, "attempts": attempts, "done": failed.is_none() });
         match failed {
-            None => job.ack().await?,
+            None => unless_lost(job.ack().await)?,
             Some(reason) => {
                 line["reason"] = json!(reason);
                 all = false;
-                match job.fail(reason).await {
-                    Ok(()) | Err(fleeting::dirq::Error::NotLocked { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
+                unless_lost(job.fail(reason).await)?;
             }
         }
         print_line(&line)?;
         bar.inc(1);
     }
     Ok(all && unreadable.0.is_empty())
+}
+
+/// Ignores that a lock was lost to another process, which ends the element itself.
+fn unless_lost(ended: Result<(), fleeting::dirq::Error>) -> Result<(), Failure> {
+    match ended {
+        Ok(()) | Err(fleeting::dirq::Error::NotLocked { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Runs a shell command with `input` on its stdin. Returns the reason of its failure, if it fails.

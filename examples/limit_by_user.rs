@@ -1,5 +1,5 @@
 //! A limit per authenticated user: a layer authenticates each request and stores its user in the request extensions,
-//! from which the rate limit takes its key.
+//! from which the rate limit takes its key. Another layer limits the failed logins of each address.
 //!
 //! ```text
 //! cargo run --example limit_by_user -- 127.0.0.1:3000
@@ -10,6 +10,7 @@ use std::{env, error::Error, net::SocketAddr, time::Duration};
 
 use axum::{
     Extension, Router,
+    body::Bytes,
     extract::{Request, State},
     http::{StatusCode, header::AUTHORIZATION},
     middleware::{Next, from_fn_with_state},
@@ -40,6 +41,11 @@ async fn hello(Extension(user): Extension<User>, Extension(quota): Extension<Sta
     format!("hello {}, {} more requests now\n", user.0, quota.remaining())
 }
 
+/// In flight for as long as the client sends.
+async fn upload(Extension(user): Extension<User>, file: Bytes) -> String {
+    format!("{} bytes from {}\n", file.len(), user.0)
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let tokens = Cache::builder().max_entries(100_000).build();
@@ -51,13 +57,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let by_user = RateLimiter::builder().limit(Limit::per_minute(3)).build();
     let failed_logins = RateLimiter::builder().limit(Limit::per_minute(5)).build();
     let app = Router::new()
-        .route("/", get(hello))
-        // Layers added later run first: failed logins are limited by address, outside of authentication.
+        .route("/", get(hello).post(upload))
+        // Layers added later run first: failed logins are limited by address, outside of authentication. They are
+        // charged by the response: `charge_when` would count each request until then, so that a few slow uploads of one
+        // address would keep its other users out.
         .layer(RateLimitLayer::by_extension::<User>(by_user))
         .layer(from_fn_with_state(tokens, authenticate))
         .layer(
             RateLimitLayer::by_ip(failed_logins, TrustedProxies::none())
-                .charge_when(|status| status == StatusCode::UNAUTHORIZED),
+                .charge_failures(|response| response.status() == StatusCode::UNAUTHORIZED),
         );
 
     let address = env::args().nth(1).unwrap_or("127.0.0.1:3000".to_owned());

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Installs the tools of the browser tests: Debian's Chromium and its driver, and axe-core (MPL-2.0) from npm, in
-# target/axe, which checks the accessibility of a page. Takes no arguments, and does nothing if all are installed.
+# target/axe, which checks the accessibility of a page; and the servers of scripts/servers.sh. Takes no arguments, and does
+# nothing if all are installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+scripts/servers.sh >/dev/null
 
 fail() { echo "browser.sh: $*" >&2; exit 1; }
 

@@ -22,8 +22,13 @@ for needed in CHANGELOG.md LICENSE-APACHE LICENSE-MIT README.md src/lib.rs; do
     [ -f "$folder/$needed" ] || fail "$needed is missing in the package"
 done
 tests=$(find "$folder/src" -regextype posix-extended \
-    -regex '.*/(\w+_tests|fault_injection|faults|interleavings|tests|trials)(\.rs)?')
+    -regex '.*/(\w+_tests|fault_injection|faults|fuzzing|interleavings|shuttle_map|tests|trials)(\.rs)?')
 [ -z "$tests" ] || fail "the package has tests: $tests"
+# Readers of crates.io see the README without the repository.
+links=$(grep -oE '\]\([^)#]+' "$folder/README.md" | cut -c3- | grep -v '^https://' || true)
+[ -z "$links" ] || fail "README.md has links or pictures that crates.io cannot show: $links"
 target=$PWD/target/msrv
 cd "$folder"
 cargo "+$version" check --locked --all-features --lib --target-dir "$target"
+# The flag that cargo-fuzz sets for all crates of a program.
+cargo "+$version" rustc --locked --all-features --lib --target-dir "$target" --profile check -- --cfg fuzzing

@@ -2,7 +2,8 @@
 # Runs the tests that reach the crate's only `unsafe` code (src/engine/shard/table.rs), on Linux x86_64, under
 #   1. AddressSanitizer and LeakSanitizer, on nightly: invalid accesses, and memory that is unreachable at exit
 #   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of uninitialized memory
-# Takes no arguments. The tests of 1 are built in target/asan; 2 runs the binaries that ./test.sh has built.
+# Takes no arguments. 1 runs the unit tests, built in target/asan; 2 runs the binaries that ./test.sh has built. The fuzz
+# targets (scripts/fuzz.sh) run with AddressSanitizer, too: `verbs` reaches all of that code by random calls.
 # Reports have the names of functions; for lines: CARGO_PROFILE_DEV_DEBUG=line-tables-only scripts/sanitize.sh
 # The script sets:
 #   RUSTFLAGS                                      -Zsanitizer=address for 1, and few dependencies (--cfg lean)
@@ -50,40 +51,28 @@ elif [[ $report != *"detected memory leaks"* ]]; then
 fi
 
 step "AddressSanitizer, detect_leaks=$leaks"
-address() {
-    RUSTFLAGS="-Zsanitizer=address --cfg lean" ASAN_OPTIONS="detect_leaks=$1" PROPTEST_CASES=300 \
-        cargo +nightly test --locked -p fleeting --target x86_64-unknown-linux-gnu --target-dir "$target" "${@:2}"
-}
-# A filter that matches no test would pass without a check, for example after a test was renamed.
-matched() {
-    local binary=$1 filter tests
-    tests=$(cargo test --locked --workspace --all-features --test "$binary" -- --list)
-    for filter in "${@:2}"; do
-        grep -q "^[a-z_:]*$filter.*: test$" <<<"$tests" || fail "no test of $binary matches $filter"
-    done
-}
-cache=(verbs:: streams:: model:: sweeper:: bounds::)
-rate_limit=(checks:: peek_refund_reset:: keys:: waiting::)
-valgrind=(verbs:: streams:: model:: bounds::update_changes_the_weight bounds::every_removal_frees_capacity
-    bounds::entry_expired_when_set bounds::entry_heavier_than_max_weight)
-matched cache "${cache[@]}" "${valgrind[@]}" user_types::
-matched rate_limit "${rate_limit[@]}"
-matched memory cache::
-
-address "$leaks" --lib --test cache --test memory --test rate_limit --no-run
-address "$leaks" --lib -- --quiet
-address "$leaks" --test cache -- --quiet "${cache[@]}"
-address "$leaks" --test memory -- --quiet cache::
-address "$leaks" --test rate_limit -- --quiet "${rate_limit[@]}"
-# Some of these values always leak: one holds a stream of the cache that contains the value.
-address 0 --test cache -- --quiet user_types::
+RUSTFLAGS="-Zsanitizer=address --cfg lean" ASAN_OPTIONS="detect_leaks=$leaks" PROPTEST_CASES=300 \
+    cargo +nightly test --locked -p fleeting --target x86_64-unknown-linux-gnu --target-dir "$target" --lib -- --quiet
 
 step "valgrind"
-memcheck="valgrind --quiet --error-exitcode=1 --leak-check=full"
-memcheck+=" --show-leak-kinds=definite --errors-for-leak-kinds=definite"
-! $memcheck "$target/leak" >/dev/null 2>&1 || fail "valgrind did not find a leak of 100 bytes"
-PROPTEST_CASES=50 \
-    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck" \
-    cargo test --locked --workspace --all-features --test cache -- --quiet "${valgrind[@]}"
+memcheck="valgrind --quiet --error-exitcode=1"
+leak_check="--leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite"
+! $memcheck $leak_check "$target/leak" >/dev/null 2>&1 || fail "valgrind did not find a leak of 100 bytes"
+# Runs the tests of a binary that a filter matches, under memcheck with these options.
+memcheck() {
+    local options=$1 binary=$2 filter tests
+    tests=$(cargo test --locked --workspace --all-features --test "$binary" -- --list)
+    # A filter that matches no test would pass without a check, for example after a test was renamed.
+    for filter in "${@:3}"; do
+        grep -q "^[a-z_:]*$filter.*: test$" <<<"$tests" || fail "no test of $binary matches $filter"
+    done
+    PROPTEST_CASES=20 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck $options" \
+        cargo test --locked --workspace --all-features --test "$binary" -- --quiet "${@:3}"
+}
+memcheck "$leak_check" cache verbs:: streams:: model:: bounds::update_changes_the_weight \
+    bounds::every_removal_frees_capacity bounds::entry_expired_when_set bounds::entry_heavier_than_max_weight
+memcheck "$leak_check" rate_limit checks:: peek_refund_reset::
+# Some of these values always leak: one holds a stream of the cache that contains the value.
+memcheck --leak-check=no cache user_types::panics:: user_types::reentrant::
 
 step "no invalid accesses and no leaks"

@@ -1,5 +1,5 @@
-//! A live page of all caches, limiters, dictionaries, sets, queues and spools of the process, mounted by the user in any router. The page uses only
-//! relative addresses.
+//! A live page of all caches, limiters, dictionaries, sets, queues, spools and connections to Redis of the process, mounted
+//! by the user in any router. The page uses only relative addresses.
 
 mod groups;
 mod history;
@@ -17,15 +17,16 @@ use self::sampler::Sampler;
 /// Maximum size of the body of a search, which holds a cache name and a key.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Returns a router with a live page of all caches, limiters, timeout dictionaries, expiring sets, directory queues and
-/// spools of the process (feature `dashboard`).
+/// Returns a router with a live page of all caches, limiters, timeout dictionaries, expiring sets, directory queues,
+/// spools and connections to Redis of the process (feature `dashboard`).
 ///
 /// The page shows their sizes and rates, also over the last five minutes and the last hour: hits, expirations,
 /// evictions, the lag of events, entries that are due, leased or dead, the lengths of queues, the backlog of spools, and
 /// the keys that limiters deny most often. Values above a threshold are marked. Keys are shown as hashes, unless
 /// [`show_keys`](crate::RateLimiterBuilder::show_keys) allows their names. A cache with an
 /// [`inspect`](crate::Builder::inspect) function can be searched for the TTL of a key; values are never shown. Caches
-/// and limiters on Redis are shown by the calls of this process. Objects of the same kind and name are shown as one.
+/// and limiters on Redis are shown by the calls of this process, and dictionaries on Redis as the server has them.
+/// Objects of the same kind and name are shown as one.
 ///
 /// The router can be nested anywhere, also behind a proxy that strips a prefix: the page has only relative addresses
 /// and loads nothing from other origins. **It is visible to everyone who can reach it**: mount it behind a login, as
@@ -37,8 +38,8 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 ///
 /// A thread (`fleeting-dashboard`) reads all metrics once per second while a router from this function exists. Each
 /// object costs some microseconds per second, and about ten kilobytes of memory for its last hour. A limiter takes one of
-/// its eight locks for each call that it denies. Directory queues are measured as
-/// [for their metrics](crate::guide::metrics). Each browser holds two connections, no matter how many tabs show the page: a stream announces each sample, and the page requests it. The stream ends after
+/// its eight locks for each call that it denies. Directory queues and dictionaries on Redis are
+/// measured as [for their metrics](crate::guide::metrics). Each browser holds two connections, no matter how many tabs show the page: a stream announces each sample, and the page requests it. The stream ends after
 /// ten seconds and is then requested again, so an open page delays a graceful shutdown by at most ten seconds, even if its
 /// browser does not read. (Like every response, the metrics themselves delay it while a client has requested them and
 /// does not read.)

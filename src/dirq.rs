@@ -203,6 +203,7 @@ mod snapshot;
 mod spin_handoff;
 mod system_watch;
 mod table;
+mod threads;
 mod wakeups;
 mod walk;
 mod watch;

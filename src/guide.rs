@@ -34,7 +34,7 @@
 //! | page | subject |
 //! | --- | --- |
 //! | [`metrics`] | metrics for Prometheus, OpenTelemetry and others (feature `metrics`) |
-//! | [`dashboard`] | a live page of all caches and limiters (feature `dashboard`) |
+//! | [`dashboard`] | a live page of all caches, limiters, sets, dictionaries, queues and spools (feature `dashboard`) |
 //! | [`graceful_shutdown`] | the order of a shutdown, tested in an axum service; losses in a crash |
 //! | [`cancel_safety`] | every async call: its effects if it is cancelled |
 //! | [`feature_flags`] | additions, dependencies and costs of each feature |
@@ -72,6 +72,7 @@
 //! | `tower_sessions` | a session store for tower-sessions whose sessions end on time |
 //! | `opentelemetry` | metrics sent to OpenTelemetry |
 //! | `first_steps`, `events`, `custom_sweep` | short programs for first use, event streams, and settings of the sweeper |
+//! | `migrate_moka_before`, `migrate_moka_after` | a program with moka, and after its migration. The same for `governor` and `tower_governor` in place of `moka` |
 //! | `migrate_timed_dict`, `migrate_ttl_dict` | migration from two Python libraries, call by call |
 
 #[doc = include_str!("guide/streams.md")]
@@ -218,6 +219,8 @@ pub mod measured {
     #[doc = include_str!("../docs/redis.md")]
     pub mod redis {}
 
+    // The definitions of the pictures first: those of the page name files, which rustdoc does not copy.
+    #[doc = include_str!("../docs/scale-pictures.md")]
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
 

@@ -10,23 +10,29 @@
 //!
 //! # Quick start
 //!
+//! ```sh
+//! cargo add fleeting
+//! cargo add tokio --features macros,rt-multi-thread
+//! ```
+//!
 //! ```
 //! use std::time::Duration;
 //! use fleeting::Cache;
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-//! // `Cache::new()` is unbounded. For a bound, use `Cache::builder().max_entries(10_000).build()`.
-//! let sessions: Cache<String, u64> = Cache::new();
-//! let mut events = sessions.events();
+//! #[tokio::main]
+//! async fn main() {
+//!     // `Cache::new()` is unbounded. For a bound, use `Cache::builder().max_entries(10_000).build()`.
+//!     let sessions: Cache<String, u64> = Cache::new();
+//!     let mut events = sessions.events();
 //!
-//! sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await;
-//! assert_eq!(sessions.get("ada").await, Some(42));
+//!     sessions.set_ex("ada".into(), 42, Duration::from_millis(300)).await;
+//!     println!("{:?}", sessions.get("ada").await); // Some(42)
 //!
-//! // Waits until the entry expires. No read of the key is needed.
-//! let event = events.recv().await.unwrap().unwrap();
-//! assert_eq!((event.key.as_str(), event.value), ("ada", 42));
-//! assert_eq!(sessions.get("ada").await, None);
-//! # }
+//!     // Waits until the entry expires. No read of the key is needed.
+//!     let event = events.recv().await.unwrap().unwrap();
+//!     assert_eq!((event.key.as_str(), event.value), ("ada", 42));
+//!     assert_eq!(sessions.get("ada").await, None);
+//! }
 //! ```
 //!
 //! # Which type do I need?
@@ -50,7 +56,7 @@
 //! | How do I bound a cache? | with [`Builder::max_entries`] or [`Builder::max_weight`]. A bound is hard: see [bounds and eviction](guide::bounds) |
 //! | How do I load a value only once? | with [`Cache::get_or_set`]: one load runs per key. See [loaders](guide::loaders) |
 //! | How am I notified of expirations? | by [`Cache::events`] or [`Cache::on_expired`]: see [event streams](guide::streams) |
-//! | How many nanoseconds does a `get` take? | 60 with 10,000 entries and 627 with a million, at random keys. A bare `DashMap` takes 35 and 443. See [all costs](guide::measured::peers) |
+//! | How many nanoseconds does a `get` take? | 61 with 10,000 entries and 561 with a million, at random keys. A bare `DashMap` takes 34 and 369. See [all costs](guide::measured::peers) |
 //! | How much memory does an entry take? | 104 to 142 bytes with a 20-byte `String` key and an `Arc<u64>`, both included. See [bytes per entry](guide::measured::bytes) |
 //! | How do I limit each user? | see [rate limits per user](guide::rate_limits#per-user) |
 //! | How do I share a cache or a limit between processes? | see [sharing over Redis](guide::redis) |
@@ -66,7 +72,7 @@
 //! | feature | adds |
 //! | --- | --- |
 //! | `axum` | [`RateLimitLayer`][layer], [`ClientIp`][client_ip], and [`Limited`] as a response with status 429 |
-//! | `dashboard` | [`dashboard()`][dashboard]: a live page of all caches and limiters, as an axum router; enables `metrics` |
+//! | `dashboard` | [`dashboard()`][dashboard]: a live page of all caches, limiters, sets, dictionaries, queues and spools, as an axum router; enables `metrics` |
 //! | `dirq` | [`dirq`][dirq] and [`Spool`][spool]: directory queues (Unix only) |
 //! | `metrics` | counters, gauges and histograms for the [`metrics`](https://docs.rs/metrics) facade |
 //! | `redis` | [`redis`][redis]: `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis 7, Valkey 8, newer versions and their clusters |

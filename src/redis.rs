@@ -23,8 +23,8 @@
 //! | its near cache | `CLIENT\|TRACKING` |
 //! | [`RateLimiter`] | `APPEND DEL GET GETRANGE INFO PEXPIREAT SET SETRANGE` |
 //! | [`ExpiringSet`] | `PERSIST PEXPIREAT UNLINK ZADD ZCOUNT ZPOPMIN ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYSCORE ZSCORE` |
-//! | [`TimeoutDict`] | `EXISTS GET HDEL HGET HINCRBY HMGET HSET INFO SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
-//! | its `compat` | `DEL HGETALL HLEN HSET` |
+//! | [`TimeoutDict`] | `EXISTS GET HDEL HGET HINCRBY HLEN HMGET HSET INFO SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
+//! | its `compat` | `DEL HGETALL HSET` |
 //!
 //! Scripts declare the keys that they access, except those of the tags of a `Cache`, and those of entries that the script
 //! itself finds to be due: in the events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared. These
@@ -36,7 +36,7 @@ mod client;
 mod codec;
 mod error;
 mod expiring_set;
-#[cfg(fuzzing)]
+#[cfg(fleeting_fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod keyspace;

@@ -31,6 +31,8 @@ use std::{
 
 use equivalent::Equivalent;
 
+#[cfg(all(feature = "metrics", feature = "redis"))]
+pub(crate) use self::metrics::SERIES;
 use self::state::SharedState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim, dead::DeadLetter};
 use crate::engine::{

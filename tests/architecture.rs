@@ -4,6 +4,11 @@
 //! An import is a `use` of an item that another file defines, or a path to it in the code. A re-export (`pub
 //! use self::child::Item`) is not an import. Test code may import any module.
 
+#[path = "architecture/cancelled_calls.rs"]
+mod cancelled_calls;
+#[path = "architecture/time_limits.rs"]
+mod time_limits;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

@@ -59,7 +59,7 @@ enum Calls {
 fuzz_target!(|input: Input| {
     let server = Server::of_environment();
     for attempt in 1.. {
-        // What the calls of an earlier input left behind.
+        // Removes the data of earlier inputs.
         assert!(server.ask("FLUSHALL").starts_with("+OK"));
         let started = Instant::now();
         let runtime =

@@ -55,10 +55,11 @@ type FirstStep<M> = Option<(usize, <M as Model>::Action)>;
 
 /// Explores `model`, and returns the path to a state from which no sequence of `is_fair` steps leads to one that
 /// `is_done`; `None` if there is no such state. So each waiter in a reachable state can still be answered, without
-/// the help of a further fault, write or call.
+/// the help of a further fault, write or call. Asserts that there are at least `min_states`.
 pub(crate) fn find_stuck<M>(
     name: &str,
     model: &M,
+    min_states: usize,
     is_fair: impl Fn(&M::Action) -> bool,
     is_done: impl Fn(&M::State) -> bool,
 ) -> Option<Path<M::State, M::Action>>
@@ -106,6 +107,7 @@ where
         }
     }
     report(name, states.len(), started.elapsed());
+    assert!(states.len() >= min_states, "{name}: only {} states", states.len());
     let mut stuck = can_finish.iter().position(|can| !can)?;
     let mut path = Vec::new();
     while let Some((before, action)) = &found[stuck].0 {

@@ -58,6 +58,10 @@ pub enum Bug {
     LastAttemptIsDue,
     /// Leases of one entry may end at the same time.
     EndsRepeat,
+    /// `confirm.lua` accepts a lease that has expired, or whose entry was delivered again.
+    VoidTakeIsConfirmed,
+    /// `lease.lua` delivers an entry that has had its last attempt by a client with a higher bound.
+    BoundOfOthersApplies,
 }
 
 /// A call that the server executes, by the number of the client if it ends a delivery.
@@ -166,12 +170,9 @@ impl Model for Protocol {
                 let client = next.clients.remove(client);
                 next.extend(now, client);
             }
-            // `confirm.lua` refuses an expired lease.
             Confirm(client) => {
                 let client = next.clients.remove(client);
-                if now < client.end && next.set_of_lease(client.end).is_some() {
-                    next.deliver(client.value);
-                }
+                next.confirm(self.bug, now, &client);
             }
             Crash(client) => drop(next.clients.remove(client)),
         }
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn claims_hold() {
-        assert_holds("claims", protocol(None), 100_000);
+        assert_holds("claims", protocol(None), 540_000);
     }
 
     #[test]
@@ -223,6 +224,8 @@ mod tests {
             (Bug::LeaseIsRestored, COUNTED),
             (Bug::LastAttemptIsDue, KEPT),
             (Bug::EndsRepeat, NEWEST),
+            (Bug::VoidTakeIsConfirmed, ONCE),
+            (Bug::BoundOfOthersApplies, BOUNDED),
         ] {
             assert_finds(bug, protocol(Some(bug)), property);
         }

@@ -6,6 +6,7 @@
 //!
 //! `docs/scale.md` is the result; `cargo run --release -p fleeting-models --bin fleet` lists the commands.
 
+mod calibration;
 pub mod capacity;
 mod client;
 pub mod costs;

@@ -18,6 +18,11 @@
 //! server closes; a failover by which a replica takes over the server, with or without the last write; a slot that
 //! moves with or without a report, and slot maps that are outdated when they arrive.
 //!
+//! **One process is enough.** Each invariant is about the calls of one process, and processes share only the servers. A
+//! read by another process changes nothing there: with `BCAST`, a server sends each change to every connection, whether
+//! or not it has read the key, and each connection has its own queue. So a run of two processes is, for each of them, a
+//! run of this model in which a step of the other one is a `Write` or no step. Faults of servers are steps, too.
+//!
 //! **Not covered.** Tags and TTLs. A value that a call gets by joining a read may be older than the call by the time
 //! that the request was in flight. Values that a failover has lost may be returned, as documented.
 

@@ -283,7 +283,7 @@ where
                 let started_at_version = load_guard.flight.write_version();
                 let store = &self.cache.shared.store;
                 if let Some(value) = store.peek(&self.keys[slot], &self.cache.shared.clock) {
-                    load_guard.finish(started_at_version, Ok(value.clone()));
+                    load_guard.finish_without_load(started_at_version, value.clone());
                     self.values[slot] = Some(value);
                 } else {
                     self.own_loads.push(OwnLoad {

@@ -100,7 +100,8 @@ where
                 }
                 WaitOutcome::Finished(result) => {
                     // An older load was superseded by a write that preceded this call.
-                    if result.started_at_version >= joined_at_version
+                    if result.is_loaded
+                        && result.started_at_version >= joined_at_version
                         && let Ok(value) = &result.outcome
                     {
                         return value.clone();

@@ -36,7 +36,13 @@ where
     pub(super) fn finish(mut self, started_at_version: u32, outcome: Result<V, Failure>) {
         // Cleared first: if a waker panics in `finish`, the drop of `self` must not abandon a finished flight.
         self.is_leader = false;
-        self.flight.finish(LoadResult { started_at_version, outcome });
+        self.flight.finish(LoadResult { started_at_version, is_loaded: true, outcome });
+    }
+
+    /// Sets the result to a live value that the leader found, and wakes all waiters.
+    pub(super) fn finish_without_load(mut self, started_at_version: u32, value: V) {
+        self.is_leader = false;
+        self.flight.finish(LoadResult { started_at_version, is_loaded: false, outcome: Ok(value) });
     }
 }
 

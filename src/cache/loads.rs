@@ -76,7 +76,7 @@ where
                     // The version is read before the value: a write in between is noticed when the load is stored.
                     let started_at_version = load_guard.flight.write_version();
                     if let Some(value) = store.peek(key, &self.shared.clock) {
-                        load_guard.finish(started_at_version, Ok(value.clone()));
+                        load_guard.finish_without_load(started_at_version, value.clone());
                         return Ok((value, Freshness::Fresh));
                     }
                     return self.run_loader(load_guard, started_at_version, key, ttl, loader).await;

@@ -15,15 +15,18 @@ pub(super) enum Kind {
     Set,
     Queue,
     Spool,
+    RedisDict,
     RedisCache,
     RedisLimiter,
+    RedisClient,
 }
 
 /// The values of a kind that the page shows.
 struct Schema {
     kind: Kind,
-    /// Name of the first series of the kind, and prefix of all its series.
+    /// Name of the first series of the kind, the label of all its series or an empty text, and their prefix.
     first: &'static str,
+    label: &'static str,
     prefix: &'static str,
     counts: &'static [Field],
     levels: &'static [Field],
@@ -31,13 +34,37 @@ struct Schema {
     lines: &'static [&'static str],
 }
 
-/// Name on the page, name of the series without its prefix, and label or an empty text.
+/// Name on the page, name of the series without its prefix, and label or an empty text for that of the schema.
 type Field = (&'static str, &'static str, &'static str);
 
-static SCHEMAS: [Schema; 8] = [
+/// A timeout dictionary in this process. One on Redis has the same fields.
+const DICT: Schema = Schema {
+    kind: Kind::Dict,
+    first: "fleeting_dict_entries",
+    label: "",
+    prefix: "fleeting_dict_",
+    counts: &[
+        ("taken", "taken_total", ""),
+        ("claims", "claims_total", ""),
+        ("acked", "acked_total", ""),
+        ("failed", "failed_total", ""),
+    ],
+    levels: &[
+        ("entries", "entries", ""),
+        ("waiting", "due", ""),
+        ("leased", "leased", ""),
+        ("resting", "resting", ""),
+        ("dead", "dead", ""),
+        ("oldest_ms", "oldest_due_seconds", ""),
+    ],
+    lines: &["waiting", "leased", "acked", "failed"],
+};
+
+static SCHEMAS: [Schema; 10] = [
     Schema {
         kind: Kind::Cache,
         first: "fleeting_cache_hits_total",
+        label: "",
         prefix: "fleeting_cache_",
         counts: &[
             ("hits", "hits_total", ""),
@@ -64,6 +91,7 @@ static SCHEMAS: [Schema; 8] = [
     Schema {
         kind: Kind::Limiter,
         first: "fleeting_limiter_allowed_total",
+        label: "",
         prefix: "fleeting_limiter_",
         counts: &[
             ("allowed", "allowed_total", ""),
@@ -75,33 +103,17 @@ static SCHEMAS: [Schema; 8] = [
         levels: &[("keys", "keys", "")],
         lines: &["allowed", "denied"],
     },
-    Schema {
-        kind: Kind::Dict,
-        first: "fleeting_dict_entries",
-        prefix: "fleeting_dict_",
-        counts: &[
-            ("taken", "taken_total", ""),
-            ("claims", "claims_total", ""),
-            ("acked", "acked_total", ""),
-            ("failed", "failed_total", ""),
-        ],
-        levels: &[
-            ("entries", "entries", ""),
-            ("waiting", "due", ""),
-            ("leased", "leased", ""),
-            ("resting", "resting", ""),
-            ("dead", "dead", ""),
-            ("oldest_ms", "oldest_due_seconds", ""),
-        ],
-        lines: &["waiting", "leased", "acked", "failed"],
-    },
+    DICT,
+    Schema { kind: Kind::RedisDict, label: "redis", ..DICT },
     Schema {
         kind: Kind::Set,
         first: "fleeting_set_resident",
+        label: "",
         prefix: "fleeting_set_",
         counts: &[("expired", "expired_total", ""), ("missed", "events_missed_total", "")],
         levels: &[
             ("entries", "resident", ""),
+            ("delay_bound_ms", "sweep_bound_seconds", ""),
             ("subscribers", "subscribers", ""),
             ("overflow", "events_overflow", ""),
         ],
@@ -110,6 +122,7 @@ static SCHEMAS: [Schema; 8] = [
     Schema {
         kind: Kind::Queue,
         first: "fleeting_queue_added_total",
+        label: "",
         prefix: "fleeting_queue_",
         counts: &[("added", "added_total", ""), ("removed", "removed_total", "")],
         levels: &[
@@ -124,6 +137,7 @@ static SCHEMAS: [Schema; 8] = [
     Schema {
         kind: Kind::Spool,
         first: "fleeting_spool_written_total",
+        label: "",
         prefix: "fleeting_spool_",
         counts: &[
             ("written", "written_total", ""),
@@ -138,6 +152,7 @@ static SCHEMAS: [Schema; 8] = [
     Schema {
         kind: Kind::RedisCache,
         first: "fleeting_redis_cache_hits_total",
+        label: "",
         prefix: "fleeting_redis_cache_",
         counts: &[
             ("hits", "hits_total", ""),
@@ -151,6 +166,7 @@ static SCHEMAS: [Schema; 8] = [
     Schema {
         kind: Kind::RedisLimiter,
         first: "fleeting_redis_limiter_allowed_total",
+        label: "",
         prefix: "fleeting_redis_limiter_",
         counts: &[
             ("allowed", "allowed_total", ""),
@@ -165,6 +181,22 @@ static SCHEMAS: [Schema; 8] = [
             ("breakers_half_open", "breaker", "half_open"),
         ],
         lines: &["allowed", "denied"],
+    },
+    Schema {
+        kind: Kind::RedisClient,
+        first: "fleeting_redis_client_commands_total",
+        label: "",
+        prefix: "fleeting_redis_client_",
+        counts: &[
+            ("commands", "commands_total", ""),
+            ("failures", "failures_total", ""),
+            ("reconnects", "reconnects_total", ""),
+        ],
+        levels: &[
+            ("unreachable", "unreachable", ""),
+            ("unreachable_ms", "unreachable_seconds", ""),
+        ],
+        lines: &["commands", "failures"],
     },
 ];
 
@@ -192,7 +224,7 @@ pub(super) struct Counts {
     pub(super) sweeps: Histogram,
 }
 
-/// Values that may grow and shrink, by name. Each kind has some of them.
+/// Values that may grow and shrink, by name. Each kind has some of them. NaN, which JSON writes as null, if unknown.
 pub(super) type Levels = BTreeMap<&'static str, f64>;
 
 #[derive(Clone, Debug, Serialize)]
@@ -206,12 +238,16 @@ pub(super) struct Denied {
 impl Group {
     /// Converts a reading; returns `None` if it is of another kind.
     pub(super) fn read(reading: &Reading) -> Option<Self> {
-        let schema = SCHEMAS.iter().find(|schema| schema.first == reading.kind())?;
+        let schema =
+            SCHEMAS.iter().find(|schema| (schema.first, schema.label) == reading.kind())?;
+        let label_of = |label: &'static str| if label.is_empty() { schema.label } else { label };
         let series = |name: &str| format!("{}{name}", schema.prefix);
         let histogram = |name: &str| reading.histogram(&series(name)).cloned().unwrap_or_default();
         let mut totals = BTreeMap::new();
         for (name, in_series, label) in schema.counts {
-            totals.extend(reading.count(&series(in_series), label).map(|count| (*name, count)));
+            totals.extend(
+                reading.count(&series(in_series), label_of(label)).map(|count| (*name, count)),
+            );
         }
         if schema.kind == Kind::RedisCache && totals.get("expired") == Some(&0) {
             // A server reports them only to subscribers. Zero is therefore not shown: it may be unknown.
@@ -220,15 +256,16 @@ impl Group {
         let mut levels = Levels::new();
         for (name, in_series, label) in schema.levels {
             let factor = if name.ends_with("_ms") { 1_000.0 } else { 1.0 };
-            // The levels of a queue are unknown before it is measured.
-            let level = reading.level(&series(in_series), label).filter(|level| level.is_finite());
+            let level = reading.level(&series(in_series), label_of(label));
             levels.extend(level.map(|level| (*name, level * factor)));
         }
         if schema.kind == Kind::Queue
             && let [Some(length), Some(locked), Some(resting), Some(dead)] =
                 ["length", "locked", "resting", "dead"].map(|name| levels.get(name))
         {
-            levels.insert("waiting", (length - locked - resting - dead).max(0.0));
+            // Not `max`, which would turn an unknown number into zero.
+            let waiting = length - locked - resting - dead;
+            levels.insert("waiting", if waiting < 0.0 { 0.0 } else { waiting });
         }
         // One row per key, although several limiters may have this name.
         let mut by_name = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! History of each object over the last five minutes and the last hour: levels, and rates per second that are derived
-//! from counters.
+//! from counters. A line has one point per second also if its value was unknown, or if the sampler was late: that point is
+//! NaN, which JSON writes as null. Without it, all older points would seem to be later than they are.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,6 +17,9 @@ const POINTS: usize = 300;
 
 /// Number of points of a line over an hour: one per mark.
 const HOUR_POINTS: usize = 360;
+
+/// Number of missing samples that are filled in: more would only move all points out of the hour.
+const MAX_MISSING: usize = HOUR_POINTS * MARK_EVERY as usize;
 
 /// Number of samples between two marks.
 const MARK_EVERY: u64 = 10;
@@ -43,7 +47,7 @@ struct Entry {
 /// Values of a past sample.
 struct Mark {
     counts: Counts,
-    /// Elements that wait to be processed; `None` for kinds without them.
+    /// Elements that wait to be processed; `None` for kinds without them, and NaN if it is unknown.
     waiting: Option<f64>,
 }
 
@@ -59,6 +63,10 @@ struct Recent {
     missed: Option<u64>,
     /// True if elements were waiting for the whole minute, and none of them was processed.
     not_drained: bool,
+    /// True if the number of elements was unknown for the whole minute: the disk or the server does not answer.
+    unmeasured: bool,
+    /// Share of commands that failed.
+    failed_ratio: Option<f64>,
 }
 
 /// Points of a line, oldest first.
@@ -108,6 +116,13 @@ impl Histories {
     /// Adds a sample, `elapsed` after the previous one. Groups that are not in it have ended and are removed.
     pub(super) fn add(&mut self, groups: Vec<Group>, elapsed: Duration) {
         let mut before = std::mem::take(&mut self.groups);
+        // The thread was stopped, or waited for a processor. The number of the sample shows clients that some are missing.
+        let missing = (elapsed.as_secs_f64().round() as u64).saturating_sub(1);
+        for number in (self.number..self.number + missing).take(MAX_MISSING) {
+            let lines = before.values_mut().flat_map(|entry| entry.lines.values_mut());
+            lines.for_each(|line| line.add(f32::NAN, number));
+        }
+        self.number += missing;
         for group in groups {
             let key = (group.kind, group.name.clone());
             let mut entry = before.remove(&key).unwrap_or_else(|| Entry::new(&group));
@@ -214,9 +229,10 @@ impl Line {
     fn add(&mut self, point: f32, number: u64) {
         push(&mut self.points, point, POINTS);
         if number.is_multiple_of(MARK_EVERY) {
-            // Fewer points at the beginning.
+            // Fewer points at the beginning, and without unknown ones: NaN if all are unknown.
             let last = self.points.iter().rev().take(MARK_EVERY as usize);
-            let mean = last.clone().sum::<f32>() / last.len() as f32;
+            let known: Vec<f32> = last.copied().filter(|point| point.is_finite()).collect();
+            let mean = known.iter().sum::<f32>() / known.len() as f32;
             push(&mut self.hour, mean, HOUR_POINTS);
         }
     }
@@ -245,6 +261,13 @@ impl Recent {
         };
         let [lag_p50_ms, lag_p99_ms] = percentiles(&now.lag, &before.lag, [0.5, 0.99]);
         let [sweep_p99_ms] = percentiles(&now.sweeps, &before.sweeps, [0.99]);
+        let waited = waiting_of(marks, group);
+        let failed_ratio = match (more("failures"), more("commands")) {
+            (Some(failures), Some(commands)) => {
+                share(Some(failures), Some(commands.saturating_sub(failures)))
+            }
+            _ => None,
+        };
         let processed: u64 = ["claims", "taken", "removed"].into_iter().filter_map(more).sum();
         Self {
             hit_ratio: share(more("hits"), more("misses")),
@@ -253,17 +276,20 @@ impl Recent {
             lag_p99_ms,
             sweep_p99_ms,
             missed: more("missed"),
-            not_drained: processed == 0 && has_waited(marks, group),
+            // Never fewer: other processes may take them.
+            not_drained: processed == 0
+                && waited.as_ref().is_some_and(|all| all[0] > 0.0 && all.is_sorted()),
+            unmeasured: waited.is_some_and(|all| all.iter().all(|one| one.is_nan())),
+            failed_ratio,
         }
     }
 }
 
-/// Returns whether elements were waiting for the whole minute, and never became fewer: other processes may take them.
-fn has_waited(marks: &VecDeque<Mark>, group: &Group) -> bool {
+/// Returns the number of waiting elements over the last minute; `None` for kinds without them, and before it has passed.
+fn waiting_of(marks: &VecDeque<Mark>, group: &Group) -> Option<Vec<f64>> {
     let waiting = marks.iter().map(|mark| mark.waiting);
     let waiting = waiting.chain([group.levels.get("waiting").copied()]);
-    let waiting: Option<Vec<f64>> = waiting.collect();
-    marks.len() == MARKS && waiting.is_some_and(|all| all[0] > 0.0 && all.is_sorted())
+    if marks.len() == MARKS { waiting.collect() } else { None }
 }
 
 /// Returns the share of `some` in the sum of both; `None` if the sum is zero.
@@ -353,6 +379,61 @@ mod tests {
             !is_stuck(|second| (0, f64::from(u8::from(second > 80)))),
             "for less than a minute"
         );
+    }
+
+    #[test]
+    fn unknown_value_is_a_gap_that_does_not_move_older_points() {
+        let mut histories = Histories::default();
+        for second in 0..=40 {
+            // Unknown for twenty seconds: its disk did not answer.
+            let waiting = if (11..=30).contains(&second) { f64::NAN } else { second as f64 };
+            histories.add(vec![queue(0, waiting)], SECOND);
+        }
+        let five_minutes = all(&histories);
+        let points = five_minutes["history"]["waiting"].as_array().expect("a list");
+        assert_eq!(points.len(), 41);
+        for (second, point) in points.iter().enumerate() {
+            let expected =
+                if (11..=30).contains(&second) { Value::Null } else { json!(second as f64) };
+            assert_eq!(point, &expected, "at {second}");
+        }
+        let hour = to_value(histories.hour().next()).expect("numbers can be written");
+        assert_eq!(hour["history"]["waiting"], json!([0.0, 5.5, null, null, 35.5]));
+        // A level that is unknown now is null, and not zero.
+        histories.add(vec![queue(0, f64::NAN)], SECOND);
+        assert_eq!(all(&histories)["levels"], json!({ "waiting": null }));
+    }
+
+    #[test]
+    fn late_sampler_leaves_a_gap_that_clients_notice() {
+        let mut histories = Histories::default();
+        for second in 0..5 {
+            histories.add(vec![queue(0, second as f64)], SECOND);
+        }
+        histories.add(vec![queue(0, 8.0)], 4 * SECOND);
+        assert_eq!(histories.number(), 9);
+        assert_eq!(
+            all(&histories)["history"]["waiting"],
+            json!([0.0, 1.0, 2.0, 3.0, 4.0, null, null, null, 8.0])
+        );
+        // A process that was stopped for a day has no history.
+        histories.add(vec![queue(0, 1.0)], 86_400 * SECOND);
+        let points = &all(&histories)["history"]["waiting"];
+        assert!((0..299).all(|at| points[at].is_null()) && points[299] == 1.0, "{points}");
+    }
+
+    #[test]
+    fn queue_is_unmeasured_if_its_length_is_unknown_for_a_minute() {
+        let is_unmeasured = |unknown_from: u64| {
+            let mut histories = Histories::default();
+            for second in 0..100 {
+                let waiting = if second < unknown_from { 3.0 } else { f64::NAN };
+                histories.add(vec![queue(second, waiting)], SECOND);
+            }
+            all(&histories)["recent"]["unmeasured"] == true
+        };
+        assert!(is_unmeasured(0) && is_unmeasured(30));
+        assert!(!is_unmeasured(80) && !is_unmeasured(100));
     }
 
     #[test]

@@ -183,6 +183,7 @@ function addSample(sample) {
     group.history = known.get(key(group)) ?? {};
     for (const [line] of CHARTS[group.kind].flatMap(([, lines]) => lines)) {
       const point = group.rates[line] ?? group.levels[line];
+      // An unknown value is null, and has its point, too: without it, all older ones would move.
       if (point === undefined) continue;
       const points = group.history[line] ??= [];
       points.push(point);
@@ -306,8 +307,11 @@ const isolated = (text, kind = "") => make("bdi", { class: kind, title: text }, 
 const KINDS = {
   cache: "Caches", limiter: "Limiters", dict: "Timeout dictionaries", queue: "Directory queues", spool: "Spools",
   set: "Expiring sets", redis_cache: "Caches on Redis, as this process sees them",
-  redis_limiter: "Limiters on Redis, as this process sees them",
+  redis_limiter: "Limiters on Redis, as this process sees them", redis_client: "Connections to Redis, by key prefix",
 };
+// Kinds that are shown in the section of another, with a note after their names.
+const SECTIONS = { redis_dict: ["dict", "on Redis"] };
+const sectionKind = kind => SECTIONS[kind]?.[0] ?? kind;
 
 // For each chart: its title, its lines with their words, and its unit.
 const CHARTS = {
@@ -322,7 +326,9 @@ const CHARTS = {
   set: [["Expired", [["expired", "expired"]], "/s"]],
   redis_cache: [["Hits and misses", [["hits", "hits"], ["misses", "misses"]], "/s"], ["Expired", [["expired", "expired"]], "/s"]],
   redis_limiter: [["Allowed and denied", [["allowed", "allowed"], ["denied", "denied"]], "/s"]],
+  redis_client: [["Commands and failures", [["commands", "commands"], ["failures", "failures"]], "/s"]],
 };
+CHARTS.redis_dict = CHARTS.dict;
 
 // Rows that several kinds have. A row is a label, a value, a note, and true if a threshold is exceeded.
 const hitRatio = ({ rates, recent }) => ["Hit ratio", share100(recent.hit_ratio),
@@ -330,8 +336,11 @@ const hitRatio = ({ rates, recent }) => ["Hit ratio", share100(recent.hit_ratio)
 const perSecond = (label, { counts, rates }, name) => [label, rate(rates[name]), `${count(counts[name])} total`];
 const deniedShare = ({ recent }) => ["Denied, share", share100(recent.denied_ratio),
   is(recent.denied_ratio) ? "last minute" : "no calls in the last minute"];
-const missed = ({ counts, recent }) => ["Missed by slow subscribers", count(counts.missed),
-  recent.missed ? `${count(recent.missed)} in the last minute` : "events", recent.missed > 0];
+const missed = ({ counts, levels, recent }) => ["Missed by slow subscribers", count(counts.missed),
+  recent.missed ? `${count(recent.missed)} in the last minute`
+    : levels.overflow > 0 ? `${count(levels.overflow)} above a lossless capacity` : "events",
+  recent.missed > 0 || levels.overflow > 0];
+const overflow = ({ levels }) => ["Lossless events above capacity", count(levels.overflow), "", levels.overflow > 0];
 const dead = ({ levels }, word) => ["Dead", count(levels.dead), word, levels.dead > 0];
 // Durations are rounded up by at most a quarter, and a sweep takes time too.
 const delayBound = ({ levels, recent }) => levels.delay_bound_ms > 0
@@ -359,13 +368,14 @@ const METRICS = {
     ["Due", count(group.levels.waiting), group.recent.not_drained ? "none taken for a minute" : "not leased", group.recent.not_drained],
     ["Leased", count(group.levels.leased), `${rate(group.rates.claims)} claims/s`],
     ["Resting", count(group.levels.resting), "failed, will be retried"], dead(group, "letters"),
-    ["Oldest", group.levels.waiting ? age(group.levels.oldest_ms) : "–", group.levels.waiting ? "since it was due" : "nothing is due"],
+    ["Oldest", group.levels.waiting ? age(group.levels.oldest_ms) : "–", group.levels.waiting === 0 ? "nothing is due" : "since it was due"],
     perSecond("Acknowledged/s", group, "acked"), perSecond("Failed/s", group, "failed"),
     ["Entries", count(group.levels.entries), "in all states"],
   ],
   queue: group => [
-    ["Length", count(group.levels.length), "measured on the disk"],
-    ["Waiting", count(group.levels.waiting), group.recent.not_drained ? "none removed for a minute" : "not locked", group.recent.not_drained],
+    ["Length", count(group.levels.length), is(group.levels.length) ? "measured on the disk"
+      : group.recent.unmeasured ? "the disk does not answer" : "not measured yet", group.recent.unmeasured],
+    ["Waiting", count(group.levels.waiting), group.recent.not_drained ? "not fewer for a minute" : "not locked", group.recent.not_drained],
     ["Locked", count(group.levels.locked), "by all processes"],
     ["Resting", count(group.levels.resting), "failed, in backoff"], dead(group, "letters"),
     ["Oldest", group.levels.oldest_ms ? age(group.levels.oldest_ms) : "–", "since it was added"],
@@ -388,7 +398,23 @@ const METRICS = {
   redis_limiter: group => [
     perSecond("Allowed/s", group, "allowed"), perSecond("Denied/s", group, "denied"), deniedShare(group), breaker(group),
   ],
+  redis_client: group => [
+    connection(group), perSecond("Commands/s", group, "commands"), perSecond("Failures/s", group, "failures"),
+    ["Failed, share", share100(group.recent.failed_ratio),
+      is(group.recent.failed_ratio) ? "last minute" : "no commands in the last minute", group.recent.failed_ratio > 0.05],
+    ["Recoveries", count(group.counts.reconnects), "replies after failures"],
+  ],
 };
+// Other processes may take entries, too. Their leases are not known: the leased entries are the claims of this one.
+METRICS.redis_dict = group => METRICS.dict(group).map(([label, value, note, isAlarm]) => [label, value,
+  label === "Leased" ? "by this process" : label === "Due" && !is(group.levels.waiting) ? "not measured"
+    : label === "Due" && isAlarm ? "not fewer for a minute" : note, isAlarm]);
+
+// While a server is unreachable, calls do not wait for it.
+function connection({ counts, levels }) {
+  if (levels.unreachable > 0) return ["Connection", "lost", `calls fail, for ${age(levels.unreachable_ms)}`, true];
+  return ["Connection", counts.commands ? "works" : "–", counts.commands ? "no outage" : "not used yet"];
+}
 
 function breaker({ counts, levels }) {
   const isOpen = levels.breakers_open + levels.breakers_half_open > 0;
@@ -404,8 +430,7 @@ const MORE = {
     ["Max. expiry delay", time(levels.staleness_ms), "", levels.staleness_ms > delayBound({ levels, recent })],
     ["Max. expiry delay by the settings of sweeps", levels.delay_bound_ms ? time(levels.delay_bound_ms) : "–"],
     ["Sweeps/s", rate(rates.sweeps)], ["Duration of sweeps, p99", time(recent.sweep_p99_ms)],
-    ["Examined by sweeps/s", count(rates.looked_at)], ["Subscribers", count(levels.subscribers)],
-    ["Lossless events above capacity", count(levels.overflow)],
+    ["Examined by sweeps/s", count(rates.looked_at)], ["Subscribers", count(levels.subscribers)], overflow({ levels }),
   ],
   limiter: ({ counts }) => [
     ["Admitted after waiting", count(counts.waited)], ["Would be denied (dry run)", count(counts.shadowed)],
@@ -420,7 +445,8 @@ const MORE = {
     ["Events too large for the queue", count(counts.skipped)], ["Events not synced to the disk", count(counts.unsynced)],
   ],
   set: ({ levels }) => [
-    ["Subscribers", count(levels.subscribers)], ["Lossless events above capacity", count(levels.overflow)],
+    ["Max. expiry delay by the settings of sweeps", time(levels.delay_bound_ms)],
+    ["Subscribers", count(levels.subscribers)], overflow({ levels }),
   ],
 };
 
@@ -451,7 +477,16 @@ function draw() {
       section.table.element.hidden = size <= MOST_CARDS;
     }
     // After the number of cards is known, because it decides which of them are visible.
-    for (const group of all.groups) cards.get(key(group)).show(group);
+    const marked = new Map();
+    for (const group of all.groups) {
+      if (!cards.get(key(group)).show(group)) continue;
+      const kind = sectionKind(group.kind);
+      marked.set(kind, [...marked.get(kind) ?? [], group.name]);
+    }
+    const words = [...marked].map(([kind, names]) =>
+      `${KINDS[kind].split(",")[0]} (${names.length > 2 ? names.length : names.join(", ")})`);
+    set(summary, words.length ? `Above a threshold: ${words.join(", ")}.` : "");
+    summary.hidden = !words.length;
     nothing.hidden = cards.size > 0;
     range.hidden = !cards.size;
   });
@@ -473,9 +508,13 @@ for (const [label, isHour] of [["5 minutes", false], ["1 hour", true]]) {
   range.append(button);
 }
 range.hidden = true;
-place.replaceChildren(nothing, range);
+// The sections with marked values, which may be far below: the names of one or two objects, or their number.
+const summary = make("p", { class: "summary alarm", dir: "auto" });
+summary.hidden = true;
+place.replaceChildren(nothing, range, summary);
 
-function sectionOf(kind) {
+function sectionOf(of) {
+  const kind = sectionKind(of);
   let section = sections.get(kind);
   if (!section) {
     const id = `fleeting-${kind}`;
@@ -491,9 +530,10 @@ let ids = 0;
 
 function cardOf({ kind, name }) {
   const id = `fleeting-card-${++ids}`;
-  const heading = make("h3", { id }, isolated(name));
+  const title = () => SECTIONS[kind] ? [isolated(name), make("span", { class: "soft" }, ` ${SECTIONS[kind][1]}`)] : [isolated(name)];
+  const heading = make("h3", { id }, ...title());
   const metrics = rowsOf("dl", "metrics", ([label], value, note) =>
-    make("div", label.length > 16 ? { class: "wide" } : {}, make("dt", {}, label), value, note),
+    make("div", label.length > 14 ? { class: "wide" } : {}, make("dt", {}, label), value, note),
   () => make("dd", { class: "big" }), () => make("dd", { class: "soft" }));
   const charts = CHARTS[kind].map(chart => chartOf(...chart));
   const element = make("article", { class: "card", "aria-labelledby": id }, heading, metrics.element,
@@ -502,29 +542,34 @@ function cardOf({ kind, name }) {
   if (denied) element.append(denied.element);
   const more = MORE[kind] && rowsOf("tbody", "", ([label], value) =>
     make("tr", {}, make("th", { scope: "row" }, label), value), () => make("td"));
-  if (more) {
-    element.append(make("details", {}, make("summary", {}, "More metrics"), make("table", {}, more.element)));
-  }
+  const moreHeading = make("summary", {}, "More metrics");
+  if (more) element.append(make("details", {}, moreHeading, make("table", {}, more.element)));
   let search = null;
   const { list, table } = sectionOf(kind);
   insertByName(list, element, name);
-  const row = table.rowOf(name, element);
+  const row = table.rowOf(name, title(), element);
   return {
     remove() {
       element.remove();
       row.element.remove();
     },
     show(group) {
-      const rows = METRICS[kind](group);
+      const rows = METRICS[kind](group), others = MORE[kind]?.(group) ?? [];
+      const countMarked = rows => rows.filter(([, , , isAlarm]) => isAlarm).length;
+      const hidden = countMarked(others), isMarked = countMarked(rows) + hidden > 0;
       metrics.show(rows);
-      element.classList.toggle("alarm", rows.some(([, , , isAlarm]) => isAlarm));
+      element.classList.toggle("alarm", isMarked);
+      // The marked ones may not be visible.
+      set(moreHeading, hidden ? `More metrics, ${hidden} above a threshold` : "More metrics");
+      moreHeading.classList.toggle("alarm", hidden > 0);
       const isTable = !table.element.hidden;
-      if (isTable) row.show(rows);
+      if (isTable) row.show(rows, isMarked);
       element.hidden = isTable && !row.isOpen();
       denied?.show(group.denied_keys);
-      more?.show(MORE[kind](group));
+      more?.show(others);
       if (group.searchable && !search) element.append(search = searchOf(name));
       if (!element.hidden) for (const chart of charts) chart.show((hour ? hour.get(key(group)) : group.history) ?? {});
+      return isMarked;
     },
   };
 }
@@ -566,10 +611,11 @@ function tableOf(kind) {
   element.hidden = true;
   return {
     element,
-    rowOf(name, card) {
-      const button = make("button", { type: "button", class: "link", "aria-expanded": "false" }, isolated(name));
+    rowOf(name, title, card) {
+      const button = make("button", { type: "button", class: "link", "aria-expanded": "false" }, ...title);
       const isOpen = () => button.getAttribute("aria-expanded") === "true";
-      const row = make("tr", {}, make("th", { scope: "row" }, button));
+      const rowHead = make("th", { scope: "row" }, button);
+      const row = make("tr", {}, rowHead);
       let cells = null;
       button.addEventListener("click", () => {
         button.setAttribute("aria-expanded", String(!isOpen()));
@@ -580,7 +626,9 @@ function tableOf(kind) {
       return {
         element: row,
         isOpen,
-        show(rows) {
+        show(rows, isMarked) {
+          // The marked value may be out of view, or have no column.
+          rowHead.classList.toggle("alarm", isMarked);
           if (head.childElementCount === 1) head.append(...rows.map(([label]) => make("th", { scope: "col" }, label)));
           if (!cells) row.append(...cells = rows.map(() => make("td")));
           rows.forEach(([, value, , isAlarm], column) => {
@@ -649,22 +697,34 @@ function chartOf(title, lines, unit) {
         set(from, hour ? "1 h ago" : "5 min ago");
         move(null);
       }
-      points = lines.map(([line]) => (history[line] ?? []).filter(is));
-      const most = above(Math.max(0, ...points.flat()));
+      points = lines.map(([line]) => history[line] ?? []);
+      const most = above(Math.max(0, ...points.flat().filter(is)));
       set(top, `${rate(most)}${unit}`);
       set(half, `${rate(most / 2)}${unit}`);
       points.forEach((points, line) => {
-        const first = length - points.length;
-        const d = points.map((point, at) => `${first + at},${(100 - 100 * point / most).toFixed(2)}`).join("L");
-        paths[line].setAttribute("d", d ? `M${d}` : "");
-        if (!line) area.setAttribute("d", d ? `M${first},100L${d}L${last()},100Z` : "");
+        const runs = runsOf(points, length - points.length);
+        const draw = run => run.map(([x, point]) => `${x},${(100 - 100 * point / most).toFixed(2)}`).join("L");
+        // A single point is drawn as a short line.
+        paths[line].setAttribute("d", runs.map(run => `M${draw(run)}${run.length > 1 ? "" : "h.5"}`).join(""));
+        if (!line) area.setAttribute("d", runs.map(run => `M${run[0][0]},100L${draw(run)}V100Z`).join(""));
       });
       read();
       // Text alternative of the chart for screen readers.
-      const words = lines.map(([, word], at) => `${word} ${rate(points[at].at(-1))}, peak ${rate(Math.max(0, ...points[at]))}`);
+      const words = lines.map(([, word], at) => `${word} ${rate(points[at].at(-1))}, peak ${rate(Math.max(0, ...points[at].filter(is)))}`);
       set(caption, `${title}${unit && " per second"}, last ${hour ? "hour" : "five minutes"}. Now: ${words.join("; ")}.`);
     },
   };
+}
+
+// Splits points at unknown ones into runs of known ones, each with its place; the place of the first point is `first`.
+function runsOf(points, first) {
+  const runs = [];
+  points.forEach((point, at) => {
+    if (!is(point)) return;
+    if (!is(points[at - 1])) runs.push([]);
+    runs.at(-1).push([first + at, point]);
+  });
+  return runs;
 }
 
 // The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `number`.

@@ -68,42 +68,13 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
             consume_budget().await;
         }
     }
-    let work = after_deferred(queue, work);
+    let target = queue.clone();
+    let work = move || {
+        target.root().shared.run_deferred();
+        work(&target)
+    };
     let done = queue.root().handoff.run(short, work).await;
     done.unwrap_or_else(|NotStarted| Err(failed(operation, queue.root().path())))
-}
-
-/// Runs `work` on a queue for a caller that then waits for elements, on a thread that may block and does not spin for the
-/// next call.
-///
-/// # Panics
-///
-/// As for [`run`].
-pub(super) async fn run_before_wait<P: Protocol + ?Sized, T: Send + 'static>(
-    operation: &'static str,
-    queue: &Arc<P>,
-    work: impl FnOnce(&Arc<P>) -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    #[cfg(test)]
-    if super::fs::faults::has_plan() {
-        return work(queue);
-    }
-    // A handoff that is used once never spins.
-    let handoff = Arc::new(SpinHandoff::new(queue.root().shared.threads.clone()));
-    let done = handoff.run(false, after_deferred(queue, work)).await;
-    done.unwrap_or_else(|NotStarted| Err(failed(operation, queue.root().path())))
-}
-
-/// Returns `work` on a queue, which begins with the work that callers could not wait for.
-fn after_deferred<P: Protocol + ?Sized, T>(
-    queue: &Arc<P>,
-    work: impl FnOnce(&Arc<P>) -> Result<T, Error> + Send + 'static,
-) -> impl FnOnce() -> Result<T, Error> + Send + 'static {
-    let queue = queue.clone();
-    move || {
-        queue.root().shared.run_deferred();
-        work(&queue)
-    }
 }
 
 /// Runs `work` that reads an element, limited to a number of bytes per file. It runs in place if the queue is in memory

@@ -40,11 +40,6 @@ impl Bound {
     /// much.
     const ALLOWANCE_DIVISOR: u64 = 8;
 
-    /// The number of intervals for which an add of several elements that waits for capacity lets others go first.
-    /// Without it, a large add would block all small ones for as long as it waits; without the limit, small adds could
-    /// use all capacity before there is enough for the large one.
-    pub(super) const MAX_OVERTAKES: u32 = 100;
-
     pub(super) fn new(max: u64, poll_interval: Option<Duration>) -> Arc<Self> {
         // A shorter interval would be a busy loop.
         let poll_interval = poll_interval.map(|every| every.max(Duration::from_millis(1)));
@@ -70,13 +65,13 @@ impl Bound {
         (*allowance >= count).then(|| self.grant(allowance, count))
     }
 
-    /// Returns a permit for `count` elements, or `None` if the queue is full. Counts the elements if the allowance is
-    /// used up.
+    /// Returns a permit for `count` elements, or the free capacity if that is less. Counts the elements if the allowance
+    /// is used up.
     pub(super) fn reserve(
         self: &Arc<Self>,
         count: u64,
         count_all: impl FnOnce() -> Result<u64, Error>,
-    ) -> Result<Option<CapacityPermit>, Error> {
+    ) -> Result<Result<CapacityPermit, u64>, Error> {
         // Held during the count: all waiters need its result. An element that this process adds in the meantime is
         // either counted or still in flight.
         let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,11 +82,11 @@ impl Bound {
             let in_flight = self.in_flight.load(Acquire);
             let free = self.max.saturating_sub(count_all()?.saturating_add(in_flight));
             if free < count {
-                return Ok(None);
+                return Ok(Err(free));
             }
             *allowance = (free / Self::ALLOWANCE_DIVISOR).max(count);
         }
-        Ok(Some(self.grant(allowance, count)))
+        Ok(Ok(self.grant(allowance, count)))
     }
 
     fn grant(self: &Arc<Self>, mut allowance: MutexGuard<'_, u64>, count: u64) -> CapacityPermit {
@@ -99,6 +94,40 @@ impl Bound {
         // `Relaxed`: a count loads it under the lock that is held here.
         self.in_flight.fetch_add(count, Relaxed);
         CapacityPermit { bound: self.clone(), count }
+    }
+}
+
+/// The turns of an add that waits for capacity: whether others may go first.
+///
+/// An add of several elements lets others go first for a number of intervals, because it would block all small ones for
+/// as long as it waits. Then the others wait, because small adds could use all capacity before there is enough for the
+/// large one. They wait as long as capacity becomes free, and for the same number of intervals after that.
+pub(super) struct Turns {
+    lets_others_go: bool,
+    intervals_left: u32,
+    free: u64,
+}
+
+impl Turns {
+    const INTERVALS: u32 = 100;
+
+    pub(super) fn new(count: u64) -> Self {
+        Self { lets_others_go: count > 1, intervals_left: Self::INTERVALS, free: 0 }
+    }
+
+    /// Returns whether others may go first during the next interval, at the present free capacity, which is not
+    /// sufficient for `count` elements.
+    pub(super) fn let_others_go(&mut self, count: u64, free: u64) -> bool {
+        let grows = free > self.free;
+        self.free = free;
+        if grows && !self.lets_others_go {
+            self.intervals_left = Self::INTERVALS;
+        } else if self.intervals_left == 0 {
+            self.lets_others_go = count > 1 && !self.lets_others_go;
+            self.intervals_left = Self::INTERVALS;
+        }
+        self.intervals_left -= 1;
+        self.lets_others_go
     }
 }
 

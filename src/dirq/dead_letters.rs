@@ -153,6 +153,9 @@ impl<P: Protocol> DirQueue<P> {
     /// Makes a dead letter available again after `delay`, as if it had never failed. Returns false if the element is
     /// missing, or is not a dead letter.
     ///
+    /// A waiting stream of [`watch`](Self::watch) of this process then gets it. Those of other processes find it at their
+    /// next scan.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidName`] and [`Error::Io`].
@@ -192,6 +195,9 @@ impl<P: Protocol> DirQueue<P> {
                 // Without a record, the element counts as never delivered.
                 true => records.remove(name)?,
                 false => records.revive(name, Record { attempts: 0, due: Some(due_in(delay)) })?,
+            }
+            if let Some(wakeups) = queue.root().shared.active_wakeups() {
+                wakeups.set_due_in(delay);
             }
             Ok(true)
         })

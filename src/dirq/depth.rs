@@ -4,17 +4,14 @@
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::Error;
+use crate::engine::metrics::{Measurement, RunningMeasurement};
 
-/// The shortest time between the beginnings of two measurements of one queue.
-const INTERVAL: Duration = Duration::from_secs(10);
 /// A queue is measured during at most one hundredth of the time: a long queue is measured rarely.
-const PAUSE_PER_TIME: u32 = 100;
-/// The time after which a measurement that has not ended makes the depth unknown: the disk hangs.
-const MAX_TIME: Duration = Duration::from_secs(60);
+const SHARE: u32 = 100;
 
 /// Numbers of elements of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,20 +27,12 @@ pub(super) struct Depth {
     pub(super) oldest: Duration,
 }
 
-/// The depth of a queue, and the thread that measures it. All handles of the queue share it.
-#[derive(Debug, Default)]
-pub(super) struct DepthGauge(Mutex<State>);
-
+/// The depth of a queue, and the handles that measure it. All handles of the queue share it.
 #[derive(Default)]
-struct State {
+pub(super) struct DepthGauge {
     /// The handles of the queue: the first that exists measures it.
-    handles: Vec<Weak<dyn Measured>>,
-    /// The latest depth; `None` if it is unknown.
-    depth: Option<Depth>,
-    /// Time of the next measurement; `None` before the first.
-    next: Option<Instant>,
-    /// Time at which the current measurement began.
-    running_since: Option<Instant>,
+    handles: Mutex<Vec<Weak<dyn Measured>>>,
+    measurement: Arc<Measurement<Depth>>,
 }
 
 /// A queue that can be measured.
@@ -54,56 +43,38 @@ pub(super) trait Measured: Send + Sync {
 impl DepthGauge {
     /// Adds a handle of the queue.
     pub(super) fn add_handle(&self, queue: Weak<dyn Measured>) {
-        let mut state = self.state();
-        state.handles.retain(|handle| handle.strong_count() > 0);
-        state.handles.push(queue);
+        let mut handles = self.handles();
+        handles.retain(|handle| handle.strong_count() > 0);
+        handles.push(queue);
     }
 
     /// Returns the latest depth, and begins a measurement if it is too old. Does not wait for it. Returns `None` if the
     /// depth is unknown, because the queue was not measured yet or cannot be read.
-    pub(super) fn read(self: &Arc<Self>) -> Option<Depth> {
-        let now = Instant::now();
-        let (depth, queue) = {
-            let mut state = self.state();
-            if let Some(since) = state.running_since {
-                return state.depth.filter(|_| now.duration_since(since) < MAX_TIME);
+    pub(super) fn read(&self) -> Option<Depth> {
+        self.measurement.read(|running| {
+            let queue = self.handles().iter().find_map(Weak::upgrade);
+            if let Some(queue) = queue {
+                spawn_measurement(queue, running);
             }
-            let is_due = state.next.is_none_or(|next| next <= now);
-            let queue = if is_due { state.handles.iter().find_map(Weak::upgrade) } else { None };
-            state.running_since = queue.is_some().then_some(now);
-            (state.depth, queue)
-        };
-        if let Some(queue) = queue {
-            self.clone().spawn_measurement(queue, now);
-        }
-        depth
+        })
     }
 
-    fn spawn_measurement(self: Arc<Self>, queue: Arc<dyn Measured>, start: Instant) {
-        let gauge = self.clone();
-        let measure = move || gauge.record(queue.measure().ok(), start);
-        if let Err(error) = thread::Builder::new().name("fleeting-queue".into()).spawn(measure) {
-            tracing::error!(%error, "failed to spawn the thread that measures a queue");
-            self.record(None, start);
-        }
+    fn handles(&self) -> MutexGuard<'_, Vec<Weak<dyn Measured>>> {
+        // The list is consistent at every point where a thread can panic.
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn record(&self, depth: Option<Depth>, start: Instant) {
-        let mut state = self.state();
-        state.depth = depth;
-        state.next = Some(start + INTERVAL.max(start.elapsed().saturating_mul(PAUSE_PER_TIME)));
-        state.running_since = None;
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent at every point where a thread can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+fn spawn_measurement(queue: Arc<dyn Measured>, running: RunningMeasurement<Depth>) {
+    let measure = move || running.end(queue.measure().ok(), SHARE);
+    if let Err(error) = thread::Builder::new().name("fleeting-queue".into()).spawn(measure) {
+        tracing::error!(%error, "failed to spawn the thread that measures a queue");
     }
 }
 
 // `dyn Measured` has no `Debug`.
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for DepthGauge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("depth", &self.depth).finish_non_exhaustive()
+        f.debug_struct("DepthGauge").field("measurement", &self.measurement).finish_non_exhaustive()
     }
 }

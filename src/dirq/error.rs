@@ -255,6 +255,11 @@ impl Error {
         })
     }
 
+    /// Returns whether a file or directory does not exist.
+    pub(super) fn is_missing(&self) -> bool {
+        self.errno() == Some(Errno::NOENT)
+    }
+
     /// Returns whether the disk or a quota has no free block or inode for a lock.
     pub(super) fn is_out_of_space(&self) -> bool {
         matches!(self, Self::NoSpaceForLock { .. })

@@ -81,9 +81,14 @@ impl<T: Send + 'static> Lock<T> {
         self
     }
 
-    /// Leaves the element locked, for a purge or for another process that has the lock.
-    pub(super) fn abandon(self) {
-        self.guard.keep();
+    /// Marks the element as prefetched: its lock is released only if it is not [lost](Self::is_lost).
+    pub(super) fn mark_prefetched(&mut self, opener: &Opener<'_>) {
+        self.guard.mark_prefetched(opener);
+    }
+
+    /// Returns whether the lock of a prefetched element is missing, or is another process's.
+    pub(super) fn is_lost(&self) -> bool {
+        self.guard.is_lost()
     }
 
     /// Returns the element's name.

@@ -21,6 +21,8 @@ pub(super) struct LockGuard<P: Protocol + ?Sized> {
     name: Name,
     /// `None` if only the lock was requested, or if the element was read outside of an iteration.
     delivery: Option<Delivery>,
+    /// The [time](Protocol::lock_time) of the lock of a prefetched element.
+    prefetched_at: Option<i128>,
 }
 
 /// The result of removing an element.
@@ -36,7 +38,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     /// Locks an element, or returns `None` if it cannot be locked.
     pub(super) fn lock(queue: &Arc<P>, name: Name) -> Result<Option<Self>, Error> {
         let locked = queue.lock(&name)?;
-        Ok(locked.then(|| Self { queue: queue.clone(), name, delivery: None }))
+        Ok(locked.then(|| Self::new(queue, name)))
     }
 
     /// Locks and reads an element, or returns `None` if it cannot be locked. The element is locked even if it cannot be
@@ -49,7 +51,11 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         limit: u64,
     ) -> Result<Option<(Self, Result<P::Payload, Error>)>, Error> {
         let taken = queue.take(opener, &name, limit)?;
-        Ok(taken.map(|read| (Self { queue: queue.clone(), name, delivery: None }, read)))
+        Ok(taken.map(|read| (Self::new(queue, name), read)))
+    }
+
+    fn new(queue: &Arc<P>, name: Name) -> Self {
+        Self { queue: queue.clone(), name, delivery: None, prefetched_at: None }
     }
 
     /// Attaches the delivery, whose outcome is recorded when the lock is released.
@@ -61,8 +67,19 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         self.delivery.as_ref()
     }
 
+    /// Marks the element as prefetched: its lock is released only if it is not [lost](Self::is_lost).
+    pub(super) fn mark_prefetched(&mut self, opener: &Opener<'_>) {
+        self.prefetched_at = self.queue.lock_time(opener, &self.name).ok().flatten();
+    }
+
+    /// Returns whether the lock of a prefetched element is missing, or is another process's.
+    pub(super) fn is_lost(&self) -> bool {
+        is_lost(&*self.queue, &self.name, self.prefetched_at)
+    }
+
     /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
     pub(super) fn mark_delivered(&mut self) {
+        self.prefetched_at = None;
         if let Some(delivery) = &mut self.delivery {
             delivery.mark_delivered();
         }
@@ -131,12 +148,26 @@ impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     fn drop(&mut self) {
         if self.name != Name::NULL {
             let (queue, name, delivery) = (self.queue.clone(), self.name, self.delivery);
+            let prefetched_at = self.prefetched_at;
             run_detached(&self.queue, move || {
-                // Errors are ignored: either a purge removed the lock, or a purge will remove it.
-                let _ = release(&*queue, &name, delivery, &Outcome::Dropped);
+                if !is_lost(&*queue, &name, prefetched_at) {
+                    // Errors are ignored: either a purge removed the lock, or a purge will remove it.
+                    let _ = release(&*queue, &name, delivery, &Outcome::Dropped);
+                }
             });
         }
     }
+}
+
+/// Minimum age of a lock that a purge removes, in nanoseconds.
+const MIN_MAX_LOCK: i128 = 1_000_000_000;
+
+/// Returns whether the lock of an element that was prefetched at this time is missing, or is another process's.
+fn is_lost<P: Protocol + ?Sized>(queue: &P, name: &Name, prefetched_at: Option<i128>) -> bool {
+    let Some(prefetched_at) = prefetched_at else { return false };
+    let found = queue.lock_time(&queue.root().opener(), name).ok().flatten();
+    // A little later is possible: a process that did not get the lock may have touched the element after this one.
+    found.is_none_or(|found| found >= prefetched_at + MIN_MAX_LOCK)
 }
 
 /// Records the outcome of a delivery and unlocks its element. Streams of this process that wait learn when it can be

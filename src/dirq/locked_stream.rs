@@ -163,9 +163,10 @@ impl<T: Send + 'static> Prefetch<T> {
 
     /// Locks the next batch.
     async fn fill(&mut self, limits: BatchLimits) {
-        // In memory, a short element is locked in place for its caller. Listing locks nothing.
-        let filler = self.buffer.filler(limits.length == Work::Long && limits.count > 0);
         let (released, stale) = self.buffer.take_all().await;
+        // In memory, a short element is locked in place for its caller. Listing locks nothing.
+        let may_lock = limits.count > 0 || !stale.is_empty();
+        let filler = self.buffer.filler(limits.length == Work::Long && may_lock);
         let cursor = match self.has_ended {
             // Only prefetched elements that were unlocked remain to be returned.
             true => Cursor::at_end(),
@@ -175,11 +176,23 @@ impl<T: Send + 'static> Prefetch<T> {
             }
         };
         let filled = run("list", limits.length, &self.queue, move |queue| {
-            let mut cursor = cursor;
-            // Stale locks are released first: they are as old as the call that acquired them.
-            let errors = cursor.requeue(released, stale);
-            let mut batch = Batch { locks: errors, locked_at: Instant::now(), is_long: false };
-            let has_more = batch.lock_next(&mut cursor, queue, limits);
+            let (mut cursor, mut stale, locked_at) = (cursor, stale, Instant::now());
+            // The first element was requested. On a slow disk its lock may be stale as soon as it is acquired.
+            let is_held =
+                |next: &Result<Lock<T>, _>| next.as_ref().is_ok_and(|lock| !lock.is_lost());
+            let requested =
+                if stale.front().is_some_and(is_held) { stale.pop_front() } else { None };
+            // Other stale locks are released first: they are as old as the call that acquired them.
+            let mut batch =
+                Batch { locks: cursor.requeue(released, stale), locked_at, is_long: false };
+            let has_more = match requested {
+                // Alone, because it would be stale again after a slow lock of another element.
+                Some(requested) => {
+                    batch.locks.push_back(requested);
+                    true
+                }
+                None => batch.lock_next(&mut cursor, queue, limits),
+            };
             // Here and not when the caller has the result: the caller may be gone.
             filler.fill(batch.locks, batch.locked_at);
             Ok((has_more.then_some(cursor), batch.is_long))
@@ -290,7 +303,7 @@ impl<T: Send + 'static> Batch<T> {
             let limit = limit.min(root.max_size);
             let begin_delivery = || Delivery::begin(root, &name, cursor.has_records());
             let opener = opener.get_or_insert_with(|| root.opener());
-            let taken = Lock::take(queue, opener, name, limit, begin_delivery);
+            let mut taken = Lock::take(queue, opener, name, limit, begin_delivery);
             if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
                 cursor.put_back(name);
                 self.is_long = self.locks.is_empty();
@@ -300,8 +313,12 @@ impl<T: Send + 'static> Batch<T> {
                 // No other element can be locked either. The next iteration tries again.
                 cursor.end();
             }
-            if let Ok(Some(lock)) = &taken {
+            if let Ok(Some(lock)) = &mut taken {
                 bytes += queue.len_of(lock.value()) as u64;
+                // In place, it is delivered at once.
+                if limits.length == Work::Long {
+                    lock.mark_prefetched(opener);
+                }
             }
             self.locks.extend(taken.transpose());
         }

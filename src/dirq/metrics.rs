@@ -33,7 +33,7 @@ pub(super) struct QueueMetrics {
     added: AtomicU64,
     removed: AtomicU64,
     #[cfg(feature = "metrics")]
-    depth: Arc<DepthGauge>,
+    depth: DepthGauge,
     #[cfg(feature = "metrics")]
     is_registered: AtomicBool,
     #[cfg(feature = "metrics")]

@@ -28,10 +28,10 @@ pub(super) struct PrefetchBuffer<T: Send + 'static>(Arc<Mutex<State<T>>>);
 
 struct State<T: Send + 'static> {
     locks: VecDeque<Result<Lock<T>, Error>>,
-    /// Time before the first lock was acquired.
-    locked_at: Instant,
     /// Time from which the locks are stale.
     expires_at: Instant,
+    /// Time from which the locks are released, if they were not requested.
+    released_at: Instant,
     /// The task that releases stale locks.
     release_task: Option<JoinHandle<()>>,
     /// Receives the elements that were released.
@@ -39,22 +39,16 @@ struct State<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> PrefetchBuffer<T> {
-    /// Older locks are released and their elements locked again when they are requested. Short compared with
-    /// `max_lock`.
+    /// Since before the first lock was acquired. Older locks may be lost, because a purge may have removed them. Not more
+    /// than the shortest `max_lock`.
     const MAX_AGE: Duration = Duration::from_secs(1);
-    /// The same, since the first lock was acquired: longer, so that a slow disk delivers elements, and short compared
-    /// with `max_lock`, because a purge may have removed locks while the disk did not answer.
-    const MAX_LOCK_AGE: Duration = Duration::from_secs(10);
-    /// Age from which locks are not even released: another worker may have them. A purge removes the others. Half of
-    /// the default `max_lock`.
-    const ABANDON_AFTER: Duration = Duration::from_secs(300);
 
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self(Arc::new(Mutex::new(State {
             locks: VecDeque::new(),
-            locked_at: now,
             expires_at: now,
+            released_at: now,
             release_task: None,
             released: None,
         })))
@@ -84,9 +78,8 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
     pub(super) async fn take_all(&self) -> (Vec<Name>, VecDeque<Result<Lock<T>, Error>>) {
         let (released, locks) = {
             let mut state = lock(&self.0);
-            (state.released.take(), state.take_locks())
+            (state.released.take(), mem::take(&mut state.locks))
         };
-        let locks = locks.into_releasable();
         let names = match released {
             // The sender was dropped because the runtime is shutting down.
             Some(names) => names.await.unwrap_or_default(),
@@ -120,12 +113,12 @@ impl<T: Send + 'static> Filler<T> {
     /// Fills the buffer, which must be empty, with `locks`. The first of them was requested at `locked_at`.
     pub(super) fn fill(self, locks: VecDeque<Result<Lock<T>, Error>>, locked_at: Instant) {
         let max_age = PrefetchBuffer::<T>::MAX_AGE;
-        let max_lock_age = PrefetchBuffer::<T>::MAX_LOCK_AGE;
-        let expires_at = (Instant::now() + max_age).min(locked_at + max_lock_age);
+        // Later, so that the stream can check the lock of the element that a slow disk was asked for.
+        let (expires_at, released_at) = (locked_at + max_age, Instant::now() + max_age);
         let is_held = locks.iter().any(Result::is_ok);
         let has_release_task = {
             let mut state = lock(&self.state);
-            (state.locks, state.locked_at, state.expires_at) = (locks, locked_at, expires_at);
+            (state.locks, state.expires_at, state.released_at) = (locks, expires_at, released_at);
             // The task ends with its runtime, while the stream may have moved to another.
             state.release_task.as_ref().is_some_and(|release_task| !release_task.is_finished())
         };
@@ -134,33 +127,10 @@ impl<T: Send + 'static> Filler<T> {
             && is_held
             && !has_release_task
         {
-            sleep.as_mut().reset(expires_at);
+            sleep.as_mut().reset(released_at);
             let release_task = runtime.spawn(release_stale(Arc::downgrade(&self.state), sleep));
             lock(&self.state).release_task = Some(release_task);
         }
-    }
-}
-
-impl<T: Send + 'static> State<T> {
-    fn take_locks(&mut self) -> StaleLocks<T> {
-        StaleLocks { locks: mem::take(&mut self.locks), locked_at: self.locked_at }
-    }
-}
-
-/// Locks that were taken out of the buffer.
-struct StaleLocks<T: Send + 'static> {
-    locks: VecDeque<Result<Lock<T>, Error>>,
-    locked_at: Instant,
-}
-
-impl<T: Send + 'static> StaleLocks<T> {
-    /// Abandons the locks if they may belong to another worker by now. Returns the others, and the errors.
-    fn into_releasable(self) -> VecDeque<Result<Lock<T>, Error>> {
-        let is_lost = self.locked_at.elapsed() >= PrefetchBuffer::<T>::ABANDON_AFTER;
-        let (lost, kept): (VecDeque<_>, _) =
-            self.locks.into_iter().partition(|lock| is_lost && lock.is_ok());
-        lost.into_iter().flatten().for_each(Lock::abandon);
-        kept
     }
 }
 
@@ -174,24 +144,22 @@ async fn release_stale<T: Send + 'static>(
         // If the stream is dropped, so are its locks.
         let Some(state) = state.upgrade() else { return };
         let mut state = lock(&state);
-        let expires_at = state.expires_at;
-        if !state.locks.is_empty() && Instant::now() < expires_at {
+        let released_at = state.released_at;
+        if !state.locks.is_empty() && Instant::now() < released_at {
             drop(state);
-            sleep.as_mut().reset(expires_at);
+            sleep.as_mut().reset(released_at);
             continue;
         }
         state.release_task = None;
-        let mut stale = state.take_locks();
-        let (locks, errors): (VecDeque<_>, _) = stale.locks.into_iter().partition(Result::is_ok);
+        let stale = mem::take(&mut state.locks);
+        let (locks, errors): (VecDeque<_>, _) = stale.into_iter().partition(Result::is_ok);
         state.locks = errors;
         if locks.is_empty() {
             return;
         }
-        stale.locks = locks;
         let (sender, released) = oneshot::channel();
         state.released = Some(released);
         drop(state);
-        let locks = stale.into_releasable();
         let names = locks.iter().flatten().map(|lock| *lock.name()).collect();
         // They are unlocked before the stream locks them again, because its call comes later.
         drop(locks);

@@ -75,8 +75,24 @@ pub trait Protocol: Send + Sync + 'static {
         dir.touch(FileName::element(name.element).c_str()).map_err(Error::on("touch", path))
     }
 
-    /// Same as [`touch`](Self::touch), but fails if the element is not locked.
-    fn renew(&self, name: &Name) -> Result<(), Error>;
+    /// Same as [`touch`](Self::touch), but fails with [`Error::NotLocked`] if the element is not locked, or is gone.
+    fn renew(&self, name: &Name) -> Result<(), Error> {
+        match self.touch(name) {
+            // The worker that has the lock by now has removed the element.
+            Err(error) if error.is_missing() => {
+                return Err(Error::NotLocked { path: self.root().path_of(name) });
+            }
+            touched => touched?,
+        }
+        // Checked after touching: a purge may remove a stale lock until then.
+        self.check_locked(name)
+    }
+
+    fn check_locked(&self, name: &Name) -> Result<(), Error>;
+
+    /// Returns the time at which a lock was acquired or renewed, in nanoseconds since 1970 by the clock of the file
+    /// system. Returns `None` if the element is not locked.
+    fn lock_time(&self, opener: &Opener<'_>, name: &Name) -> Result<Option<i128>, Error>;
 
     fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error>;
 }

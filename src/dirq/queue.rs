@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, run, run_read},
-    bound::{Bound, CapacityPermit},
+    bound::{CapacityPermit, Turns},
     delivery::Outcome,
     lock_guard::LockGuard,
     protocol::Protocol,
@@ -285,6 +285,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// Items that cannot be read or removed for lack of permission are skipped and [counted](PurgeReport::failed).
     ///
+    /// If stale locks were removed, a waiting stream of [`watch`](Self::watch) of this process gets their elements. Those
+    /// of other processes find them at their next scan.
+    ///
     /// If the owner of a stale lock unlocks the element during the purge and another process locks it immediately, the
     /// purge may remove the new lock: the format has no atomic way to check and remove a lock. To make this rare,
     /// choose a [`max_lock`](Purge::max_lock) that is well above the longest processing time. Concurrent purges by this
@@ -296,7 +299,17 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// [`Error::Io`] if the queue itself cannot be listed.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
-        run("purge", Work::Long, &self.protocol, move |queue| purge_all(&**queue, &purge)).await
+        run("purge", Work::Long, &self.protocol, move |queue| {
+            let report = purge_all(&**queue, &purge)?;
+            if report.locks > 0
+                && let Some(wakeups) = queue.root().shared.active_wakeups()
+            {
+                // Their elements can be locked again.
+                wakeups.wake_one();
+            }
+            Ok(report)
+        })
+        .await
     }
 
     /// Reserves capacity for `count` elements if the queue is bounded. Waits for it if the queue was opened with
@@ -312,29 +325,27 @@ impl<P: Protocol> DirQueue<P> {
         // The semaphore is fair, so waiters are served in FIFO order. A future that is dropped gives up its place.
         let acquire = async || bound.count_permit.acquire().await.expect("it is never closed");
         let mut count_permit = Some(acquire().await);
-        let mut overtakes_left = if count > 1 { Bound::MAX_OVERTAKES } else { 0 };
+        let mut turns = Turns::new(count);
         loop {
             let counting = bound.clone();
             let reserved = run("count", Work::Long, &self.protocol, move |queue| {
                 counting.reserve(count, || queue.count())
             });
-            if let Some(permit) = reserved.await? {
-                return Ok(Some(permit));
+            let free = match reserved.await? {
+                Ok(permit) => return Ok(Some(permit)),
+                Err(free) => free,
+            };
+            // An add of more elements than the bound can never succeed.
+            let Some(every) = bound.poll_interval.filter(|_| count <= bound.max) else {
+                let path = self.path().to_owned();
+                return Err(Error::Full { path, max_elements: bound.max });
+            };
+            if turns.let_others_go(count, free) {
+                count_permit.take();
             }
-            match bound.poll_interval {
-                // An add of more elements than the bound can never succeed.
-                Some(every) if count <= bound.max && overtakes_left == 0 => sleep(every).await,
-                // Others may need less.
-                Some(every) if count <= bound.max => {
-                    overtakes_left -= 1;
-                    count_permit.take();
-                    sleep(every).await;
-                    count_permit = Some(acquire().await);
-                }
-                _ => {
-                    let path = self.path().to_owned();
-                    return Err(Error::Full { path, max_elements: bound.max });
-                }
+            sleep(every).await;
+            if count_permit.is_none() {
+                count_permit = Some(acquire().await);
             }
         }
     }

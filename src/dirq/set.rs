@@ -2,9 +2,16 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use futures_util::{TryStreamExt, future::BoxFuture, stream::unfold};
+use futures_util::{
+    TryStreamExt,
+    future::{BoxFuture, try_join_all},
+};
 
-use super::{Error, Lock, Name, Walk, protocol::Protocol, set_stream::lock_all};
+use super::{
+    Error, Lock, Name, Walk,
+    protocol::Protocol,
+    set_stream::{list_all, lock_all},
+};
 
 /// Several queues of one kind that are iterated over as one.
 ///
@@ -73,38 +80,34 @@ impl<Q: SetMember> QueueSet<Q> {
     /// Returns the number of elements in all queues, including locked ones. Reads all queues, so the cost grows with
     /// the number of elements.
     ///
+    /// Waits for each queue, even if its disk does not answer, because the sum needs all of them. Limit that by
+    /// [`timeout`](tokio::time::timeout) if necessary.
+    ///
     /// # Errors
     ///
     /// [`Error::Io`], for the first queue that cannot be counted.
     pub async fn count(&self) -> Result<u64, Error> {
-        let mut count = 0;
-        for queue in &self.queues {
-            count += queue.count_all().await?;
-        }
-        Ok(count)
+        // Concurrently: a queue that does not answer must not delay the error of another one.
+        let counts = try_join_all(self.queues.iter().map(Q::count_all)).await?;
+        Ok(counts.into_iter().sum())
     }
 
     /// Returns the queues and names of all elements in the order of their times, including locked ones.
     ///
     /// An error concerns one queue and contains its path. The iteration continues with the other elements.
+    ///
+    /// If the disk of a queue does not answer for one second, the stream continues with the elements of the other
+    /// queues and returns those of that queue when its disk answers. The stream does not end before that.
+    ///
+    /// # Panics
+    ///
+    /// Panics on a runtime without a time driver, unless all queues are in memory.
     #[doc(alias = "first")]
     pub fn names(&self) -> Walk<(Q, Name)> {
-        let sources: Vec<_> =
-            self.queues.iter().map(|queue| MergeSource::new(queue.clone())).collect();
-        Walk::new(unfold(sources, |mut sources| async move {
-            // The minimum is known only after each queue has supplied its next name.
-            for source in &mut sources {
-                if let Err(error) = source.fill().await {
-                    return Some((Err(error), sources));
-                }
-            }
-            sources.retain(|source| source.next.is_some());
-            // By the numbers of the elements, which begin with their times.
-            let first =
-                sources.iter_mut().min_by_key(|source| source.next.map(|name| name.element))?;
-            let name = first.next.take().expect("queues without a next name were removed");
-            Some((Ok((first.queue.clone(), name)), sources))
-        }))
+        let queues = self.queues.clone();
+        let in_memory = queues.iter().all(|queue| queue.protocol().root().in_memory());
+        let names = list_all(queues.iter().map(Q::all_names).collect(), in_memory);
+        Walk::new(names.map_ok(move |(index, name)| (queues[index].clone(), name)))
     }
 
     /// Returns a stream that locks and reads each element that can be locked, and returns it with its queue. The stream
@@ -158,27 +161,6 @@ impl<Q: SetMember> QueueSet<Q> {
         let protocols = queues.iter().map(Q::protocol).collect();
         let locks = lock_all(protocols, poll_interval);
         Walk::new(locks.map_ok(move |(index, lock)| (queues[index].clone(), lock)))
-    }
-}
-
-/// A queue of a set with its next name.
-struct MergeSource<Q> {
-    queue: Q,
-    names: Walk<Name>,
-    /// `None` before the name is read, and after the last name.
-    next: Option<Name>,
-}
-
-impl<Q: SetMember> MergeSource<Q> {
-    fn new(queue: Q) -> Self {
-        Self { names: queue.all_names(), queue, next: None }
-    }
-
-    async fn fill(&mut self) -> Result<(), Error> {
-        if self.next.is_none() {
-            self.next = self.names.next().await.transpose()?;
-        }
-        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
-//! The stream of locked elements of several queues, merged by the times of the elements. Each queue is read by its own
-//! threads, so the stream continues without a queue whose disk does not answer.
+//! The streams of several queues, merged by the times of the elements. Each queue is read by its own threads, so the
+//! merged stream continues without a queue whose disk does not answer.
 
 use std::{
-    future::{pending, poll_fn},
+    future::{Future, pending, poll_fn},
     mem,
     task::Poll,
     time::Duration,
@@ -16,9 +16,18 @@ use futures_util::{
 use tokio::time::timeout;
 
 use super::{
-    Error, Lock,
+    Error, Lock, Name, Walk,
     locked_stream::{LockedQueue, LockedStream},
 };
+
+/// Returns the names of all elements in the order of their times. Each is returned with the index of its queue.
+pub(super) fn list_all(
+    walks: Vec<Walk<Name>>,
+    in_memory: bool,
+) -> impl Stream<Item = Result<(usize, Name), Error>> + Send {
+    let streams = walks.into_iter().map(|names| NameStream { names, next: None });
+    merge(streams, in_memory, false)
+}
 
 /// Locks all elements of the queues that can be locked, in the order of their times, once or, with `poll_interval`,
 /// repeatedly. Each is returned with the index of its queue.
@@ -26,78 +35,130 @@ pub(super) fn lock_all<T: Send + 'static>(
     queues: Vec<LockedQueue<T>>,
     poll_interval: Option<Duration>,
 ) -> impl Stream<Item = Result<(usize, Lock<T>), Error>> + Send {
+    let in_memory = queues.iter().all(|queue| queue.root().in_memory());
+    let streams = queues.into_iter().map(move |queue| LockedStream::new(queue, poll_interval));
+    merge(streams, in_memory, poll_interval.is_some())
+}
+
+fn merge<S: MemberStream>(
+    streams: impl Iterator<Item = S>,
+    in_memory: bool,
+    never_ends: bool,
+) -> impl Stream<Item = Result<(usize, S::Item), Error>> + Send {
+    let members = streams.enumerate().map(|(index, stream)| Member { index, stream });
+    let busy = members.map(Member::peek).collect();
+    let (ready, waiting) = (Vec::new(), FuturesUnordered::new());
+    let merge = Merge { ready, busy, waiting, in_memory, never_ends };
     // As for one queue: `unfold` keeps the future of a step in the stream.
-    unfold(Merge::new(queues, poll_interval), |mut merge| async move {
-        Some((merge.next().await?, merge))
-    })
+    unfold(merge, |mut merge| async move { Some((merge.next().await?, merge)) })
+}
+
+/// The stream of one queue: iterations over its elements.
+trait MemberStream: Send + 'static {
+    type Item: Send + 'static;
+
+    /// Returns the number of the next element, which begins with its time; 0 for an error. Returns `None` at the end of
+    /// an iteration.
+    fn peek(&mut self) -> impl Future<Output = Option<u64>> + Send;
+
+    /// Returns the next element, or `None` at the end of an iteration.
+    fn next(&mut self) -> impl Future<Output = Option<Result<Self::Item, Error>>> + Send;
+
+    /// Waits until there may be new elements. Returns false if there is only one iteration.
+    fn wait(&mut self) -> impl Future<Output = bool> + Send;
+}
+
+impl<T: Send + 'static> MemberStream for LockedStream<T> {
+    type Item = Lock<T>;
+
+    async fn peek(&mut self) -> Option<u64> {
+        self.peek().await
+    }
+
+    async fn next(&mut self) -> Option<Result<Lock<T>, Error>> {
+        self.next().await
+    }
+
+    async fn wait(&mut self) -> bool {
+        self.wait().await
+    }
+}
+
+/// The names of a queue, and the next of them if it is known.
+struct NameStream {
+    names: Walk<Name>,
+    next: Option<Result<Name, Error>>,
+}
+
+impl MemberStream for NameStream {
+    type Item = Name;
+
+    async fn peek(&mut self) -> Option<u64> {
+        if self.next.is_none() {
+            self.next = self.names.next().await;
+        }
+        self.next.as_ref().map(|next| next.as_ref().map_or(0, |name| name.element))
+    }
+
+    async fn next(&mut self) -> Option<Result<Name, Error>> {
+        self.next.take()
+    }
+
+    async fn wait(&mut self) -> bool {
+        false
+    }
 }
 
 /// A queue of the set.
-struct Member<T: Send + 'static> {
+struct Member<S> {
     index: usize,
-    stream: LockedStream<T>,
+    stream: S,
 }
 
 /// The members of a set, by their states.
-struct Merge<T: Send + 'static> {
+struct Merge<S: MemberStream> {
     /// Members whose next element is known, each with its number.
-    ready: Vec<(u64, Member<T>)>,
+    ready: Vec<(u64, Member<S>)>,
     /// Members that list or lock elements, and are expected to answer soon.
-    busy: FuturesUnordered<BoxFuture<'static, Answer<T>>>,
+    busy: FuturesUnordered<BoxFuture<'static, Answer<S>>>,
     /// Members that wait for new elements, and members that did not answer in time.
-    waiting: FuturesUnordered<BoxFuture<'static, Answer<T>>>,
+    waiting: FuturesUnordered<BoxFuture<'static, Answer<S>>>,
     /// In memory there is no disk to wait for, and no timer is needed.
     in_memory: bool,
     /// True if the members wait for new elements, even if there are no members.
     never_ends: bool,
 }
 
-enum Answer<T: Send + 'static> {
+enum Answer<S: MemberStream> {
     /// The next element of a member is known, or its iteration is at its end.
-    Next(Member<T>, Option<u64>),
-    /// A member has locked an element, or its iteration is at its end.
-    Locked(Member<T>, Option<Result<Lock<T>, Error>>),
+    Peeked(Member<S>, Option<u64>),
+    /// A member returns an element, or its iteration is at its end.
+    Next(Member<S>, Option<Result<S::Item, Error>>),
     /// A member may have new elements; false if it has only one iteration.
-    Woken(Member<T>, bool),
+    Woken(Member<S>, bool),
 }
 
-impl<T: Send + 'static> Merge<T> {
+impl<S: MemberStream> Merge<S> {
     /// Time after which the stream continues without a member that does not answer.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    fn new(queues: Vec<LockedQueue<T>>, poll_interval: Option<Duration>) -> Self {
-        let in_memory = queues.iter().all(|queue| queue.root().in_memory());
-        let members = queues.into_iter().enumerate().map(|(index, queue)| Member {
-            index,
-            stream: LockedStream::new(queue, poll_interval),
-        });
-        let busy = members.map(Member::peek).collect();
-        Self {
-            ready: Vec::new(),
-            busy,
-            waiting: FuturesUnordered::new(),
-            in_memory,
-            never_ends: poll_interval.is_some(),
-        }
-    }
-
     /// Returns the oldest of the next elements of all members, or `None` if all are at their ends.
-    async fn next(&mut self) -> Option<Result<(usize, Lock<T>), Error>> {
+    async fn next(&mut self) -> Option<Result<(usize, S::Item), Error>> {
         loop {
             match self.answer().await {
-                Some(Answer::Next(member, Some(number))) => self.ready.push((number, member)),
-                Some(Answer::Next(member, None) | Answer::Locked(member, None)) => {
+                Some(Answer::Peeked(member, Some(number))) => self.ready.push((number, member)),
+                Some(Answer::Peeked(member, None) | Answer::Next(member, None)) => {
                     self.waiting.push(member.wait());
                 }
                 Some(Answer::Woken(member, true)) => self.busy.push(member.peek()),
                 Some(Answer::Woken(_, false)) => {}
-                Some(Answer::Locked(member, Some(locked))) => {
+                Some(Answer::Next(member, Some(next))) => {
                     let index = member.index;
                     self.busy.push(member.peek());
-                    return Some(locked.map(|lock| (index, lock)));
+                    return Some(next.map(|item| (index, item)));
                 }
                 None => match self.take_oldest() {
-                    Some(member) => self.busy.push(member.lock()),
+                    Some(member) => self.busy.push(member.next()),
                     None if self.never_ends => pending().await,
                     None => return None,
                 },
@@ -106,7 +167,7 @@ impl<T: Send + 'static> Merge<T> {
     }
 
     /// Removes the member with the oldest element from those that are ready.
-    fn take_oldest(&mut self) -> Option<Member<T>> {
+    fn take_oldest(&mut self) -> Option<Member<S>> {
         let ready = self.ready.iter().enumerate();
         let (oldest, _) = ready.min_by_key(|(_, (number, member))| (*number, member.index))?;
         Some(self.ready.swap_remove(oldest).1)
@@ -114,7 +175,7 @@ impl<T: Send + 'static> Merge<T> {
 
     /// Returns the next answer, or `None` if an element should be chosen from the members that are ready, or if no
     /// member is left.
-    async fn answer(&mut self) -> Option<Answer<T>> {
+    async fn answer(&mut self) -> Option<Answer<S>> {
         let (busy, waiting, has_ready) =
             (&mut self.busy, &mut self.waiting, !self.ready.is_empty());
         let may_be_late = has_ready && !self.in_memory;
@@ -132,6 +193,10 @@ impl<T: Send + 'static> Merge<T> {
         if !may_be_late {
             return answer.await;
         }
+        // Most answers are ready, and need no timer.
+        if let Some(answer) = (&mut answer).now_or_never() {
+            return answer;
+        }
         let answered = timeout(Self::PATIENCE, &mut answer).await;
         answered.unwrap_or_else(|_| {
             // They are still polled, but no longer waited for.
@@ -141,24 +206,24 @@ impl<T: Send + 'static> Merge<T> {
     }
 }
 
-impl<T: Send + 'static> Member<T> {
-    fn peek(mut self) -> BoxFuture<'static, Answer<T>> {
+impl<S: MemberStream> Member<S> {
+    fn peek(mut self) -> BoxFuture<'static, Answer<S>> {
         async move {
-            let next = self.stream.peek().await;
+            let number = self.stream.peek().await;
+            Answer::Peeked(self, number)
+        }
+        .boxed()
+    }
+
+    fn next(mut self) -> BoxFuture<'static, Answer<S>> {
+        async move {
+            let next = self.stream.next().await;
             Answer::Next(self, next)
         }
         .boxed()
     }
 
-    fn lock(mut self) -> BoxFuture<'static, Answer<T>> {
-        async move {
-            let locked = self.stream.next().await;
-            Answer::Locked(self, locked)
-        }
-        .boxed()
-    }
-
-    fn wait(mut self) -> BoxFuture<'static, Answer<T>> {
+    fn wait(mut self) -> BoxFuture<'static, Answer<S>> {
         async move {
             let may_have_new = self.stream.wait().await;
             Answer::Woken(self, may_have_new)

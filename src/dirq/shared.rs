@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 
-use super::{metrics::QueueMetrics, wakeups::Wakeups};
+use super::{metrics::QueueMetrics, threads::Threads, wakeups::Wakeups};
 
 /// Maximum number of blocking threads that wait for the disk of one path. A disk that hangs would otherwise take all
 /// blocking threads of the runtime, of which Tokio starts up to 512.
@@ -23,9 +23,9 @@ static QUEUES: Mutex<BTreeMap<PathBuf, Weak<SharedQueue>>> = Mutex::new(BTreeMap
 /// State that all handles of this process on one path share.
 #[derive(Debug)]
 pub(super) struct SharedQueue {
-    /// One permit per thread that may wait for the disk. Calls that find none wait in order, without a thread, and
-    /// leave their place if they are dropped.
-    pub(super) threads: Arc<Semaphore>,
+    /// The threads that may wait for the disk. Calls that find none wait in order, without a thread, and leave their
+    /// place if they are dropped.
+    pub(super) threads: Arc<Threads>,
     deferred: Deferred,
     /// The streams that wait for new elements, as long as there are any.
     wakeups: Mutex<Weak<Wakeups>>,
@@ -44,7 +44,7 @@ impl SharedQueue {
             return shared;
         }
         queues.retain(|_, shared| shared.strong_count() > 0);
-        let threads = Arc::new(Semaphore::new(MAX_THREADS));
+        let threads = Threads::new(MAX_THREADS);
         let (deferred, wakeups) = (Deferred::default(), Mutex::default());
         let (purged_at, metrics) = (Mutex::default(), Arc::default());
         let shared = Arc::new(Self { threads, deferred, wakeups, purged_at, metrics });

@@ -120,15 +120,15 @@ impl DirQueue<Simple> {
         let mut permit = self.reserve_capacity(1).await?;
         let mut retries = RetryBudget::of("add to");
         loop {
-            let mut temp = None;
+            let mut parts = None;
             for part in data.chunks(MAX_COPY) {
                 let part = part.to_vec();
-                let write = move |queue: &Arc<Simple>| queue.write_part(temp, &part);
-                temp = Some(run("add to", Work::Long, &self.protocol, write).await?);
+                let write = move |queue: &Arc<Simple>| queue.write_part(parts, &part);
+                parts = Some(run("add to", Work::Long, &self.protocol, write).await?);
             }
-            let Some(temp) = temp else { unreachable!("there are several parts") };
+            let Some(parts) = parts else { unreachable!("there are several parts") };
             // The permit is held until the element is in the queue, even if the caller is dropped.
-            let publish = move |queue: &Arc<Simple>| Ok((queue.publish_parts(temp)?, permit));
+            let publish = move |queue: &Arc<Simple>| Ok((queue.publish_parts(parts)?, permit));
             let (name, unused) = run("add to", Work::Long, &self.protocol, publish).await?;
             if let Some(name) = name {
                 return Ok(name);

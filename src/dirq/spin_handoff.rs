@@ -2,7 +2,7 @@
 //! spins for the next, and the caller spins for the result. Neither has to be woken, which may cost more than the work.
 //!
 //! 1. No work waits behind other work: it is handed to an idle thread, or runs on a new one. If as many threads work as
-//!    the queue may use, it waits for a permit, and is withdrawn if its caller is dropped.
+//!    the queue may use, it waits for one of them, and is withdrawn if its caller is dropped.
 //! 2. Per queue, at most one thread spins for work and one caller spins for a result, for [`WORKER_SPIN`] and
 //!    [`CALLER_SPIN`].
 //! 3. If spinning fails, for instance because other programs need the processors, the next calls do not spin: more of
@@ -30,14 +30,12 @@ use std::{
 };
 
 use tokio::{
-    sync::{
-        Semaphore,
-        oneshot::{self, Receiver, Sender, error::TryRecvError},
-    },
+    sync::oneshot::{self, Receiver, Sender, error::TryRecvError},
     task::spawn_blocking,
 };
 
 use self::backoff::SpinBackoff;
+use super::threads::{ThreadPermit, Threads};
 
 /// Time for which a caller spins for its result: about the duration of most calls, and about the cost of waking a
 /// thread. Also the maximum gap between calls in quick succession.
@@ -63,8 +61,7 @@ pub(super) fn may_block() -> bool {
 
 /// Hands work to the spinning thread, or to a new blocking thread of the runtime if none spins.
 pub(super) struct SpinHandoff {
-    /// One permit per thread that may work.
-    threads: Arc<Semaphore>,
+    threads: Arc<Threads>,
     state: Mutex<State>,
     /// True if the slot may hold a job. The spinning thread polls this flag, and takes the lock only if it is set.
     has_job: AtomicBool,
@@ -95,7 +92,7 @@ enum WorkerSlot {
 pub(super) struct NotStarted;
 
 impl SpinHandoff {
-    pub(super) fn new(threads: Arc<Semaphore>) -> Self {
+    pub(super) fn new(threads: Arc<Threads>) -> Self {
         Self { threads, state: Mutex::default(), has_job: AtomicBool::new(false) }
     }
 
@@ -111,23 +108,23 @@ impl SpinHandoff {
         short: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotStarted> {
-        let permit = self.threads.clone().acquire_owned().await;
-        let permit = permit.expect("the semaphore is never closed");
-        let work = move || {
-            // Released before the result is sent: the caller may need it for its next call.
-            let _permit = permit;
-            work()
-        };
         let (sender, mut receiver) = oneshot::channel();
-        let job = Box::new(Task { work: Some(work), done: None, sender });
-        let seen = match self.hand_over(job) {
-            // Saves wakeups: a `dequeue` took 18 µs instead of 34 on an idle machine (docs/architecture.md).
-            Ok(ticket) if short => self.spin_for_result(ticket, &mut receiver),
-            Ok(_) => None,
-            Err((job, is_back_to_back)) => {
-                self.spawn(job, is_back_to_back);
-                None
-            }
+        let begin = move |permit: ThreadPermit| -> Box<dyn Job> {
+            let work = move || {
+                // Released before the result is sent: the caller may need it for its next call.
+                let _permit = permit;
+                work()
+            };
+            Box::new(Task { work: Some(work), done: None, sender })
+        };
+        let handoff = self.clone();
+        let entered = self.threads.enter(begin, move |begin, permit| {
+            handoff.run_jobs(begin(permit), false);
+        });
+        // The place is kept until there is a result: dropping it withdraws the work.
+        let (_place, seen) = match entered {
+            Ok((begin, permit)) => (None, self.start(begin(permit), short, &mut receiver)),
+            Err(place) => (Some(place), None),
         };
         let done = match seen {
             Some(done) => done,
@@ -136,6 +133,24 @@ impl SpinHandoff {
         };
         // The panic continues in the caller, as if the work had run in place.
         Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
+    /// Runs a job on the spinning thread, or on a new one. Returns the result if it was seen by spinning.
+    fn start<T>(
+        self: &Arc<Self>,
+        job: Box<dyn Job>,
+        short: bool,
+        receiver: &mut Receiver<T>,
+    ) -> Option<T> {
+        match self.hand_over(job) {
+            // Saves wakeups: a `dequeue` took 18 µs instead of 34 on an idle machine (docs/architecture.md).
+            Ok(ticket) if short => self.spin_for_result(ticket, receiver),
+            Ok(_) => None,
+            Err((job, is_back_to_back)) => {
+                self.spawn(job, is_back_to_back);
+                None
+            }
+        }
     }
 
     /// Hands work to the spinning thread. If none spins, returns the work, and whether a thread should spin after it.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    io,
+    io, mem,
     path::{Path, PathBuf},
 };
 
@@ -24,15 +24,19 @@ pub(super) struct SystemWatch {
     watched: BTreeMap<PathBuf, (u64, u64)>,
     /// Time before which a failure is not followed by another attempt, which may start a thread.
     retry_at: Option<Instant>,
+    /// True if the latest update failed, as a whole or for some directories.
+    has_failed: bool,
 }
 
 /// The result of an update.
 pub(super) struct Updated {
     /// True if a directory is watched that was not watched before.
     pub(super) has_new: bool,
-    /// True if all directories are watched. Otherwise the update should be repeated after
+    /// True if all directories are watched that this process may read. Otherwise the update should be repeated after
     /// [`RETRY_AFTER`](SystemWatch::RETRY_AFTER).
     pub(super) is_complete: bool,
+    /// The first failure of a series.
+    pub(super) failure: Option<Error>,
 }
 
 impl SystemWatch {
@@ -40,32 +44,26 @@ impl SystemWatch {
     pub(super) const RETRY_AFTER: Duration = Duration::from_secs(2);
 
     /// Watches `root` and the directories in it, and no others. Calls `notify`, on another thread, for each new element
-    /// and directory, and if `root` is moved or removed. Returns an error for the first failure of a series.
+    /// and directory, and if `root` is moved or removed. If a directory cannot be watched, the others are.
     pub(super) fn update(
         &mut self,
         root: &Path,
         directories: impl Iterator<Item = PathBuf>,
         notify: impl Fn() + Send + 'static,
-    ) -> Result<Updated, Error> {
-        if self.retry_at.is_some_and(|retry_at| Instant::now() < retry_at) {
-            return Ok(Updated { has_new: false, is_complete: false });
+    ) -> Updated {
+        let now = Instant::now();
+        if self.retry_at.is_some_and(|retry_at| now < retry_at) {
+            return Updated { has_new: false, is_complete: false, failure: None };
         }
-        match self.try_update(root, directories, notify) {
-            Ok(has_new) => {
-                self.retry_at = None;
-                // The queue may have been moved away, and may be created again.
-                Ok(Updated { has_new, is_complete: self.watched.contains_key(root) })
-            }
-            Err(error) => {
-                let is_first = self.retry_at.is_none();
-                let retry_at = Some(Instant::now() + Self::RETRY_AFTER);
-                *self = Self { retry_at, ..Self::default() };
-                match is_first {
-                    true => Err(error),
-                    false => Ok(Updated { has_new: false, is_complete: false }),
-                }
-            }
-        }
+        let mut updated = self.try_update(root, directories, notify).unwrap_or_else(|error| {
+            *self = Self { has_failed: self.has_failed, ..Self::default() };
+            Updated { has_new: false, is_complete: false, failure: Some(error) }
+        });
+        self.retry_at =
+            (updated.failure.is_some() && !updated.is_complete).then(|| now + Self::RETRY_AFTER);
+        let had_failed = mem::replace(&mut self.has_failed, updated.failure.is_some());
+        updated.failure = updated.failure.filter(|_| !had_failed);
+        updated
     }
 
     fn try_update(
@@ -73,7 +71,7 @@ impl SystemWatch {
         root: &Path,
         directories: impl Iterator<Item = PathBuf>,
         notify: impl Fn() + Send + 'static,
-    ) -> Result<bool, Error> {
+    ) -> Result<Updated, Error> {
         // Identified before they are watched: if one is replaced in between, the next update finds a difference.
         let now: BTreeMap<_, _> = [root.to_owned()]
             .into_iter()
@@ -94,21 +92,27 @@ impl SystemWatch {
             }
             stays
         });
-        let mut has_new = false;
+        let mut updated = Updated { has_new: false, is_complete: true, failure: None };
         // They may already be removed, or contain elements: a scan follows.
         for (path, id) in now {
-            if let Entry::Vacant(place) = self.watched.entry(path) {
-                match watcher.watch(place.key(), place.key() == root) {
-                    Ok(()) => {}
-                    // A purge removed the directory in the meantime.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(watch_error(place.key(), error)),
+            let Entry::Vacant(place) = self.watched.entry(path) else { continue };
+            match watcher.watch(place.key(), place.key() == root) {
+                // A purge removed the directory in the meantime.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    // Without the permission, its elements cannot be read either. The next update tries again.
+                    updated.is_complete &= error.kind() == io::ErrorKind::PermissionDenied;
+                    let error = watch_error(place.key(), error);
+                    updated.failure.get_or_insert(error);
                 }
-                place.insert(id);
-                has_new = true;
+                _ => {
+                    place.insert(id);
+                    updated.has_new = true;
+                }
             }
         }
-        Ok(has_new)
+        // The queue may have been moved away, and may be created again.
+        updated.is_complete &= self.watched.contains_key(root);
+        Ok(updated)
     }
 }
 

@@ -6,6 +6,8 @@
 //!    turn.
 //! 2. A turn is never lost: if no stream waits, the next one that would wait gets it, and a turn that is dropped is
 //!    given to another stream. A stream that has a turn and is not polled keeps it only for [`MAX_TURN`].
+//!    If no stream waits when a turn is passed on, or when its time has ended, the next one that would wait gets it,
+//!    unless it has begun a scan since the turn was first given.
 //! 3. The streams share their timers: the queue is scanned by one of them after each interval, and when a backoff ends.
 
 use std::{
@@ -40,9 +42,10 @@ pub(super) struct Wakeups {
 struct State {
     /// Waiting streams, in order of arrival.
     waiters: VecDeque<oneshot::Sender<Turn>>,
-    /// True if a turn is left for the next stream that would wait.
-    has_turn: bool,
-    /// Numbers of turns that were given to a waiter, and that were used.
+    /// A turn is left for the next stream that would wait if the turn with this number is newer than the stream's
+    /// latest scan; 0 if none is left.
+    left: u64,
+    /// Numbers of turns that were given, and that were used.
     given: u64,
     used: u64,
     /// The task that gives unused turns to other streams, and the runtime of the latest waiter, where it runs.
@@ -59,7 +62,7 @@ impl Wakeups {
     pub(super) fn new() -> Arc<Self> {
         let state = State {
             waiters: VecDeque::new(),
-            has_turn: false,
+            left: 0,
             given: 0,
             used: 0,
             turn_task: None,
@@ -75,23 +78,22 @@ impl Wakeups {
     /// Wakes one stream, because there may be an element for it. If none waits, the next one that would wait has the
     /// turn.
     pub(super) fn wake_one(self: &Arc<Self>) {
-        self.give_turn(None, true);
+        self.give_turn(None);
     }
 
-    /// Gives a turn for elements after `after` to a stream that waits. If none waits, a turn is left for the next one
-    /// if `is_kept`.
-    fn give_turn(self: &Arc<Self>, after: Option<Name>, is_kept: bool) {
+    /// Gives a turn to a stream that waits: a new one, or the rest of an earlier one.
+    fn give_turn(self: &Arc<Self>, rest: Option<Rest>) {
         loop {
-            let waiter = {
+            let (waiter, turn) = {
                 let mut state = self.state();
                 let Some(waiter) = state.waiters.pop_front() else {
-                    state.has_turn |= is_kept;
+                    let number = rest.map_or(u64::MAX, |rest| rest.number);
+                    state.left = state.left.max(number);
                     return;
                 };
-                state.given += 1;
-                waiter
+                (waiter, self.turn(&mut state, rest))
             };
-            match waiter.send(self.turn(after)) {
+            match waiter.send(turn) {
                 Ok(()) => return self.supervise_turns(),
                 // The waiter is gone. Its turn goes to the next one.
                 Err(turn) => turn.finish(),
@@ -99,8 +101,10 @@ impl Wakeups {
         }
     }
 
-    fn turn(self: &Arc<Self>, after: Option<Name>) -> Turn {
-        Turn { wakeups: Arc::downgrade(self), after }
+    fn turn(self: &Arc<Self>, state: &mut State, rest: Option<Rest>) -> Turn {
+        state.given += 1;
+        let number = rest.map_or(state.given, |rest| rest.number);
+        Turn { wakeups: Arc::downgrade(self), number, after: rest.map(|rest| rest.after) }
     }
 
     /// Announces that the backoff of an element ends after `delay`.
@@ -125,13 +129,13 @@ impl Wakeups {
         }
     }
 
-    /// Makes the system report new elements in `directories` of the queue at `root`. Returns whether it reports all of
-    /// them, and an error for the first failure of a series.
+    /// Makes the system report new elements in `directories` of the queue at `root`. Returns whether it reports all that
+    /// this process may read, and an error for the first failure of a series.
     pub(super) fn watch_directories(
         self: &Arc<Self>,
         root: &Path,
         directories: impl Iterator<Item = PathBuf>,
-    ) -> Result<bool, Error> {
+    ) -> (bool, Option<Error>) {
         let wakeups = Arc::downgrade(self);
         let notify = move || {
             if let Some(wakeups) = wakeups.upgrade() {
@@ -139,33 +143,37 @@ impl Wakeups {
             }
         };
         let mut system = self.system.lock().unwrap_or_else(PoisonError::into_inner);
-        let updated = system.update(root, directories, notify)?;
+        let updated = system.update(root, directories, notify);
         drop(system);
         if updated.has_new {
             // Elements that were added before the watch was active are found by another scan.
             self.wake_one();
         }
-        Ok(updated.is_complete)
+        (updated.is_complete, updated.failure)
     }
 
-    /// Returns the turn that is left, or the receiver of a turn.
+    /// Returns the turn that is left for a stream whose latest scan began after the turn `scanned`, or the receiver of a
+    /// turn.
     ///
     /// # Panics
     ///
     /// Panics outside of a Tokio runtime.
-    pub(super) fn enter(self: &Arc<Self>) -> Result<Turn, oneshot::Receiver<Turn>> {
+    pub(super) fn enter(self: &Arc<Self>, scanned: u64) -> Result<Turn, oneshot::Receiver<Turn>> {
         let runtime = Handle::current();
         let mut state = self.state();
-        if mem::take(&mut state.has_turn) {
-            state.given += 1;
+        state.runtime = Some(runtime);
+        if scanned < state.left {
+            // The scan that follows finds all elements.
+            state.left = 0;
+            let turn = self.turn(&mut state, None);
             drop(state);
-            return Ok(self.turn(None));
+            self.supervise_turns();
+            return Ok(turn);
         }
         let (sender, receiver) = oneshot::channel();
         // Waiters that were dropped, or ended by a timer.
         state.waiters.retain(|waiter| !waiter.is_closed());
         state.waiters.push_back(sender);
-        state.runtime = Some(runtime);
         Err(receiver)
     }
 
@@ -188,13 +196,22 @@ impl Wakeups {
         }
         state.due = state.due.filter(|due| *due > now);
         state.last_scan = now;
-        state.given += 1;
-        Some(self.turn(None))
+        let turn = self.turn(&mut state, None);
+        drop(state);
+        self.supervise_turns();
+        Some(turn)
     }
 
-    /// Notes that a stream scans the queue.
-    pub(super) fn begin_scan(&self) {
-        self.state().last_scan = Instant::now();
+    /// Notes that a stream scans the whole queue. Returns the number of the latest turn.
+    pub(super) fn begin_scan(&self) -> u64 {
+        let mut state = self.state();
+        state.last_scan = Instant::now();
+        state.given
+    }
+
+    /// Returns the number of the latest turn.
+    pub(super) fn latest_turn(&self) -> u64 {
+        self.state().given
     }
 
     /// Makes a task give the turns that are not used in time to other streams.
@@ -227,10 +244,24 @@ impl State {
 /// The turn of a stream that was woken: it should scan the queue. Dropping it gives the turn to another stream.
 pub(super) struct Turn {
     wakeups: Weak<Wakeups>,
+    /// Number of the turn, or of the one of which this is the rest.
+    number: u64,
     after: Option<Name>,
 }
 
+/// The rest of a turn whose stream has found an element.
+#[derive(Clone, Copy)]
+struct Rest {
+    /// Number of the turn. The elements for which it was given are found by all scans that begin later.
+    number: u64,
+    after: Name,
+}
+
 impl Turn {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Returns the element after which the scan begins; `None` if it begins at the first.
     pub(super) fn after(&self) -> Option<Name> {
         self.after
@@ -243,13 +274,12 @@ impl Turn {
         }
     }
 
-    /// Ends the turn: `found` is the stream's. Another stream that waits continues after it. A stream that does not
-    /// wait scans the queue anyway.
+    /// Ends the turn: `found` is the stream's. Another stream that waits continues after it.
     pub(super) fn pass_on(self, found: Name) {
-        let wakeups = self.wakeups.upgrade();
+        let (wakeups, rest) = (self.wakeups.upgrade(), Rest { number: self.number, after: found });
         self.finish();
         if let Some(wakeups) = wakeups {
-            wakeups.give_turn(Some(found), false);
+            wakeups.give_turn(Some(rest));
         }
     }
 }
@@ -270,13 +300,17 @@ async fn pass_on_unused_turns(wakeups: Weak<Wakeups>) {
         let Some(wakeups) = wakeups.upgrade() else { return };
         {
             let mut state = wakeups.state();
-            if state.used >= state.given || state.waiters.is_empty() {
-                state.used = state.given;
+            let is_used = state.used >= state.given;
+            // Counted as used, so that each is passed on once.
+            state.used = state.given;
+            if is_used || state.waiters.is_empty() {
+                if !is_used {
+                    // Not for the stream that has the turn: its scan may only take long.
+                    state.left = state.left.max(state.given);
+                }
                 state.turn_task = None;
                 return;
             }
-            // Counted as used, so that each is passed on once.
-            state.used = state.given;
         }
         wakeups.wake_one();
     }
@@ -285,5 +319,47 @@ async fn pass_on_unused_turns(wakeups: Weak<Wakeups>) {
 impl fmt::Debug for Wakeups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wakeups").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn stream_that_begins_to_wait_has_the_turn_of_one_that_is_not_polled() {
+        let wakeups = Wakeups::new();
+        let scanned = wakeups.latest_turn();
+        let _not_polled = wakeups.enter(scanned).err().expect("no turn is left");
+        wakeups.wake_one();
+        // No other stream waits when the time of the turn is over.
+        sleep(2 * MAX_TURN).await;
+        let turn = wakeups.enter(scanned).ok().expect("the turn is left");
+        turn.finish();
+        assert!(wakeups.enter(wakeups.begin_scan()).is_err(), "it is left once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turn_of_a_stream_that_did_not_wait_and_is_not_polled_goes_to_another() {
+        let wakeups = Wakeups::new();
+        let scanned = wakeups.latest_turn();
+        wakeups.wake_one();
+        let _not_polled = wakeups.enter(scanned).ok().expect("a turn is left");
+        let waits = wakeups.enter(scanned).err().expect("it is left once");
+        timeout(2 * MAX_TURN, waits).await.expect("it is woken").expect("the sender exists");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_scan_is_not_followed_by_another() {
+        let wakeups = Wakeups::new();
+        let waits = wakeups.enter(wakeups.latest_turn()).err().expect("no turn is left");
+        wakeups.wake_one();
+        let turn = waits.await.expect("it is woken");
+        let scanned = wakeups.begin_scan();
+        sleep(2 * MAX_TURN).await;
+        turn.finish();
+        assert!(wakeups.enter(scanned).is_err());
     }
 }

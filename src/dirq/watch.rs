@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     Name,
-    blocking::{Work, run, run_before_wait},
+    blocking::{Work, run},
     file_name::FileName,
     protocol::Protocol,
     record::now_micros,
@@ -29,6 +29,8 @@ pub(super) struct Watch {
     wakeups: Arc<Wakeups>,
     /// The turn to scan the queue.
     turn: Option<Turn>,
+    /// Number of the latest turn when the latest scan began. The scan finds the elements of all turns up to this one.
+    scanned: u64,
 }
 
 impl Watch {
@@ -42,7 +44,8 @@ impl Watch {
         let (purge_every, wakeups) =
             (root.purge_every.map(|(every, _)| every), root.shared.wakeups());
         let every = every.min(purge_every.unwrap_or(every)).max(Self::MIN_INTERVAL);
-        Self { every, wakeups, turn: None }
+        let scanned = wakeups.latest_turn();
+        Self { every, wakeups, turn: None, scanned }
     }
 
     /// Waits until there may be something new, and takes the turn to look. Spurious returns are possible. Returns the
@@ -60,9 +63,11 @@ impl Watch {
             }
         };
         let after = turn.after();
-        if after.is_none() {
-            self.wakeups.begin_scan();
-        }
+        self.scanned = match after {
+            None => self.wakeups.begin_scan(),
+            // The elements before it are those of the stream that passed the turn on.
+            Some(_) => turn.number(),
+        };
         self.turn = Some(turn);
         after
     }
@@ -76,7 +81,7 @@ impl Watch {
 
     async fn next_turn(&self) -> Turn {
         let entered = Instant::now();
-        let mut given = match self.wakeups.enter() {
+        let mut given = match self.wakeups.enter(self.scanned) {
             Ok(turn) => return turn,
             Err(given) => given,
         };
@@ -121,7 +126,7 @@ impl Watch {
     /// Watches new directories, and looks for the end of the next backoff. Returns whether the system watches them all.
     async fn update<P: Protocol + ?Sized>(&self, queue: &Arc<P>) -> bool {
         let wakeups = self.wakeups.clone();
-        let updated = run_before_wait("watch", queue, move |queue| {
+        let updated = run("watch", Work::Long, queue, move |queue| {
             let root = queue.root();
             let mut directories = root.directories()?;
             let first = directories.len().saturating_sub(Self::MAX_DIRECTORIES);
@@ -133,15 +138,12 @@ impl Watch {
             }
             Ok(watched)
         });
-        match updated.await {
-            Ok(Ok(is_complete)) => is_complete,
-            Ok(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, interval = ?self.every, "file watcher failed, falling back to polling");
-                false
-            }
-            // If the queue cannot be listed, the next scan reports the error.
-            Err(_) => false,
+        // If the queue cannot be listed, the next scan reports the error.
+        let (is_complete, failure) = updated.await.unwrap_or((false, None));
+        if let Some(error) = failure {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, interval = ?self.every, "file watcher failed, falling back to polling");
         }
+        is_complete
     }
 }

@@ -8,6 +8,8 @@
 
 mod export_order;
 mod histogram;
+#[cfg(any(feature = "dirq", feature = "redis"))]
+mod measurement;
 #[cfg(feature = "dashboard")]
 mod reading;
 mod registry;
@@ -15,6 +17,8 @@ mod series;
 mod source;
 mod values;
 
+#[cfg(any(feature = "dirq", feature = "redis"))]
+pub(crate) use self::measurement::{Measurement, RunningMeasurement};
 use self::registry::publish;
 pub(crate) use self::{
     histogram::Histogram,

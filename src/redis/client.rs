@@ -27,7 +27,7 @@ mod watchdog;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use ::redis::{Cmd, Value};
+use ::redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 
 pub use self::{builder::ClientBuilder, urls::Urls};
@@ -36,8 +36,9 @@ pub(super) use self::{
     connect::MAX_DURATION,
     invalidations::{Invalidations, KeyVersion},
     node::Node,
+    outage::{has_waited, is_unreachable},
     retry::Resend,
-    shared_connection::CommandBatch,
+    shared_connection::{CommandBatch, is_too_many_in_flight},
 };
 use self::{
     connect::Connector, counters::ClientCounters, invalidations::InFlightCommand,
@@ -66,7 +67,8 @@ use super::{
 /// A connection that ends is replaced. A connection may also become silent, for example if a network drops all packets
 /// or a load balancer has forgotten the connection. A connection on which no byte was received since a call was sent is
 /// probed with a `PING` when that call has waited for 0.4 s, or when it is dropped or times out earlier. If nothing is
-/// received for another 0.4 s, it is replaced. Idle connections are not probed by a `PING`, except those of a near cache.
+/// received for another 0.4 s, it is replaced. While the server accepts a large request, the connection is not silent.
+/// Idle connections are not probed by a `PING`, except those of a near cache.
 /// If a server reports that it is a replica, the client connects to the same address again, because
 /// the address may now belong to the master. If the URL names sentinels, the client asks these for the address of the
 /// master.
@@ -77,7 +79,8 @@ use super::{
 ///
 /// If there was no connection for a whole timeout, the server is unreachable: from then on, calls fail immediately with
 /// [`Error::Connect`]. This includes a server that accepts connections but does not answer. The client tries to connect
-/// about twice per second, and uses the server again as soon as an attempt succeeds, even if no calls are made.
+/// about twice per second, and uses the server again as soon as an attempt succeeds, even if no calls are made. In a
+/// cluster, it also looks for the successor of a node that is unreachable.
 ///
 /// At most 1,024 calls are in flight on a connection. Further calls wait, and fail with [`Error::Unavailable`] if their
 /// timeout passes before they are sent.
@@ -106,6 +109,8 @@ pub struct Client {
 struct Inner {
     router: Router,
     connector: Arc<Connector>,
+    /// See [`Client::servers`].
+    servers: String,
     prefix: String,
     timeout: Duration,
     max_value_bytes: usize,
@@ -135,6 +140,7 @@ impl Client {
         let inner = Inner {
             router: self.inner.router.with_connector(connector.clone()),
             connector,
+            servers: self.inner.servers.clone(),
             prefix: self.inner.prefix.clone(),
             timeout: self.inner.timeout,
             max_value_bytes: self.inner.max_value_bytes,
@@ -142,6 +148,12 @@ impl Client {
             counters: self.inner.counters.clone(),
         };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
+    }
+
+    /// Returns a text that is the same for clients with the same URLs, and contains no credentials.
+    #[cfg(feature = "metrics")]
+    pub(super) fn servers(&self) -> &str {
+        &self.inner.servers
     }
 
     /// Returns the receiver of changed keys, if this client tracks them.
@@ -216,6 +228,16 @@ impl Client {
         answer
     }
 
+    /// Returns the error of a call on `key` if its server has been unreachable for a whole timeout.
+    pub(super) fn unreachable(&self, key: &[u8]) -> Option<RedisError> {
+        self.inner.router.unreachable(key, self.lane)
+    }
+
+    /// Returns whether a call on `key` needs no new connection.
+    pub(super) fn is_connected(&self, key: &[u8]) -> bool {
+        self.inner.router.node_of(key).is_some_and(|node| node.on(self.lane).is_connected())
+    }
+
     /// Returns the current places of the slots of `absent_keys`, which are keys that cannot exist; empty unless this is
     /// a cluster.
     pub(super) async fn places(&self, absent_keys: &[Vec<u8>]) -> Result<Vec<SlotPlace>, Error> {
@@ -226,6 +248,7 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
+            .field("servers", &self.inner.servers)
             .field("prefix", &self.inner.prefix)
             .field("cluster", &self.inner.router.is_cluster())
             .finish_non_exhaustive()

@@ -6,8 +6,9 @@ mod finite;
 mod raw;
 mod text;
 
+use rmp_serde::decode::Error as MessagePackError;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, error::Category};
 
 use self::{
     canonical::{Canonical, canonical},
@@ -56,9 +57,9 @@ impl Format {
         key: impl FnOnce() -> Vec<u8>,
     ) -> Result<V, Error> {
         let value = match self {
-            Self::Json => serde_json::from_slice(bytes).map_err(Into::into),
-            Self::MessagePack => decode_message_pack(bytes).map_err(Into::into),
-            Self::Raw => raw::decode(bytes).map_err(Into::into),
+            Self::Json => serde_json::from_slice(bytes).map_err(json_error::<V>),
+            Self::MessagePack => decode_message_pack(bytes).map_err(message_pack_error::<V>),
+            Self::Raw => raw::decode(bytes).map_err(|_| mismatch::<V>(None)),
         };
         value.map_err(|source| decode_error(&key(), source))
     }
@@ -99,7 +100,7 @@ pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> 
         true => serde_json::from_str(text),
         false => serde_json::from_value(Json::String(text.to_owned())),
     };
-    key.map_err(|error| decode_error(bytes, error.into()))
+    key.map_err(|error| decode_error(bytes, json_error::<K>(error)))
 }
 
 /// Encodes a key as other programs do: every string verbatim, even if it is valid JSON.
@@ -126,7 +127,7 @@ pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Er
     // As a string first, as most keys are strings: for a `String` key, `12` is a string and not a JSON number.
     serde_json::from_value(Json::String(text.to_owned()))
         .or_else(|_| serde_json::from_str(text))
-        .map_err(|error| decode_error(bytes, error.into()))
+        .map_err(|error| decode_error(bytes, json_error::<K>(error)))
 }
 
 /// Returns the JSON of a value, unless it contains a number that JSON cannot represent.
@@ -138,8 +139,41 @@ fn check_finite<T: Serialize + ?Sized>(value: &T, json: String) -> Result<Vec<u8
     Ok(json.into_bytes())
 }
 
-fn decode_error(key: &[u8], source: Box<dyn std::error::Error + Send + Sync>) -> Error {
+fn decode_error(key: &[u8], source: Source) -> Error {
     Error::Decode { key: String::from_utf8_lossy(key).into_owned(), source }
+}
+
+/// Source of an [`Error::Decode`]. Its text contains nothing of the data, which may be a secret: it is logged.
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+fn json_error<T>(error: serde_json::Error) -> Source {
+    match error.classify() {
+        // The text is by the type, and cites the data.
+        Category::Data => mismatch::<T>(Some((error.line(), error.column()))),
+        _ => error.into(),
+    }
+}
+
+fn message_pack_error<T>(error: MessagePackError) -> Source {
+    match error {
+        MessagePackError::Uncategorized(_)
+        | MessagePackError::Syntax(_)
+        | MessagePackError::TypeMismatch(_) => mismatch::<T>(None),
+        error => error.into(),
+    }
+}
+
+/// Returns the error of data that is not of the type `T`, found at this line and column.
+pub(super) fn mismatch<T>(place: Option<(usize, usize)>) -> Source {
+    let expected = std::any::type_name::<T>();
+    match place {
+        // `serde_json` counts from 1; without a text, it has no place.
+        Some((line @ 1.., column)) => {
+            format!("data of another type at line {line} column {column}, expected `{expected}`")
+        }
+        _ => format!("data of another type, expected `{expected}`"),
+    }
+    .into()
 }
 
 #[cfg(test)]
@@ -269,6 +303,36 @@ mod tests {
             b"[null,\"null\",null]"
         );
         assert_eq!(encode_key(&(None::<f64>, 7)).expect("the key is valid"), b"[null,7]");
+    }
+
+    #[test]
+    fn texts_of_decode_errors_contain_nothing_of_the_data() {
+        let value = |format: Format, bytes: &[u8]| {
+            format.decode::<u64>(bytes, Vec::new).expect_err("it is not a number")
+        };
+        let text = Format::MessagePack.encode("session-token").expect("strings are valid");
+        let map = BTreeMap::from([("session-token", 1)]);
+        let map = Format::MessagePack.encode(&map).expect("maps are valid");
+        for error in [
+            decode_key::<u64>(b"session-token").expect_err("it is not a number"),
+            decode_key::<Tagged>(b"session-token").expect_err("it is not a variant"),
+            decode_bare_key::<u64>(b"session-token").expect_err("it is not a number"),
+            decode_bare_key::<u64>(b"\"session-token\"").expect_err("it is not a number"),
+            value(Format::Json, b"\"session-token\""),
+            value(Format::Json, b"{\"session-token\": 1}"),
+            value(Format::Json, b"session-token"),
+            value(Format::MessagePack, &text),
+            value(Format::MessagePack, &map),
+            value(Format::Raw, b"session-token"),
+        ] {
+            let source = std::error::Error::source(&error).expect("the decoder has failed");
+            for text in [format!("{error:?}"), source.to_string(), format!("{source:?}")] {
+                assert!(!text.contains("session"), "{text}");
+            }
+        }
+        let error = value(Format::Json, b"\"session-token\"");
+        let text = "data of another type at line 1 column 15, expected `u64`";
+        assert!(format!("{error:?}").contains(text), "{error:?}");
     }
 
     #[test]

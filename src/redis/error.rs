@@ -44,7 +44,8 @@ use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 ///
 /// A key may be a secret, such as a session token. So the texts of an error (`Display` and `Debug`), and the log messages
 /// that contain them, have a hash in place of the part of the key that the program chose. The hash is that of the
-/// dashboard, and differs between processes. The field `key` is the whole key.
+/// dashboard, and differs between processes. The field `key` is the whole key. The source of a
+/// [`Decode`](Error::Decode) names the expected type, and nothing of the data.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -202,7 +203,7 @@ impl fmt::Debug for Error {
 ///
 /// Keys of this crate are `prefix:type:{name:shard}`, a suffix, and possibly `:` and the program's key; those of limiters
 /// are `prefix:type:name:{key}`. Any other key belongs to another program, so all of it may be a secret.
-fn hide(key: &str) -> String {
+pub(super) fn hide(key: &str) -> String {
     let hash = |part: &str| format!("#{:012x}", shown_hash(part.as_bytes()) >> 16);
     let head = |tag: &str| key.find(tag).map(|at| key.split_at(at + tag.len()));
     if let Some((head, rest)) = head(":limit1:")

@@ -6,7 +6,7 @@
 //!    share a hash tag, so a cluster keeps them in one slot. The shard of a key is its CRC16 (the hash of cluster
 //!    slots) modulo the number of shards. Types without shards use a single key.
 
-use futures_util::{StreamExt, stream::iter};
+use futures_util::{StreamExt, TryStreamExt, stream::iter};
 
 use super::Error;
 
@@ -117,6 +117,18 @@ pub(super) fn key_of_tagged(tagged: &[u8]) -> &[u8] {
 pub(super) async fn few_at_once<F: Future>(calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let calls: Vec<_> = calls.into_iter().collect();
     iter(calls).buffered(4).collect().await
+}
+
+/// Runs calls like [`few_at_once`] until one of them fails: while a server is unreachable, each would wait for its
+/// timeout.
+pub(super) async fn try_few_at_once<T, F>(
+    calls: impl IntoIterator<Item = F>,
+) -> Result<Vec<T>, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let calls: Vec<_> = calls.into_iter().collect();
+    iter(calls).buffered(4).try_collect().await
 }
 
 /// Checks that `name` may be part of a key.

@@ -176,8 +176,11 @@ impl<'a> Call<'a> {
     }
 
     fn decode<T: FromRedisValue>(&self, answer: Result<Value, Error>) -> Result<T, Error> {
-        T::from_redis_value(answer?)
-            .map_err(|source| Error::Decode { key: key_of(&self.cmd), source: source.into() })
+        // Without the text of the error, which contains the reply.
+        T::from_redis_value(answer?).map_err(|_| Error::Decode {
+            key: key_of(&self.cmd),
+            source: "the reply of the server has an unexpected type".into(),
+        })
     }
 }
 

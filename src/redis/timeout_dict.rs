@@ -12,11 +12,14 @@ mod builder;
 mod claim;
 mod collect;
 mod confirm;
+mod counters;
 mod dead;
 mod dead_letters;
 mod delivery;
 mod expired;
 mod layout;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod oldest_first;
 mod read_ahead;
 mod scripts;
@@ -95,6 +98,9 @@ const MAX_CLEARED: usize = 512;
 /// trip, in which it confirms that the entries have arrived. A script processes at most 512 entries and stops at about
 /// a mebibyte of values, so that it does not block the server for long. [`len`](Self::len) is 16 commands in one round
 /// trip.
+///
+/// With feature `metrics`, a process that uses a dictionary counts its entries by 16 short scripts at most once per ten
+/// seconds: see the [guide](crate::guide::metrics#dictionaries-on-redis).
 ///
 /// # Errors
 ///
@@ -202,7 +208,7 @@ where
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         let key = self.state.layout.encode_key(&key)?;
         let value = self.state.layout.encode(&key, &value)?;
-        self.state.warn_of_eviction();
+        self.state.on_use();
         let call = self.state.key_call(&key, |scripts| &scripts.set);
         let old: Reply = self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
@@ -236,7 +242,7 @@ where
     pub async fn set_nx(&self, key: K, value: V, ttl: Duration) -> Result<bool, Error> {
         let key = self.state.layout.encode_key(&key)?;
         let value = self.state.layout.encode(&key, &value)?;
-        self.state.warn_of_eviction();
+        self.state.on_use();
         let call = self.state.key_call(&key, |scripts| &scripts.set_nx);
         self.state.send_change(&key, call.arg(micros(ttl)).arg(value)).await
     }

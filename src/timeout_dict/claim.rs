@@ -25,7 +25,8 @@ use crate::engine::{
 /// A claim becomes void when its entry is delivered to another caller after the end of the lease, when the
 /// entry is set, removed or cleared, and when its deadline is set or removed. Operations on a void claim
 /// change nothing. The end of the lease alone does not make the claim void: until another caller gets the
-/// entry, it can be acknowledged, extended and released.
+/// entry, it can be acknowledged, extended and released, and [`retry_in`](Claim::retry_in) can delay it. Only
+/// [`fail`](Claim::fail) has no effect any more, since the attempt has failed already.
 pub struct Claim<K, V> {
     shared: Arc<SharedState<K, V>>,
     claimed: ClaimedEntry<K, V>,
@@ -93,13 +94,12 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Gives the entry back as a failed attempt with a reason, to be delivered again after its backoff.
-    /// Returns `false` if the claim is void.
+    /// Returns `false` if the claim is void, or if its lease has ended: the attempt then has failed already,
+    /// without a reason, and the entry is due (or dead) without a backoff.
     ///
     /// Differs from a drop of the claim only in the reason, which
     /// [`dead_letters`](crate::TimeoutDict::dead_letters) returns if the entry becomes dead. It replaces the
-    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. If the
-    /// lease has already ended, the entry is due (or dead) without a backoff, and the reason is recorded
-    /// nevertheless.
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary.
     ///
     /// # Cancel safety
     ///

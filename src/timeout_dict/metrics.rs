@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 use super::state::SharedState;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
-static SERIES: [Series; 10] = [
+/// The series of a dictionary, also of one on Redis.
+pub(crate) const SERIES: [Series; 10] = [
     gauge("fleeting_dict_entries", "Entries, including dead ones."),
     gauge("fleeting_dict_dead", "Dead entries: all attempts failed."),
     gauge("fleeting_dict_due", "Due entries that are not leased, or whose lease has ended."),

@@ -1,5 +1,7 @@
 //! Tests of feature `axum`: the layer, its responses, and the client's address.
 
+#[path = "../common/cancel.rs"]
+mod cancel;
 #[path = "../common/clock.rs"]
 mod clock;
 #[path = "../common/http.rs"]
@@ -13,6 +15,7 @@ mod vouched;
 
 mod app;
 mod asking;
+mod cancellation;
 mod client_ip;
 mod costs;
 mod dashboard;

@@ -14,5 +14,8 @@ mod page;
 mod patience;
 mod pictures;
 mod proxy;
+#[path = "../common/redis.rs"]
+mod servers;
 mod tabs;
 mod trouble;
+mod unknown;

@@ -15,7 +15,7 @@ use fantoccini::{
     actions::{InputSource, MouseActions, PointerAction},
 };
 use fleeting::{Cache, ExpiringSet, Limit, RateLimiter, Spool, TimeoutDict, dirq::QueueSimple};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::sleep};
 
 use crate::{browser::Browser, page::assert_accessible};
 
@@ -30,7 +30,7 @@ const HOSTILE: [&str; 5] = [
 ];
 
 /// Serves the dashboard at `/watch`, and returns its port.
-async fn serve(app: Router) -> u16 {
+pub(crate) async fn serve(app: Router) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("a local address").port();
     tokio::spawn(axum::serve(listener, app).into_future());
@@ -80,7 +80,7 @@ async fn hostile_names_and_keys_are_shown_as_text() {
 }
 
 /// Opens the dashboard of this process in a browser.
-async fn open_dashboard() -> Browser {
+pub(crate) async fn open_dashboard() -> Browser {
     let port = serve(Router::new().nest("/watch", fleeting::dashboard())).await;
     let browser = Browser::start().await;
     browser.open(&format!("http://127.0.0.1:{port}/watch")).await;
@@ -162,6 +162,40 @@ async fn dictionaries_queues_spools_and_sets_have_cards() {
     assert_eq!(browser.log_problems().await, [""; 0]);
     browser.close().await;
     spooling.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_members_and_lossless_events_above_capacity_are_marked() {
+    let millis = Duration::from_millis;
+    // The sweeper waits for the full stream, longer than its bound of 100 ms.
+    let late = ExpiringSet::<u32>::builder(millis(10)).name("late members").build();
+    let mut slow = late.events_lossless(1);
+    late.extend(0..4).await;
+    sleep(millis(1_000)).await;
+    for _ in 0..4 {
+        slow.recv().await;
+    }
+    let full = Cache::<u32, u32>::builder().name("full stream").build();
+    let _unread = full.events_lossless(2);
+    for key in 0..6 {
+        full.set_ex(key, key, MINUTE).await;
+        full.expire_now(&key).await;
+    }
+    let browser = open_dashboard().await;
+    browser.until("word('late members', 'Event lag, p99') === 'above 100 ms'").await;
+    let note = "word('full stream', 'Missed by slow subscribers')";
+    browser.until(&format!("{note} === '4 above a lossless capacity'")).await;
+    browser.until("figure('full stream', 'Lossless events above capacity') === '4'").await;
+    let summary = "card('full stream').querySelector('summary')";
+    browser.until(&format!("{summary}.textContent === 'More metrics, 1 above a threshold'")).await;
+    for name in ["late members", "full stream"] {
+        browser.until(&format!("card('{name}').classList.contains('alarm')")).await;
+    }
+    let colours = "const colour = element => getComputedStyle(element).color; \
+                   const marked = card('full stream').querySelector('dd.alarm'); \
+                   return colour(marked) === colour(SUMMARY) && colour(marked) !== colour(document.body)";
+    assert_eq!(browser.run(&colours.replace("SUMMARY", summary)).await, true);
+    browser.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

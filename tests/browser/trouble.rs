@@ -1,9 +1,11 @@
 //! Tests of failures: the page names each problem, and recovers without a reload.
 
-use axum::http::Method;
+use axum::{Router, http::Method};
+use fleeting::TimeoutDict;
 
 use crate::{
-    browser::Browser, example::Service, http::Client, page::assert_accessible, proxy::Proxy,
+    browser::Browser, example::Service, http::Client, mounted::serve, page::assert_accessible,
+    proxy::Proxy,
 };
 
 const BAD_GATEWAY: &str =
@@ -62,6 +64,27 @@ async fn page_recovers_after_a_restart_and_after_a_502() {
         assert!(!shown.to_string().contains("NaN"), "{shown}");
         proxy.respond_with(None);
         browser.until_live().await;
+    }
+    browser.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_in_a_table_are_readable_while_the_connection_is_lost() {
+    let dict = |n| TimeoutDict::<u32, u32>::builder().name(format!("lost {n}")).build();
+    let _more_than_five: Vec<_> = (0..7).map(dict).collect();
+    let port = serve(Router::new().nest("/watch", fleeting::dashboard())).await;
+    let proxy = Proxy::to(&format!("127.0.0.1:{port}")).await;
+    let browser = Browser::start().await;
+    browser.open(&format!("{}/watch", proxy.url)).await;
+    browser.until_live().await;
+    let is_row =
+        "[...document.querySelectorAll('.compact th')].some(name => name.textContent === 'lost 3')";
+    browser.until(is_row).await;
+    proxy.respond_with(Some(BAD_GATEWAY));
+    browser.until("document.getElementById('fleeting').classList.contains('stale')").await;
+    for scheme in ["light", "dark"] {
+        browser.on_screen(1_280, 900, scheme).await;
+        assert_accessible(&browser, &format!("a dimmed table, {scheme}")).await;
     }
     browser.close().await;
 }

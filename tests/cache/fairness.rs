@@ -15,8 +15,10 @@ use fleeting::{Cache, Cause, Sweep};
 use futures::FutureExt;
 use tokio::time::{sleep, timeout};
 
+use crate::patience::patience;
+
 const MS: Duration = Duration::from_millis(1);
-const TIMEOUT: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Outside of a task no call waits.
 fn call<T>(call_future: impl Future<Output = T>) -> T {
@@ -68,9 +70,9 @@ fn overlapping_readers_do_not_starve_writers() {
         let begin = Instant::now();
         for write in 0..200_u64 {
             let key = write % 2;
-            call(cache.set_ex(key, vec![2; size], TIMEOUT));
+            call(cache.set_ex(key, vec![2; size], HOUR));
             assert!(
-                begin.elapsed() < TIMEOUT,
+                begin.elapsed() < patience(),
                 "{write} writes with {readers} readers of {size} bytes"
             );
         }
@@ -101,7 +103,7 @@ fn overlapping_readers_do_not_starve_the_sweeper_or_its_worker() {
         for key in 1..20 {
             call(cache.set_ex(key, Vec::new(), MS));
         }
-        let result = runtime.block_on(timeout(TIMEOUT, async {
+        let result = runtime.block_on(timeout(patience(), async {
             for _ in 1..20 {
                 events.recv().await.unwrap();
             }
@@ -121,7 +123,7 @@ fn overlapping_readers_do_not_starve_the_sweeper_or_its_worker() {
 #[tokio::test]
 async fn calls_that_clone_large_values_yield_to_other_tasks() {
     let cache = Cache::new();
-    cache.set_ex(0, vec![1_u8; 1 << 20], TIMEOUT).await;
+    cache.set_ex(0, vec![1_u8; 1 << 20], HOUR).await;
     cache.set(1, vec![1_u8; 1 << 20]).await;
     let turns = Arc::new(AtomicUsize::new(0));
     let counter = turns.clone();
@@ -152,7 +154,7 @@ async fn calls_that_clone_large_values_yield_to_other_tasks() {
 #[tokio::test]
 async fn first_call_of_a_task_never_yields() {
     let cache = Cache::new();
-    cache.set_ex(0, vec![1_u8; 10], TIMEOUT).await;
+    cache.set_ex(0, vec![1_u8; 10], HOUR).await;
     for _ in 0..100 {
         sleep(MS).await;
         assert!(cache.get(&0).now_or_never().flatten().is_some());
@@ -220,9 +222,9 @@ fn call_slowly<T: Send + 'static>(
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn observed_expiry_is_never_undone() {
     let functions: [CallFn<bool>; 5] = [
-        |cache, key| call(cache.expire(&key, TIMEOUT)),
-        |cache, key| call(cache.get_ex(&key, TIMEOUT)).is_some(),
-        |cache, key| call(cache.extend(&key, TIMEOUT)),
+        |cache, key| call(cache.expire(&key, HOUR)),
+        |cache, key| call(cache.get_ex(&key, HOUR)).is_some(),
+        |cache, key| call(cache.extend(&key, HOUR)),
         |cache, key| call(cache.persist(&key)),
         |cache, key| call(cache.set_keep_ttl(key, 2)).is_some(),
     ];
@@ -244,7 +246,7 @@ async fn observed_expiry_is_never_undone() {
 async fn event_times_of_a_key_never_decrease() {
     let functions: [CallFn<()>; 4] = [
         |cache, key| _ = call(cache.set(key, 3)),
-        |cache, key| _ = call(cache.set_ex(key, 3, TIMEOUT)),
+        |cache, key| _ = call(cache.set_ex(key, 3, HOUR)),
         |cache, key| _ = call(cache.remove(&key)),
         |cache, key| _ = call(cache.expire_now(&key)),
     ];
@@ -252,13 +254,13 @@ async fn event_times_of_a_key_never_decrease() {
         let all = [Cause::Expired, Cause::Removed, Cause::Replaced];
         let cache: Cache<SlowKey, u32> = Cache::builder().publish(all).build();
         let mut events = cache.events_lossless(10);
-        cache.set_ex(KEY, 1, TIMEOUT).await;
+        cache.set_ex(KEY, 1, HOUR).await;
         let its = cache.clone();
         call_slowly(
             move |key| function(&its, key),
             || {
                 thread::sleep(20 * MS);
-                call(cache.set_ex(KEY, 2, TIMEOUT));
+                call(cache.set_ex(KEY, 2, HOUR));
             },
         );
         let (first, second) = (events.recv().await.unwrap(), events.recv().await.unwrap());

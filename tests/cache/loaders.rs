@@ -126,6 +126,44 @@ async fn waiter_takes_over_with_its_own_loader_if_the_leader_is_cancelled() {
 }
 
 #[tokio::test]
+async fn waiter_that_is_kept_unpolled_does_not_hold_up_the_others() {
+    let cache: Cache<u32, u32> = Cache::new();
+    let (first, second, third) = (Source::new(), Source::new(), Source::new());
+    let mut leader = spawn(cache.get_or_set_with(&1, MINUTE, first.loader()));
+    let mut unpolled = spawn(cache.get_or_set_with(&1, MINUTE, second.loader()));
+    let mut other = spawn(cache.get_or_set_with(&1, MINUTE, third.loader()));
+    assert_pending!(leader.poll());
+    assert_pending!(unpolled.poll());
+    assert_pending!(other.poll());
+    drop(leader);
+    assert!(other.is_woken(), "only the waiter that is not polled was woken");
+    third.open();
+    assert_ready_eq!(other.poll(), 1);
+    assert_ready_eq!(unpolled.poll(), 1);
+    assert_eq!((first.loads(), second.loads(), third.loads()), (1, 0, 1));
+}
+
+/// A waiter that finds a written value when its turn comes ends the flight with it. `refresh_with` accepts only loads.
+#[tokio::test]
+async fn refresh_with_loads_although_the_call_it_joined_found_a_written_value() {
+    let cache: Cache<u32, u32> = Cache::new();
+    let (first, second, third) = (Source::new(), Source::new(), Source::new());
+    let mut leader = spawn(cache.refresh_with(&1, MINUTE, first.loader()));
+    let mut waiter = spawn(cache.get_or_set_with(&1, MINUTE, second.loader()));
+    assert_pending!(leader.poll());
+    assert_pending!(waiter.poll());
+    cache.set(1, 10).await;
+    let mut refresh = spawn(cache.refresh_with(&1, MINUTE, third.loader()));
+    assert_pending!(refresh.poll());
+    drop(leader);
+    assert_ready_eq!(waiter.poll(), 10);
+    third.open();
+    assert_ready_eq!(refresh.poll(), 1);
+    assert_eq!((first.loads(), second.loads(), third.loads()), (1, 0, 1));
+    assert_eq!(cache.get(&1).await, Some(1));
+}
+
+#[tokio::test]
 async fn panic_of_the_leader_does_not_reach_its_waiters() {
     let cache: Cache<u32, u32> = Cache::new();
     let gate = Arc::new(Semaphore::new(0));

@@ -18,9 +18,10 @@ use tokio::{
     time::{advance, sleep},
 };
 
+use crate::patience::patience;
+
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-const TIMEOUT: Duration = Duration::from_secs(120);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -224,7 +225,7 @@ fn static_cache_with_its_own_runtime_works_in_every_test() {
             });
             CACHE.set_ex(test, test, 20 * MILLISECOND).await;
             assert_eq!(events.recv().await.expect("the cache has a handle").key, test);
-            assert_eq!(keys.recv_timeout(TIMEOUT), Ok(test));
+            assert_eq!(keys.recv_timeout(patience()), Ok(test));
             assert!(CACHE.is_empty(), "the sweeper runs");
             callback.abort();
         });
@@ -241,9 +242,13 @@ fn on_expired_may_be_called_outside_of_a_runtime() {
         sender.send(event.key).expect("the receiver exists");
     });
     cache.set_ex(1, 1, MILLISECOND).now_or_never().expect("the call needs no runtime");
-    assert_eq!(keys.recv_timeout(TIMEOUT), Ok(1), "the callback runs on the runtime of the cache");
+    assert_eq!(
+        keys.recv_timeout(patience()),
+        Ok(1),
+        "the callback runs on the runtime of the cache"
+    );
     drop(cache);
-    assert!(keys.recv_timeout(TIMEOUT).is_err(), "the callback ends with the cache");
+    assert!(keys.recv_timeout(patience()).is_err(), "the callback ends with the cache");
 }
 
 #[test]
@@ -333,8 +338,8 @@ fn shutdown_does_not_wait_for_a_runtime_that_is_not_running() {
     let cache = resting.block_on(async { cache() });
     let mut events = cache.events_lossless(1);
     cache.set_ex(1, 1, Duration::ZERO).now_or_never().expect("the call needs no runtime");
-    let ended =
-        current_thread().block_on(async { tokio::time::timeout(TIMEOUT, cache.shutdown()).await });
+    let ended = current_thread()
+        .block_on(async { tokio::time::timeout(patience(), cache.shutdown()).await });
     assert!(ended.is_ok(), "shutdown does not wait for a task that is not running");
     let event = events.recv().now_or_never().expect("it was `shutdown` publishes due events");
     assert_eq!(event.unwrap().key, 1);
@@ -409,8 +414,8 @@ fn current_thread() -> Runtime {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let ended = tokio::time::timeout(TIMEOUT, future).await;
-    ended.unwrap_or_else(|_| panic!("not within {TIMEOUT:?}: {what}"))
+    let ended = tokio::time::timeout(patience(), future).await;
+    ended.unwrap_or_else(|_| panic!("timed out: {what}"))
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -10,9 +10,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::patience::patience;
+
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Returns a cache whose runtime is not driven any more, with an expired value that is still in its stale window.
 fn stale_cache_of(resting: &Runtime, stale_for: Duration) -> Cache<u32, u32> {
@@ -34,7 +35,7 @@ fn refresh_runs_on_the_runtime_of_its_caller_if_that_of_the_cache_is_not_driven(
             sleep(MILLISECOND).await;
         }
     };
-    let ended = current_thread().block_on(async { timeout(TIMEOUT, calls).await });
+    let ended = current_thread().block_on(async { timeout(patience(), calls).await });
     ended.expect("no call waits for a runtime that is not driven");
 }
 
@@ -50,7 +51,7 @@ fn refresh_needs_no_timer_on_the_runtime_of_its_caller() {
             sleep(MILLISECOND).await;
         }
     };
-    let ended = resting.block_on(async { timeout(TIMEOUT, refreshed).await });
+    let ended = resting.block_on(async { timeout(patience(), refreshed).await });
     ended.expect("the refresh runs on the runtime of the cache");
 }
 
@@ -82,7 +83,7 @@ fn waiter_loads_if_a_refresh_makes_no_progress_within_its_limit() {
             sender.send((values, start.elapsed())).expect("the test waits for it");
         });
     });
-    let ((first, second), waited) = loaded.recv_timeout(TIMEOUT).expect("the callers return");
+    let ((first, second), waited) = loaded.recv_timeout(patience()).expect("the callers return");
     assert_eq!(first, second, "one of the waiters loads, and the other one gets its value");
     assert!(
         waited >= 60 * SECOND && waited <= 61 * SECOND,

@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::cancel::{Effect, Parts, calls, has_effect};
+use crate::cancel::{Effect, Parts, calls, has_effect, with_effects};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,7 @@ fn builders() -> [Builder<u32, u32>; 5] {
     [
         builder(),
         builder().time_to_live(9 * SECOND),
-        builder().time_to_idle(3 * SECOND).stale_if_error(SECOND),
+        builder().time_to_idle(30 * SECOND).stale_if_error(SECOND),
         builder().max_entries(9),
         builder().max_weight(40, |_, value| value % 10),
     ]
@@ -75,21 +75,25 @@ type Call = fn(&Cache<u32, u32>) -> futures::future::LocalBoxFuture<'_, String>;
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_call_for_one_key_has_its_whole_effect_or_none() {
-    let calls = calls! { cache: Cache<u32, u32>;
-        cache.get(&0), cache.get(&7), cache.get_ex(&0, SECOND), cache.get_ex_with(&0, |_| SECOND),
+    let changes = calls! { cache: Cache<u32, u32>;
+        cache.get_ex(&0, SECOND), cache.get_ex_with(&0, |_| SECOND),
         cache.set(0, 1), cache.set(7, 1), cache.set(20, 9), cache.set_ex(0, 1, SECOND),
-        cache.set_nx(0, 1, None), cache.set_nx(20, 9, Some(SECOND)), cache.set_nx(7, 1, None),
-        cache.set_keep_ttl(0, 1), cache.set_keep_ttl(20, 1), cache.remove(&0), cache.remove(&7),
-        cache.contains_key(&0), cache.ttl(&0), cache.expire(&0, SECOND),
+        cache.set_nx(20, 9, Some(SECOND)), cache.set_nx(7, 1, None),
+        cache.set_keep_ttl(0, 1), cache.set_keep_ttl(20, 1), cache.remove(&0), cache.expire(&0, SECOND),
         cache.expire(&0, Duration::ZERO), cache.expire_if(&0, SECOND, When::Sooner),
         cache.expire_at(&0, Instant::now() + SECOND), cache.extend(&0, SECOND), cache.persist(&0),
         cache.expire_now(&0), cache.update(&0, |value| *value += 5),
         cache.compute(&0, |_| Op::Set(1)), cache.compute(&0, |_| Op::Remove),
         cache.compute(&20, |_| Op::SetEx(9, SECOND)), cache.set_tagged(0, 1, SECOND, ["a"]),
         cache.set_tagged(20, 9, SECOND, ["c"]), cache.remove_tag("a"),
-        cache.get_many(&[0, 1, 7, 30]),
     };
-    all_have_effect(Effect::Whole, calls).await;
+    let reads = calls! { cache: Cache<u32, u32>;
+        cache.get(&0), cache.get(&7), cache.get_many(&[0, 1, 7, 30]), cache.contains_key(&0), cache.ttl(&0),
+        cache.set_nx(0, 1, None), cache.remove(&7),
+    };
+    for (effect, name, call) in with_effects(changes, reads) {
+        all_have_effect(effect, vec![(name, call)]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,9 +128,19 @@ async fn cancelled_call_for_several_keys_has_changed_some_of_them_with_their_eve
     let calls = calls! { cache: Cache<u32, u32>;
         cache.set_many([(0, 1), (1, 1), (2, 1), (7, 1)], Some(SECOND)),
         cache.remove_many(&[0, 1, 7, 30]), cache.remove_if(|key, _| key % 2 == 0),
-        cache.retain(|key, _| *key < 3), cache.clear(), cache.sweep(),
+        cache.retain(|key, _| *key < 3), cache.clear(),
     };
     all_have_effect(Effect::SomeParts, calls).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_sweep_has_removed_some_of_the_expired_entries() {
+    // The third keeps the expired value for its stale window.
+    for kind in [0, 1, 3, 4] {
+        let new = async || filled(builders().into_iter().nth(kind).expect("in range")).await;
+        let call = async |state: &State| state.cache.sweep().await;
+        has_effect(Effect::SomeParts, "sweep", new, call, observe).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,20 +240,20 @@ async fn cancelled_recv_has_consumed_no_event() {
     crate::cancel::at_each_await(
         new,
         async |(_, streams)| {
-            let (events, lossless) = &mut *streams.lock().await;
+            let (events, lossless_events) = &mut *streams.lock().await;
             // The lossless stream is read first, so that it is at most one event ahead.
-            let first = lossless.recv().await.expect("the cache is alive").key;
+            let first = lossless_events.recv().await.expect("the cache is alive").key;
             (
                 first,
                 events.recv().await.expect("the cache is alive").expect("no event is missed").key,
             )
         },
         async |(_cache, streams), reply, schedule| {
-            let (mut events, mut lossless) = streams.into_inner();
+            let (mut events, mut lossless_events) = streams.into_inner();
             let next =
                 events.recv().await.expect("the cache is alive").expect("none is missed").key;
             assert_eq!(next, u32::from(reply.is_some()), "{schedule:?}");
-            let next = lossless.recv().await.expect("the cache is alive").key;
+            let next = lossless_events.recv().await.expect("the cache is alive").key;
             assert!(next <= 1, "{schedule:?}: {next}");
         },
     )

@@ -3,6 +3,8 @@
 
 #[path = "../common/cancel.rs"]
 mod cancel;
+#[path = "../common/patience.rs"]
+mod patience;
 
 mod cache;
 mod limiter;

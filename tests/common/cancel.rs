@@ -1,7 +1,7 @@
 //! Cancellation of a call at each place where it may wait.
 
 // Each test binary compiles its own copy of this module and uses only a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 use std::{
     collections::BTreeMap,
@@ -14,14 +14,13 @@ use std::{
 use fleeting::SortedSet;
 use tokio::{
     task::{coop, yield_now},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
-/// Longer than any call needs. A call that takes longer has missed its wake-up.
-const STUCK: Duration = Duration::from_secs(600);
+use crate::patience::patience;
 
-/// Time after which a server has executed a cancelled call that it received.
-const SETTLED: Duration = Duration::from_millis(500);
+/// Longer than a server or a thread needs to complete a cancelled call that it has begun.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// Maximum of polls with little budget. A call that needs more is then polled as usual.
 const LIMITED_POLLS: usize = 40;
@@ -31,6 +30,9 @@ const LIMITED_POLLS: usize = 40;
 pub(crate) struct Schedule {
     limited_polls: usize,
     polls: usize,
+    /// Drops the call when it is woken after the last poll, and not immediately: the event that it waits for has then
+    /// happened, and another task may have handed something to it.
+    is_woken: bool,
 }
 
 /// Budget of a limited poll, with which a call passes at most one of its waits for budget.
@@ -45,7 +47,7 @@ enum Little {
 }
 
 /// Runs `call` on new states until it completes, and drops it after each possible number of polls before that: without
-/// a poll, at each wait for budget, and at each other wait. `check` gets the state and the reply, or `None` if the call
+/// a poll, at each wait for budget, at each other wait, and when that ends. `check` gets the state and the reply, or `None` if the call
 /// was dropped.
 pub(crate) async fn at_each_await<S, T>(
     new: impl AsyncFn() -> S,
@@ -72,13 +74,12 @@ async fn drop_after_polls<S, T>(
 ) {
     let throttle = Throttle::new().await;
     for limited_polls in 0..=max_limited_polls {
-        let mut polls = 0;
+        let mut schedule = Schedule { limited_polls, polls: 0, is_woken: false };
         loop {
-            let schedule = Schedule { limited_polls, polls };
             let state = new().await;
             let reply = {
                 let call = pin!(call(&state));
-                let run = timeout(STUCK, throttle.run(call, schedule));
+                let run = timeout(patience(), throttle.run(call, schedule));
                 run.await.unwrap_or_else(|_| panic!("stuck: {schedule:?}"))
             };
             let is_completed = reply.is_some();
@@ -86,9 +87,11 @@ async fn drop_after_polls<S, T>(
             if is_completed {
                 break;
             }
-            polls += 1;
+            // With little budget, most waits are for budget, which hands over nothing.
+            schedule.is_woken = schedule.polls > 0 && limited_polls == 0 && !schedule.is_woken;
+            schedule.polls += usize::from(!schedule.is_woken);
         }
-        if polls == 0 {
+        if schedule.polls == 0 {
             break;
         }
     }
@@ -120,7 +123,18 @@ pub(crate) enum Effect {
     SomeParts,
 }
 
+/// Gives calls that change something [`Effect::Whole`], and the others [`Effect::Nothing`].
+pub(crate) fn with_effects<N, C>(
+    changes: Vec<(N, C)>,
+    reads: Vec<(N, C)>,
+) -> impl Iterator<Item = (Effect, N, C)> {
+    let changes = changes.into_iter().map(|(name, call)| (Effect::Whole, name, call));
+    changes.chain(reads.into_iter().map(|(name, call)| (Effect::Nothing, name, call)))
+}
+
 /// Cancels `call` at each wait, and checks its effect on `observe`d parts. Then it is called again, and must complete.
+///
+/// Unless the effect is [`Effect::Nothing`], a completed call must change the parts: otherwise, the test could not fail.
 pub(crate) async fn has_effect<S, T>(
     effect: Effect,
     name: &str,
@@ -156,6 +170,7 @@ async fn check_effect<S, T>(
         call(&state).await;
         observe(&state).await
     };
+    assert!(effect == Effect::Nothing || before != after, "{name} changes none of {before:#?}");
     drop_after_polls(max_limited_polls, new, &call, async |state, reply, schedule| {
         let is_allowed = |parts: &Parts| match (&reply, effect) {
             (Some(_), _) => *parts == after,
@@ -170,17 +185,18 @@ async fn check_effect<S, T>(
             }
         };
         let mut parts = observe(&state).await;
-        // A server may execute the cancelled call during the observation, which has several calls. It then finds a
-        // mixture, but only once.
-        if max_limited_polls == 0 && reply.is_none() && !is_allowed(&parts) {
-            sleep(SETTLED).await;
+        // A server or a thread may execute the cancelled call during the observation, which has several calls and then
+        // finds a mixture. A completed call may have dropped a reply that is given back.
+        let begin = Instant::now();
+        while max_limited_polls == 0 && !is_allowed(&parts) && begin.elapsed() < SETTLED {
+            sleep(Duration::from_millis(2)).await;
             parts = observe(&state).await;
         }
         assert!(
             is_allowed(&parts),
             "{name}, {schedule:?}: found {parts:#?}, before {before:#?}, after {after:#?}"
         );
-        let again = timeout(STUCK, call(&state)).await;
+        let again = timeout(patience(), call(&state)).await;
         assert!(again.is_ok(), "{name}, {schedule:?}: later calls are blocked");
     })
     .await;
@@ -236,11 +252,17 @@ impl Throttle {
         }
         yield_now().await;
         let mut polls = 0;
-        poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(reply) => Poll::Ready(Some(reply)),
-            Poll::Pending => {
-                polls += 1;
-                if polls == schedule.polls { Poll::Ready(None) } else { Poll::Pending }
+        poll_fn(|cx| {
+            if polls == schedule.polls {
+                return Poll::Ready(None);
+            }
+            match future.as_mut().poll(cx) {
+                Poll::Ready(reply) => Poll::Ready(Some(reply)),
+                Poll::Pending => {
+                    polls += 1;
+                    let is_last = polls == schedule.polls && !schedule.is_woken;
+                    if is_last { Poll::Ready(None) } else { Poll::Pending }
+                }
             }
         })
         .await

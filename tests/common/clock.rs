@@ -14,13 +14,25 @@ use std::{
 
 use futures::FutureExt;
 
+use crate::patience::stretch;
+
 thread_local! {
     static SCALE: Cell<u32> = const { Cell::new(1) };
 }
 
-/// Returns a duration for a case run by [`in_time`]. It doubles with each attempt.
+/// Returns a duration for a case run by [`in_time`]. It doubles with each attempt, and `FLEETING_TEST_PATIENCE`
+/// multiplies it.
 pub(crate) fn ms(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds) * SCALE.get()
+    Duration::from_millis(milliseconds) * scale()
+}
+
+/// Returns a rate per second for a case run by [`in_time`]. It halves with each attempt.
+pub(crate) fn per_second(rate: u64) -> u64 {
+    rate / u64::from(scale())
+}
+
+fn scale() -> u32 {
+    SCALE.get() * stretch().max(1.0).round() as u32
 }
 
 /// Runs a case that assumes that its threads and timers are scheduled promptly.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fleeting::dirq::{Error, Name, Walk};
+use fleeting::dirq::{Error, Name, QueueSimple, Walk};
 use tempfile::TempDir;
 
 /// Collects all items of `walk`.
@@ -20,6 +20,16 @@ pub(crate) async fn all<T>(mut walk: Walk<T>) -> Vec<T> {
         found.push(next.expect("the iteration has no errors"));
     }
     found
+}
+
+/// Adds two elements by one event: a directory with both is moved into the queue.
+pub(crate) async fn add_two_at_once(queue: &QueueSimple, dir: &Path) -> Vec<Name> {
+    let other = QueueSimple::open(dir.join("other")).await.expect("no call fails");
+    let names = other.add_many(["a", "b"]).await.expect("no call fails");
+    let directory = names[0].to_string()[..8].to_owned();
+    fs::rename(other.path().join(&directory), queue.path().join(&directory))
+        .expect("no call fails");
+    names
 }
 
 /// Returns the full name of a test, given its module by `module_path!()`.

@@ -37,6 +37,8 @@ struct Settings {
     silent: AtomicU64,
     /// Limit of reply bytes per second and connection; 0 for none.
     rate: AtomicU64,
+    /// The same for requests.
+    request_rate: AtomicU64,
 }
 
 impl Proxy {
@@ -107,6 +109,11 @@ impl Proxy {
         self.settings.rate.store(bytes_per_second, Relaxed);
     }
 
+    /// Limits the requests on each connection to `bytes_per_second`.
+    pub(crate) fn slow_requests_down(&self, bytes_per_second: u64) {
+        self.settings.request_rate.store(bytes_per_second, Relaxed);
+    }
+
     /// Returns the number of connections made.
     pub(crate) fn made(&self) -> u64 {
         self.settings.made.load(Relaxed)
@@ -127,8 +134,8 @@ impl Settings {
             if is_silent {
                 continue;
             }
-            let rate = self.rate.load(Relaxed);
-            if is_replies && rate > 0 {
+            let rate = if is_replies { &self.rate } else { &self.request_rate }.load(Relaxed);
+            if rate > 0 {
                 tokio::time::sleep(Duration::from_secs(n as u64) / rate as u32).await;
             }
             if to.write_all(&bytes[..n]).await.is_err() {

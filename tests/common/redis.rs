@@ -90,6 +90,17 @@ impl Server {
         Self::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
     }
 
+    /// Lets the server behave as if its memory were full: it refuses commands that may need more (`OOM`).
+    pub(crate) fn refuse_memory(&self) {
+        self.ask("CONFIG SET maxmemory-policy noeviction");
+        assert!(self.ask("CONFIG SET maxmemory 1").starts_with("+OK"));
+    }
+
+    /// Ends [`refuse_memory`](Server::refuse_memory).
+    pub(crate) fn allow_memory(&self) {
+        assert!(self.ask("CONFIG SET maxmemory 0").starts_with("+OK"));
+    }
+
     pub(crate) fn start_with(args: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().expect("the temporary directory can be created"), args)
     }
@@ -230,12 +241,7 @@ impl Server {
 
     /// Returns a connection of the plain `redis` client, to inspect the data on the server.
     pub(crate) async fn plain(&self) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(self.url()).expect("the URL is valid");
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(patience()))
-            .set_response_timeout(Some(patience()));
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-        connection.expect("the server answers")
+        plain(&self.url()).await
     }
 
     fn signal(&self, signal: &str) {
@@ -269,8 +275,11 @@ impl Cluster {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let cluster = Self { nodes };
         let until = Instant::now() + patience();
-        while !cluster.nodes.iter().all(|node| ask(node.port, "CLUSTER INFO").contains("state:ok"))
-        {
+        let is_complete = |node: &Server| {
+            let info = ask(node.port, "CLUSTER INFO");
+            info.contains("state:ok") && info.contains("slots_ok:16384")
+        };
+        while !cluster.nodes.iter().all(is_complete) {
             assert!(Instant::now() < until, "the cluster did not form in time");
             thread::sleep(Duration::from_millis(50));
         }
@@ -311,7 +320,10 @@ impl Cluster {
         let timeout = ["--cluster-node-timeout", "2000"];
         // A replica stays eligible, however long it was disconnected from its master.
         let validity = ["--cluster-replica-validity-factor", "0"];
-        Server::start_with(&[&["--cluster-enabled", "yes"], &timeout[..], &validity].concat())
+        // The slots of the other nodes stay available, however long a node is down.
+        let coverage = ["--cluster-require-full-coverage", "no"];
+        let args = [&["--cluster-enabled", "yes"], &timeout[..], &validity, &coverage];
+        Server::start_with(&args.concat())
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
@@ -321,6 +333,16 @@ impl Cluster {
     pub(crate) fn nodes(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
+}
+
+/// Returns a connection of the plain `redis` client, with timeouts that are generous for loaded machines.
+pub(crate) async fn plain(url: &str) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(url).expect("the URL is valid");
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(patience()))
+        .set_response_timeout(Some(patience()));
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    connection.expect("the server answers")
 }
 
 /// Returns a client with a timeout that is generous for loaded machines.

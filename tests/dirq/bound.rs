@@ -206,3 +206,23 @@ async fn large_add_that_waits_for_room_lets_small_adds_go_first_and_succeeds() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn large_add_for_which_nothing_becomes_free_delays_small_adds_only_for_a_while() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path()).max_elements(10);
+    let queue = queue.wait_for_room(Duration::from_millis(1)).open().await.unwrap();
+    queue.add_many(["x"; 5]).await.unwrap();
+    let large = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.add_many(["x"; 8]).await })
+    };
+    // Each small add finds the large one in another of its turns.
+    for _ in 0..5 {
+        sleep(Duration::from_millis(150)).await;
+        let small = timeout(patience(), queue.add("small")).await;
+        small.expect("the large add blocks a small one").unwrap();
+    }
+    assert!(!large.is_finished());
+    large.abort();
+}

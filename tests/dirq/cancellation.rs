@@ -1,215 +1,220 @@
-//! Calls of directory queues, cancelled after each poll: no element is lost, locks are released, and no later call fails.
+//! Calls of directory queues and the spool, cancelled after each poll: no element is lost, locks are released, and no
+//! later call fails.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use fleeting::dirq::{Name, Purge, QueueSimple};
+use fleeting::{
+    Cache, Spool,
+    dirq::{Name, Purge, QueueNull, QueueSimple, Walk},
+};
 use futures::{StreamExt, lock::Mutex};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep, timeout},
+};
 
 use super::tempdir;
 use crate::{
-    cancel::{Parts, at_each_poll, calls},
-    directory::all,
+    cancel::{Parts, at_each_poll, calls, has_effect_at_polls, with_effects},
+    directory::{elements, name},
     patience::patience,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-struct State {
-    _dir: TempDir,
-    queue: QueueSimple,
-    names: Vec<Name>,
-}
+/// The tests of any queue, for queues that store each element as one file.
+#[path = "cancellation"]
+mod simple {
+    mod queue;
 
-/// Returns a queue with three elements, the first of them locked.
-async fn state() -> State {
-    let dir = tempdir().unwrap();
-    let builder = QueueSimple::builder(dir.path().join("queue")).backoff(HOUR, HOUR);
-    let queue = builder.open().await.unwrap();
-    let names = queue.add_many(["a", "b", "c"]).await.unwrap();
-    assert!(queue.lock(&names[0]).await.unwrap());
-    State { _dir: dir, queue, names }
-}
+    use std::path::Path;
 
-/// Returns the elements, and whether each is locked.
-async fn observe(state: &State) -> Parts {
-    let mut parts = Parts::new();
-    for name in all(state.queue.names()).await {
-        let is_locked = !state.queue.lock(&name).await.unwrap();
-        if !is_locked {
-            state.queue.unlock(&name).await.unwrap();
-        }
-        let content = state.queue.peek(&name).await.unwrap();
-        let content = String::from_utf8(content.expect("no other caller removes it").to_vec());
-        parts.insert(content.unwrap(), is_locked.to_string());
+    use bytes::Bytes;
+    use fleeting::dirq::{QueueSimple, QueueSimpleBuilder};
+
+    pub(super) use self::queue::{State, observe, state};
+
+    type Queue = QueueSimple;
+
+    fn builder(path: &Path) -> QueueSimpleBuilder {
+        QueueSimple::builder(path)
     }
-    parts
+
+    fn bounded(path: &Path, max: u64) -> QueueSimpleBuilder {
+        builder(path).max_elements(max)
+    }
+
+    fn element(text: &str) -> String {
+        text.to_owned()
+    }
+
+    fn text(element: &Bytes) -> String {
+        String::from_utf8(element.to_vec()).expect("all elements are text")
+    }
 }
 
-/// Waits until the queue is as in one of `allowed`: work that has begun continues on its thread.
-async fn becomes(state: &State, allowed: &[&Parts], promise: &str) {
+/// The same for queues that store each element as a directory.
+#[path = "cancellation"]
+mod normal {
+    mod queue;
+
+    use std::path::Path;
+
+    use fleeting::dirq::{Element, Queue, QueueBuilder};
+
+    fn builder(path: &Path) -> QueueBuilder {
+        Queue::builder(path).schema("body:string".parse().expect("the schema is valid"))
+    }
+
+    fn bounded(path: &Path, max: u64) -> QueueBuilder {
+        builder(path).max_total(max)
+    }
+
+    fn element(text: &str) -> Element {
+        Element::new().with("body", text)
+    }
+
+    fn text(element: &Element) -> String {
+        element.string("body").expect("all elements have a body").to_owned()
+    }
+}
+
+/// Waits until `done` returns true: work that has begun continues on its thread.
+async fn until(done: impl AsyncFn() -> bool, promise: &str) {
     let begin = Instant::now();
-    loop {
-        let parts = observe(state).await;
-        if allowed.contains(&&parts) {
-            return;
-        }
-        assert!(begin.elapsed() < patience(), "{promise}: found {parts:?}, allowed {allowed:?}");
+    while !done().await {
+        assert!(begin.elapsed() < patience(), "{promise}");
         sleep(Duration::from_millis(2)).await;
     }
 }
 
-#[tokio::test]
-async fn cancelled_call_of_a_queue_has_its_whole_effect_or_none() {
-    let calls = calls! { state: State;
-        state.queue.add("d"), state.queue.unlock(&state.names[0]), state.queue.remove(&state.names[0]),
-        state.queue.touch(&state.names[0]), state.queue.get(&state.names[0]), state.queue.peek(&state.names[1]),
-        state.queue.count(), state.queue.purge(Purge::default()), state.queue.dead(), state.queue.dead_len(),
-        state.queue.revive(&state.names[1], HOUR), state.queue.dequeue(&state.names[1]),
-    };
-    for (name, call) in calls {
-        let before = observe(&state().await).await;
-        let after = {
-            let state = state().await;
-            call(&state).await;
-            observe(&state).await
-        };
-        at_each_poll(
-            state,
-            async |state| call(state).await,
-            async |state, reply, schedule| {
-                let promise = format!("{name}, {schedule:?}");
-                match reply {
-                    Some(reply) => {
-                        assert!(!reply.starts_with("Err"), "{promise}: {reply}");
-                        becomes(&state, &[&after], &promise).await;
-                    }
-                    None => becomes(&state, &[&before, &after], &promise).await,
-                }
-            },
-        )
-        .await;
-    }
+/// Fails if a call has failed, given the text of its reply.
+fn checked(reply: String) {
+    assert!(!reply.starts_with("Err"), "{reply}");
 }
 
-#[tokio::test]
-async fn cancelled_add_many_has_added_some_of_the_elements() {
+/// Cancels the first `next` of a stream, and checks that it returns `total` items nevertheless.
+async fn next_loses_no_item<S, T>(
+    name: &str,
+    state: impl AsyncFn() -> S,
+    walk: impl Fn(&S) -> Walk<T>,
+    total: usize,
+) {
+    let new = async || {
+        let state = state().await;
+        let walk = Mutex::new(walk(&state));
+        (state, walk)
+    };
     at_each_poll(
-        state,
-        async |state| state.queue.add_many(["d", "e", "f"]).await.unwrap().len(),
-        async |state, reply, schedule| {
-            let mut found: BTreeSet<_> = observe(&state).await.into_keys().collect();
-            for content in ["a", "b", "c"] {
-                assert!(found.remove(content), "{schedule:?}: {content} is lost");
-            }
-            assert!(
-                found.iter().all(|content| ["d", "e", "f"].contains(&&content[..])),
-                "{found:?}"
-            );
-            assert!(reply.is_none_or(|added| added == 3 && found.len() == 3), "{schedule:?}");
+        new,
+        async |(_, walk)| {
+            let mut walk = walk.lock().await;
+            walk.next().await.expect("it has items").unwrap()
+        },
+        async |(_state, walk), reply, schedule| {
+            let left = total - usize::from(reply.is_some());
+            let items = walk.into_inner().take(left).collect::<Vec<_>>();
+            let items = timeout(patience(), items).await.expect("the stream is not blocked");
+            let items = items.iter().filter(|item| item.is_ok()).count();
+            assert_eq!(items, left, "{name}, {schedule:?}");
         },
     )
     .await;
 }
 
 #[tokio::test]
-async fn cancelled_lock_releases_its_lock() {
-    let calls = calls! { state: State;
-        state.queue.lock(&state.names[1]), state.queue.get_element(&state.names[1]),
-    };
-    let before = observe(&state().await).await;
-    for (name, call) in calls {
-        at_each_poll(
-            state,
-            async |state| call(state).await,
-            async |state, reply, schedule| {
-                if reply.is_none() {
-                    becomes(&state, &[&before], &format!("{name}, {schedule:?}")).await;
-                }
-            },
-        )
-        .await;
-    }
-}
+async fn cancelled_call_with_a_path_has_its_whole_effect_or_none() {
+    struct WithFile(simple::State, PathBuf);
 
-#[tokio::test]
-async fn cancelled_next_of_a_stream_loses_no_element() {
     let new = async || {
-        let state = state().await;
-        let streams = (state.queue.names(), state.queue.locked(), state.queue.watch(HOUR));
-        (state, Mutex::new(streams))
+        let state = simple::state().await;
+        let file = state.dir.path().join("file");
+        fs::write(&file, "d").unwrap();
+        WithFile(state, file)
     };
-    for stream in 0..3 {
-        at_each_poll(
-            new,
-            async |(_, streams)| {
-                let (names, locked, watch) = &mut *streams.lock().await;
-                match stream {
-                    0 => drop(names.next().await.unwrap().unwrap()),
-                    1 => locked.next().await.unwrap().unwrap().ack().await.unwrap(),
-                    _ => watch.next().await.unwrap().unwrap().ack().await.unwrap(),
-                }
-            },
-            async |(state, streams), reply, schedule| {
-                let (names, locked, watch) = streams.into_inner();
-                let found = match stream {
-                    0 => names.count().await + usize::from(reply.is_some()),
-                    1 => all(locked).await.len(),
-                    _ => {
-                        let left = state.queue.count().await.unwrap() as usize - 1;
-                        watch.take(left).count().await
-                    }
-                };
-                let acked = 3 - state.queue.count().await.unwrap() as usize;
-                match stream {
-                    0 => assert_eq!(found, 3, "{schedule:?}"),
-                    // The first element is locked by another caller.
-                    _ => assert_eq!(found + acked, 2, "stream {stream}, {schedule:?}"),
-                }
-            },
-        )
-        .await;
+    let observe = async |WithFile(state, file): &WithFile| {
+        let mut parts = simple::observe(state).await;
+        parts.insert("file".into(), file.exists().to_string());
+        parts
+    };
+    let changes = calls! { with: WithFile; with.0.queue.add_path(&with.1) };
+    let reads = calls! { with: WithFile; with.0.queue.get_path(&with.0.names[0]) };
+    for (effect, name, call) in with_effects(changes, reads) {
+        let call = async |state: &WithFile| call(state).await;
+        has_effect_at_polls(effect, name, new, call, observe).await;
     }
 }
 
 #[tokio::test]
-async fn cancelled_end_of_a_lock_releases_it() {
-    for end in ["ack", "unlock", "retry_in", "fail", "release", "touch"] {
-        let new = async || {
-            let state = state().await;
-            let lock = state.queue.locked().next().await.unwrap().unwrap();
-            (state, Mutex::new(Some(lock)))
-        };
-        let call = async |(_, lock): &(State, Mutex<Option<_>>)| {
-            let lock: fleeting::dirq::Lock<_> = lock.lock().await.take().expect("called once");
-            match end {
-                "ack" => lock.ack().await,
-                "unlock" => lock.unlock().await,
-                "retry_in" => lock.retry_in(Duration::ZERO).await,
-                "fail" => lock.fail("no reason").await,
-                "release" => lock.release().await,
-                _ => lock.touch().await,
-            }
-        };
-        at_each_poll(new, call, async |(state, lock), reply, schedule| {
-            drop(lock);
-            assert!(reply.is_none_or(|reply| reply.is_ok()), "{end}, {schedule:?}");
-            let begin = Instant::now();
-            let is_released = async || match state.queue.lock(&state.names[1]).await {
-                Ok(is_locked) => is_locked,
-                Err(error) => panic!("{end}, {schedule:?}: {error}"),
-            };
-            let exists = async || observe(&state).await.contains_key("b");
-            while exists().await && !is_released().await {
-                assert!(
-                    begin.elapsed() < patience(),
-                    "{end}, {schedule:?}: the element stays locked"
-                );
-                sleep(Duration::from_millis(2)).await;
-            }
-            assert!(end == "ack" || exists().await, "{end}, {schedule:?}: the element is lost");
-        })
-        .await;
+async fn cancelled_call_of_a_null_queue_has_its_whole_effect_or_none() {
+    struct State {
+        null: QueueNull,
+        file: PathBuf,
+        name: Name,
+        _dir: TempDir,
     }
+
+    let new = async || {
+        let dir = tempdir().unwrap();
+        let (file, name) = (dir.path().join("file"), name("00000000/00000000000000"));
+        fs::write(&file, "d").unwrap();
+        State { null: QueueNull::new(), file, name, _dir: dir }
+    };
+    let observe =
+        async |state: &State| Parts::from([("file".to_owned(), state.file.exists().to_string())]);
+    let changes = calls! { state: State; state.null.add_path(&state.file) };
+    let reads = calls! { state: State;
+        state.null.add("a"), state.null.add_many(["a"]), state.null.count(), state.null.purge(Purge::default()),
+        // Unsupported, and not pending.
+        state.null.lock(&state.name), state.null.unlock(&state.name), state.null.get(&state.name),
+        state.null.get_path(&state.name), state.null.remove(&state.name), state.null.touch(&state.name),
+    };
+    for (effect, name, call) in with_effects(changes, reads) {
+        has_effect_at_polls(effect, name, new, async |state| call(state).await, observe).await;
+    }
+}
+
+#[tokio::test]
+async fn cancelled_run_of_a_spool_neither_loses_nor_duplicates_an_event() {
+    let new = async || {
+        let dir = tempdir().unwrap();
+        let spool = Spool::new(QueueSimple::open(dir.path()).await.unwrap());
+        let cache: Cache<u64, u64> = Cache::new();
+        let events = cache.events_lossless(9);
+        for key in 0..4 {
+            cache.set_ex(key, key, HOUR).await;
+            cache.expire_now(&key).await;
+        }
+        cache.shutdown().await;
+        // One batch for each event.
+        let events = events.then(async |event| {
+            yield_now().await;
+            event
+        });
+        (dir, spool, Mutex::new(events.boxed()))
+    };
+    at_each_poll(
+        new,
+        async |(_, spool, events)| spool.run(&mut *events.lock().await).await.written,
+        async |(dir, spool, events), reply, schedule| {
+            let run = timeout(patience(), spool.run(events.into_inner())).await;
+            let stats = run.expect("the next run is not blocked");
+            assert!(reply.is_none_or(|written| written == 4), "{schedule:?}: {reply:?}");
+            assert_eq!((stats.written, stats.in_hand), (4, 0), "{schedule:?}");
+            assert_eq!(keys(dir.path()), [0, 1, 2, 3], "{schedule:?}");
+        },
+    )
+    .await;
+}
+
+fn keys(queue: &Path) -> Vec<u64> {
+    let read = |path: &PathBuf| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(path).unwrap()).expect("an element is JSON")
+    };
+    elements(queue).iter().map(|path| read(path)["key"].as_u64().unwrap()).collect()
 }

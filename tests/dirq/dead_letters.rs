@@ -12,7 +12,10 @@ use super::{
     },
     tempdir,
 };
-use crate::directory::{make_old, python, tree};
+use crate::{
+    directory::{make_old, python, tree},
+    patience::patience,
+};
 
 /// Returns the reasons of all dead letters.
 async fn reasons(queue: &QueueSimple) -> Vec<Option<String>> {
@@ -225,6 +228,18 @@ async fn lost_lock_of_a_counted_queue_returns_not_locked_and_changes_nothing() {
         assert_eq!(queue.count().await.unwrap(), 0, "{end}");
         assert!(!reason_file(&queue, &name).exists(), "{end}");
     }
+}
+
+#[tokio::test]
+async fn lock_whose_element_another_worker_acked_is_not_locked() {
+    let (_dir, queue) = open_counted(9).await;
+    queue.add("x").await.unwrap();
+    let (slow, successor) = lose_lock(&queue).await;
+    successor.ack().await.unwrap();
+    assert!(matches!(slow.touch().await, Err(Error::NotLocked { .. })));
+    let work = slow.keep_alive(Duration::from_millis(1), std::future::pending::<()>());
+    let ended = tokio::time::timeout(patience(), work).await.expect("the work is dropped");
+    assert!(matches!(ended, Err(Error::NotLocked { .. })), "{ended:?}");
 }
 
 #[tokio::test]

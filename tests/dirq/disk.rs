@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::patience::patience;
+use crate::{patience::patience, skipped::skipped};
 
 /// A mounted file system. Dropping it thaws and unmounts it.
 pub(crate) struct Disk {
@@ -32,7 +32,9 @@ impl Disk {
             mount.output().is_ok_and(|output| output.status.success())
         };
         if !mounted {
-            println!("not run: a hung disk needs root, loop devices, mkfs.ext4 and fsfreeze");
+            skipped(
+                "tests with a hung or full disk: they need root, loop devices, mkfs.ext4 and fsfreeze",
+            );
         }
         mounted.then_some(disk)
     }

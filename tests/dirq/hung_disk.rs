@@ -1,16 +1,28 @@
 //! Queues on a disk that hangs instead of failing: a frozen ext4 file system on a loop device, on which each write
 //! waits until it is thawed. That needs root and loop devices; without them, the tests report that they cannot run.
 
-use std::time::Duration;
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
 
-use fleeting::dirq::{QueueSet, QueueSimple};
+use fleeting::dirq::{Name, QueueSet, QueueSimple, Walk};
 use futures::FutureExt;
 use tokio::{
     runtime::{Builder, Runtime},
+    sync::Notify,
+    task::unconstrained,
     time::{Instant, sleep, timeout},
 };
 
-use crate::{disk::Disk, patience::patience};
+use crate::{
+    WATCHES,
+    directory::{add_two_at_once, tree},
+    disk::Disk,
+    patience::patience,
+};
 
 /// Longer than any test.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -112,5 +124,159 @@ fn set_continues_without_a_queue_on_a_hung_disk() {
         let (queue, job) = timeout(patience(), jobs.next()).await.unwrap().unwrap().unwrap();
         assert_eq!((queue.path(), job.name()), (hung.path(), &oldest), "the disk answers again");
         job.ack().await.unwrap();
+    });
+}
+
+#[test]
+fn streams_that_are_not_polled_do_not_keep_the_threads_of_their_queue() {
+    let Some(disk) = Disk::mount(16 << 20) else { return };
+    runtime().block_on(async {
+        let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        queue.add("x").await.unwrap();
+        let frozen = disk.freeze();
+        // As by `select!` and `timeout`. The first ones take all threads, and the others wait for one.
+        let mut streams: Vec<_> = (0..64).map(|_| queue.watch(HOUR)).collect();
+        for stream in &mut streams {
+            assert!(stream.next().now_or_never().is_none());
+        }
+        sleep(Duration::from_millis(200)).await;
+        drop(frozen);
+        let path = queue.path().to_owned();
+        let calls = async {
+            queue.count().await.unwrap();
+            queue.add("y").await.unwrap();
+            // As a program that opens the queue for each call.
+            QueueSimple::open(path).await.unwrap();
+        };
+        timeout(patience(), calls).await.expect("the calls do not wait for streams");
+    });
+}
+
+/// Polls a stream while all threads of its queue wait for the disk, so that it makes one step. Waits until it can make
+/// the next one.
+async fn make_step<T>(stream: &mut Walk<T>, disk: &Disk, queue: &QueueSimple, unlocked: &Name) {
+    struct Woken(Notify);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.notify_one();
+        }
+    }
+
+    let frozen = disk.freeze();
+    let mut calls: Vec<_> =
+        (0..16).map(|_| Box::pin(unconstrained(queue.unlock(unlocked)))).collect();
+    for call in &mut calls {
+        assert!(call.now_or_never().is_none());
+    }
+    let woken = Arc::new(Woken(Notify::new()));
+    let waker = Waker::from(woken.clone());
+    assert!(pin!(stream.next()).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(frozen);
+    for call in calls {
+        call.await.unwrap_err();
+    }
+    timeout(patience(), woken.0.notified()).await.expect("the stream can continue");
+}
+
+#[test]
+fn stream_that_prepares_to_wait_continues_after_one_that_found_an_element() {
+    let Some(disk) = Disk::mount(16 << 20) else { return };
+    let _has_watches = WATCHES.blocking_read();
+    runtime().block_on(async {
+        let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let removed = queue.add("x").await.unwrap();
+        queue.dequeue(&removed).await.unwrap().unwrap();
+        let (mut first, mut second) = (queue.watch(HOUR), queue.watch(HOUR));
+        assert!(timeout(Duration::from_millis(100), first.next()).await.is_err());
+        // It scans the queue, and lists the directories to be watched.
+        for _ in 0..2 {
+            make_step(&mut second, &disk, &queue, &removed).await;
+        }
+        let names = add_two_at_once(&queue, &disk.path()).await;
+        let mut held = Vec::new();
+        for stream in [&mut first, &mut second] {
+            let job = timeout(patience(), stream.next()).await.expect("it finds an element");
+            held.push(job.unwrap().unwrap());
+        }
+        assert_eq!(held.iter().map(|job| *job.name()).collect::<Vec<_>>(), names);
+    });
+}
+
+#[test]
+fn dropped_add_of_several_parts_does_not_block_the_runtime() {
+    let Some(disk) = Disk::mount(64 << 20) else { return };
+    runtime().block_on(async {
+        let queue = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let data = vec![b'x'; 4 << 20];
+        let temporary = || {
+            let paths = tree(queue.path()).into_iter().filter(|path| path.ends_with(".tmp"));
+            paths.map(|path| queue.path().join(path).metadata().map_or(0, |data| data.len()))
+        };
+        let new_add = || {
+            let (queue, data) = (queue.clone(), data.clone());
+            Box::pin(async move { queue.add(data).await })
+        };
+        // More than the runtime has threads. Each has written its first part.
+        let mut adds: Vec<_> = (0..8).map(|_| new_add()).collect();
+        adds.retain_mut(|add| add.now_or_never().is_none());
+        let begin = Instant::now();
+        while temporary().filter(|len| *len >= 1 << 20).count() < adds.len() {
+            assert!(begin.elapsed() < patience(), "the first parts are not written");
+            sleep(Duration::from_millis(2)).await;
+        }
+        sleep(Duration::from_millis(20)).await;
+        let count = queue.count().await.unwrap();
+        let frozen = disk.freeze();
+        // All threads wait for the disk. Half of the adds wait for a thread, the others have not seen their results.
+        let mut others: Vec<_> = (0..16).map(|_| Box::pin(queue.add("x"))).collect();
+        for add in &mut others {
+            assert!(add.now_or_never().is_none());
+        }
+        for add in adds.iter_mut().step_by(2) {
+            assert!(add.now_or_never().is_none());
+        }
+        let drops: Vec<_> = adds.into_iter().map(|add| tokio::spawn(async { drop(add) })).collect();
+        for dropped in drops {
+            dropped.await.unwrap();
+        }
+        tokio::spawn(sleep(Duration::from_millis(1))).await.unwrap();
+        assert!(frozen.is_frozen(), "the runtime waited for the disk");
+        drop(frozen);
+        for add in others {
+            add.await.unwrap();
+        }
+        // Later calls find the files removed.
+        assert_eq!(queue.count().await.unwrap(), count + 16);
+        assert_eq!(temporary().count(), 0);
+    });
+}
+
+#[test]
+fn names_of_a_set_continue_without_a_queue_on_a_hung_disk() {
+    let Some(disk) = Disk::mount(16 << 20) else { return };
+    runtime().block_on(async {
+        let healthy_dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let hung = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let healthy = QueueSimple::open(healthy_dir.path()).await.unwrap();
+        let oldest = hung.add("on the hung disk").await.unwrap();
+        let names = healthy.add_many((0..20).map(|i| i.to_string())).await.unwrap();
+        let set = QueueSet::new([hung.clone(), healthy.clone()]).unwrap();
+        let frozen = disk.freeze();
+        // A frozen disk can be listed, but these calls take all threads of the queue.
+        let mut adds: Vec<_> = (0..16).map(|_| Box::pin(hung.add("later"))).collect();
+        for add in &mut adds {
+            assert!(add.now_or_never().is_none());
+        }
+        let mut found = set.names();
+        for name in &names {
+            let next = timeout(patience(), found.next()).await;
+            let (queue, found) = next.expect("the set continues").unwrap().unwrap();
+            assert!(frozen.is_frozen(), "the set waited for the disk");
+            assert_eq!((queue.path(), &found), (healthy.path(), name));
+        }
+        assert!(found.next().now_or_never().is_none(), "the set waits at its end");
+        drop(frozen);
+        let (queue, first) = timeout(patience(), found.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!((queue.path(), first), (hung.path(), oldest), "the disk answers again");
     });
 }

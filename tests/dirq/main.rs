@@ -17,6 +17,8 @@ mod log;
 mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
+#[path = "../common/skipped.rs"]
+mod skipped;
 
 mod crash;
 #[cfg(target_os = "linux")]

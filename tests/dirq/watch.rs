@@ -3,6 +3,9 @@
 use std::{
     collections::BTreeSet,
     env, fs,
+    future::poll_fn,
+    os::unix::fs::{PermissionsExt, chown},
+    pin::pin,
     process::Command,
     sync::{
         Arc,
@@ -24,8 +27,10 @@ use super::{
 };
 use crate::{
     WATCHES,
-    directory::{make_old, name, test_name, tree},
+    clock::{in_time, ms},
+    directory::{add_two_at_once, make_old, name, test_name, tree},
     patience::patience,
+    skipped::skipped,
 };
 
 #[tokio::test]
@@ -149,7 +154,7 @@ fn watch_uses_the_system_again_after_a_failure() {
         command
     };
     if !namespace().arg("true").output().is_ok_and(|output| output.status.success()) {
-        println!("not run: this system has no user namespaces, in which watches can be limited");
+        skipped("tests with a limited number of watches: they need user namespaces");
         return;
     }
     run_alone(namespace(), "with_watches_after_a_failure");
@@ -277,6 +282,121 @@ async fn waiting_streams_share_a_burst_of_elements() {
 }
 
 #[tokio::test]
+async fn waiting_stream_finds_a_revived_element() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await.unwrap();
+    for delay in [Duration::ZERO, Duration::from_millis(50)] {
+        let added = queue.add("x").await.unwrap();
+        let mut jobs = queue.watch(HOUR);
+        drop(jobs.next().await.unwrap().unwrap());
+        assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "it is dead");
+        assert!(queue.revive(&added, delay).await.unwrap());
+        let job = timeout(patience(), jobs.next()).await.expect("the stream wakes");
+        job.unwrap().unwrap().ack().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiting_stream_finds_an_element_whose_lock_was_purged() {
+    let (_dir, queue) = queue().await;
+    let added = queue.add("x").await.unwrap();
+    assert!(queue.lock(&added).await.unwrap());
+    let mut jobs = queue.watch(HOUR);
+    assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "it is locked");
+    make_old(&queue.path().join(format!("{added}.lck")), HOUR);
+    let other = QueueSimple::open(queue.path()).await.unwrap();
+    assert_eq!(other.purge(Purge::default()).await.unwrap().locks, 1);
+    let job = timeout(patience(), jobs.next()).await.expect("the stream wakes").unwrap().unwrap();
+    assert_eq!(job.name(), &added);
+}
+
+/// The path of the queue in the processes that have a directory that they cannot read.
+const UNREADABLE: &str = "FLEETING_TEST_UNREADABLE";
+
+/// Runs the test `with_an_unreadable_directory` of this binary as a user who may not read one of the directories.
+#[tokio::test]
+async fn unreadable_directory_does_not_end_the_watch_of_the_others() {
+    let _has_watches = WATCHES.read().await;
+    let (_dir, queue) = queue().await;
+    let unreadable = queue.path().join("00000000");
+    fs::create_dir(&unreadable).unwrap();
+    fs::set_permissions(&unreadable, fs::Permissions::from_mode(0o000)).unwrap();
+    // A root user may read everything, except in a namespace that does not contain the owner.
+    let mut command = Command::new("env");
+    if chown(&unreadable, Some(1), Some(1)).is_ok() {
+        command = Command::new("unshare");
+        command.arg("-r");
+        if !Command::new("unshare")
+            .args(["-r", "true"])
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            skipped("tests of directories without permissions: as root, they need user namespaces");
+            return;
+        }
+    }
+    command.env(UNREADABLE, queue.path());
+    let run = move || run_alone(command, "with_an_unreadable_directory");
+    tokio::task::spawn_blocking(run).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "it is started by the test of an unreadable directory"]
+async fn with_an_unreadable_directory() {
+    let queue = QueueSimple::open(env::var(UNREADABLE).unwrap()).await.unwrap();
+    let mut jobs = queue.watch(HOUR);
+    let mut errors = 0;
+    while let Ok(next) = timeout(Duration::from_millis(100), jobs.next()).await {
+        next.unwrap().unwrap_err();
+        errors += 1;
+    }
+    assert!(errors > 0, "the directory can be read");
+    let added = queue.add("x").await.unwrap();
+    loop {
+        let next = timeout(patience(), jobs.next()).await.expect("the stream wakes");
+        if let Ok(job) = next.unwrap() {
+            break assert_eq!(job.name(), &added);
+        }
+    }
+}
+
+/// Runs the test `with_two_watches` of this binary on a system with two watches.
+#[test]
+fn watch_uses_the_watches_that_are_left() {
+    let limit = r#"echo 2 > /proc/sys/user/max_inotify_watches && exec "$@""#;
+    let namespace = || {
+        let mut command = Command::new("unshare");
+        command.args(["-r", "sh", "-c", limit, "sh"]);
+        command
+    };
+    if !namespace().arg("true").output().is_ok_and(|output| output.status.success()) {
+        skipped("tests with a limited number of watches: they need user namespaces");
+        return;
+    }
+    run_alone(namespace(), "with_two_watches");
+}
+
+#[tokio::test]
+#[ignore = "it is started by the test of a system with two watches"]
+async fn with_two_watches() {
+    let (dir, queue) = queue().await;
+    // The watches suffice for the queue itself and one of the directories.
+    for directory in ["00000001", "00000002", "00000003"] {
+        fs::create_dir(queue.path().join(directory)).unwrap();
+    }
+    let mut jobs = queue.watch(HOUR);
+    assert!(timeout(Duration::from_millis(100), jobs.next()).await.is_err(), "nothing is there");
+    let mut names = add_two_at_once(&queue, dir.path()).await;
+    names.reverse();
+    while let Some(added) = names.pop() {
+        let next = timeout(patience(), jobs.next()).await.expect("the stream wakes");
+        let job = next.unwrap().unwrap();
+        assert_eq!(job.name(), &added);
+        job.ack().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn elements_that_fail_do_not_circle_between_waiting_streams() {
     let _has_watches = WATCHES.read().await;
     let (_dir, queue) = queue().await;
@@ -302,7 +422,7 @@ async fn elements_that_fail_do_not_circle_between_waiting_streams() {
     assert!(deliveries < 100, "three elements were delivered {deliveries} times");
 }
 
-/// Runs the test `many_idle_streams` of this binary in a process whose watches and processor time can be measured.
+/// Runs the test `many_idle_streams` of this binary in a process whose watches can be counted.
 #[cfg(target_os = "linux")]
 #[test]
 fn idle_streams_share_one_watch_and_do_not_wake_for_each_element() {
@@ -314,61 +434,63 @@ fn idle_streams_share_one_watch_and_do_not_wake_for_each_element() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it is started by the test of idle streams"]
 async fn many_idle_streams() {
-    let few = processor_time_of_jobs(2).await;
-    let many = processor_time_of_jobs(64).await;
-    println!("40 jobs: {few:?} of processor time with 2 streams, {many:?} with 64");
-    assert!(many < few * 6 + Duration::from_millis(300), "{many:?} instead of {few:?}");
+    in_time(async || {
+        let (few, many) = (polls_of_jobs(2).await, polls_of_jobs(64).await);
+        println!("{JOBS} jobs: {few} polls of 2 streams, {many} of 64");
+        assert!(many < 2 * few + JOBS, "{many} polls of 64 streams, {few} of 2");
+    })
+    .await;
 }
 
-/// Returns the processor time of this process for 40 jobs, one after another, with `streams` idle streams.
+/// Number of jobs that wake a stream each.
 #[cfg(target_os = "linux")]
-async fn processor_time_of_jobs(streams: usize) -> Duration {
+const JOBS: u32 = 40;
+
+/// Returns how often `streams` idle streams are polled while they do all jobs, one after another.
+#[cfg(target_os = "linux")]
+async fn polls_of_jobs(streams: usize) -> u32 {
     let (_dir, queue) = queue().await;
     let (sender, mut done) = tokio::sync::mpsc::unbounded_channel();
+    let polls = Arc::new(AtomicU32::new(0));
     let mut workers = Vec::new();
     for _ in 0..streams {
         // Each opens the queue separately.
         let worker = QueueSimple::open(queue.path()).await.unwrap();
-        let sender = sender.clone();
+        let (sender, polls) = (sender.clone(), polls.clone());
         workers.push(tokio::spawn(async move {
             let mut jobs = worker.watch(HOUR);
-            while let Some(job) = jobs.next().await {
-                let job = job.unwrap();
+            loop {
+                let mut next = pin!(jobs.next());
+                let job = poll_fn(|cx| {
+                    polls.fetch_add(1, Relaxed);
+                    next.as_mut().poll(cx)
+                });
+                let job = job.await.unwrap().unwrap();
                 let name = *job.name();
                 job.ack().await.unwrap();
                 sender.send(name).unwrap();
             }
         }));
     }
-    sleep(Duration::from_millis(500)).await;
+    sleep(ms(500)).await;
     let watches = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let watches = watches.filter_map(|fd| fs::read_link(fd.path()).ok());
     let watches = watches.filter(|target| target.to_string_lossy().contains("inotify")).count();
     assert_eq!(watches, 1, "{streams} streams share one watch");
-    let begin = processor_time();
-    for i in 0..40 {
+    let before = polls.load(Relaxed);
+    for i in 0..JOBS {
         let added = queue.add(i.to_string()).await.unwrap();
         let next = timeout(patience(), done.recv()).await.expect("a stream wakes");
         assert_eq!(next, Some(added));
         // The other streams fall asleep again.
-        sleep(Duration::from_millis(20)).await;
+        sleep(ms(20)).await;
     }
-    let spent = processor_time() - begin;
+    let polls = polls.load(Relaxed) - before;
     for worker in workers {
         worker.abort();
         let _ = worker.await;
     }
-    spent
-}
-
-/// Returns the processor time that this process has used.
-#[cfg(target_os = "linux")]
-fn processor_time() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
-    // The 14th and 15th field of the line, in hundredths of a second.
-    let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
+    polls
 }
 
 #[tokio::test]

@@ -229,8 +229,7 @@ fn purge_releases_locks_of_crashed_processes() {
         let element = if schema.is_empty() { json!("x") } else { json!({ "body": "x" }) };
         let added = run_with(&["add", queue], &json!({ "element": element }).to_string());
         run_with(&["lock", queue, name(&added[0])], "");
-        let none =
-            json!({ "temporary": 0, "locks": 0, "directories": 0, "records": 0, "failed": 0 });
+        let none = json!({ "temporary": 0, "locks": 0, "future_locks": 0, "directories": 0, "records": 0, "failed": 0 });
         assert_eq!(run_with(&["purge", queue], ""), std::slice::from_ref(&none));
         assert_eq!(run_with(&["purge", queue, "--max-lock", "0"], ""), [none]);
         thread::sleep(Duration::from_millis(1_100));
@@ -579,6 +578,28 @@ fn watch_runs_a_command_for_each_element_and_removes_those_that_succeed() {
     let args = ["watch", queue, "--limit", "1", "--exec", "cat > /dev/null"];
     assert_eq!(run(&args), [json!({ "name": names[1], "attempts": 1, "done": true })]);
     assert_eq!(output(&["watch", queue, "--max-attempts", "1"], "").status.code(), Some(2));
+}
+
+#[test]
+fn interrupted_command_is_no_failed_attempt() {
+    for signal in ["-TERM", "-INT"] {
+        let dir = dir();
+        let (queue, started) = (&path(&dir, "queue"), path(&dir, "started"));
+        run(&["add", queue, "job"]);
+        let command = format!("touch {started}; exec sleep 1000");
+        let args = ["watch", queue, "--max-attempts", "2", "--exec", &command];
+        let mut watch = Running::start(&args);
+        let start = Instant::now();
+        while fs::metadata(&started).is_err() {
+            assert!(start.elapsed() < patience(), "the command does not start");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let id = watch.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        assert_eq!(watch.wait(), Some(130));
+        let args = ["watch", queue, "--limit", "1", "--exec", "cat > /dev/null"];
+        assert_eq!(run(&args)[0]["attempts"], 1, "after {signal}");
+    }
 }
 
 /// Unreadable elements are kept, since they may be repaired.

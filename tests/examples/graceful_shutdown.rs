@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{
     directory::{elements, scratch},
+    guide::shown,
     http::Client,
     server::Server,
 };
@@ -65,12 +66,6 @@ async fn sigterm_ends_requests_waiters_and_streams_and_loses_no_event() {
 #[test]
 fn guide_shows_the_program_of_the_example() {
     let page = include_str!("../../src/guide/graceful_shutdown.md");
-    let block = page.split("```").nth(1).and_then(|block| block.strip_prefix("rust\n"));
-    let shown: Vec<_> = block
-        .expect("the first block is Rust")
-        .lines()
-        .filter(|line| *line != "#" && !line.starts_with("# "))
-        .collect();
     let example = include_str!("../../examples/graceful_shutdown.rs");
-    assert!(example.contains(shown.join("\n").trim()), "the page and the example differ");
+    assert!(example.contains(&shown(page, 0)), "the page and the example differ");
 }

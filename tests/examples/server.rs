@@ -7,10 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::example::example;
-
-/// Timeout of a shutdown on an overloaded machine.
-const SHUTDOWN: Duration = Duration::from_secs(120);
+use crate::{example::example, patience::patience};
 
 /// A running example, killed on drop.
 pub(crate) struct Server {
@@ -53,10 +50,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
                 return status;
             }
-            assert!(
-                start.elapsed() < SHUTDOWN,
-                "the example still runs {SHUTDOWN:?} after SIGTERM"
-            );
+            assert!(start.elapsed() < patience(), "the example still runs after SIGTERM");
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -166,6 +166,7 @@ async fn set_metrics_count_expired_members_and_events() {
     let mut events = set.events();
     assert_eq!(scrape("members").gauge("fleeting_set_resident"), 5.0);
     assert_eq!(scrape("rooms").gauge("fleeting_set_resident"), 2.0);
+    assert_eq!(scrape("members").gauge("fleeting_set_sweep_bound_seconds"), 0.1);
     sleep(20 * SECOND).await;
     assert!(events.recv().await.unwrap().is_ok());
     let members = scrape("members");

@@ -20,6 +20,7 @@ mod names;
 mod page;
 mod queues;
 mod redis;
+mod redis_dicts;
 
 use std::{sync::LazyLock, time::Duration};
 

@@ -8,7 +8,9 @@ use std::{
 use fleeting::{
     Cache, ExpiringSet, Limit, RateLimiter, Spool, TimeoutDict,
     dirq::QueueSimple,
-    redis::{Cache as RedisCache, Client, RateLimiter as RedisRateLimiter},
+    redis::{
+        Cache as RedisCache, Client, RateLimiter as RedisRateLimiter, TimeoutDict as RedisDict,
+    },
 };
 use regex::Regex;
 use serde_json::Value;
@@ -126,6 +128,7 @@ async fn page_of_everything() -> String {
         .limit(Limit::per_second(1))
         .build()
         .unwrap();
+    let _shared_dict: RedisDict<u64, u64> = RedisDict::new(&client, "all kinds").unwrap();
     let page = render();
     run.abort();
     page

@@ -8,7 +8,6 @@ use fleeting::{
 };
 
 use crate::{
-    SECOND,
     clock::{in_time, ms},
     patience::patience,
     scrape,
@@ -23,7 +22,7 @@ async fn redis_metrics_match_the_calls_through_a_server_outage() {
         let mut server = Server::durable();
         let client = Client::builder(server.url())
             .prefix(name("client"))
-            .timeout(SECOND)
+            .timeout(ms(1_000))
             .connect()
             .await
             .unwrap();
@@ -32,7 +31,7 @@ async fn redis_metrics_match_the_calls_through_a_server_outage() {
             .limit(Limit::per_hour(2))
             .on_error(OnError::Allow)
             // A busy server has to decide all checks before it is killed.
-            .timeout(5 * SECOND)
+            .timeout(ms(5_000))
             .build()
             .unwrap();
         cache.set("ada".into(), 1).await.unwrap();

@@ -8,6 +8,8 @@ mod clock;
 mod fuse;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
 #[path = "../common/two_clocks.rs"]

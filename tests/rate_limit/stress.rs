@@ -18,9 +18,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::patience::patience;
+
 const TASKS: u64 = 8;
 const MILLISECOND: Duration = Duration::from_millis(1);
-const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Times between which an admitted call was charged.
 #[derive(Clone, Copy, Debug)]
@@ -341,7 +342,7 @@ fn seconds(share: f64) -> Duration {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let limit = TIMEOUT + seconds(1.0);
+    let limit = 2 * patience() + seconds(1.0);
     let ended = timeout(limit, future).await;
     ended.unwrap_or_else(|_| panic!("timed out after {limit:?}: {what}"))
 }

@@ -25,6 +25,7 @@ use tokio_test::{
 
 use crate::{
     limits::{MILLISECOND, MINUTE, SECOND, WINDOWS, limiter, limiter_of, take},
+    patience::patience,
     waiting::{Order, waiters},
 };
 
@@ -100,7 +101,7 @@ fn waker_of_a_silent_head_may_call_the_limiter() {
         });
         done.send(()).expect("the test waits");
     });
-    is_done.recv_timeout(300 * SECOND).expect("a waker was called under the lock");
+    is_done.recv_timeout(patience()).expect("a waker was called under the lock");
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,7 +96,7 @@ async fn subscriber_that_returns_to_many_lost_events_receives_the_next_event_pro
         }
         println!("delivered after {lag:?}");
         assert_eq!(missed, LOST);
-        assert!(lag.unwrap() < Duration::from_secs(3), "{lag:?}");
+        assert!(lag.unwrap() < ms(3_000), "{lag:?}");
         assert_eq!(index_len(&server).await, 0);
     })
     .await;
@@ -152,8 +152,7 @@ async fn removal_and_events_work_on_a_full_server() {
     let rare = rare.poll_every(HOUR).build().unwrap();
     rare.set_ex("ada".into(), 1, ms(50)).await.unwrap();
     cache.set_ex("due".into(), 3, ms(300)).await.unwrap();
-    server.ask("CONFIG SET maxmemory-policy noeviction");
-    assert!(server.ask("CONFIG SET maxmemory 1").starts_with("+OK"));
+    server.refuse_memory();
     sleep(ms(350)).await;
     assert!(matches!(cache.set_ex("new".into(), 1, HOUR).await, Err(Error::Server(_))));
     assert_eq!(rare.remove("ada").await.unwrap(), None, "it has expired");
@@ -172,4 +171,55 @@ async fn removal_and_events_work_on_a_full_server() {
     assert!(cache.remove_group("other").await.unwrap());
     cache.clear().await.unwrap();
     assert!(cache.is_empty().await.unwrap());
+}
+
+/// With nothing due, no removal of an entry precedes the subscribers' own writes.
+#[tokio::test]
+async fn subscriptions_to_a_full_server_receive_all_events() {
+    let server = Server::start();
+    let caches =
+        [cache(&connect(server.url()).await, HOUR), cache(&connect(server.url()).await, HOUR)];
+    // In each shard.
+    fill(&caches[0], 0..100, HOUR).await;
+    server.refuse_memory();
+    let (mut all, mut groups) = (Vec::new(), Vec::new());
+    for (cache, group) in caches.iter().zip(["g", "h"]) {
+        all.push(cache.events().await.unwrap());
+        groups.push(cache.events_lossless(group).await.unwrap());
+    }
+    assert_eq!(caches[0].expire_now("7").await.unwrap(), Some(7));
+    // Published by one of the subscribers.
+    server.allow_memory();
+    caches[0].set_ex("due".into(), 100, ms(200)).await.unwrap();
+    server.refuse_memory();
+    for value in [7, 100] {
+        for events in &mut all {
+            let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+            assert_eq!(event.value, value);
+        }
+        for events in &mut groups {
+            let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+            assert_eq!(event.value, value);
+            events.ack().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn full_server_refuses_values_with_events() {
+    let server = Server::start();
+    let cache = cache(&connect(server.url()).await, HOUR);
+    cache.set("old".into(), 1).await.unwrap();
+    server.refuse_memory();
+    let full = |outcome: Result<(), Error>, verb| {
+        let error = outcome.expect_err(verb);
+        assert!(matches!(&error, Error::Server(error) if error.code() == Some("OOM")), "{error:?}");
+    };
+    full(cache.set("a".into(), 1).await.map(drop), "set");
+    full(cache.set_ex("b".into(), 1, HOUR).await.map(drop), "set_ex");
+    full(cache.set_nx("c".into(), 1, Some(HOUR)).await.map(drop), "set_nx");
+    full(cache.set_many([("d".into(), 1)], Some(HOUR)).await, "set_many");
+    full(cache.set_keep_ttl("old".into(), 2).await.map(drop), "set_keep_ttl");
+    assert_eq!(cache.len().await.unwrap(), 1);
+    assert_eq!(cache.get("old").await.unwrap(), Some(1));
 }

@@ -172,6 +172,83 @@ async fn events_leased_by_a_crashed_subscriber_and_lost_are_reported_as_missed()
     .await;
 }
 
+/// Loses the events of a group without a subscriber.
+async fn lose(cache: &Cache<String, u64>, count: u64) {
+    drop(cache.events_lossless("g").await.unwrap());
+    fill(cache, 0..count, ms(50)).await;
+    sleep(3 * retention()).await;
+}
+
+/// Waits until the number of missed events is in the process of the subscriber.
+async fn until_missed_is_unread(events: &LosslessEvents<String, u64>) {
+    while !format!("{events:?}").contains("unread: 1") {
+        sleep(ms(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn missed_events_of_a_dropped_subscriber_are_reported_to_the_next() {
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(&connect(server.url()).await, retention());
+        lose(&cache, 5_000).await;
+        let events = cache.events_lossless("g").await.unwrap();
+        until_missed_is_unread(&events).await;
+        drop(events);
+        // The first polls of the next one may come before the number is given back.
+        sleep(ms(300)).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert_eq!(assert_accounted(&cache, &mut events, 5_000).await, 5_000);
+        // Received, so that it is not reported again.
+        drop(events);
+        sleep(ms(300)).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert!(timeout(ms(2_000), events.recv()).await.is_err());
+        assert_eq!(cache.stats().missed, 5_000);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn missed_events_of_a_crashed_subscriber_are_reported_to_another() {
+    in_time(async || {
+        let server = Server::start();
+        let (url, retained_for) = (server.url(), retention());
+        let victim = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let cache = cache(&connect(url).await, retained_for);
+                lose(&cache, 100).await;
+                let events = cache.events_lossless("g").await.unwrap();
+                until_missed_is_unread(&events).await;
+                std::mem::forget(events);
+            });
+            runtime.shutdown_background();
+        });
+        tokio::task::spawn_blocking(|| victim.join().unwrap()).await.unwrap();
+        let cache = cache(&connect(server.url()).await, retention());
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert_eq!(assert_accounted(&cache, &mut events, 100).await, 100);
+    })
+    .await;
+}
+
+/// Longer than a lease, which both of them renew.
+#[tokio::test]
+async fn missed_events_are_reported_to_one_of_two_subscribers() {
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(&connect(server.url()).await, retention());
+        lose(&cache, 100).await;
+        let mut first = cache.events_lossless("g").await.unwrap();
+        until_missed_is_unread(&first).await;
+        let mut second = cache.events_lossless("g").await.unwrap();
+        assert!(timeout(ms(4_000), second.recv()).await.is_err());
+        assert_eq!(assert_accounted(&cache, &mut first, 100).await, 100);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn broadcast_subscriber_that_was_disconnected_for_the_retention_lags() {
     in_time(async || {

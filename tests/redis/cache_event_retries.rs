@@ -111,7 +111,7 @@ async fn event_is_dead_after_sixteen_failed_attempts() {
 }
 
 #[tokio::test]
-async fn dead_event_is_missed_when_its_retention_has_passed() {
+async fn undecodable_dead_event_is_missed_when_its_retention_has_passed() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let (lease, retention) = (ms(20), Duration::from_secs(3));
@@ -134,6 +134,32 @@ async fn dead_event_is_missed_when_its_retention_has_passed() {
     };
     assert_eq!((missed, cache.stats().missed), (1, 1));
     assert!(begin.elapsed() >= retention - ms(100));
+}
+
+/// Delivered events and missed ones add up to all events.
+#[tokio::test]
+async fn delivered_dead_event_is_not_missed() {
+    in_time(async || {
+        let server = Server::start();
+        let retention = ms(2_000);
+        let cache = cache::<u64>(&connect(server.url()).await, retention, ms(300));
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let expire = async |value| {
+            cache.set("ada".into(), value).await.unwrap();
+            cache.expire_now("ada").await.unwrap();
+        };
+        expire(1).await;
+        for _ in 0..16 {
+            assert_eq!(recv(&mut events).await.unwrap(), 1);
+            assert!(events.retry_in(Duration::ZERO).await.unwrap());
+        }
+        assert!(is_quiet(&mut events, retention + ms(500)).await);
+        expire(2).await;
+        assert_eq!(recv(&mut events).await.unwrap(), 2);
+        assert!(is_quiet(&mut events, ms(500)).await);
+        assert_eq!(cache.stats().missed, 0);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -189,7 +215,7 @@ async fn failed_event_is_delivered_again_after_a_backoff() {
         assert_eq!(recv(&mut events).await.unwrap(), 2);
         assert_eq!(recv(&mut events).await.unwrap(), 1);
         // One second, with jitter.
-        assert!(failed.elapsed() >= ms(500), "{:?}", failed.elapsed());
+        assert!(failed.elapsed() >= Duration::from_millis(500), "{:?}", failed.elapsed());
     })
     .await;
 }

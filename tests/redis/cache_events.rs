@@ -89,8 +89,8 @@ async fn thousand_expirations_among_a_hundred_thousand_entries_are_delivered_wit
         let late = filled.elapsed().saturating_sub(ttl);
         lags.sort();
         println!("all after {late:?}; lag p50 {:?}, max {:?}", lags[500], lags[999]);
-        assert!(late < Duration::from_secs(1), "{late:?}");
-        assert!(lags[999] < Duration::from_secs(1), "{:?}", lags[999]);
+        assert!(late < ms(1_000), "{late:?}");
+        assert!(lags[999] < ms(1_000), "{:?}", lags[999]);
         assert_eq!(received, (0..1_000).collect());
         let mut broadcast = BTreeSet::new();
         while broadcast.len() < 1_000 {
@@ -530,11 +530,11 @@ async fn idle_subscriber_sends_at_most_two_scripts_per_second() {
         let mut events = cache.events_lossless("g").await.unwrap();
         let mut all = cache.events().await.unwrap();
         sleep(ms(500)).await;
-        let before = scripts(&server).await;
+        let (begin, before) = (Instant::now(), scripts(&server).await);
         sleep(ms(2_500)).await;
-        let sent = scripts(&server).await - before;
-        println!("{sent} scripts of two subscribers in two and a half seconds");
-        assert!(sent <= 10, "{sent}");
+        let (sent, passed) = (scripts(&server).await - before, begin.elapsed());
+        println!("{sent} scripts of two subscribers in {passed:?}");
+        assert!(sent as f64 <= 4.0 * passed.as_secs_f64(), "{sent} in {passed:?}");
         // Events still arrive promptly: by a deadline, by a writer, and from another client.
         let other = self::cache(server.url()).await;
         let begin = Instant::now();

@@ -43,7 +43,7 @@ async fn with_events(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     builder.poll_every(ms(20)).build().unwrap()
 }
 
-/// Asserts that all methods fail with this error, within 3 seconds.
+/// Asserts that all methods fail with this error, within [`ms`] of 3,000.
 macro_rules! assert_all_fail {
     ($cache:ident, $error:pat) => {
         assert_all_fail!(@ $cache, $error =>
@@ -57,7 +57,7 @@ macro_rules! assert_all_fail {
         let begin = Instant::now();
         let answer = $cache.$method($($argument),*).await;
         assert!(matches!(answer, Err($error)), "{}: {answer:?}", stringify!($method));
-        assert!(begin.elapsed() < Duration::from_secs(3), "{}: {:?}", stringify!($method), begin.elapsed());
+        assert!(begin.elapsed() < ms(3_000), "{}: {:?}", stringify!($method), begin.elapsed());
     )*};
 }
 
@@ -297,7 +297,7 @@ async fn killed_server_loses_no_event_and_duplicates_none_within_a_lease() {
     in_time(async || {
         let mut server = Server::durable();
         let cache = with_events(server.url()).await;
-        let lease = Duration::from_secs(2);
+        let lease = ms(2_000);
         let mut events = cache.events_lossless("g").await.unwrap();
         let is_done = Arc::new(AtomicBool::new(false));
         let (writer, done) = (cache.clone(), is_done.clone());
@@ -334,7 +334,7 @@ async fn killed_server_loses_no_event_and_duplicates_none_within_a_lease() {
         is_done.store(true, Relaxed);
         let written = writes.await.unwrap();
         // Events of replies lost by the kill are delivered when their lease expires.
-        take(&mut events, lease + Duration::from_secs(2)).await;
+        take(&mut events, lease + ms(2_000)).await;
         assert!(written.len() > 50, "{}", written.len());
         let lost: Vec<_> = written.iter().filter(|n| !received.contains_key(n)).collect();
         assert!(lost.is_empty(), "lost of {}: {lost:?}", written.len());
@@ -527,12 +527,6 @@ async fn record_of_another_type_keeps_its_pending_event() {
     assert_eq!(before, after);
 }
 
-/// Fills the memory of a server, as far as its writes are concerned.
-fn fill(server: &Server) {
-    server.ask("CONFIG SET maxmemory-policy noeviction");
-    assert!(server.ask("CONFIG SET maxmemory 1").starts_with("+OK"));
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clear_of_a_full_server_succeeds() {
     let server = Server::start();
@@ -540,16 +534,16 @@ async fn clear_of_a_full_server_succeeds() {
     for n in 0..100 {
         plain.set(n.to_string(), n).await.unwrap();
     }
-    fill(&server);
+    server.refuse_memory();
     assert!(matches!(plain.set("ada".into(), 1).await, Err(Error::Server(_))));
     plain.clear().await.unwrap();
     assert!(plain.is_empty().await.unwrap());
 
-    server.ask("CONFIG SET maxmemory 0");
+    server.allow_memory();
     for n in 0..100 {
         with_events.set_ex(n.to_string(), n, HOUR).await.unwrap();
     }
-    fill(&server);
+    server.refuse_memory();
     with_events.clear().await.unwrap();
     assert!(with_events.is_empty().await.unwrap());
 }
@@ -558,7 +552,7 @@ async fn clear_of_a_full_server_succeeds() {
 async fn loader_runs_without_a_lease_on_a_full_server() {
     let server = Server::start();
     let cache = plain(server.url()).await;
-    fill(&server);
+    server.refuse_memory();
     let runs = Arc::new(AtomicUsize::new(0));
     let (started, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let load = || {
@@ -585,10 +579,29 @@ async fn loader_runs_without_a_lease_on_a_full_server() {
     let error = cache.get_or_try_set_with("bob", HOUR, failing).await.unwrap().unwrap_err();
     assert_eq!(*error, "no such user");
 
-    server.ask("CONFIG SET maxmemory 0");
+    server.allow_memory();
     let cached = load();
     timeout(patience(), started.notified()).await.expect("the loader runs");
     release.notify_one();
     assert_eq!(cached.await.unwrap().unwrap(), 1);
     assert_eq!(cache.get("ada").await.unwrap(), Some(1), "cached when there is memory");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stale_value_replaces_the_error_of_a_loader_on_a_full_server() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let builder = Cache::<String, u64>::builder(&client, "stale").stale_while_revalidate(HOUR);
+    let cache = builder.build().unwrap();
+    cache.get_or_set_with("ada", Duration::from_millis(1), async || 1).await.unwrap();
+    let until = Instant::now() + patience();
+    while cache.get("ada").await.unwrap().is_some() {
+        assert!(Instant::now() < until);
+    }
+    server.refuse_memory();
+    let failing = async || Err::<u64, _>("down");
+    assert_eq!(cache.get_or_try_set_with("ada", HOUR, failing).await.unwrap(), Ok(1));
+    assert_eq!(cache.get_or_set_with("ada", HOUR, async || 2).await.unwrap(), 2);
+    let failed = cache.get_or_try_set_with("bob", HOUR, failing).await.unwrap();
+    assert_eq!(*failed.unwrap_err(), "down", "without a stale value");
 }

@@ -11,12 +11,17 @@ use redis::{aio::MultiplexedConnection, cmd};
 use crate::{
     clock::{in_time, ms},
     patience::patience,
-    servers::{Cluster, Proxy, Server, connect},
+    servers::{Cluster, Proxy, Server, connect, plain},
 };
 
 /// Timeout of the client, short because the tests wait for it.
 fn short_timeout() -> Duration {
     ms(200)
+}
+
+/// Returns a client with the default timeout.
+async fn with_default_timeout(url: &str) -> Client {
+    Client::builder(url).timeout(ms(1_000)).connect().await.unwrap()
 }
 
 async fn cache_with_short_timeout(server: &Server) -> Cache<String, u32> {
@@ -27,17 +32,17 @@ async fn cache_with_short_timeout(server: &Server) -> Cache<String, u32> {
 #[tokio::test]
 async fn client_with_one_url_is_a_server_and_with_several_a_cluster() {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     assert!(format!("{client:?}").contains("cluster: false"));
     let cluster = Cluster::start();
-    let client = Client::connect(cluster.urls()).await.unwrap();
+    let client = connect(cluster.urls()).await;
     assert!(format!("{client:?}").contains("cluster: true"));
 }
 
 #[tokio::test]
 async fn cluster_node_as_a_single_server_is_a_permanent_error() {
     let cluster = Cluster::start();
-    let client = Client::builder(&*cluster.urls()[0]).timeout(Duration::from_secs(3_600));
+    let client = Client::builder(&*cluster.urls()[0]).timeout(patience());
     let client = client.connect().await.unwrap();
     for near in [false, true] {
         let builder = Cache::<String, u64>::builder(&client, "c");
@@ -112,7 +117,7 @@ async fn connect_without_a_server_fails_after_one_attempt() {
         let begin = Instant::now();
         let error = Client::connect(format!("redis://127.0.0.1:{port}")).await.unwrap_err();
         assert!(matches!(error, Error::Connect(_)), "{error:?}");
-        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(begin.elapsed() < ms(5_000));
         let urls = [format!("redis://127.0.0.1:{port}"), format!("redis://localhost:{port}")];
         assert!(matches!(Client::connect(urls).await, Err(Error::Connect(_))));
     })
@@ -131,7 +136,7 @@ async fn rediss_url_connects_over_tls_with_the_given_authority() {
     let (_server, port) = Server::start_encrypted();
     let url = format!("rediss://localhost:{port}");
     let authority = std::fs::read("tests/data/tls/authority.pem").unwrap();
-    let client = Client::builder(&*url).authority(authority).connect().await;
+    let client = Client::builder(&*url).authority(authority).timeout(patience()).connect().await;
     assert!(client.is_ok(), "{client:?}");
     let error = Client::connect(url).await.unwrap_err();
     assert!(
@@ -146,7 +151,7 @@ async fn client_certificate_is_presented_over_tls_to_a_server_that_requires_one(
     let builder = || {
         Client::builder(format!("rediss://localhost:{port}"))
             .authority(tls_file("authority.pem"))
-            .timeout(Duration::from_secs(60))
+            .timeout(patience())
     };
     // Issued by an intermediate authority, which the server does not know.
     let client = builder().client_certificate(tls_file("client.pem"), tls_file("client.key"));
@@ -162,7 +167,7 @@ async fn client_certificate_is_presented_over_tls_to_a_server_that_requires_one(
 async fn client_certificate_is_ignored_without_tls() {
     let server = Server::start();
     let client = Client::builder(server.url()).client_certificate("not PEM", "not PEM");
-    assert!(client.connect().await.is_ok());
+    assert!(client.timeout(patience()).connect().await.is_ok());
 }
 
 #[tokio::test]
@@ -209,19 +214,19 @@ async fn write_to_a_replica_is_retried_until_the_timeout() {
 async fn call_to_a_loading_server_is_retried_until_the_timeout() {
     in_time(async || {
         let mut server = Server::durable();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = with_default_timeout(&server.url()).await;
         let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
         cache.set("7".into(), 7).await.unwrap();
         // A loading server handles its clients only after every 1,024 commands, about every 0.1 s.
         let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end";
         let mut plain = server.plain().await;
-        plain.set_response_timeout(Duration::from_secs(30));
+        plain.set_response_timeout(patience());
         cmd("EVAL").arg(fill).arg(0).exec_async(&mut plain).await.unwrap();
         server.kill();
         server.restart_slowly(ms(50) / 1_000);
         let error = cache.get("7").await.unwrap_err();
         assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + patience();
         let mut answer = Err(error);
         while answer.is_err() && Instant::now() < until {
             answer = cache.get("7").await;
@@ -243,7 +248,7 @@ async fn restarted_server_is_reconnected_to() {
         assert!(matches!(error, Error::Connect(_) | Error::Unanswered(_)), "{error:?}");
         let error = cache.get("a").await.unwrap_err();
         assert!(matches!(error, Error::Connect(_)), "{error:?}");
-        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < ms(2_000), "{:?}", begin.elapsed());
         server.restart();
         // It was unreachable for longer than the timeout, so that calls fail until an attempt succeeds.
         let begin = Instant::now();
@@ -371,11 +376,10 @@ async fn set_credentials_changes_the_login_without_failing_calls() {
     in_time(async || {
         let server = Server::start_with(&["--requirepass", "one"]);
         let url = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
-        let client = Client::connect(url("one")).await.unwrap();
+        let client = with_default_timeout(&url("one")).await;
         let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
         cache.set("a".into(), 1).await.unwrap();
-        let admin = redis::Client::open(url("one")).unwrap();
-        let mut admin = admin.get_multiplexed_async_connection().await.unwrap();
+        let mut admin = plain(&url("one")).await;
         let mut change = cmd("CONFIG");
         change.arg("SET").arg("requirepass").arg("two").exec_async(&mut admin).await.unwrap();
         assert_eq!(cache.get("a").await.unwrap(), Some(1), "existing connections stay logged in");
@@ -424,7 +428,7 @@ async fn server_that_refuses_resp3_is_used_with_resp2() {
         let without_hello = Server::start_with(&["--rename-command", "HELLO", ""]);
         let with_parameter = Server::start();
         for url in [without_hello.url(), format!("{}?protocol=2", with_parameter.url())] {
-            let client = Client::connect(&*url).await.unwrap();
+            let client = with_default_timeout(&url).await;
             let cache: Cache<String, u32> =
                 Cache::builder(&client, "numbers").events(Duration::from_secs(60)).build().unwrap();
             let mut events = cache.events_lossless("g").await.unwrap();

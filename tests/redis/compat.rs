@@ -19,7 +19,7 @@ use crate::{
 };
 
 const MILLI: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(3_600);
 const SET: &str = "timeout_dict_set";
 
 type Fields = BTreeMap<String, String>;
@@ -99,7 +99,7 @@ async fn compat_dict_reads_and_takes_entries_of_the_original() {
         let (ada, bob) = (fields(&[("user", "Ada"), ("from", "::1")]), fields(&[("user", "Bob")]));
         original.set_data("login:ada", &ada, -1).await;
         original.set_data("login:bob", &bob, -2).await;
-        original.set_data("login:eve", &bob, 60).await;
+        original.set_data("login:eve", &bob, 3_600).await;
         assert_eq!(dict.get("login:ada").await.unwrap(), Some(ada.clone()));
         assert_eq!(dict.get("login:none").await.unwrap(), None);
         assert_eq!(dict.len().await.unwrap(), 3);
@@ -131,13 +131,13 @@ async fn original_reads_and_takes_entries_of_the_compat_dict() {
     assert_eq!(original.get_data("a").await, fields(&[("user", "Ada")]));
     let score: f64 = original.ask(&["ZSCORE", SET, "b"]).await;
     // The original counts whole seconds.
-    assert!((before + 59.0..=after + 61.0).contains(&score), "{score}");
+    assert!((before + 3_599.0..=after + 3_601.0).contains(&score), "{score}");
     sleep(1_050 * MILLI).await;
     assert_eq!(original.get_expired(100).await, [fields(&[("user", "Ada")])]);
     assert_eq!(dict.get("a").await.unwrap(), None);
     // The whole value is replaced, while the original merges fields.
     let seen = Login { user: "Bob".into(), from: Some("::1".into()) };
-    original.set_data("b", &fields(&[("from", "::1")]), 60).await;
+    original.set_data("b", &fields(&[("from", "::1")]), 3_600).await;
     assert_eq!(dict.set("b".into(), login("Bea"), LONG).await.unwrap(), Some(seen));
     assert_eq!(original.get_data("b").await, fields(&[("user", "Bea")]));
     assert_eq!(dict.remove("b").await.unwrap(), Some(login("Bea")));
@@ -270,7 +270,7 @@ async fn compat_key_is_any_string_except_the_name_of_the_set() {
         let error = dict.set(SET.into(), data.clone(), LONG).await.unwrap_err();
         assert!(matches!(error, Error::Encode(_)), "{error:?}");
         assert_eq!(original.ask::<Vec<String>>(&["KEYS", SET]).await, keys);
-        original.set_data("a", &data, 60).await;
+        original.set_data("a", &data, 3_600).await;
     }
     assert!(dict.set_timeout(SET, LONG).await.is_err());
     assert!(dict.remove(SET).await.is_err());
@@ -318,12 +318,12 @@ async fn compat_set_is_shared_with_the_original() {
     let set: ExpiringSet<String> = ExpiringSet::compat(&client, "here", LONG);
     let push = async |member: &str, score: f64| {
         let command = ["ZADD", "here", &score.to_string(), &format!("\"{member}\"")];
-        article::<u32>(&server, "here", 60.0, &command).await
+        article::<u32>(&server, "here", 3_600.0, &command).await
     };
     let elements = async || {
-        article::<Vec<String>>(&server, "here", 60.0, &["ZRANGE", "here", "0", "-1"]).await
+        article::<Vec<String>>(&server, "here", 3_600.0, &["ZRANGE", "here", "0", "-1"]).await
     };
-    push("old", now() - 61.0).await;
+    push("old", now() - 3_601.0).await;
     push("a", now() - 1.0).await;
     set.push("b".into()).await.unwrap();
     push("c", now()).await;
@@ -335,16 +335,16 @@ async fn compat_set_is_shared_with_the_original() {
     set.push("a".into()).await.unwrap();
     let after = now();
     assert_eq!(set.elements().await.unwrap(), ["c", "b", "a"]);
-    let score = article::<f64>(&server, "here", 60.0, &["ZSCORE", "here", "\"a\""]).await;
+    let score = article::<f64>(&server, "here", 3_600.0, &["ZSCORE", "here", "\"a\""]).await;
     assert!((before - 1.0..=after + 1.0).contains(&score), "{score}");
     // Pops on either side.
-    let popped: (String, f64) = article(&server, "here", 60.0, &["ZPOPMIN", "here"]).await;
+    let popped: (String, f64) = article(&server, "here", 3_600.0, &["ZPOPMIN", "here"]).await;
     assert_eq!(popped.0, "\"c\"");
     assert_eq!(set.pop().await.unwrap().as_deref(), Some("b"));
     set.extend(["x", "y", "a"].map(String::from)).await.unwrap();
     assert_eq!(elements().await, ["\"x\"", "\"y\"", "\"a\""]);
     // The key has no TTL, with which the members of the original would expire.
-    let ttl: i64 = article(&server, "here", 60.0, &["TTL", "here"]).await;
+    let ttl: i64 = article(&server, "here", 3_600.0, &["TTL", "here"]).await;
     assert_eq!(ttl, -1);
     set.clear().await.unwrap();
     assert!(elements().await.is_empty());
@@ -359,7 +359,7 @@ async fn compat_set_preserves_scores_exactly() {
         let third = now().floor() + 1.0 / 3.0;
         for (member, score) in [("1", third), ("2", third), ("3", third + 1.0)] {
             let command = ["ZADD", "here", &format!("{score}"), member];
-            article::<u32>(&server, "here", 60.0, &command).await;
+            article::<u32>(&server, "here", 3_600.0, &command).await;
         }
         let at = set.score(&1).await.unwrap().unwrap();
         assert_eq!(set.range(at..=at).await.unwrap(), [1, 2]);

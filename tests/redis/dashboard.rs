@@ -13,6 +13,8 @@ use tower::ServiceExt;
 
 use crate::servers::{Server, connect};
 
+use crate::patience::patience;
+
 /// Returns the most denied keys of a limiter, once the dashboard reports `denied` denials.
 async fn denied_keys(name: &str, denied: u64) -> Value {
     let app = fleeting::dashboard();
@@ -29,10 +31,7 @@ async fn denied_keys(name: &str, denied: u64) -> Value {
         if let Some(group) = group.filter(|group| group["counts"]["denied"] == denied) {
             return group["denied_keys"].clone();
         }
-        assert!(
-            start.elapsed() < Duration::from_secs(300),
-            "the dashboard reports {group:?} for {name}"
-        );
+        assert!(start.elapsed() < patience(), "the dashboard reports {group:?} for {name}");
         // The dashboard samples once per second.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -51,7 +50,7 @@ async fn top_denied_keys_are_hashed_unless_show_keys_is_set() {
     for (name, set) in limited {
         let builder = RateLimiter::<String>::builder(&client, name)
             .limit(Limit::per_hour(1))
-            .timeout(Duration::from_secs(60));
+            .timeout(patience());
         let limiter = set(builder).build().unwrap();
         for (key, times) in [("ada", 3), ("{eve}", 5), ("bob", 1)] {
             for call in 0..times {

@@ -324,3 +324,17 @@ async fn set_works_in_a_cluster() {
         assert!(set.is_empty().await.unwrap());
     }
 }
+
+#[tokio::test]
+async fn undecodable_member_is_not_lost_on_a_full_server() {
+    let server = Server::start();
+    let set = set(&server, LONG).await;
+    let numbers: ExpiringSet<u32> =
+        ExpiringSet::new(&client(server.url()).await, "here", LONG).unwrap();
+    set.push("x".into()).await.unwrap();
+    server.refuse_memory();
+    let error = numbers.pop().await.unwrap_err();
+    assert!(matches!(&error, Error::Decode { .. }), "{error:?}");
+    assert!(matches!(set.push("y".into()).await, Err(Error::Server(_))));
+    assert_eq!(set.elements().await.unwrap(), ["x"]);
+}

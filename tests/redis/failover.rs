@@ -16,8 +16,14 @@ fn recovery() -> Duration {
     ms(2_000)
 }
 
+/// The default timeout of a client.
+fn client_timeout() -> Duration {
+    ms(1_000)
+}
+
 async fn cache(urls: impl fleeting::redis::Urls) -> Cache<String, u64> {
-    Cache::new(&Client::connect(urls).await.unwrap(), "c").unwrap()
+    let client = Client::builder(urls).timeout(client_timeout()).connect().await.unwrap();
+    Cache::new(&client, "c").unwrap()
 }
 
 /// Repeats a `set` until it succeeds. Returns the time that this took from the moment at which `since` returned true.
@@ -45,7 +51,8 @@ async fn client_finds_the_new_master_through_sentinels() {
         sentinel.knows_replicas(1);
         // The first sentinel is down.
         let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{}/main", sentinel.port());
-        let lazy: Cache<String, u64> = Cache::new(&Client::lazy(&*url).unwrap(), "c").unwrap();
+        let lazy = Client::builder(&*url).timeout(client_timeout()).lazy().unwrap();
+        let lazy: Cache<String, u64> = Cache::new(&lazy, "c").unwrap();
         let cache = cache(url).await;
         cache.set("a".into(), 1).await.unwrap();
         // Waits for the replica: writes that the old master accepts after the failover are lost.
@@ -87,10 +94,11 @@ async fn sentinel_login_is_separate_from_the_master_login() {
             )
         };
         for wrong in [url(":one@", "one"), url(":two@", "two/2+2=="), url("", "two/2+2==")] {
-            let error = Client::connect(&wrong).await.unwrap_err();
+            let error = Client::builder(&*wrong).timeout(client_timeout()).connect().await.unwrap_err();
             assert!(matches!(error, Error::Connect(_)) && !error.is_temporary(), "{error:?}");
         }
-        let client = Client::connect(url(":one@", "two/2+2==")).await.unwrap();
+        let client = Client::builder(url(":one@", "two/2+2==")).timeout(client_timeout());
+        let client = client.connect().await.unwrap();
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         cache.set("a".into(), 1).await.unwrap();
         let plain = redis::Client::open(format!("redis://:one@127.0.0.1:{}", master.port()));
@@ -148,4 +156,42 @@ async fn cluster_client_finds_a_promoted_replica() {
         until_set(&cache, &keys[master], || true).await;
         assert_eq!(cache.get(keys[master].as_str()).await.unwrap(), Some(7));
     }
+}
+
+#[tokio::test]
+async fn cluster_client_finds_a_promoted_replica_without_a_call() {
+    in_time(async || {
+        let mut cluster = Cluster::start();
+        let replica = cluster.add_replicas(1).remove(0);
+        let cache = cache(cluster.urls()).await;
+        let mut key = None;
+        for n in 0.. {
+            let candidate = format!("k{n}");
+            cache.set(candidate.clone(), n).await.unwrap();
+            if cluster.nodes()[0].ask("KEYS *").contains(&format!(":{candidate}\r\n")) {
+                key = Some(candidate);
+            }
+            // All nodes have been used.
+            if n > 30 && key.is_some() {
+                break;
+            }
+        }
+        cluster.nodes()[0].kill();
+        // Longer than the timeout, so that the server counts as unreachable.
+        sleep(ms(1_500)).await;
+        // Unless it has become the master by itself.
+        replica.ask("CLUSTER FAILOVER TAKEOVER");
+        let port = format!(":{}@", replica.port());
+        let is_master = |line: &str| line.contains(&port) && line.contains("master");
+        let begin = Instant::now();
+        for node in &cluster.nodes()[1..] {
+            while !node.ask("CLUSTER NODES").lines().any(is_master) {
+                assert!(begin.elapsed() < patience(), "the replica is not known as a master");
+                sleep(ms(10)).await;
+            }
+        }
+        sleep(recovery()).await;
+        cache.set(key.unwrap(), 7).await.unwrap();
+    })
+    .await;
 }

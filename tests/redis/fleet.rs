@@ -21,7 +21,7 @@ use crate::{
     loaders::{Gate, begin},
     many::many,
     patience::patience,
-    servers::{Cluster, Server, connect},
+    servers::{Cluster, Server, connect, plain},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -34,7 +34,7 @@ async fn load_all(url: &str, seed: u64, lease: Duration) {
     let client = connect(url).await;
     let builder = Cache::<u64, u64>::builder(&client, "fleet").lease(lease);
     let cache = builder.build().unwrap();
-    let log = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let log = plain(url).await;
     let mut keys: Vec<u64> = (0..KEYS as u64).collect();
     keys.shuffle(&mut SmallRng::seed_from_u64(seed));
     let loads = iter(keys).map(|key| {

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fleeting::{
@@ -284,7 +284,10 @@ async fn failed_refresh_is_reported_with_its_key_and_error_and_tried_again_later
                 cache.get_or_try_set_with(key, HOUR, async || Err::<u64, _>("first")).await;
             assert_eq!(*failed.unwrap().unwrap_err(), "first");
             cache.set_ex(key.into(), 1, HOUR).await.unwrap();
-            for _ in 0..20 {
+            let failed = Instant::now();
+            // The pause before the next attempt lasts a second.
+            let is_paused = || failed.elapsed() < Duration::from_millis(500);
+            for _ in (0..20).take_while(|_| is_paused()) {
                 let hit =
                     cache.get_or_try_set_with(key, HOUR, async || Err::<u64, _>("down")).await;
                 assert_eq!(hit.unwrap(), Ok(1));

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::servers::{Server, connect};
 
+use crate::patience::patience;
+
 const LONG: Duration = Duration::from_secs(600);
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +28,7 @@ async fn types_with_the_same_name_do_not_share_keys() {
     let set: ExpiringSet<String> = ExpiringSet::new(&client, "login", LONG).unwrap();
     let limit = || Limit::new(2, LONG);
     let limiter: RateLimiter<String> =
-        RateLimiter::builder(&client, "login").limit(limit()).timeout(LONG).build().unwrap();
+        RateLimiter::builder(&client, "login").limit(limit()).timeout(patience()).build().unwrap();
     for key in ["ada", "7", "set", "2", ""] {
         cache.set_ex(key.into(), 1, LONG).await.unwrap();
         plain.set(key.into(), 4).await.unwrap();
@@ -53,7 +55,7 @@ async fn limiter_names_and_keys_with_colons_do_not_collide() {
     for (name, key) in [("api", "v1:bob"), ("api:v1", "bob"), ("api:v1:bob", "")] {
         let limiter: RateLimiter<String> = RateLimiter::builder(&client, name)
             .limit(Limit::new(1, LONG))
-            .timeout(LONG)
+            .timeout(patience())
             .build()
             .unwrap();
         assert_eq!(

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fleeting::{
@@ -339,7 +339,10 @@ async fn stale_value_is_returned_and_refreshed_once() {
         assert_eq!(gate.loads(), 1);
         // A failed refresh is not retried immediately, and the stale value is still returned.
         while cache.get("ada").await.unwrap().is_some() {}
-        for cache in caches.iter().cycle().take(12) {
+        let failed = Instant::now();
+        // The pause before the next attempt lasts a second.
+        let is_paused = || failed.elapsed() < Duration::from_millis(500);
+        for cache in caches.iter().cycle().take(12).take_while(|_| is_paused()) {
             let failing = async || Err::<u64, _>(());
             let stale = cache.get_or_try_set_with("ada", ms(100), failing).await.unwrap();
             assert_eq!(stale, Ok(2));

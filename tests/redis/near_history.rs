@@ -29,6 +29,7 @@ use tokio::{
 
 use crate::{
     clock::{in_time, ms},
+    patience::patience,
     servers::{Proxy, Server},
 };
 
@@ -201,7 +202,7 @@ fn is_lasting(key: usize) -> bool {
 
 /// Runs one process of the test for `seconds`, and writes its counts to `file`.
 async fn run_process(url: &str, process: usize, seconds: u64, file: &Path, max_delay: Duration) {
-    let client = Client::builder(url).timeout(Duration::from_secs(5)).lazy().unwrap();
+    let client = Client::builder(url).timeout(patience() / 24).lazy().unwrap();
     let history = Arc::new(History {
         cache: Cache::builder(&client, "h").near(PROCESSES * KEYS / 2).build().unwrap(),
         known: (0..PROCESSES * KEYS).map(|_| AtomicU64::new(0)).collect(),

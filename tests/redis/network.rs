@@ -12,20 +12,22 @@ use redis::cmd;
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    clock::{in_time, ms},
+    clock::{in_time, ms, per_second},
     servers::{Proxy, Server},
 };
 
 /// Time within which a client recovers.
-const RECOVERY: Duration = Duration::from_secs(2);
-
-/// [`RECOVERY`], scaled for the current attempt of [`in_time`].
 fn recovery() -> Duration {
-    ms(RECOVERY.as_millis() as u64)
+    ms(2_000)
+}
+
+/// Returns a client with the default timeout.
+async fn connect(url: String) -> Client {
+    Client::builder(url).timeout(ms(1_000)).connect().await.unwrap()
 }
 
 async fn through(proxy: &Proxy) -> Cache<String, u64> {
-    Cache::new(&Client::connect(proxy.url()).await.unwrap(), "c").unwrap()
+    Cache::new(&connect(proxy.url()).await, "c").unwrap()
 }
 
 /// Repeats `call` until it succeeds; returns the time that this took.
@@ -88,10 +90,11 @@ async fn limiter_recovers_from_a_silent_connection() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
-        let client = Client::connect(proxy.url()).await.unwrap();
+        let client = connect(proxy.url()).await;
         let limiter: RateLimiter<String> = RateLimiter::builder(&client, "l")
             .limit(Limit::per_hour(1_000_000))
             .on_error(OnError::Deny)
+            .timeout(ms(50))
             .build()
             .unwrap();
         until_ok(async || limiter.check("ada").await.ok()).await;
@@ -151,6 +154,33 @@ async fn slow_reply_does_not_cause_a_reconnect() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_request_does_not_cause_a_reconnect() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let client = Client::builder(proxy.url()).timeout(ms(20_000)).connect().await.unwrap();
+        let cache: Cache<String, Vec<u8>> =
+            Cache::builder(&client, "c").format(Format::Raw).build().unwrap();
+        cache.set("a".into(), vec![1]).await.unwrap();
+        let made = proxy.made();
+        proxy.slow_requests_down(1 << 20);
+        let begin = Instant::now();
+        cache.set("a".into(), vec![7; 3 << 20]).await.unwrap();
+        assert!(begin.elapsed() > Duration::from_secs(2), "{:?}", begin.elapsed());
+        // The connection of large values.
+        assert_eq!(proxy.made(), made + 1);
+        proxy.slow_requests_down(0);
+        // Silence during a large request is noticed.
+        proxy.silence();
+        let begin = Instant::now();
+        let _ = timeout(ms(900), cache.set("a".into(), vec![8; 3 << 20])).await;
+        cache.set("a".into(), vec![9; 3 << 20]).await.unwrap();
+        assert!(begin.elapsed() < 2 * recovery(), "{:?}", begin.elapsed());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn waiter_on_a_retired_connection_still_gets_its_reply() {
     in_time(async || {
@@ -174,7 +204,7 @@ async fn waiter_on_a_retired_connection_still_gets_its_reply() {
 #[tokio::test]
 async fn connections_enable_tcp_keepalive() {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = crate::servers::connect(server.url()).await;
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     // The third field has the remote port, state 01 is an established connection, and timer 02 is keepalive.
     let port = format!(":{:04X}", server.port());
@@ -236,7 +266,7 @@ async fn large_replies_do_not_delay_limiter_checks() {
         until_ok(async || limiter.check("ada").await.ok()).await;
         let before = limiter.stats().by_policy;
         // The reply takes two seconds, a check about a millisecond.
-        proxy.slow_down(2 << 20);
+        proxy.slow_down(per_second(2 << 20));
         let large = tokio::spawn(async move { cache.get("large").await.unwrap().unwrap().len() });
         sleep(ms(50)).await;
         for _ in 0..50 {
@@ -262,7 +292,7 @@ async fn large_batches_do_not_delay_calls_on_single_keys() {
         cache.set_many((0..8).map(|n| (n, vec![7; 512 << 10])), None).await.unwrap();
         cache.set(9, vec![9]).await.unwrap();
         let keys: Vec<u64> = (0..8).collect();
-        proxy.slow_down(2 << 20);
+        proxy.slow_down(per_second(2 << 20));
         let large = tokio::spawn({
             let cache = cache.clone();
             async move { cache.get_many(&keys).await.unwrap() }
@@ -289,8 +319,8 @@ async fn subscribers_recover_from_a_silent_connection() {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
         let build = async |url: String| {
-            let client = Client::connect(url).await.unwrap();
-            let builder = Cache::<String, u64>::builder(&client, "c").events(60 * RECOVERY);
+            let client = connect(url).await;
+            let builder = Cache::<String, u64>::builder(&client, "c").events(60 * recovery());
             builder.poll_every(ms(10)).lease(ms(500)).build().unwrap()
         };
         let (silent, other) = (build(proxy.url()).await, build(server.url()).await);

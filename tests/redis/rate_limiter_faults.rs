@@ -16,20 +16,29 @@ use fleeting::{
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use crate::{
-    clock::in_time,
+    clock::{in_time, ms},
     patience::patience,
     servers::{Proxy, Server},
 };
 
-/// Default timeout of a limiter.
-const TIMEOUT: Duration = Duration::from_millis(50);
 /// Maximum time of a call while the server fails.
-const BOUND: Duration = Duration::from_millis(60);
+fn bound() -> Duration {
+    ms(60)
+}
+
 /// Time for which the breaker is open.
 const OPEN_FOR: Duration = Duration::from_millis(500);
 
+/// Returns a client with the default timeout.
+async fn client(url: String) -> Client {
+    Client::builder(url).timeout(ms(1_000)).connect().await.unwrap()
+}
+
 fn builder(client: &Client, on_error: OnError) -> RateLimiterBuilder<String> {
-    RateLimiter::builder(client, "faults").limit(Limit::per_hour(5)).on_error(on_error)
+    let builder = RateLimiter::builder(client, "faults").limit(Limit::per_hour(5));
+    let builder = builder.on_error(on_error);
+    // The first attempt of a case has the default timeout, which is 50 ms.
+    if ms(1) == Duration::from_millis(1) { builder } else { builder.timeout(ms(50)) }
 }
 
 /// Returns the output of a call and the time that it took.
@@ -58,13 +67,13 @@ impl Noise {
         Self { worst, sleeper }
     }
 
-    /// Asserts that all of `times` are within [`BOUND`] plus the delay of timers.
+    /// Asserts that all of `times` are within [`bound`] plus the delay of timers.
     async fn end(self, times: &[Duration]) {
         // Lets a delayed sleep end first.
         sleep(Duration::from_millis(5)).await;
         self.sleeper.abort();
         let noise = *self.worst.borrow();
-        let late: Vec<_> = times.iter().filter(|time| **time > BOUND + noise).collect();
+        let late: Vec<_> = times.iter().filter(|time| **time > bound() + noise).collect();
         assert!(
             late.is_empty(),
             "of {} calls, some took {late:?}; timers were up to {noise:?} late",
@@ -77,7 +86,7 @@ impl Noise {
 /// server again once it is back.
 async fn stalls(on_error: OnError, stall: impl AsyncFn(&Server), back: impl AsyncFn(&Server)) {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = client(server.url()).await;
     let limiter = builder(&client, on_error).build().unwrap();
     assert_eq!(limiter.check("ada").await.unwrap().remaining(), 4);
 
@@ -138,8 +147,12 @@ async fn calls_take_at_most_60_ms_while_the_server_pauses_clients() {
         // The pause ends by itself.
         let pause = async |server: &Server| {
             let mut plain = server.plain().await;
-            let () =
-                redis::cmd("CLIENT").arg("PAUSE").arg(1_500).query_async(&mut plain).await.unwrap();
+            let () = redis::cmd("CLIENT")
+                .arg("PAUSE")
+                .arg(ms(1_500).as_millis() as u64)
+                .query_async(&mut plain)
+                .await
+                .unwrap();
         };
         for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
             stalls(on_error, pause, async |_| ()).await;
@@ -152,11 +165,10 @@ async fn calls_take_at_most_60_ms_while_the_server_pauses_clients() {
 async fn calls_take_at_most_60_ms_without_a_server_and_recover() {
     in_time(async || {
         let mut server = Server::durable();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = client(server.url()).await;
         let limiter = builder(&client, OnError::Deny).build().unwrap();
         // With a longer timeout, as a charge may take the disk of the server longer than 50 ms.
-        let patient =
-            builder(&client, OnError::Deny).timeout(Duration::from_secs(10)).build().unwrap();
+        let patient = builder(&client, OnError::Deny).timeout(patience()).build().unwrap();
         for left in [4, 3] {
             assert_eq!(patient.check("ada").await.unwrap().remaining(), left);
         }
@@ -190,7 +202,7 @@ async fn calls_take_at_most_60_ms_without_a_server_and_recover() {
 async fn concurrent_calls_to_a_stopped_server_take_no_longer_than_one() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = client(server.url()).await;
         let limiter = builder(&client, OnError::Allow).build().unwrap();
         limiter.check("ada").await.unwrap();
         server.pause();
@@ -199,13 +211,13 @@ async fn concurrent_calls_to_a_stopped_server_take_no_longer_than_one() {
         for _ in 0..200 {
             let limiter = limiter.clone();
             callers.spawn(async move { timed(limiter.check("ada")).await.1 });
-            sleepers.spawn(async { timed(sleep(TIMEOUT)).await.1 });
+            sleepers.spawn(async { timed(sleep(ms(50))).await.1 });
         }
         // A delay of timers delays callers too.
         let worst = sleepers.join_all().await.into_iter().max().unwrap();
-        let noise = worst.saturating_sub(TIMEOUT + Duration::from_millis(2));
+        let noise = worst.saturating_sub(ms(50) + Duration::from_millis(2));
         let times = callers.join_all().await;
-        let late: Vec<_> = times.iter().filter(|time| **time > BOUND + noise).collect();
+        let late: Vec<_> = times.iter().filter(|time| **time > bound() + noise).collect();
         assert!(late.is_empty(), "sleeps took up to {worst:?}, and {} calls {late:?}", late.len());
         server.resume();
     })
@@ -216,7 +228,7 @@ async fn concurrent_calls_to_a_stopped_server_take_no_longer_than_one() {
 async fn open_breaker_sends_nothing_and_half_open_one_call() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = client(server.url()).await;
         let limiter = builder(&client, OnError::Allow).build().unwrap();
         limiter.check("ada").await.unwrap();
         assert_eq!(limiter.stats().breaker, Breaker::Closed);
@@ -255,7 +267,7 @@ async fn open_breaker_sends_nothing_and_half_open_one_call() {
 async fn refund_fails_on_a_stopped_server_but_not_for_a_local_permit() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = client(server.url()).await;
         let limiter = builder(&client, OnError::Local).build().unwrap();
         let on_server = limiter.check("ada").await.unwrap();
         server.pause();
@@ -269,7 +281,7 @@ async fn refund_fails_on_a_stopped_server_but_not_for_a_local_permit() {
         );
         let (refunded, time) = timed(on_server.refund()).await;
         assert!(refunded.unwrap_err().is_temporary());
-        assert!(time < 2 * BOUND);
+        assert!(time < 2 * bound());
         server.resume();
     })
     .await;
@@ -279,7 +291,7 @@ async fn refund_fails_on_a_stopped_server_but_not_for_a_local_permit() {
 async fn cached_denial_holds_while_the_server_fails() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = client(server.url()).await;
         let limiter = builder(&client, OnError::Allow).build().unwrap();
         limiter.check_n("ada", 5).await.unwrap();
         assert!(matches!(limiter.check("ada").await, Err(Error::Limited(_))));
@@ -296,15 +308,15 @@ async fn cut_connection_never_charges_a_call_twice() {
     in_time(async || {
         let server = Server::start();
         let proxy = Proxy::to(server.port()).await;
-        let through = Client::connect(proxy.url()).await.unwrap();
-        let direct = Client::connect(server.url()).await.unwrap();
+        let through = client(proxy.url()).await;
+        let direct = client(server.url()).await;
         for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
             let make = |client| {
                 RateLimiter::<String>::builder(client, "cut")
                     .window(window)
                     .limit(Limit::new(1_000_000, Duration::from_secs(86_400 * 365)))
                     .on_error(OnError::Deny)
-                    .timeout(Duration::from_secs(2))
+                    .timeout(ms(2_000))
             };
             let limiter = make(&through).build().unwrap();
             let (begin, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
@@ -358,7 +370,7 @@ async fn cut_connection_never_charges_a_call_twice() {
 #[tokio::test]
 async fn refused_calls_are_decided_by_the_policy_and_do_not_open_the_breaker() {
     let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = client(server.url()).await;
     let allow = builder(&client, OnError::Allow).timeout(patience()).build().unwrap();
     let deny = builder(&client, OnError::Deny).timeout(patience()).build().unwrap();
     for _ in 0..5 {
@@ -367,4 +379,65 @@ async fn refused_calls_are_decided_by_the_policy_and_do_not_open_the_breaker() {
         assert!(matches!(error, Error::Server(_)), "{error:?}");
     }
     assert_eq!((allow.stats().errors, allow.stats().breaker), (5, Breaker::Closed));
+}
+
+#[tokio::test]
+async fn refund_on_a_full_server_returns_the_units() {
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let builder = builder(&client, OnError::Deny).window(window).timeout(patience());
+        let limiter = builder.build().unwrap();
+        let mut permits = Vec::new();
+        for _ in 0..5 {
+            permits.push(limiter.check("ada").await.unwrap());
+        }
+        server.refuse_memory();
+        permits.pop().unwrap().refund().await.unwrap();
+        permits.pop().unwrap().settle(0).await.unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 2, "{window:?}");
+    }
+}
+
+#[tokio::test]
+async fn calls_that_were_not_sent_do_not_open_the_breaker() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let make = |name| RateLimiter::builder(&client, name).limit(Limit::per_hour(9_999));
+        let patient: RateLimiter<String> = make("a").timeout(patience()).build().unwrap();
+        let limiter: RateLimiter<String> =
+            make("b").on_error(OnError::Deny).timeout(ms(50)).build().unwrap();
+        patient.check("ada").await.unwrap();
+        server.pause();
+        // As many calls as may be in flight on the connection of all limiters.
+        let calls: Vec<_> = (0..1_024)
+            .map(|_| {
+                let patient = patient.clone();
+                tokio::spawn(async move { patient.check("ada").await })
+            })
+            .collect();
+        sleep(ms(100)).await;
+        for _ in 0..4 {
+            let error = limiter.check("ada").await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+            assert_eq!(limiter.stats().breaker, Breaker::Closed);
+        }
+        server.resume();
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        limiter.check("ada").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn debug_text_of_a_permit_hides_its_key() {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let limiter = builder(&client, OnError::Deny).timeout(patience()).build().unwrap();
+    let permit = limiter.check("session-token").await.unwrap();
+    let text = format!("{permit:?}");
+    assert!(text.contains(":faults:{#") && !text.contains("token"), "{text}");
 }

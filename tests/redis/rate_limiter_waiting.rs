@@ -14,6 +14,7 @@ use tokio_test::task;
 use super::rate_limiter::{client, limited, strict};
 use crate::{
     clock::{in_time, ms},
+    patience::patience,
     servers::Server,
 };
 
@@ -30,7 +31,7 @@ async fn waiter_that_is_not_polled_delays_the_others_only_for_a_while() {
     // On a busy machine, the waiter may be left with a check in progress. The others wait for its end, too.
     let limit = Limit::new(1, ms(300));
     let builder = strict(&client(&server).await, "waiting").limit(limit);
-    let limiter: RateLimiter<String> = builder.timeout(Duration::from_secs(10)).build().unwrap();
+    let limiter: RateLimiter<String> = builder.timeout(patience()).build().unwrap();
     // On a busy machine, the window may end before the waiter is left unpolled: try again with another key.
     let (key, unpolled, before) = 'denied: loop {
         let key = format!("ada {}", limiter.stats().admitted);
@@ -54,13 +55,13 @@ async fn waiter_that_is_not_polled_delays_the_others_only_for_a_while() {
         tokio::spawn(async move { limiter.until_ready(&key).await.map(drop) })
     });
     for other in others.collect::<Vec<_>>() {
-        timeout(MINUTE, other)
+        timeout(patience(), other)
             .await
             .expect("the waiters behind are admitted first")
             .unwrap()
             .unwrap();
     }
-    timeout(MINUTE, unpolled)
+    timeout(patience(), unpolled)
         .await
         .expect("the waiter is admitted when it is polled again")
         .unwrap();
@@ -83,7 +84,7 @@ async fn max_waiting_denies_further_callers() {
     sleep(ms(100)).await;
     let start = Instant::now();
     let denied = limited(limiter.until_ready_within("ada", 120 * MINUTE).await);
-    assert!(denied.retry_after() > 59 * MINUTE && start.elapsed() < MINUTE, "{denied:?}");
+    assert!(denied.retry_after() > 59 * MINUTE && start.elapsed() < patience(), "{denied:?}");
     assert_eq!(limiter.denials(), [(Limit::per_hour(1).named("hourly"), 1)]);
     assert_eq!(limiter.stats().denied, 1, "waiters do not count as denied");
     // A cost of 0, and one that can never pass, are decided without waiting.
@@ -115,7 +116,8 @@ async fn until_ready_within_denies_immediately_if_the_queue_ahead_is_too_long() 
             // The units ahead take three hours, with those of the head; with GCRA, two of them may pass immediately.
             let least = if window == Window::Gcra { 150 } else { 180 };
             let short = limiter.until_ready_within("ada", (least - 1) * MINUTE);
-            let denied = limited(timeout(MINUTE, short).await.expect("the denial is immediate"));
+            let denied =
+                limited(timeout(patience(), short).await.expect("the denial is immediate"));
             assert!(denied.retry_after() > (least - 1) * MINUTE, "{window:?}: {denied:?}");
             let long = limiter.until_ready_within("ada", (least + 1) * MINUTE);
             let waited = timeout(ms(300), long).await;
@@ -137,7 +139,8 @@ async fn retry_after_of_a_full_queue_is_the_wait_for_the_cost_of_the_call() {
         let server = Server::start();
         for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
             let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
-            let limits = [Limit::per_hour(5).named("hourly"), Limit::per_minute(4).named("minute")];
+            let limits =
+                [Limit::per_hour(5).named("hourly"), Limit::new(4, ms(60_000)).named("minute")];
             let limiter =
                 limits.iter().fold(builder, |builder, limit| builder.limit(limit.clone()));
             let limiter = limiter.max_waiting(1).build().unwrap();
@@ -162,7 +165,8 @@ async fn retry_after_of_a_full_queue_is_the_wait_for_the_cost_of_the_call() {
             // A request without limits does not wait.
             let free = layer.limits(|_, _| Some([].into()));
             let app = Router::new().route("/", get("hello")).layer(free);
-            let answer = timeout(MINUTE, app.oneshot(Request::new(Body::empty()))).await.unwrap();
+            let answer =
+                timeout(patience(), app.oneshot(Request::new(Body::empty()))).await.unwrap();
             assert_eq!(answer.unwrap().status(), 200);
             head.abort();
         }

@@ -19,7 +19,7 @@ fn runtime() -> Runtime {
 #[test]
 fn client_works_after_its_runtime_was_shut_down() {
     let server = Server::start();
-    let client = Client::lazy(server.url()).unwrap();
+    let client = Client::builder(server.url()).timeout(patience()).lazy().unwrap();
     for n in 0..3 {
         runtime().block_on(async {
             let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();

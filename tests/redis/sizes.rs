@@ -10,7 +10,7 @@ use futures::future::join_all;
 use tokio::time::sleep;
 
 use crate::{
-    clock::{in_time, ms},
+    clock::{in_time, ms, per_second},
     patience::patience,
     servers::{Proxy, Server, connect},
 };
@@ -61,7 +61,7 @@ async fn large_values_do_not_delay_small_calls() {
         // Calls about the value whose replies are small.
         assert!(cache.expire("large", 60 * patience()).await.unwrap());
         assert!(cache.contains_key("large").await.unwrap());
-        proxy.slow_down(2 * MIB as u64);
+        proxy.slow_down(per_second(2 * MIB as u64));
         let reader = cache.clone();
         let large = tokio::spawn(async move {
             let begin = Instant::now();
@@ -108,7 +108,7 @@ async fn reply_that_takes_long_to_transfer_is_not_silence() {
         for protocol in ["", "?protocol=2"] {
             let url = format!("{}{protocol}", proxy.url());
             let client = Client::builder(url).timeout(ms(20_000)).connect().await.unwrap();
-            proxy.slow_down(MIB as u64);
+            proxy.slow_down(per_second(MIB as u64));
             let (begin, made) = (Instant::now(), proxy.made());
             assert_eq!(bytes(&client).get("a").await.unwrap(), Some(value.clone()));
             let passed = begin.elapsed();
@@ -142,18 +142,22 @@ async fn first_write_after_an_idle_connection_ended_succeeds() {
 
 #[tokio::test]
 async fn ten_thousand_callers_at_once_get_no_unanswered_error() {
-    let server = Server::start();
-    let cache: Cache<String, u64> =
-        Cache::new(&Client::connect(server.url()).await.unwrap(), "c").unwrap();
-    let calls = (0..10_000).map(|n| {
-        let cache = cache.clone();
-        tokio::spawn(async move { cache.set(n.to_string(), n).await })
-    });
-    for call in join_all(calls.collect::<Vec<_>>()).await {
-        let answer = call.unwrap();
-        // On a busy machine, some may not be sent before the timeout.
-        assert!(matches!(answer, Ok(_) | Err(Error::Unavailable(_))), "{answer:?}");
-    }
+    in_time(async || {
+        let server = Server::start();
+        // The default timeout.
+        let builder = Client::builder(server.url()).timeout(ms(1_000));
+        let cache: Cache<String, u64> = Cache::new(&builder.connect().await.unwrap(), "c").unwrap();
+        let calls = (0..10_000).map(|n| {
+            let cache = cache.clone();
+            tokio::spawn(async move { cache.set(n.to_string(), n).await })
+        });
+        for call in join_all(calls.collect::<Vec<_>>()).await {
+            let answer = call.unwrap();
+            // On a busy machine, some may not be sent before the timeout.
+            assert!(matches!(answer, Ok(_) | Err(Error::Unavailable(_))), "{answer:?}");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -273,6 +273,43 @@ async fn charges_of_release_0_1_count_and_are_written_alike() {
     }
 }
 
+/// Before the state of `Window::Gcra` contained its steps: two limits of 10 per hour and of 100 per day, four units
+/// charged a second ago. Made after the layout of that time.
+fn gcra_state_without_steps() -> Vec<u8> {
+    let at = now() - 1_000_000;
+    let number = |number: u64| (number as f64).to_le_bytes();
+    let times = [at, at, at + 30 * HOUR_MICROS].map(number).concat();
+    let (hour, day) = (HOUR_MICROS / 10, 24 * HOUR_MICROS / 100);
+    let limits = [at + 4 * hour, 0, at + 4 * day, 0].map(number).concat();
+    [b"\x02G", &times[..], &limits].concat()
+}
+
+#[tokio::test]
+async fn charges_of_gcra_without_steps_count() {
+    let (_server, mut raw, client) = start().await;
+    let limits = [Limit::per_hour(10), Limit::new(100, 24 * HOUR)];
+    let build = |limits: &[Limit]| -> RateLimiter<String> {
+        let builder = RateLimiter::builder(&client, "l").window(Window::Gcra);
+        let builder = limits.iter().fold(builder, |builder, limit| builder.limit(limit.clone()));
+        builder.timeout(patience()).build().unwrap()
+    };
+    let (both, first) = (build(&limits), build(&limits[..1]));
+    let key = "fleeting:limit1:l:{ada}";
+    raw.set(key, &gcra_state_without_steps()).await;
+    assert_eq!(both.peek("ada").await.unwrap().remaining(), 6);
+    assert!(both.check_n("ada", 7).await.is_err());
+    assert_eq!(both.check_n("ada", 2).await.unwrap().remaining(), 4);
+    let written: Vec<u8> = raw.ask("GET", key).await;
+    assert_eq!((&written[..2], written.len()), (&b"\x03G"[..], 26 + 2 * 24));
+
+    // A process with fewer limits keeps the charges of the others.
+    raw.set(key, &gcra_state_without_steps()).await;
+    first.check_n("ada", 6).await.unwrap().refund().await.unwrap();
+    assert!(first.check_n("ada", 7).await.is_err());
+    let daily = build(&[Limit::per_hour(1_000), Limit::new(100, 24 * HOUR)]);
+    assert_eq!(daily.peek("ada").await.unwrap().remaining(), 96);
+}
+
 /// A release with another layout has keys of its own, so that both can share a server.
 #[tokio::test]
 async fn data_of_another_layout_is_neither_read_nor_changed() {

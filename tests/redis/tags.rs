@@ -419,8 +419,7 @@ async fn full_server_refuses_set_tagged_and_removes_tags() {
     let server = Server::start();
     for cache in kinds(&connect(server.url()).await, "tags-full") {
         tagged(&cache, "ada", 1, &["t"]).await;
-        server.ask("CONFIG SET maxmemory-policy noeviction");
-        assert!(server.ask("CONFIG SET maxmemory 1").starts_with("+OK"));
+        server.refuse_memory();
         for tags in [["t"], ["new"]] {
             let refused = cache.set_tagged("ada".into(), 2, HOUR, tags).await;
             assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
@@ -431,7 +430,7 @@ async fn full_server_refuses_set_tagged_and_removes_tags() {
         let loaded = cache.get_or_set_with("ada", HOUR, async || 3).await;
         assert_eq!(loaded.unwrap(), 3);
         assert_eq!(cache.remove("ada").await.unwrap(), None);
-        server.ask("CONFIG SET maxmemory 0");
+        server.allow_memory();
     }
 }
 

@@ -2,6 +2,8 @@
 
 #[path = "../common/fuse.rs"]
 mod fuse;
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
 

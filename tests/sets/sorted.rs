@@ -371,7 +371,7 @@ fn drop_of_members_and_scores_may_call_the_set() {
         shared_set.lock().unwrap().take();
         done.send(()).unwrap();
     });
-    watch.recv_timeout(std::time::Duration::from_secs(300)).expect("the set is deadlocked");
+    watch.recv_timeout(crate::patience::patience()).expect("the set is deadlocked");
 }
 
 #[tokio::test]

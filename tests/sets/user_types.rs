@@ -17,6 +17,8 @@ use tokio::{
     time::{Instant, advance, sleep},
 };
 
+use crate::patience::patience;
+
 const SECOND: Duration = Duration::from_secs(1);
 const ALL_CAUSES: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
@@ -295,7 +297,7 @@ fn drop_of_members_may_call_the_set() {
             });
             done.send(()).unwrap();
         });
-        watch.recv_timeout(300 * SECOND).expect("the set is deadlocked");
+        watch.recv_timeout(patience()).expect("the set is deadlocked");
     }
 }
 

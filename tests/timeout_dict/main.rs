@@ -1,5 +1,7 @@
 //! The in-memory timeout dictionary, through its public API.
 
+#[path = "../common/patience.rs"]
+mod patience;
 #[path = "../common/sequences.rs"]
 mod sequences;
 #[path = "../common/two_clocks.rs"]

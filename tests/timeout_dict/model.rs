@@ -406,7 +406,12 @@ impl Test {
             }
             Op::Fail(which) => {
                 let Some((claim, number)) = self.pick(which) else { return };
-                let entry = self.model.claimed(number);
+                // The end of a lease ends the attempt.
+                let now = Instant::now();
+                let entry = self.model.claimed(number).filter(|entry| {
+                    let (_, end) = entry.claim.expect("the entry is claimed");
+                    end.is_none_or(|end| now < end)
+                });
                 assert_eq!(claim.fail(value.to_string()).await, entry.is_some());
                 if let Some(entry) = entry {
                     entry.reason = Some(value);

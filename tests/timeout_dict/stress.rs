@@ -17,12 +17,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use crate::patience::patience;
+
 const ENTRIES: u64 = 100_000;
 const SETTERS: u64 = 4;
 const TAKERS: u64 = 8;
-
-/// Time limit of each wait, generous for a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(600);
 
 type Dict = TimeoutDict<u64, u64>;
 
@@ -54,7 +53,7 @@ impl Handled {
         while !self.all() {
             let count = self.count.load(Relaxed);
             assert!(
-                start.elapsed() < TIMEOUT,
+                start.elapsed() < 4 * patience(),
                 "only {count} entries are handled, the others are lost"
             );
             sleep(Duration::from_millis(1)).await;

@@ -13,6 +13,8 @@ use tokio::{
 };
 use tokio_test::{assert_pending, task::spawn};
 
+use crate::patience::patience;
+
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
 
@@ -173,7 +175,7 @@ async fn serve_behind_kept_waiters(before: usize) {
     dict.set(1, (), Duration::ZERO).await;
     dict.set(2, (), 10 * SECOND).await;
     dict.set(3, (), 20 * SECOND).await;
-    let served = timeout(60 * SECOND, live).await.expect("the live waiter starves").unwrap();
+    let served = timeout(patience(), live).await.expect("the live waiter starves").unwrap();
     for (index, (key, at)) in (0..).zip(served) {
         let late = at - (start + index * 10 * SECOND);
         assert!(key == index + 1 && late < SECOND, "{key} is {late:?} late");
@@ -184,8 +186,7 @@ async fn serve_behind_kept_waiters(before: usize) {
         dict.set(key, (), Duration::ZERO).await;
     }
     for next in again.drain(..) {
-        let claim =
-            timeout(60 * SECOND, next).await.expect("a waiter that is polled again starves");
+        let claim = timeout(patience(), next).await.expect("a waiter that is polled again starves");
         assert!(claim.ack().await);
     }
     assert!(dict.is_empty().await);

@@ -62,7 +62,7 @@ pub(crate) enum AfterCheck {
     Settle(Number),
 }
 
-/// What is known of the charges of a limiter.
+/// The known charges of a limiter.
 struct Charges {
     window: Window,
     limits: Vec<Limit>,

@@ -54,7 +54,7 @@ impl<V: Debug + PartialEq> Known<V> {
     }
 }
 
-/// What is known of each key. At first, all are missing.
+/// The known state of each key. At first, all are missing.
 #[derive(Debug)]
 pub(crate) struct Model<K, V>(BTreeMap<K, Known<V>>);
 

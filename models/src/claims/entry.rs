@@ -109,7 +109,7 @@ impl State {
         }
         let is_last = kind == CLAIM && max > 0 && attempts >= max;
         self.fail_current();
-        if is_last && attempts > max {
+        if is_last && attempts > max && bug != Some(Bug::BoundOfOthersApplies) {
             // Claimed before by a client with a higher bound, or without one.
             self.failed -= 1;
             end = now;
@@ -135,6 +135,14 @@ impl State {
         let accepted = self.set_of_lease(client.end).is_some() || accepts_all;
         self.expect_newest(accepted, client);
         if accepted {
+            self.deliver(client.value);
+        }
+    }
+
+    /// `confirm.lua`, which refuses an expired lease.
+    pub(super) fn confirm(&mut self, bug: Option<Bug>, now: u16, client: &Client) {
+        let is_valid = now < client.end && self.set_of_lease(client.end).is_some();
+        if is_valid || bug == Some(Bug::VoidTakeIsConfirmed) {
             self.deliver(client.value);
         }
     }

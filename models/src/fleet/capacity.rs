@@ -71,10 +71,13 @@ pub struct Plan {
     pub exponent: f64,
     /// Distribution of the keys.
     pub spread: Keys,
+    /// Factor by which a real server may be busier than a simulated one.
+    pub margin: f64,
 }
 
 impl Plan {
-    /// Runs the load on this number of servers for about `requests`. Returns the busiest server's share, too.
+    /// Runs the load on this number of servers for about `requests`. Returns the busiest server's share with the margin,
+    /// too.
     pub fn run(&self, rate: f64, servers: usize, requests: f64, costs: &Costs) -> (f64, Outcome) {
         let time = ((requests / rate * 1e9) as u64).max(MS);
         let settings = Settings {
@@ -91,7 +94,7 @@ impl Plan {
             seed: super::SEED,
         };
         let outcome = requests::run(settings, costs);
-        (outcome.busiest(time), outcome)
+        (self.margin * outcome.busiest(time), outcome)
     }
 
     /// Returns the largest number of requests per second with which one server is not busier than [`BUSY`], and the
@@ -105,7 +108,8 @@ impl Plan {
                 false => high = rate,
             }
         }
-        let (_, mut outcome) = self.run(low, 1, requests, costs);
+        // With the margin, so that the simulated server is as busy as the real one.
+        let (_, mut outcome) = self.run(self.margin * low, 1, requests, costs);
         (low, outcome.times.quantile_ms(0.99))
     }
 

@@ -2,7 +2,9 @@
 
 use super::{
     SEED,
+    calibration::Calibration,
     costs::Costs,
+    picture::data_uri,
     tables::{Input, Section, herd, limits, near, plan, server},
 };
 
@@ -15,10 +17,20 @@ pub struct Page {
     pub pictures: Vec<(&'static str, String)>,
 }
 
-/// Simulates all tables; the table of the calibration is to be appended. A quick page has the same sections for small
-/// fleets.
-pub fn make(quick: bool) -> Page {
-    let input = Input { costs: Costs::measured(), quick };
+impl Page {
+    /// Returns the pictures as link definitions of Markdown that contain them. rustdoc copies no files, so they precede
+    /// the page in the guide, where the first definition of a name applies.
+    pub fn definitions(&self) -> String {
+        let pictures = self.pictures.iter();
+        pictures.map(|(name, svg)| format!("[{name}]: {}\n", data_uri(svg))).collect()
+    }
+}
+
+/// Simulates all tables. `calibration` is the table that `fleet calibrate` writes. A quick page has the same sections for
+/// small fleets.
+pub fn make(quick: bool, calibration: &str) -> Page {
+    let costs = Costs::measured();
+    let input = Input { costs, calibration: Calibration::read(calibration), quick };
     let sections: [fn(&Input) -> Section; 11] = [
         plan::capacity,
         server::costs,
@@ -39,6 +51,11 @@ pub fn make(quick: bool) -> Page {
         page.pictures.extend(picture);
     }
     page.text += CALIBRATION;
+    page.text += calibration;
+    page.text += "\n";
+    for (name, _) in &page.pictures {
+        page.text += &format!("[{name}]: {name}\n");
+    }
     page
 }
 
@@ -74,9 +91,13 @@ mod tests {
 
     #[test]
     fn same_seed_makes_the_same_page() {
-        let (page, again) = (make(true), make(true));
+        let calibration = include_str!("../../calibration.md");
+        let (page, again) = (make(true, calibration), make(true, calibration));
         assert_eq!(page, again);
         assert!(page.text.lines().filter(|line| line.starts_with("| ")).count() > 80);
         assert_eq!(page.pictures.len(), 2);
+        for (name, _) in &page.pictures {
+            assert_eq!(page.text.matches(&format!("][{name}]\n")).count(), 1, "{name} is shown");
+        }
     }
 }

@@ -76,6 +76,29 @@ impl Chart<'_> {
     }
 }
 
+/// Returns a URI that contains a picture.
+pub(super) fn data_uri(svg: &str) -> String {
+    let mut uri = String::from("data:image/svg+xml,");
+    for byte in svg.bytes() {
+        match byte {
+            b'\n' => {}
+            // Single quotes would need no encoding, but end some attributes.
+            b'a'..=b'z'
+            | b'A'..=b'Z'
+            | b'0'..=b'9'
+            | b'='
+            | b'.'
+            | b','
+            | b'-'
+            | b'/'
+            | b':'
+            | b';' => uri.push(byte.into()),
+            byte => uri += &format!("%{byte:02X}"),
+        }
+    }
+    uri
+}
+
 /// Range of values, and of their positions.
 struct Axis {
     low: f64,
@@ -148,6 +171,14 @@ mod tests {
         let svg = Chart { title: "t", x: "x", y: "y", log: (true, false), lines }.draw();
         assert!(svg.contains("points=\"70.0,"), "{svg}");
         assert!(svg.contains(" 560.0,"), "{svg}");
+    }
+
+    #[test]
+    fn data_uri_contains_no_character_that_ends_it() {
+        assert_eq!(
+            data_uri("<svg x=\"1\">\n</svg>"),
+            "data:image/svg+xml,%3Csvg%20x=%221%22%3E%3C/svg%3E"
+        );
     }
 
     #[test]

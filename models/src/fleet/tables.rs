@@ -6,11 +6,12 @@ pub(super) mod near;
 pub(super) mod plan;
 pub(super) mod server;
 
-use super::{costs::Costs, picture::Chart};
+use super::{calibration::Calibration, costs::Costs, picture::Chart};
 
 /// Input of all sections.
 pub(super) struct Input {
     pub(super) costs: Costs,
+    pub(super) calibration: Calibration,
     /// Shorter runs of smaller fleets, for tests.
     pub(super) quick: bool,
 }
@@ -57,6 +58,11 @@ fn percent(share: f64) -> String {
 /// Formats the share of its time in which a server is busy.
 fn busy(share: f64) -> String {
     if share > 0.99 { "overloaded".to_owned() } else { percent(share) }
+}
+
+/// Shows a picture of the page, whose link is defined at its end.
+fn shown(name: &str, title: &str) -> String {
+    format!("![{title}][{name}]\n\n")
 }
 
 fn picture(name: &'static str, chart: &Chart<'_>) -> Option<(&'static str, String)> {

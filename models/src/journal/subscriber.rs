@@ -97,6 +97,9 @@ impl State {
             Call::Poll => {}
         }
         self.set_subscribed(call == Call::Poll);
+        if call == Call::Leave && bug == Some(Bug::LeaverEndsRecording) {
+            self.is_subscribed = false;
+        }
     }
 
     fn end_call(&mut self, bug: Option<Bug>, reader: usize, call: Call) {

@@ -15,10 +15,10 @@ const TWO_KEYS: Protocol = Protocol { keys: 2, verbs: 0, ..ONE_KEY };
 
 #[test]
 fn near_cache_of_a_server_is_never_older_than_promised() {
-    assert_holds("near cache, one key", ONE_KEY, 300_000);
-    assert_holds("near cache, two keys", TWO_KEYS, 60_000);
+    assert_holds("near cache, one key", ONE_KEY, 360_000);
+    assert_holds("near cache, two keys", TWO_KEYS, 72_000);
     assert_holds("near cache, three reads", Protocol { reads: 3, verbs: 0, ..ONE_KEY }, 20_000);
-    assert_holds("near cache, time", Protocol { ticks: 2, verbs: 0, ..ONE_KEY }, 20_000);
+    assert_holds("near cache, time", Protocol { ticks: 2, verbs: 0, ..ONE_KEY }, 93_000);
     if is_large() {
         assert_holds("near cache, two writes", Protocol { writes: 2, ..ONE_KEY }, 2_500_000);
         assert_holds("near cache, two faults", Protocol { faults: 2, ..TWO_KEYS }, 800_000);
@@ -28,11 +28,11 @@ fn near_cache_of_a_server_is_never_older_than_promised() {
 #[test]
 fn near_cache_of_a_cluster_is_never_older_than_promised() {
     let cluster = Protocol { is_cluster: true, verbs: 0, ..ONE_KEY };
-    assert_holds("near cache in a cluster, one key", cluster.clone(), 20_000);
+    assert_holds("near cache in a cluster, one key", cluster.clone(), 25_000);
     assert_holds(
         "near cache in a cluster, two keys",
         Protocol { keys: 2, ..cluster.clone() },
-        20_000,
+        136_000,
     );
     if is_large() {
         let with_verb = Protocol { verbs: 1, ..cluster };

@@ -489,36 +489,86 @@ fn count_of_a_directory_does_not_block_other_callers() {
     answered.expect("the caller was blocked by the count");
 }
 
-/// As on a disk that hangs during a batch, until a purge has removed the locks and another worker has taken the
-/// elements.
-#[tokio::test(start_paused = true)]
-async fn elements_whose_locks_became_old_during_their_batch_are_not_delivered() {
+/// Opens a queue on a disk, where elements are prefetched, and adds elements.
+async fn prefetched_queue(elements: usize) -> (TempDir, QueueSimple, Vec<Name>) {
     let temp_dir =
         tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory can be created");
-    let path = temp_dir.path().join("queue");
-    let queue = QueueSimple::open(&path).await.expect("the queue can be opened");
-    let names = queue.add_many((0..8).map(|i| i.to_string())).await.expect("elements are added");
-    let mut jobs = queue.locked();
-    // Batches of one, two and four elements, of which the last one is slow.
-    let mut held = Vec::new();
-    for _ in 0..3 {
-        held.push(jobs.next().await.expect("more are left").expect("it can be locked"));
+    let queue = QueueSimple::open(temp_dir.path().join("queue")).await;
+    let queue = queue.expect("the queue can be opened");
+    let bodies = (0..elements).map(|i| i.to_string());
+    let names = queue.add_many(bodies).await.expect("elements are added");
+    (temp_dir, queue, names)
+}
+
+/// As on a disk that hangs during a batch, until a purge has removed the locks and another worker has taken one of the
+/// elements.
+#[tokio::test(start_paused = true)]
+async fn elements_whose_locks_were_lost_during_their_batch_are_not_delivered() {
+    for hang in [3, 3600].map(Duration::from_secs) {
+        let (_dir, queue, names) = prefetched_queue(8).await;
+        let mut jobs = queue.locked();
+        // Batches of one, two and four elements, of which the last one is slow.
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(jobs.next().await.expect("more are left").expect("it can be locked"));
+        }
+        let mut links = 0;
+        let (purged, other) = (names.clone(), queue.clone());
+        let hangs = move |what: &'static str| {
+            links += usize::from(what == "link");
+            if links == 2 && what == "link" {
+                let _ = tokio::time::advance(hang).now_or_never();
+                let path = other.path().join(purged[3].to_string());
+                fs::remove_file(path.with_extension("lck")).expect("it is locked");
+                assert_eq!(in_place(other.lock(&purged[3])).ok(), Some(true));
+                // The clock of the disk is not paused.
+                let locked_at = SystemTime::now() + hang;
+                let touched = File::open(path).and_then(|file| file.set_modified(locked_at));
+                touched.expect("the element exists");
+            }
+            Fault::None
+        };
+        let next = with_plan(hangs, || in_place(jobs.next()));
+        let next = next.expect("more are left").expect("it can be locked");
+        assert_eq!(next.name(), &names[4], "another worker has the third");
+        with_any_plan(|| drop(jobs));
+        assert_eq!(in_place(queue.lock(&names[3])).ok(), Some(false), "its lock was not released");
+        assert_eq!(in_place(queue.lock(&names[5])).ok(), Some(true), "others were released");
     }
-    let mut links = 0;
-    let (purged, other) = (names.clone(), queue.clone());
-    let hangs = move |what: &'static str| {
-        links += usize::from(what == "link");
-        if links == 2 && what == "link" {
-            let _ = tokio::time::advance(Duration::from_secs(3600)).now_or_never();
-            let _ = fs::remove_file(path.join(format!("{}.lck", purged[3])));
-            assert_eq!(in_place(other.lock(&purged[3])).ok(), Some(true));
+}
+
+/// The runtime was suspended, or did not run, for longer than the `max_lock` of another process.
+#[tokio::test(start_paused = true)]
+async fn lost_locks_of_a_dropped_stream_are_not_released() {
+    let (_dir, queue, names) = prefetched_queue(8).await;
+    let mut jobs = queue.locked();
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(in_place(jobs.next()).expect("more are left"));
+    }
+    assert_eq!(in_place(queue.lock(&names[4])).ok(), Some(false), "it is prefetched");
+    let path = queue.path().join(names[4].to_string());
+    fs::remove_file(path.with_extension("lck")).expect("it is locked");
+    assert_eq!(in_place(queue.lock(&names[4])).ok(), Some(true));
+    let later = SystemTime::now() + Duration::from_secs(2);
+    File::open(path).and_then(|file| file.set_modified(later)).expect("the element exists");
+    with_any_plan(|| drop(jobs));
+    assert_eq!(in_place(queue.lock(&names[4])).ok(), Some(false), "its lock was not released");
+    assert_eq!(in_place(queue.lock(&names[5])).ok(), Some(true), "others were released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn elements_are_delivered_by_a_disk_that_needs_longer_than_their_locks_are_fresh() {
+    let (_dir, queue, names) = prefetched_queue(3).await;
+    let mut jobs = queue.locked();
+    let slow = |what: &'static str| {
+        if what == "link" {
+            let _ = tokio::time::advance(Duration::from_secs(15)).now_or_never();
         }
         Fault::None
     };
-    let next = with_plan(hangs, || in_place(jobs.next()));
-    let next = next.expect("more are left").expect("it can be locked");
-    // A purge removes the lock of the element in between, which no worker has.
-    assert_eq!(next.name(), &names[5], "another worker has the third");
-    drop(jobs);
-    assert_eq!(in_place(queue.lock(&names[3])).ok(), Some(false), "its lock was not released");
+    for name in &names {
+        let next = with_plan(slow, || in_place(jobs.next()));
+        assert_eq!(next.expect("more are left").expect("it can be locked").name(), name);
+    }
 }

@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 
-use super::layout::{LOCKED, Normal};
+use super::layout::{LOCKED, Normal, OpenElement};
 use crate::dirq::{
     Element, Error, Name, Purge, PurgeReport,
     file_name::FileName,
-    fs::{FileType, OpenFor},
+    fs::{FileType, OpenFor, modified},
     protocol::Protocol,
     root::{Opener, Root},
 };
@@ -114,10 +114,19 @@ impl Protocol for Normal {
         self.remove_locked(&mut opener, name, &found)
     }
 
-    fn renew(&self, name: &Name) -> Result<(), Error> {
-        self.touch(name)?;
-        // Checked after touching: a purge may remove a stale lock until then.
+    fn check_locked(&self, name: &Name) -> Result<(), Error> {
         self.open_locked(name).map(drop)
+    }
+
+    fn lock_time(&self, opener: &Opener<'_>, name: &Name) -> Result<Option<i128>, Error> {
+        let found = self.open_element(opener, name, OpenFor::Traversal)?;
+        let Some(OpenElement { dir: element, .. }) = found else { return Ok(None) };
+        // As for a purge, the lock is checked before the time.
+        match element.stat(LOCKED).and_then(|_| element.own_stat()) {
+            Ok(stat) => Ok(Some(modified(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(Error::io("look for", element.path_of(LOCKED), error)),
+        }
     }
 
     fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error> {

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::layout::Simple;
 use crate::dirq::{
     Error, Name,
+    blocking::run_detached,
     file_name::FileName,
     fs::{CWD, Dir, NewFile, is_file, lstat, rename_to_free_name, sync_file},
     group::{AddInGroups, Group},
@@ -33,20 +34,25 @@ impl Simple {
 
     /// Writes the next part of an element that is too long to be copied as a whole.
     pub(super) fn write_part(
-        &self,
-        temp: Option<TempFile>,
+        self: &Arc<Self>,
+        parts: Option<Parts>,
         part: &[u8],
-    ) -> Result<TempFile, Error> {
-        let Some(temp) = temp else { return self.write(&mut None, part, true) };
+    ) -> Result<Parts, Error> {
+        let Some(parts) = parts else {
+            let temp = Some(self.write(&mut None, part, true)?);
+            return Ok(Parts { queue: self.clone(), temp });
+        };
+        let temp = parts.temp.as_ref().expect("it is published last");
         let (file, name) = (temp.open.as_ref(), temp.name.as_ref());
         let path = || temp.target.dir.path_of(name.expect("it is published last").c_str());
         let file = file.expect("it is closed after the last part");
         file.append(part).map_err(Error::on("write", path))?;
-        Ok(temp)
+        Ok(parts)
     }
 
     /// Adds an element whose parts have been written. Returns `None` if a purge has removed the file.
-    pub(super) fn publish_parts(&self, mut temp: TempFile) -> Result<Option<Name>, Error> {
+    pub(super) fn publish_parts(&self, mut parts: Parts) -> Result<Option<Name>, Error> {
+        let mut temp = parts.temp.take().expect("it is published once");
         temp.finish(self.root.sync)?;
         let to = &temp.target;
         let from = temp.name.as_ref().expect("a file is published once").c_str();
@@ -199,12 +205,27 @@ struct Target {
 }
 
 /// A file with a body that is not an element yet. Dropping it removes the file.
-pub(super) struct TempFile {
+struct TempFile {
     target: Target,
     /// `None` if it has become an element, or is gone.
     name: Option<FileName>,
     /// The open file, if it is still to be synced.
     open: Option<NewFile>,
+}
+
+/// A file whose parts are written by several calls. Dropping it removes the file, on a thread that may block.
+pub(super) struct Parts {
+    queue: Arc<Simple>,
+    /// `None` if it is being published.
+    temp: Option<TempFile>,
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if let Some(temp) = self.temp.take() {
+            run_detached(&self.queue, || drop(temp));
+        }
+    }
 }
 
 impl AddInGroups for Simple {

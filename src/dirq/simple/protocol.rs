@@ -12,7 +12,7 @@ use super::{
 use crate::dirq::{
     Error, Name, Purge, PurgeReport,
     file_name::FileName,
-    fs::{Dir, FileType, is_file},
+    fs::{Dir, FileType, is_file, modified},
     protocol::Protocol,
     root::{Opener, Root},
 };
@@ -133,10 +133,18 @@ impl Protocol for Simple {
         }
     }
 
-    fn renew(&self, name: &Name) -> Result<(), Error> {
-        self.touch(name)?;
-        // Checked after touching: a purge may remove a stale lock until then.
+    fn check_locked(&self, name: &Name) -> Result<(), Error> {
         self.get_path(name).map(drop)
+    }
+
+    fn lock_time(&self, opener: &Opener<'_>, name: &Name) -> Result<Option<i128>, Error> {
+        let Some(dir) = opener.open(name.directory)? else { return Ok(None) };
+        let lock = FileName::lock(name.element);
+        match dir.stat(lock.c_str()) {
+            Ok(stat) => Ok(Some(modified(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(Error::io("look for", dir.path_of(lock.c_str()), error)),
+        }
     }
 
     fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error> {

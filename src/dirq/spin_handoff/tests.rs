@@ -8,12 +8,12 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use tokio::{runtime::Runtime, sync::Semaphore, task::yield_now};
+use tokio::{runtime::Runtime, task::yield_now};
 
 use super::*;
 
 fn new_handoff() -> Arc<SpinHandoff> {
-    Arc::new(SpinHandoff::new(Arc::new(Semaphore::new(4))))
+    Arc::new(SpinHandoff::new(Threads::new(4)))
 }
 
 /// Longer than any test waits.
@@ -139,7 +139,6 @@ async fn work_above_the_limit_waits_and_is_withdrawn_with_its_caller() {
         assert!(call.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
     }
     // All four threads work, and the fifth call waits.
-    assert_eq!(handoff.threads.available_permits(), 0);
     let (sender, ran) = mpsc::channel();
     {
         let mut dropped = pin!(handoff.run(false, move || sender.send(())));
@@ -151,6 +150,28 @@ async fn work_above_the_limit_waits_and_is_withdrawn_with_its_caller() {
     }
     assert_eq!(handoff.run(false, || 7).await.unwrap(), 7);
     assert!(ran.recv().is_err(), "the work was executed although its caller was gone");
+}
+
+#[tokio::test]
+async fn work_that_waits_for_a_thread_keeps_none_from_others_although_its_caller_is_not_polled() {
+    let handoff = new_handoff();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let waker = Waker::noop();
+    let mut calls: Vec<_> = (0..9)
+        .map(|_| {
+            let released = released.clone();
+            let wait = move || drop(released.lock().map(|released| released.recv()));
+            let handoff = handoff.clone();
+            Box::pin(async move { handoff.run(false, wait).await })
+        })
+        .collect();
+    for call in &mut calls {
+        assert!(call.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    drop(release);
+    let next = tokio::time::timeout(Duration::from_secs(120), handoff.run(false, || 7)).await;
+    assert_eq!(next.expect("a thread is free").unwrap(), 7);
 }
 
 #[test]

@@ -36,8 +36,11 @@ fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                         WaitOutcome::Leader => {
                             let started_at_version = flight.write_version();
                             if let Some(value) = parts.store.peek(&1, &parts.start) {
-                                flight
-                                    .finish(LoadResult { started_at_version, outcome: Ok(value) });
+                                flight.finish(LoadResult {
+                                    started_at_version,
+                                    is_loaded: true,
+                                    outcome: Ok(value),
+                                });
                                 parts.store.leave_load(place, &flight);
                                 return Some(value);
                             }
@@ -82,7 +85,7 @@ fn run_load(
     }
     let decide = |_| (flight.write_version() == started_at_version).then_some(Deadline::PERSISTENT);
     parts.store.put(1, value, None, &parts.start, decide);
-    flight.finish(LoadResult { started_at_version, outcome: Ok(value) });
+    flight.finish(LoadResult { started_at_version, is_loaded: true, outcome: Ok(value) });
     Some(value)
 }
 
@@ -160,7 +163,11 @@ fn write_takes_precedence_over_concurrent_refreshes() {
                 let decide = |_| (flight.write_version() == 0).then_some(until);
                 parts.store.put(1, value, None, &parts.at(5), decide);
                 running.fetch_sub(1, SeqCst);
-                flight.finish(LoadResult { started_at_version: 0, outcome: Ok(value) });
+                flight.finish(LoadResult {
+                    started_at_version: 0,
+                    is_loaded: true,
+                    outcome: Ok(value),
+                });
                 parts.store.leave_load(place, &flight);
             })
         });

@@ -19,16 +19,16 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Returns the name of the first series, which identifies the kind.
-    pub(crate) fn kind(&self) -> &'static str {
-        self.series[0].name
+    /// Returns the name and the label of the first series, which identify the kind.
+    pub(crate) fn kind(&self) -> (&'static str, &'static str) {
+        self.series[0].id()
     }
 
     /// Returns the count of a series with this label, or of one without labels if it is empty; `None` if the kind has no
     /// such series.
     pub(crate) fn count(&self, series: &str, label: &str) -> Option<u64> {
         self.of(series).find_map(|(series, value)| match value {
-            MetricValue::Count(count) if series.has_label(label) => Some(*count),
+            MetricValue::Count(count) if series.id().1 == label => Some(*count),
             _ => None,
         })
     }
@@ -36,7 +36,7 @@ impl Reading {
     /// Returns the level of a series, as [`count`](Self::count) does.
     pub(crate) fn level(&self, series: &str, label: &str) -> Option<f64> {
         self.of(series).find_map(|(series, value)| match value {
-            MetricValue::Level(level) if series.has_label(label) => Some(*level),
+            MetricValue::Level(level) if series.id().1 == label => Some(*level),
             _ => None,
         })
     }

@@ -47,8 +47,8 @@ struct Registry {
     has_thread: bool,
 }
 
-/// Kind (the name of the first series) and name.
-type GroupId = (&'static str, String);
+/// Kind (name and label of the first series) and name.
+type GroupId = ((&'static str, &'static str), String);
 
 /// Objects of one kind and name.
 struct Group {
@@ -115,7 +115,7 @@ pub(crate) fn register(
     let mut registry = registry();
     let id = registry.next_id;
     registry.next_id += 1;
-    let group = (series[0].name, name.to_owned());
+    let group = (series[0].id(), name.to_owned());
     // Cannot fail: an object is registered once.
     let _ = slot.set(Registration { group: group.clone(), id });
     let group = registry.groups.entry(group).or_insert_with(|| Group {
@@ -148,11 +148,11 @@ pub(crate) fn register(
 /// Returns the word for a kind of object whose name should be unique; `None` for the others. Several handles of one
 /// directory queue or of one cache on Redis have the same name, and their sum is meaningful.
 fn kind_word(series: &[Series]) -> Option<&'static str> {
-    match series[0].name {
-        "fleeting_cache_hits_total" => Some("cache"),
-        "fleeting_limiter_allowed_total" => Some("limiter"),
-        "fleeting_set_resident" => Some("set"),
-        "fleeting_dict_entries" => Some("timeout dict"),
+    match series[0].id() {
+        ("fleeting_cache_hits_total", _) => Some("cache"),
+        ("fleeting_limiter_allowed_total", _) => Some("limiter"),
+        ("fleeting_set_resident", _) => Some("set"),
+        ("fleeting_dict_entries", "") => Some("timeout dict"),
         _ => None,
     }
 }
@@ -181,7 +181,7 @@ pub(crate) fn read_all() -> Vec<Reading> {
     for GroupUpdate { info, now: values, .. } in updates {
         let (series, name) = (info.series, info.name);
         let mut sources = Vec::new();
-        let is_of_it = |(group, ..): &LiveSource| group.0 == series[0].name && group.1 == *name;
+        let is_of_it = |(group, ..): &LiveSource| group.0 == series[0].id() && group.1 == *name;
         while let Some((.., source)) = live.next_if(is_of_it) {
             sources.push(source);
         }

@@ -50,10 +50,24 @@ impl Series {
         Self { label: Some((label, value)), ..self }
     }
 
-    /// Returns whether the series has this value of its label; an empty one is that of a series without labels.
-    #[cfg(feature = "dashboard")]
-    pub(super) fn has_label(&self, value: &str) -> bool {
-        self.label.map_or("", |(_, label)| label) == value
+    /// Adds the same label to all series of a kind, which distinguishes it from another kind with the same names.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn all_of<const N: usize>(
+        mut series: [Series; N],
+        label: &'static str,
+        value: &'static str,
+    ) -> [Series; N] {
+        let mut at = 0;
+        while at < N {
+            series[at] = series[at].of(label, value);
+            at += 1;
+        }
+        series
+    }
+
+    /// Returns the name and the value of the label; that of a series without a label is empty.
+    pub(super) fn id(&self) -> (&'static str, &'static str) {
+        (self.name, self.label.map_or("", |(_, value)| value))
     }
 
     /// Returns the key of the series for an object of this name.

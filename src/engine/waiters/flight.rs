@@ -44,6 +44,8 @@ enum Phase<V> {
 pub(crate) struct LoadResult<V> {
     /// Write version when the load started.
     pub(crate) started_at_version: u32,
+    /// False if the leader found a live value instead of loading one.
+    pub(crate) is_loaded: bool,
     pub(crate) outcome: Outcome<V>,
 }
 
@@ -110,7 +112,8 @@ impl<V> Flight<V> {
         self.notify.notify_waiters();
     }
 
-    /// Makes the flight leaderless, because its leader was cancelled or panicked, and wakes one waiter.
+    /// Makes the flight leaderless, because its leader was cancelled or panicked, and wakes all waiters. The first one
+    /// that is polled leads: a single one could be a future that is kept without being polled.
     pub(crate) fn abandon(&self) {
         let mut phase = self.phase();
         if let Phase::Stalled = *phase {
@@ -118,7 +121,7 @@ impl<V> Flight<V> {
         }
         *phase = Phase::Leaderless;
         drop(phase);
-        self.notify.notify_one();
+        self.notify.notify_waiters();
     }
 
     /// Sets the result and wakes all waiters.
@@ -140,7 +143,7 @@ impl<V> Flight<V> {
 
     /// Waits until the flight finishes or this waiter becomes its leader.
     ///
-    /// Cancel safe: if a waiter that `abandon` has woken is dropped, `Notify` passes the wake-up on to another one.
+    /// Cancel safe: a waiter that is dropped has not changed the flight.
     pub(crate) async fn wait(&self) -> WaitOutcome<V> {
         loop {
             // Registered before the phase is checked, so that no change after the check is missed.

@@ -49,7 +49,7 @@ pub(super) enum Delivery<K, V> {
     /// An event and its size in bytes.
     Event(StreamId, Event<K, V>, usize),
     Undecodable(StreamId, Error, usize),
-    /// Number of events that were lost.
+    /// Number of events that were lost. At most one is in the channel.
     Missed(u64),
     /// The server has become unreachable.
     Unreachable(Error),
@@ -63,6 +63,8 @@ pub(super) enum Acknowledgement {
     Nack(StreamId),
     /// The event was received, and is to be delivered again. The text is the reason for the log, if it was a failure.
     Retry(StreamId, RetryAfter, Option<String>),
+    /// The number of missed events was received.
+    Missed,
 }
 
 /// The subscriber's ends of the channels to its task.
@@ -74,6 +76,7 @@ pub(super) struct Subscription<K, V> {
     pub(super) buffered_bytes: Arc<AtomicUsize>,
     /// True once the group was removed. The channel of deliveries then ends.
     pub(super) is_removed: Arc<AtomicBool>,
+    pub(super) counters: Arc<Counters>,
 }
 
 struct ConsumerTask<K, V> {
@@ -88,8 +91,6 @@ struct ConsumerTask<K, V> {
     acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
     buffered_bytes: Arc<AtomicUsize>,
     is_removed: Arc<AtomicBool>,
-    /// Number of lost events that were not delivered to the subscriber yet, because the channel was full.
-    missed: u64,
     shards: Vec<ShardConsumer>,
     hints: ShardHints,
     leases_renewed: Instant,
@@ -98,8 +99,7 @@ struct ConsumerTask<K, V> {
 }
 
 /// Reply of `read_group.lua`.
-type ReadGroupReply =
-    (u64, Vec<StreamEntry>, Vec<u32>, bool, String, usize, String, u64, Vec<String>, bool);
+type ReadGroupReply = (u64, Vec<StreamEntry>, Vec<u32>, bool, String, usize, String, u64, bool);
 
 /// Joins a group, and creates it if it is new.
 pub(super) async fn join<K, V>(
@@ -129,7 +129,6 @@ where
         acknowledgements,
         buffered_bytes: buffered_bytes.clone(),
         is_removed: is_removed.clone(),
-        missed: 0,
         shards: counts_ids.into_iter().map(ShardConsumer::new).collect(),
         hints: ShardHints::new(),
         leases_renewed: Instant::now(),
@@ -137,7 +136,14 @@ where
     };
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
     let acknowledgements = acknowledge;
-    Ok(Subscription { deliveries: delivered, acknowledgements, buffered_bytes, is_removed })
+    let counters = state.counters.clone();
+    Ok(Subscription {
+        deliveries: delivered,
+        acknowledgements,
+        buffered_bytes,
+        is_removed,
+        counters,
+    })
 }
 
 impl<K, V> ConsumerTask<K, V>
@@ -191,6 +197,7 @@ where
                 },
             }
         }
+        self.shards.iter_mut().for_each(ShardConsumer::return_missed);
         // Sends the last acknowledgements. If this fails, the leases expire and the events are delivered again.
         self.poll(0).await;
     }
@@ -230,6 +237,9 @@ where
                     );
                 }
             }
+            Acknowledgement::Missed => {
+                self.shards.iter_mut().for_each(ShardConsumer::mark_missed_received);
+            }
         }
     }
 
@@ -267,7 +277,10 @@ where
                     let clock = ClockPair { server: reply.0, local };
                     more |= self.record_reply(number, reply, clock, capacity > 0);
                 }
-                Err(error) => failure = Some(error),
+                Err(error) => {
+                    self.shards[usize::from(number)].record_failed_poll();
+                    failure = Some(error);
+                }
             }
         }
         self.deliver_missed();
@@ -289,14 +302,9 @@ where
         was_read: bool,
     ) -> bool {
         let (_, entries, failures, has_more, stream_version, leased_count, counts_id, ..) = reply;
-        let (.., missed, gone, is_removed) = reply;
+        let (.., missed, is_removed) = reply;
         let shard = &mut self.shards[usize::from(number)];
-        let is_shared = shard.record_reply(counts_id, leased_count);
-        // Events that the server has deleted are not lost if this subscriber still has them.
-        let lost = gone.iter().filter(|id| !shard.is_leased(id)).count();
-        let missed = missed.saturating_add(u64::try_from(lost).unwrap_or(u64::MAX));
-        self.counters.missed(missed);
-        self.missed += missed;
+        let is_shared = shard.record_reply(counts_id, leased_count, missed);
         if was_read {
             // Events leased by other subscribers become available when those crash, without any hint.
             let next_check = if is_shared { self.lease / 2 } else { CHECK_EVERY };
@@ -372,11 +380,15 @@ where
         }
     }
 
+    /// Sends the number of missed events of all shards, unless the subscriber has not received the previous one.
     fn deliver_missed(&mut self) {
-        let deliveries = self.deliveries.as_ref().filter(|_| self.missed > 0);
+        let missed =
+            self.shards.iter().map(ShardConsumer::unsent_missed).fold(0, u64::saturating_add);
+        let is_waiting = self.shards.iter().any(ShardConsumer::has_sent_missed);
+        let deliveries = self.deliveries.as_ref().filter(|_| missed > 0 && !is_waiting);
         // If the channel is full, the next poll tries again.
-        if deliveries.is_some_and(|it| it.try_send(Delivery::Missed(self.missed)).is_ok()) {
-            self.missed = 0;
+        if deliveries.is_some_and(|it| it.try_send(Delivery::Missed(missed)).is_ok()) {
+            self.shards.iter_mut().for_each(ShardConsumer::mark_missed_sent);
         }
     }
 }

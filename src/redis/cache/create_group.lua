@@ -8,9 +8,6 @@
 -- `groups`, which does not expire.
 
 local group = ARGV[2]
--- A full server refuses to add anything, unless the script has already called a command that writes. No such key
--- exists.
-redis.call('UNLINK', index .. '.none')
 local id = open_counts()
 restore_groups()
 local is_new = redis.call('SADD', groups, group) == 1

@@ -53,11 +53,12 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 ///
 /// Events that the group did not acknowledge within their [retention](super::CacheBuilder::events) are lost. One of the
 /// subscribers receives their number as [`Error::Missed`]: the delivered events and these numbers add up to all events
-/// since the group was created. An event that is delivered twice counts once. If the server loses its data, or the reply
-/// of a poll is lost, such a number may be lost, too.
+/// since the group was created. An event that is delivered twice counts once, and so does a number that another subscriber
+/// receives again because the first crashed, or stalled for longer than its lease. If the server loses its data, such a
+/// number may be lost, too.
 ///
 /// Up to 1,024 events, or about 16 MiB, are read ahead into this process. If the subscription is dropped, unread events
-/// are given back immediately.
+/// and numbers are given back immediately.
 ///
 /// When the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), the stream returns the
 /// events that this process has already read, and then ends. It does not keep the cache alive.
@@ -275,8 +276,8 @@ impl<K, V> LosslessEvents<K, V> {
     /// acknowledged or given back already.
     ///
     /// An event whose processing failed 16 times is dead: `reason` is logged as an error, and the event is not delivered
-    /// again. It stays on the server until its retention has passed, and then counts as [missed](Error::Missed). Crashes
-    /// of subscribers are not failed attempts.
+    /// again. It was delivered, so it does not count as [missed](Error::Missed); an event that could not be decoded 16
+    /// times does, when its retention has passed. Crashes of subscribers are not failed attempts.
     ///
     /// # Errors
     ///
@@ -328,7 +329,11 @@ impl<K, V> LosslessEvents<K, V> {
                 self.send(Acknowledgement::Retry(id, RetryAfter::Lease, reason));
                 Some(Err(error))
             }
-            Delivery::Missed(events) => Some(Err(Error::Missed(events))),
+            Delivery::Missed(events) => {
+                self.subscription.counters.missed(events);
+                self.send(Acknowledgement::Missed);
+                Some(Err(Error::Missed(events)))
+            }
             Delivery::Unreachable(error) => Some(Err(error)),
         }
     }

@@ -137,7 +137,11 @@ impl LoadGuard {
     }
 
     fn finish_flight(mut self, outcome: Result<Vec<u8>, Failure>) {
-        self.flight.finish(LoadResult { started_at_version: self.reads_begun, outcome });
+        self.flight.finish(LoadResult {
+            started_at_version: self.reads_begun,
+            is_loaded: true,
+            outcome,
+        });
         self.is_leader = false;
     }
 }

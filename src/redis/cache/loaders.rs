@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{Error, codec::encode_key, error::is_out_of_memory},
     Cache,
+    failed_loads::{FailedLoads, WritesBefore},
     flights::{FlightOutcome, LoadGuard},
     lease::{Lease, LeaseLookup, POLL_PAUSE, peek},
     load::Load,
@@ -59,8 +60,8 @@ where
     /// [failed](super::CacheStats::failed_loads). The waiters ask the server again and get the error.
     ///
     /// A server whose memory is full (`OOM`) grants no lease. Then one loader runs per key and process, for all callers
-    /// that waited when it began. They get its value. The value is not cached, and the error is logged and counted in
-    /// the same way.
+    /// that waited when it began. They get its value, or the stale value if there is one and the load fails. The value is
+    /// not cached, and the error is logged and counted in the same way.
     ///
     /// # Cancel safety
     ///
@@ -239,7 +240,13 @@ where
         let (stale, lease) = loop {
             guard.begin_read();
             match lease.lookup(false).await {
-                Err(error) if is_out_of_memory(&error) => break (None, Err(error)),
+                Err(error) if is_out_of_memory(&error) => {
+                    let stale = self.peek_stale(key).await?;
+                    let load = self.new_load(key, guard, Err(error), failures, false);
+                    // Not in the background: as its value is not cached, callers would never get it.
+                    let loaded = load.run(ttl, loader).await?;
+                    return Ok(loaded.or_else(|error| stale.ok_or(error)));
+                }
                 Err(error) => {
                     guard.finish_with_error(&error);
                     return Err(error);
@@ -249,7 +256,7 @@ where
                     guard.finish(Ok(value));
                     return Ok(Ok(decoded?));
                 }
-                Ok(LeaseLookup::Acquired(stale)) => break (stale, Ok(lease)),
+                Ok(LeaseLookup::Acquired(stale)) => break (stale, lease),
                 Ok(LeaseLookup::HeldElsewhere(Some(stale), _)) => {
                     // This drops the guard: a follower becomes the leader, and finds the same.
                     return Ok(Ok(self.state.decode(key, &stale)?));
@@ -260,17 +267,7 @@ where
                 }
             }
         };
-        let load = Load {
-            name: self.state.name.clone(),
-            key: key.to_vec(),
-            guard,
-            lease,
-            format: self.state.format,
-            counters: self.state.counters.clone(),
-            freshness: self.state.freshness.clone(),
-            failures,
-            is_refresh: stale.is_some(),
-        };
+        let load = self.new_load(key, guard, Ok(lease), failures, stale.is_some());
         match stale {
             Some(value) => {
                 let value = self.state.decode(key, &value);
@@ -279,6 +276,27 @@ where
                 Ok(Ok(value?))
             }
             None => load.run(ttl, loader).await,
+        }
+    }
+
+    fn new_load(
+        &self,
+        key: &[u8],
+        guard: LoadGuard,
+        lease: Result<Lease, Error>,
+        failures: Option<(Arc<FailedLoads>, WritesBefore)>,
+        is_refresh: bool,
+    ) -> Load {
+        Load {
+            name: self.state.name.clone(),
+            key: key.to_vec(),
+            guard,
+            lease,
+            format: self.state.format,
+            counters: self.state.counters.clone(),
+            freshness: self.state.freshness.clone(),
+            failures,
+            is_refresh,
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
         Error,
         codec::encode_key,
         error::is_try_again,
-        keyspace::{SHARDS, few_at_once, shard},
+        keyspace::{SHARDS, shard, try_few_at_once},
     },
     Cache,
     commands::{Commands, MAX_KEYS_PER_READ},
@@ -74,8 +74,8 @@ where
             });
             let mut all = Vec::new();
             all.resize_with(keys.len(), || None);
-            for read in few_at_once(reads).await {
-                for (at, value) in read? {
+            for read in try_few_at_once(reads).await? {
+                for (at, value) in read {
                     self.state.counters.read(&value);
                     all[at] = self.decode(&keys[at], value)?;
                 }
@@ -121,7 +121,7 @@ where
                 }
                 Ok::<_, Error>(())
             });
-            few_at_once(writes).await.into_iter().collect()
+            try_few_at_once(writes).await.map(drop)
         }
     }
 
@@ -173,7 +173,7 @@ where
                 }
                 Ok::<_, Error>(removed)
             });
-            few_at_once(removals).await.into_iter().sum()
+            Ok(try_few_at_once(removals).await?.into_iter().sum())
         }
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     super::{
         Error, Format,
-        client::{Invalidations, KeyVersion},
+        client::{Invalidations, KeyVersion, has_waited},
         codec::with_key,
         error::is_try_again,
         keyspace::{few_at_once, shard},
@@ -167,29 +167,32 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         self.finish_read(leader, started, reply).await;
     }
 
-    /// Reads several keys, which share a slot in a cluster.
-    async fn read_batch(&self, mut leaders: Vec<ReadLeader<V>>) {
+    /// Reads several keys, which share a slot in a cluster. `failure` is the error of the first batch of the call that
+    /// waited for a server.
+    async fn read_batch(&self, mut leaders: Vec<ReadLeader<V>>, failure: &OnceLock<Error>) {
         while !leaders.is_empty() {
             // Before the request, as in `read_one`.
             let started = Instant::now();
+            if let Some(error) = failure.get() {
+                return self.fail_reads(leaders, started, error).await;
+            }
             let call = self.commands.read_many(&leaders);
             let page = call.send_tracked::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
-            let ((values, ttls), is_tracked) =
-                match page.await {
-                    Ok(page) => page,
-                    Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
-                        join_all(leaders.into_iter().map(|leader| self.read_one(leader))).await;
-                        return;
+            let ((values, ttls), is_tracked) = match page.await {
+                Ok(page) => page,
+                Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
+                    join_all(leaders.into_iter().map(|leader| self.read_one(leader))).await;
+                    return;
+                }
+                Err(error) => {
+                    self.fail_reads(leaders, started, &error).await;
+                    if has_waited(&error) {
+                        // Fails if another batch was first.
+                        let _ = failure.set(error);
                     }
-                    Err(error) => {
-                        let all = leaders.into_iter();
-                        join_all(all.map(|leader| {
-                            self.finish_read(leader, started, Err(clone_error(&error)))
-                        }))
-                        .await;
-                        return;
-                    }
-                };
+                    return;
+                }
+            };
             // At least one key, or the loop would not end.
             let rest = leaders.split_off(values.len().max(1).min(leaders.len()));
             let reply = values.into_iter().zip(ttls);
@@ -209,6 +212,12 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
                 let _ = caught(self.finish_read(leader, started, reply)).await;
             }
         }
+    }
+
+    async fn fail_reads(&self, leaders: Vec<ReadLeader<V>>, started: Instant, error: &Error) {
+        let all = leaders.into_iter();
+        join_all(all.map(|leader| self.finish_read(leader, started, Err(clone_error(error)))))
+            .await;
     }
 
     /// Caches the reply to a request that was sent after `started`, if possible, and answers the waiters.
@@ -364,7 +373,8 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
                 tokio::spawn(async move {
                     // In its own task, as in `read`.
                     let batches = near.batches(leaders).into_iter();
-                    few_at_once(batches.map(|leaders| near.read_batch(leaders))).await;
+                    let failure = OnceLock::new();
+                    few_at_once(batches.map(|leaders| near.read_batch(leaders, &failure))).await;
                 });
             }
             let mut values = Vec::with_capacity(keys.len());

@@ -4,16 +4,19 @@
 local function put(record, shadow, load, key, value, ttl)
     local at = expire_if_due(key, shadow)
     local deadline = deadline_in(ttl)
-    redis.call('UNLINK', load)
     if has_expired(deadline) then
+        redis.call('UNLINK', load)
         publish_event(key, event_value(value, record), deadline)
         redis.call('UNLINK', record)
         unindex(key, shadow)
     elseif deadline then
+        -- First, here and below: a full server refuses it only before the other changes.
         redis.call('SET', record, value, 'PXAT', integer(deadline - 1))
+        redis.call('UNLINK', load)
         index_value(key, shadow, value, deadline)
     else
         redis.call('SET', record, value)
+        redis.call('UNLINK', load)
         if at then unindex(key, shadow) end
     end
     return deadline

@@ -8,21 +8,25 @@
 -- ARGV[5]   1 to trim the stream
 -- ARGV[6]   id of the counts when the subscriber joined the group or last read
 -- ARGV[7]   number of failed attempts after which an event is not delivered again
--- ARGV[8]   number of ids that follow of events that are acked,
--- ARGV[9]   then the number of those still held,
--- ARGV[10]  then the number of those given back
--- ARGV[11]  and the following: these ids; after each id that is given back, its number of failed attempts
+-- ARGV[8]   id of the caller's lease on the number of missed events
+-- ARGV[9]   HELD to get this lease or renew it, RECEIVED if the subscriber has received the number, or RETURNED to give
+--           it back
+-- ARGV[10]  number of ids that follow of events that are acked,
+-- ARGV[11]  then the number of those still held: all that the caller holds, if its leases may have expired,
+-- ARGV[12]  then the number of those given back
+-- ARGV[13]  and the following: these ids; after each id that is given back, its number of failed attempts
 -- Returns the time, entries, the number of failed attempts of each, whether more can be read immediately, the stream's
--- version, the number of events that the group had leased, the id of the counts, the number of missed events, ids of
--- leased events that were missed unless the caller holds them, and 1 if the group was removed.
+-- version, the number of events that the group had leased, the id of the counts, the number of missed events that the
+-- caller has leased, and 1 if the group was removed.
 --
 -- All subscribers are one consumer, `fleeting`. Redis records when an entry was last delivered, and the idle time since
 -- then is its lease. So a subscriber leaves no consumer behind that would have to be deleted. Redis also counts the
 -- deliveries of an entry; here this is one more than its failed attempts.
 
 local group, lease, limit, max_attempts = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[7])
-local acked, held, returned = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-local held_from, returned_from = 11 + acked, 11 + acked + held
+local missed_lease, missed_state = ARGV[8], ARGV[9]
+local acked, held, returned = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local held_from, returned_from = 13 + acked, 13 + acked + held
 local counts_id = open_counts()
 local missed, leased_count = 0, 0
 
@@ -47,13 +51,37 @@ local function record_leased()
     return pending
 end
 
-local function reply(entries, failures, more, version, gone, is_removed)
-    return { math.floor(now), entries, failures, more and 1 or 0, version, leased_count, counts_id, missed, gone,
+-- Adds the events that this script has missed to those of the group, and leases their number to one subscriber until
+-- that has received it, as if it were an event. Returns the number that the caller has leased.
+local function lease_missed()
+    local number = read_count('missed:' .. group)
+    if missed > 0 then number = redis.call('HINCRBY', counts, 'missed:' .. group, missed) end
+    local field = 'reporting:' .. group
+    local leased, till, holder = string.match(redis.call('HGET', counts, field) or '', '^(%d+) (%d+) (%S+)$')
+    if holder == missed_lease and missed_state == 'RECEIVED' then
+        redis.call('HDEL', counts, field)
+        return 0
+    elseif holder == missed_lease and missed_state == 'RETURNED' or holder ~= missed_lease and holder
+        and now >= tonumber(till) then
+        redis.call('HDEL', counts, field)
+        number, holder = redis.call('HINCRBY', counts, 'missed:' .. group, leased), nil
+    end
+    if not holder and number > 0 and missed_state == 'HELD' and limit > 0 then
+        redis.call('HDEL', counts, 'missed:' .. group)
+        leased, holder = integer(number), missed_lease
+    end
+    if holder ~= missed_lease then return 0 end
+    redis.call('HSET', counts, field, leased .. ' ' .. integer(now + lease) .. ' ' .. holder)
+    return tonumber(leased)
+end
+
+local function reply(entries, failures, more, version, leased_missed, is_removed)
+    return { math.floor(now), entries, failures, more and 1 or 0, version, leased_count, counts_id, leased_missed,
         is_removed and 1 or 0 }
 end
 
 if acked > 0 then
-    redis.call('XACK', stream, group, unpack(ARGV, 11, held_from - 1))
+    redis.call('XACK', stream, group, unpack(ARGV, 13, held_from - 1))
 end
 if held > 0 then set_idle({ unpack(ARGV, held_from, returned_from - 1) }, 0) end
 for at = returned_from, returned_from + 2 * returned - 1, 2 do
@@ -66,11 +94,11 @@ end
 if returned > 0 and redis.call('EXISTS', stream) == 1 then bump_stream_version() end
 
 if limit == 0 then
-    if missed > 0 then redis.call('HINCRBY', counts, 'missed:' .. group, missed) end
+    local leased_missed = lease_missed()
     record_leased()
     -- Not the new id if the server has lost its data: the next read has to notice that, and to join the group again.
     counts_id = ARGV[6]
-    return reply({}, {}, false, '', {}, false)
+    return reply({}, {}, false, '', leased_missed, false)
 end
 
 -- Joins the group again if it was lost; returns whether it did.
@@ -87,14 +115,14 @@ end
 local is_all = move_expired(limit)
 local pending = redis.pcall('XPENDING', stream, group)
 if pending.err and string.find(pending.err, 'NOGROUP', 1, true) then
-    if not rejoin() then return reply({}, {}, false, '', {}, true) end
+    if not rejoin() then return reply({}, {}, false, '', 0, true) end
 elseif pending.err then
     return pending
 else
     leased_count = pending[1]
 end
 
-local entries, failures, gone, from = {}, {}, {}, '-'
+local entries, failures, from = {}, {}, '-'
 local function read_idle(most)
     local idle = redis.call('XPENDING', stream, group, 'IDLE', lease, from, '+', most)
     for _, event in ipairs(idle) do
@@ -108,7 +136,8 @@ local function read_idle(most)
             if claimed[1] then
                 entries[#entries + 1], failures[#failures + 1] = claimed[1], attempts
             else
-                gone[#gone + 1] = id
+                -- Not held by the caller, whose leases were renewed before.
+                missed = missed + 1
             end
         end
     end
@@ -134,11 +163,7 @@ local are_all_new = are_all_idle and gather(entries, limit, function(most)
 end)
 if are_all_new then count() end
 if seen ~= seen_before then redis.call('HSET', counts, 'read:' .. group, seen) end
-local unreported = read_count('missed:' .. group)
-if unreported > 0 then
-    missed = missed + unreported
-    redis.call('HDEL', counts, 'missed:' .. group)
-end
+local leased_missed = lease_missed()
 record_leased()
 if ARGV[5] == '1' then trim() end
-return reply(entries, failures, not (is_all and are_all_new), read_stream_version(), gone, false)
+return reply(entries, failures, not (is_all and are_all_new), read_stream_version(), leased_missed, false)

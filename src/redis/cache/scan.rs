@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use ::redis::{FromRedisValue, Value, cmd};
+use ::redis::{ErrorKind, FromRedisValue, Value, cmd};
 use futures_core::Stream;
 use futures_util::{
     StreamExt,
@@ -17,7 +17,7 @@ use super::{
         client::{Node, SlotPlace},
         codec::decode_key,
         error::is_try_again,
-        keyspace::{SHARDS, few_at_once, shard},
+        keyspace::{SHARDS, shard, try_few_at_once},
     },
     Cache,
     commands::Commands,
@@ -209,7 +209,7 @@ where
     /// Reads the values of a scanned page: from each shard, as many as fit in a reply.
     async fn read_more(&self, page: &mut ScannedPage) -> Result<(), Error> {
         let pages = page.unread.iter().map(|(_, keys)| read_page(self.commands(), keys));
-        let pages = few_at_once(pages).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let pages = try_few_at_once(pages).await?;
         for ((_, keys), values) in page.unread.iter_mut().zip(pages) {
             // At least one key, or the loop of the caller would not end.
             let read = keys.drain(..values.len().max(1).min(keys.len()));
@@ -258,7 +258,8 @@ impl ScanCursor {
             .arg(SCAN_COUNT);
         let answer = commands.client.for_batches().send_to(&node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
-            .map_err(|error| Error::Server(error.into()))?;
+            // Without the reply, as its keys may be secrets.
+            .map_err(|_| Error::Server((ErrorKind::Parse, "unexpected reply to SCAN").into()))?;
         // Redis signals the end of a scan by a cursor of zero.
         if cursor == 0 {
             nodes.pop();

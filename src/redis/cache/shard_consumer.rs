@@ -26,11 +26,22 @@ pub(super) struct StreamId {
 
 /// When an event that failed is to be delivered again.
 pub(super) enum RetryAfter {
-    /// As if its subscriber had crashed. Other subscribers may be able to process it.
+    /// As if its subscriber had crashed: it could not be decoded, but a subscriber of another release may be able to.
     Lease,
     /// The longer, the more attempts have failed.
     Backoff,
     Delay(Duration),
+}
+
+/// Number of missed events that this subscriber has leased, as it leases events.
+enum LeasedMissed {
+    None,
+    Read(u64),
+    /// In the channel to the subscriber.
+    Queued(u64),
+    Received,
+    /// The subscription has ended, so that another subscriber should receive it.
+    Returned,
 }
 
 pub(super) struct ShardConsumer {
@@ -43,14 +54,27 @@ pub(super) struct ShardConsumer {
     acked: Vec<String>,
     /// The same for events that are given back, with their number of failed attempts.
     nacked: Vec<(String, u32)>,
+    missed: LeasedMissed,
+    /// Id of the lease on this number. Each has another one, so that no copy of a request ends a later one.
+    missed_lease: String,
+    /// True if the last poll failed: the leases may have expired since.
+    must_renew: bool,
     /// Id of the counts on the server. It changes if the server loses its data.
     counts_id: String,
 }
 
 impl ShardConsumer {
     pub(super) fn new(counts_id: String) -> Self {
-        let (leased, retries) = (BTreeSet::new(), BTreeMap::new());
-        Self { leased, retries, acked: Vec::new(), nacked: Vec::new(), counts_id }
+        Self {
+            leased: BTreeSet::new(),
+            retries: BTreeMap::new(),
+            acked: Vec::new(),
+            nacked: Vec::new(),
+            missed: LeasedMissed::None,
+            missed_lease: new_lease_id(),
+            must_renew: false,
+            counts_id,
+        }
     }
 
     /// Adds a leased event; returns false if it was leased already.
@@ -58,12 +82,42 @@ impl ShardConsumer {
         self.leased.insert(id)
     }
 
-    pub(super) fn is_leased(&self, id: &str) -> bool {
-        self.leased.contains(id)
+    /// Returns whether there is a lease to renew.
+    pub(super) fn has_leased(&self) -> bool {
+        !self.leased.is_empty() || !matches!(self.missed, LeasedMissed::None)
     }
 
-    pub(super) fn has_leased(&self) -> bool {
-        !self.leased.is_empty()
+    /// Returns the number of missed events that was not sent to the subscriber yet.
+    pub(super) fn unsent_missed(&self) -> u64 {
+        match self.missed {
+            LeasedMissed::Read(events) => events,
+            _ => 0,
+        }
+    }
+
+    pub(super) fn has_sent_missed(&self) -> bool {
+        matches!(self.missed, LeasedMissed::Queued(_))
+    }
+
+    /// Records that the unsent number is in the channel to the subscriber.
+    pub(super) fn mark_missed_sent(&mut self) {
+        if let LeasedMissed::Read(events) = self.missed {
+            self.missed = LeasedMissed::Queued(events);
+        }
+    }
+
+    /// Records that the subscriber has received the number that was sent.
+    pub(super) fn mark_missed_received(&mut self) {
+        if self.has_sent_missed() {
+            self.missed = LeasedMissed::Received;
+        }
+    }
+
+    /// Gives the number back, unless the subscriber has received it.
+    pub(super) fn return_missed(&mut self) {
+        if matches!(self.missed, LeasedMissed::Read(_) | LeasedMissed::Queued(_)) {
+            self.missed = LeasedMissed::Returned;
+        }
     }
 
     pub(super) fn ack(&mut self, id: StreamId) {
@@ -80,10 +134,16 @@ impl ShardConsumer {
     }
 
     /// Gives an event back after a failed attempt. Returns whether it is dead.
+    ///
+    /// A dead event that was delivered is acknowledged. One that could not be decoded remains until its retention has
+    /// passed, and is missed then.
     pub(super) fn retry(&mut self, mut id: StreamId, after: RetryAfter, lease: Duration) -> bool {
         id.failures += 1;
         if id.failures >= MAX_ATTEMPTS {
-            self.nack(id);
+            match after {
+                RetryAfter::Lease => self.nack(id),
+                RetryAfter::Backoff | RetryAfter::Delay(_) => self.ack(id),
+            }
             return true;
         }
         let delay = match after {
@@ -119,15 +179,24 @@ impl ShardConsumer {
 
     /// Returns whether there are no acknowledgements to send.
     pub(super) fn is_synced(&self) -> bool {
-        self.acked.is_empty() && self.nacked.is_empty()
+        let is_missed_synced =
+            !matches!(self.missed, LeasedMissed::Received | LeasedMissed::Returned);
+        self.acked.is_empty() && self.nacked.is_empty() && is_missed_synced
     }
 
     /// Adds the arguments of `read_group.lua` from the id of the counts on.
     pub(super) fn add_args<'a>(&self, call: Call<'a>, must_renew: bool) -> Call<'a> {
-        let renewed = if must_renew { self.leased.len() } else { 0 };
+        let renewed = if must_renew || self.must_renew { self.leased.len() } else { 0 };
+        let missed = match self.missed {
+            LeasedMissed::Received => "RECEIVED",
+            LeasedMissed::Returned => "RETURNED",
+            LeasedMissed::None | LeasedMissed::Read(_) | LeasedMissed::Queued(_) => "HELD",
+        };
         let call = call
             .arg(&self.counts_id)
             .arg(MAX_ATTEMPTS)
+            .arg(&self.missed_lease)
+            .arg(missed)
             .arg(self.acked.len())
             .arg(renewed)
             .arg(self.nacked.len())
@@ -136,11 +205,34 @@ impl ShardConsumer {
         self.nacked.iter().fold(call, |call, (id, failures)| call.arg(id).arg(*failures))
     }
 
-    /// Forgets the acknowledgements that the server has received. Returns whether other subscribers have leased events.
-    pub(super) fn record_reply(&mut self, counts_id: String, leased_in_group: usize) -> bool {
+    pub(super) fn record_failed_poll(&mut self) {
+        self.must_renew = true;
+    }
+
+    /// Records the leased number of missed events, and forgets the acknowledgements that the server has received.
+    /// Returns whether other subscribers have leased events.
+    pub(super) fn record_reply(
+        &mut self,
+        counts_id: String,
+        leased_in_group: usize,
+        missed: u64,
+    ) -> bool {
         self.acked.clear();
         self.nacked.clear();
+        self.must_renew = false;
         self.counts_id = counts_id;
+        if !self.is_synced() {
+            self.missed_lease = new_lease_id();
+        }
+        self.missed = match self.missed {
+            LeasedMissed::Queued(sent) if sent == missed => LeasedMissed::Queued(sent),
+            _ if missed == 0 => LeasedMissed::None,
+            _ => LeasedMissed::Read(missed),
+        };
         leased_in_group > self.leased.len()
     }
+}
+
+fn new_lease_id() -> String {
+    format!("{:016x}", make_rng::<SmallRng>().random::<u64>())
 }

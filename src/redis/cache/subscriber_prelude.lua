@@ -9,9 +9,14 @@
 
 -- The hash `counts` exists as soon as there was a subscriber: `events` is the number of all events since then, `id`
 -- changes if the hash was lost. For each group, `read:` is the number of the last event that was delivered or missed,
--- `leased:` the number of leased events, and `missed:` the number of lost events that were not reported yet.
+-- `leased:` the number of leased events, and `missed:` the number of lost events that no subscriber has received. A part
+-- of these is moved to `reporting:`, with the end and the id of a lease, while one of the subscribers receives it.
 
 local groups, counts = KEYS[1], index .. '.counts'
+
+-- First: a full server refuses commands that may need memory, unless the script has already called another one that
+-- writes. Otherwise, each poll would send a script that fails to each shard. No such key exists.
+redis.call('UNLINK', index .. '.none')
 
 -- How long events are kept for broadcast subscribers, whose positions are unknown to the server. Older ones are kept
 -- only for groups.
@@ -43,8 +48,6 @@ local function move_expired(most)
     local is_all = drop_lost(MAX_LOST) < MAX_LOST
     local due = redis.call('ZRANGEBYSCORE', index, '-inf', string.format('%.3f', now),
         'WITHSCORES', 'LIMIT', 0, most)
-    -- A full server refuses to add events, unless the script has already changed something.
-    if #due > 0 then redis.call('UNLINK', earliest_deadline) end
     local bytes, moved, shadows = 0, {}, {}
     for at = 1, #due, 2 do
         local key, deadline = due[at], tonumber(due[at + 1])
@@ -142,7 +145,7 @@ local MARKER = 'fleeting:restored'
 
 local function forget_group(group)
     redis.call('SREM', groups, group)
-    redis.call('HDEL', counts, 'read:' .. group, 'leased:' .. group, 'missed:' .. group)
+    redis.call('HDEL', counts, 'read:' .. group, 'leased:' .. group, 'missed:' .. group, 'reporting:' .. group)
 end
 
 -- Creates the groups of a new stream, which have read none of its events. On any other stream, a missing group was

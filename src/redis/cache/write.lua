@@ -31,24 +31,27 @@ if how == 'NX' or how == 'KEEPTTL' then
     local old = not had_expired and live(redis.call('GET', record), record)
     if old and how == 'NX' then return 0 end
     if old then
-        redis.call('UNLINK', load)
+        -- First, here and below: a full server refuses it only before the other changes.
         redis.call('SET', record, value, 'KEEPTTL')
+        redis.call('UNLINK', load)
         if at then index_value(key, shadow, value, at) end
         return checked(old, record)
     end
 end
 local deadline, old = deadline_in(ttl), nil
-redis.call('UNLINK', load)
 if has_expired(deadline) then
+    redis.call('UNLINK', load)
     old = redis.call('GET', record)
     publish_event(key, event_value(value, record), deadline)
     redis.call('UNLINK', record)
     unindex(key, shadow)
 elseif deadline then
     old = redis.call('SET', record, value, 'PXAT', integer(deadline - 1), 'GET')
+    redis.call('UNLINK', load)
     index_value(key, shadow, value, deadline)
 else
     old = redis.call('SET', record, value, 'GET')
+    redis.call('UNLINK', load)
     if at then unindex(key, shadow) end
 end
 if how == 'NX' then return 1 end

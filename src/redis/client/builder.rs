@@ -92,8 +92,8 @@ impl ClientBuilder {
     /// Sets the timeout of one attempt to connect, including name resolution, TLS handshake, login, and the queries to
     /// sentinels.
     ///
-    /// An attempt to connect to a server that does not answer prevents further attempts for at most this time, so this
-    /// also bounds the delay until a server that is available again is used. Defaults to one second.
+    /// While an attempt is pending, another one begins each second, and the one that completes first counts. So a long
+    /// timeout does not delay the use of a server that is available again. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -197,7 +197,7 @@ impl ClientBuilder {
             let _ = rustls::crypto::ring::default_provider().install_default();
             connector.check_certificates(server).map_err(Error::Connect)?;
         }
-        let settings = (self.prefix, self.timeout, self.max_value_bytes);
+        let settings = (self.prefix, self.timeout, self.max_value_bytes, servers.id());
         let destination = match servers {
             Servers::Direct(servers) if self.cluster => {
                 if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::Unix(_))) {
@@ -211,7 +211,8 @@ impl ClientBuilder {
             )),
             Servers::Sentinels(sentinels) => Destination::Master(sentinels),
         };
-        let node = Node::new(&Route { connector: connector.clone(), destination });
+        let node =
+            Node::new(&Route { connector: connector.clone(), destination, find_successor: None });
         Ok(Client::new(Router::Server(node), connector, settings))
     }
 }
@@ -220,14 +221,22 @@ impl Client {
     fn new(
         router: Router,
         connector: Arc<Connector>,
-        (prefix, timeout, max_value_bytes): (String, Duration, usize),
+        (prefix, timeout, max_value_bytes, servers): (String, Duration, usize, String),
     ) -> Self {
-        let counters = Arc::new(ClientCounters::new(connector.unreachable.clone()));
+        let counters = Arc::new(ClientCounters::new(connector.outages.reported().clone()));
         #[cfg(feature = "metrics")]
         super::metrics::follow(&prefix, &counters);
         let large_keys = LargeKeys::new();
-        let inner =
-            Inner { router, connector, prefix, timeout, max_value_bytes, large_keys, counters };
+        let inner = Inner {
+            router,
+            connector,
+            servers,
+            prefix,
+            timeout,
+            max_value_bytes,
+            large_keys,
+            counters,
+        };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
     }
 }

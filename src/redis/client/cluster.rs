@@ -7,14 +7,15 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use ::redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value,
+    ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, RedisError, RedisResult,
+    ServerErrorKind, Value,
 };
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, timeout_at};
@@ -24,7 +25,7 @@ use super::{
     first_ok::first_ok,
     node::{Lane, Node},
     sentinel::with_address,
-    shared_connection::{CommandBatch, Destination, Request, Route},
+    shared_connection::{CommandBatch, Destination, Request, Route, SharedConnection},
     single_flight::{Outcome, SingleFlight},
 };
 use crate::redis::{
@@ -39,6 +40,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct Cluster(Arc<State>);
 
 struct State {
+    /// Requests a refresh of the map, for nodes that are unreachable.
+    find_successor: Arc<dyn Fn() + Send + Sync>,
     connector: Arc<Connector>,
     /// Servers of the URLs. Nodes are connected to with the login and settings of the first.
     seeds: Vec<ConnectionInfo>,
@@ -75,14 +78,23 @@ impl Cluster {
     pub(super) fn new(connector: Arc<Connector>, seeds: Vec<ConnectionInfo>) -> Self {
         // Twice the timeout of one node: if nodes are silent, `first_ok` soon starts with the next.
         let refresh = SingleFlight::new(connector.timeout.saturating_mul(2));
-        Self(Arc::new(State {
-            connector,
-            seeds,
-            map: RwLock::new([].into()),
-            nodes: Mutex::default(),
-            refresh,
-            refreshed_at: Mutex::default(),
-            next: AtomicUsize::new(0),
+        Self(Arc::new_cyclic(|state: &Weak<State>| {
+            let state = state.clone();
+            let find_successor = move || {
+                if let Some(state) = state.upgrade() {
+                    Self(state).request_refresh();
+                }
+            };
+            State {
+                find_successor: Arc::new(find_successor),
+                connector,
+                seeds,
+                map: RwLock::new([].into()),
+                nodes: Mutex::default(),
+                refresh,
+                refreshed_at: Mutex::default(),
+                next: AtomicUsize::new(0),
+            }
         }))
     }
 
@@ -138,9 +150,7 @@ impl Cluster {
 
     /// Returns all masters.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Node>, Error> {
-        // With a new map if possible; if no node answers, the last one is used.
-        let _ = timeout_at(deadline, self.refresh()).await;
-        let map = self.map(deadline).await?;
+        let map = self.new_map(deadline).await?;
         // By address: a master with several ranges must not be scanned twice.
         let masters: HashMap<_, _> =
             map.iter().map(|range| (&range.address, &range.node)).collect();
@@ -155,9 +165,7 @@ impl Cluster {
         absent_keys: &[Vec<u8>],
         deadline: Instant,
     ) -> Result<Vec<SlotPlace>, Error> {
-        // With a new map if possible; if no node answers, the last one is used.
-        let _ = timeout_at(deadline, self.refresh()).await;
-        let map = self.map(deadline).await?;
+        let map = self.new_map(deadline).await?;
         let places = absent_keys.iter().map(async |key| {
             let range = range_of(&map, slot(key)).ok_or_else(no_node)?;
             let get = ::redis::cmd("GET").arg(key).to_owned();
@@ -168,22 +176,51 @@ impl Cluster {
         try_join_all(places).await
     }
 
+    /// Returns the node that serves `key`, if the map contains it.
+    pub(super) fn node_of(&self, key: &[u8]) -> Option<Node> {
+        range_of(&self.0.map(), slot(key)).map(|range| range.node.clone())
+    }
+
+    /// Returns the error of a call if no node is connected, and one has been unreachable for a whole timeout.
+    ///
+    /// Attempts to connect to the others are in progress: a fetch of the map soon begins with the next node if one is
+    /// silent.
+    pub(super) fn unreachable(&self) -> Option<RedisError> {
+        let addresses = self.0.masters().into_iter().chain(self.0.seeds());
+        let nodes: Vec<Node> = addresses.map(|address| self.0.node(address)).collect();
+        let mut connections = nodes.iter().map(|node| node.on(Lane::Verbs));
+        if connections.clone().any(SharedConnection::is_connected) {
+            return None;
+        }
+        connections.find_map(SharedConnection::unreachable)
+    }
+
     /// Returns the last map that was fetched. Waits for the first one.
     async fn map(&self, deadline: Instant) -> Result<Arc<[SlotRange]>, Error> {
         let map = self.0.map();
         if !map.is_empty() {
             return Ok(map);
         }
+        self.new_map(deadline).await
+    }
+
+    /// Fetches the map.
+    async fn new_map(&self, deadline: Instant) -> Result<Arc<[SlotRange]>, Error> {
+        if let Some(error) = self.unreachable() {
+            return Err(Error::Connect(error));
+        }
         match timeout_at(deadline, self.connect()).await {
             Ok(found) => found?,
             Err(_) => {
                 let cause = "no node of the cluster answered within the timeout";
-                return Err(Error::Connect((ErrorKind::Io, cause).into()));
+                let error = (ErrorKind::Io, cause).into();
+                return Err(Error::Connect(self.unreachable().unwrap_or(error)));
             }
         }
         Ok(self.0.map())
     }
 
+    /// Fetches the map in the background, unless it was just fetched.
     fn request_refresh(&self) {
         let mut refreshed_at = self.0.refreshed_at.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -208,22 +245,31 @@ impl Cluster {
 }
 
 impl State {
-    /// Fetches the map from the known masters or the seeds, whichever answers first.
-    async fn fetch_map(&self) -> RedisResult<Vec<SlotRange>> {
-        let map = self.map();
-        let mut all: Vec<Address> = map.iter().map(|range| range.address.clone()).collect();
+    /// Returns the addresses of the known masters.
+    fn masters(&self) -> Vec<Address> {
+        let mut all: Vec<_> = self.map().iter().map(|range| range.address.clone()).collect();
         all.sort_unstable();
         all.dedup();
-        let seeds = self.seeds.iter().filter_map(|seed| match seed.addr() {
+        all
+    }
+
+    /// Returns the addresses of the URLs.
+    fn seeds(&self) -> impl Iterator<Item = Address> {
+        self.seeds.iter().filter_map(|seed| match seed.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 Some((host.clone(), *port))
             }
             _ => None,
-        });
+        })
+    }
+
+    /// Fetches the map from the known masters or the seeds, whichever answers first.
+    async fn fetch_map(&self) -> RedisResult<Vec<SlotRange>> {
+        let mut all = self.masters();
         // The seeds come last: their host names may resolve to nodes that are in the map already.
         let first = self.next.fetch_add(1, Relaxed) % all.len().max(1);
         all.rotate_left(first);
-        let all: Vec<Address> = all.into_iter().chain(seeds).collect();
+        all.extend(self.seeds());
         let if_empty =
             (ErrorKind::InvalidClientConfig, "no address of a cluster node given").into();
         first_ok(all.into_iter().map(|address| self.fetch_map_from(address)), if_empty).await
@@ -304,7 +350,9 @@ impl State {
             .or_insert_with_key(|(host, port)| {
                 let server = with_address(&self.seeds[0], host.clone(), *port);
                 let destination = Destination::Server(Arc::new(server));
-                Node::new(&Route { connector: self.connector.clone(), destination })
+                let connector = self.connector.clone();
+                let find_successor = Some(self.find_successor.clone());
+                Node::new(&Route { connector, destination, find_successor })
             })
             .clone()
     }

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::{
     invalidations::Invalidations,
+    outage::Outages,
     stream::{Stream, Tls, Traffic},
 };
 
@@ -34,11 +35,9 @@ pub(in crate::redis) const MAX_DURATION: Duration = Duration::from_secs(100 * 36
 pub(super) struct Connector {
     /// Timeout of an attempt, until the connection can be used; at most [`MAX_DURATION`].
     pub(super) timeout: Duration,
-    /// Timeout of a call: after this time without a connection, calls fail immediately.
-    pub(super) call_timeout: Duration,
+    /// After the timeout of a call without a connection, calls fail immediately.
+    pub(super) outages: Arc<Outages>,
     tls: Arc<Tls>,
-    /// Number of servers that are unreachable, for the metrics.
-    pub(super) unreachable: Arc<AtomicU64>,
     login: Arc<Login>,
     /// Receiver of changed keys, from every connection to a server that holds keys.
     invalidations: Option<Arc<Invalidations>>,
@@ -80,9 +79,11 @@ impl Connector {
     ) -> Self {
         Self {
             timeout: timeout.min(MAX_DURATION),
-            call_timeout: call_timeout.min(MAX_DURATION),
+            outages: Arc::new(Outages::new(
+                call_timeout.min(MAX_DURATION),
+                timeout.min(MAX_DURATION),
+            )),
             tls: Arc::new(Tls::new(certificates)),
-            unreachable: Arc::default(),
             login: Arc::default(),
             invalidations: None,
         }
@@ -91,8 +92,8 @@ impl Connector {
     /// Returns a connector with the same settings, whose connections report changed keys to `invalidations`.
     pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
         Self {
+            outages: self.outages.clone(),
             tls: self.tls.clone(),
-            unreachable: self.unreachable.clone(),
             login: self.login.clone(),
             invalidations: Some(invalidations),
             ..*self

@@ -30,8 +30,8 @@ pub(super) struct Connection {
     pub(super) credentials_version: u64,
     /// Number of replies received.
     replies: AtomicU64,
-    /// Bytes that arrive show that the connection is not silent: a server replies in the order of requests, and a large
-    /// reply takes time.
+    /// Its progress shows that the connection is not silent: a server replies in the order of requests, and a large
+    /// reply or request takes time.
     traffic: Arc<Traffic>,
     _driver: Driver,
     /// One permit per command that may be in flight.
@@ -126,9 +126,9 @@ impl Connection {
         self.replies.load(Relaxed)
     }
 
-    /// Returns the number of bytes received.
-    pub(super) fn received(&self) -> u64 {
-        self.traffic.received()
+    /// Returns a number that increases while the peer sends or accepts bytes: see [`Traffic::progress`].
+    pub(super) fn progress(&self) -> u64 {
+        self.traffic.progress()
     }
 
     /// Waits until a further command may be sent.
@@ -136,7 +136,7 @@ impl Connection {
         if let Ok(permit) = self.in_flight.try_acquire() {
             return Ok(permit);
         }
-        let before = self.received();
+        let before = self.progress();
         let permit = tokio::select! {
             permit = self.in_flight.acquire() => permit.map_err(|_| NotAdmitted::Ended)?,
             () = self.until_retired() => return Err(NotAdmitted::Ended),
@@ -144,7 +144,7 @@ impl Connection {
         match self.is_open() {
             false => Err(NotAdmitted::Ended),
             // The permit is of a caller that gave up: its command is still in flight.
-            true if self.received() == before => Err(NotAdmitted::Silent),
+            true if self.progress() == before => Err(NotAdmitted::Silent),
             true => Ok(permit),
         }
     }

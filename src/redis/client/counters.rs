@@ -7,7 +7,10 @@ use std::sync::{
         Ordering::{AcqRel, Relaxed},
     },
 };
+#[cfg(feature = "metrics")]
+use std::time::Duration;
 
+use super::outage::ReportedOutages;
 use crate::redis::Error;
 
 pub(super) struct ClientCounters {
@@ -16,30 +19,29 @@ pub(super) struct ClientCounters {
     reconnects: AtomicU64,
     /// True if the last attempt reached no server or got no reply.
     is_down: AtomicBool,
-    /// Number of servers that are unreachable now.
     #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only for metrics"))]
-    unreachable: Arc<AtomicU64>,
+    outages: Arc<ReportedOutages>,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl ClientCounters {
-    pub(super) fn new(unreachable: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(outages: Arc<ReportedOutages>) -> Self {
         Self {
             commands: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
             is_down: AtomicBool::new(false),
-            unreachable,
+            outages,
             #[cfg(feature = "metrics")]
             registration: Default::default(),
         }
     }
 
-    /// Returns the number of servers that are unreachable now.
+    /// Returns the number of unreachable servers, and the time for which the first of them has been unreachable.
     #[cfg(feature = "metrics")]
-    pub(super) fn unreachable(&self) -> u64 {
-        self.unreachable.load(Relaxed)
+    pub(super) fn outages(&self) -> (usize, Duration) {
+        self.outages.read()
     }
 
     #[cfg(feature = "metrics")]

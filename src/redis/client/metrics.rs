@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::counters::ClientCounters;
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
-static SERIES: [Series; 4] = [
+static SERIES: [Series; 5] = [
     counter(
         "fleeting_redis_client_commands_total",
         "Attempts to send a command, including retries.",
@@ -22,6 +22,10 @@ static SERIES: [Series; 4] = [
         "fleeting_redis_client_unreachable",
         "Servers that were unreachable for a whole timeout, so that calls fail immediately.",
     ),
+    gauge(
+        "fleeting_redis_client_unreachable_seconds",
+        "Time for which the first of them has been unreachable, or 0.",
+    ),
 ];
 
 /// Registers the metrics of a client, labelled with the prefix of its keys, as a client has no name.
@@ -36,6 +40,8 @@ impl Source for ClientCounters {
         figures.count(commands);
         figures.count(failures);
         figures.count(reconnects);
-        figures.level(self.unreachable() as f64);
+        let (unreachable, longest) = self.outages();
+        figures.level(unreachable as f64);
+        figures.level(longest.as_secs_f64());
     }
 }

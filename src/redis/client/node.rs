@@ -28,7 +28,7 @@ pub(in crate::redis) struct Node([SharedConnection; 4]);
 impl Node {
     pub(super) fn new(route: &Route) -> Self {
         // One per lane, by which `on` indexes them.
-        let outage = Arc::new(route.outage());
+        let outage = route.outage();
         Self([(); 4].map(|()| SharedConnection::new(route.clone(), outage.clone())))
     }
 
@@ -36,9 +36,10 @@ impl Node {
         &self.0[lane as usize]
     }
 
-    /// Returns a node for the same server over new connections of `connector`.
+    /// Returns a node for the same single server over new connections of `connector`.
     pub(super) fn with_connector(&self, connector: Arc<Connector>) -> Self {
-        Self::new(&Route { connector, destination: self.0[0].destination().clone() })
+        let destination = self.0[0].destination().clone();
+        Self::new(&Route { connector, destination, find_successor: None })
     }
 
     pub(super) fn renew(&self) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::redis::{ServerErrorKind, Value};
+use ::redis::{RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use super::{
@@ -79,6 +79,23 @@ impl Router {
         match self {
             Self::Server(_) => Ok(Vec::new()),
             Self::Cluster(cluster) => cluster.places(absent_keys, deadline).await,
+        }
+    }
+
+    /// Returns the server of `key`; `None` if the nodes of the cluster are not known.
+    pub(super) fn node_of(&self, key: &[u8]) -> Option<Node> {
+        match self {
+            Self::Server(node) => Some(node.clone()),
+            Self::Cluster(cluster) => cluster.node_of(key),
+        }
+    }
+
+    /// Returns the error of a call on `key` if its server has been unreachable for a whole timeout.
+    pub(super) fn unreachable(&self, key: &[u8], lane: Lane) -> Option<RedisError> {
+        match (self, self.node_of(key)) {
+            (_, Some(node)) => node.on(lane).unreachable(),
+            (Self::Cluster(cluster), None) => cluster.unreachable(),
+            (Self::Server(_), None) => None,
         }
     }
 

@@ -42,6 +42,16 @@ impl Servers {
             Some(_) => Err(invalid("URLs of sentinels and of servers cannot be mixed")),
         }
     }
+
+    /// Returns a text that is the same for the same URLs, without their credentials.
+    pub(super) fn id(&self) -> String {
+        let (service, servers, database) = match self {
+            Self::Direct(servers) => ("", servers, &servers[0]),
+            Self::Sentinels(of) => (&of.service[..], &of.addresses, &of.master),
+        };
+        let addresses: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
+        format!("{service}@{}/{}", addresses.join(","), database.redis_settings().db())
+    }
 }
 
 /// Parses `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?...]`. Returns `None` for

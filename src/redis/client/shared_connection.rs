@@ -3,7 +3,7 @@
 //! 1. At most one attempt to connect runs at a time, for all callers that wait for it. After a failed one, further
 //!    attempts are made in the background until one succeeds. While the server is unreachable, callers do not wait: see
 //!    [`Outage`].
-//! 2. A connection that has ended is retired. So is a silent one: no byte was received for [`SILENCE_LIMIT`], or
+//! 2. A connection that has ended is retired. So is a silent one: it made no progress for [`SILENCE_LIMIT`], or
 //!    until a caller gave up, and then none for [`PING_TIMEOUT`](super::watchdog::PING_TIMEOUT). The next caller waits
 //!    for a new connection, and so does a caller whose command may be repeated. Other waiters still get the replies that
 //!    arrive on the old one.
@@ -12,12 +12,13 @@
 mod attempts;
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool},
     time::Duration,
 };
 
 use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     connect::{Connector, NewConnection},
@@ -28,6 +29,10 @@ use super::{
     watchdog::{self, SILENCE_LIMIT},
 };
 use crate::redis::Error;
+
+/// Time after which a pending attempt to connect is joined by another one, and duration of the latter: packets of the
+/// first may have been lost in a network that works by now.
+const ATTEMPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Minimum time between two renewals of a working connection.
 const RENEW_INTERVAL: Duration = Duration::from_millis(250);
@@ -41,6 +46,8 @@ pub(super) struct SharedConnection(Arc<State>);
 pub(super) struct Route {
     pub(super) connector: Arc<Connector>,
     pub(super) destination: Destination,
+    /// Looks for the successor of the server, which is unreachable; `None` if it is not a node of a cluster.
+    pub(super) find_successor: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Clone)]
@@ -89,13 +96,13 @@ pub(in crate::redis) enum CommandBatch<'a> {
     Tracked(&'a [&'a Cmd]),
 }
 
-/// A reply that a caller waits for. If it is dropped before the reply, and nothing else was received since the request,
-/// the connection is probed.
+/// A reply that a caller waits for. If it is dropped before the reply, and the connection made no progress since the
+/// request, it is probed.
 struct PendingReply<'a> {
     shared: &'a SharedConnection,
     connection: &'a Arc<Connection>,
-    /// Number of bytes received on the connection when the request was sent.
-    received_before: u64,
+    /// [`Progress`](Connection::progress) of the connection at the last check.
+    progress_before: u64,
     is_done: bool,
 }
 
@@ -141,12 +148,14 @@ impl SharedConnection {
             }
         });
         let mut outcome = timeout_at(probe_at, &mut reply).await;
-        if outcome.is_err() {
+        // Repeatedly: the connection may become silent after a part of the request or of the reply.
+        while outcome.is_err() && Instant::now() < deadline {
             pending.probe_if_silent();
+            let probe_at = deadline.min(Instant::now() + SILENCE_LIMIT);
             outcome = tokio::select! {
                 // The reply first: it counts even if the connection was retired in the meantime.
                 biased;
-                outcome = timeout_at(deadline, reply) => outcome,
+                outcome = timeout_at(probe_at, &mut reply) => outcome,
                 () = connection.until_retired(), if may_repeat => return Err(no_reply()),
             };
         }
@@ -180,6 +189,10 @@ impl SharedConnection {
         drop(current);
         // It runs without a waiter. The old connection is used until it has finished.
         drop(self.attempt());
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.open_connection().is_some()
     }
 
     fn open_connection(&self) -> Option<Arc<Connection>> {
@@ -227,15 +240,37 @@ impl SharedConnection {
 
 impl Route {
     /// Returns the state of outages of this destination.
-    pub(super) fn outage(&self) -> Outage {
+    pub(super) fn outage(&self) -> Arc<Outage> {
         let server = match &self.destination {
             Destination::Server(server) => server.addr().to_string(),
             Destination::Master(sentinels) => format!("master of {}", sentinels.service),
         };
-        Outage::new(server, self.connector.call_timeout, self.connector.unreachable.clone())
+        self.connector.outages.of(server)
     }
 
+    /// Connects by the attempt that completes first: one with the whole timeout, for a server that needs it, or a later
+    /// one.
     async fn connect(
+        &self,
+        on_end: impl Fn() + Clone + Send + Sync + 'static,
+    ) -> RedisResult<NewConnection> {
+        let mut first = pin!(self.connect_once(on_end.clone()));
+        if let Ok(outcome) = timeout(ATTEMPT_AGAIN_AFTER, &mut first).await {
+            return outcome;
+        }
+        loop {
+            tokio::select! {
+                outcome = &mut first => return outcome,
+                again = timeout(ATTEMPT_AGAIN_AFTER, self.connect_once(on_end.clone())) => {
+                    if let Ok(outcome) = again {
+                        return outcome;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect_once(
         &self,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
     ) -> RedisResult<NewConnection> {
@@ -258,11 +293,13 @@ impl<'a> CommandBatch<'a> {
 
 impl<'a> PendingReply<'a> {
     fn new(shared: &'a SharedConnection, connection: &'a Arc<Connection>) -> Self {
-        Self { shared, connection, received_before: connection.received(), is_done: false }
+        Self { shared, connection, progress_before: connection.progress(), is_done: false }
     }
 
-    fn probe_if_silent(&self) {
-        if self.connection.received() == self.received_before {
+    /// Probes the connection if it made no progress since the last check.
+    fn probe_if_silent(&mut self) {
+        let before = std::mem::replace(&mut self.progress_before, self.connection.progress());
+        if self.progress_before == before {
             self.shared.probe(self.connection);
         }
     }
@@ -284,6 +321,12 @@ fn too_many_in_flight() -> Error {
     let cause =
         "too many calls were in flight on the connection until the timeout, nothing was sent";
     Error::Unavailable((ErrorKind::Io, cause).into())
+}
+
+/// Returns whether the call was not sent because too many others were in flight.
+pub(in crate::redis) fn is_too_many_in_flight(error: &Error) -> bool {
+    // All other errors of this variant are replies of the server.
+    matches!(error, Error::Unavailable(cause) if cause.kind() == ErrorKind::Io)
 }
 
 fn no_reply() -> Error {

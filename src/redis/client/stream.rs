@@ -1,7 +1,8 @@
 //! Byte stream of a connection: TCP, TLS or a Unix socket.
 //!
-//! It is opened here, and not by the client library, so that it can be observed: bytes that arrive show that the server
-//! is alive long before a large reply is complete, and its end is noticed with RESP2, too.
+//! It is opened here, and not by the client library, so that it can be observed: bytes that arrive, or that the peer
+//! accepts, show that it is alive long before a large reply or request is complete, and its end is noticed with RESP2,
+//! too.
 
 use std::{
     io,
@@ -41,8 +42,15 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Maximum number of bytes that the kernel holds back because the network is slower than this process. A few megabytes
+/// by default: a large request would be written long before it is sent.
+#[cfg(target_os = "linux")]
+const MAX_UNSENT: u32 = 128 << 10;
+
 pub(super) struct Stream {
     socket: Socket,
+    /// True if the socket accepted no more bytes at the last write.
+    is_full: bool,
     traffic: Arc<Traffic>,
 }
 
@@ -56,7 +64,7 @@ enum Socket {
 /// View of a stream for other tasks.
 #[derive(Default)]
 pub(super) struct Traffic {
-    received: AtomicU64,
+    progress: AtomicU64,
     has_ended: AtomicBool,
     on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -92,15 +100,16 @@ impl Stream {
             }
         };
         let traffic = Arc::<Traffic>::default();
-        Ok((Self { socket, traffic: traffic.clone() }, traffic))
+        Ok((Self { socket, is_full: false, traffic: traffic.clone() }, traffic))
     }
 }
 
 impl Traffic {
-    /// Returns the number of bytes received.
-    pub(super) fn received(&self) -> u64 {
+    /// Returns a number that increases with each byte received, and each time that the peer accepts a part of a large
+    /// request.
+    pub(super) fn progress(&self) -> u64 {
         // `Relaxed`: only compared with an earlier number.
-        self.received.load(Relaxed)
+        self.progress.load(Relaxed)
     }
 
     /// Sets the function to call when the stream has ended, which may be now. It may be called twice.
@@ -173,7 +182,7 @@ impl AsyncRead for Stream {
             Socket::Unix(unix) => Pin::new(unix).poll_read(cx, buf),
         });
         let bytes = buf.filled().len() - before;
-        self.traffic.received.fetch_add(bytes as u64, Relaxed);
+        self.traffic.progress.fetch_add(bytes as u64, Relaxed);
         if read.is_err() || bytes == 0 {
             self.traffic.end();
         }
@@ -187,16 +196,22 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(match &mut self.socket {
+        let written = match &mut self.socket {
             Socket::Tcp(tcp) => Pin::new(tcp).poll_write(cx, buf),
             Socket::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
             #[cfg(unix)]
             Socket::Unix(unix) => Pin::new(unix).poll_write(cx, buf),
-        });
-        if written.is_err() {
-            self.traffic.end();
+        };
+        let was_full = std::mem::replace(&mut self.is_full, written.is_pending());
+        match &written {
+            // Not each write: the kernel accepts many small ones although the network drops all packets.
+            Poll::Ready(Ok(bytes)) if was_full => {
+                self.traffic.progress.fetch_add(*bytes as u64, Relaxed);
+            }
+            Poll::Ready(Err(_)) => self.traffic.end(),
+            _ => {}
         }
-        Poll::Ready(written)
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -231,7 +246,10 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let socket = SockRef::from(&stream);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(interval))?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
+    {
+        socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
+        socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
+    }
     Ok(stream)
 }
 

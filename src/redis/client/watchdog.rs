@@ -35,11 +35,11 @@ pub(super) fn probe(
         return;
     }
     runtime.spawn(async move {
-        let before = connection.received();
+        let before = connection.progress();
         let ping = timeout(PING_TIMEOUT, connection.send(&::redis::cmd("PING"), false)).await;
         connection.end_probe();
-        // Any byte counts: the reply to the `PING` may be late because large ones precede it.
-        if !matches!(ping, Ok(Ok(_))) && connection.received() == before {
+        // Any byte counts: the reply to the `PING` may be late because a large reply or request precedes it.
+        if !matches!(ping, Ok(Ok(_))) && connection.progress() == before {
             retire(&connection);
         }
     });
@@ -59,9 +59,9 @@ pub(super) async fn watchdog(
         else {
             return;
         };
-        if connection.received() == before && probe(&connection).is_none() {
+        if connection.progress() == before && probe(&connection).is_none() {
             return;
         }
-        before = connection.received();
+        before = connection.progress();
     }
 }

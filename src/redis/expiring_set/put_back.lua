@@ -5,5 +5,8 @@
 -- ARGV[3]            the score that it had
 -- Returns nothing.
 
+-- Removes nothing: a full server refuses commands that may need memory, unless the script has already called another
+-- one that writes.
+redis.call('ZREMRANGEBYRANK', key, 1, 0)
 redis.call('ZADD', key, 'NX', ARGV[3], ARGV[2])
 update_key_expiry()

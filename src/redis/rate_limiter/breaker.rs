@@ -1,13 +1,17 @@
 //! Circuit breaker: stops calls to a server that does not answer, so that they do not each wait for a timeout.
 
 use std::{
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
     time::Duration,
 };
 
+use ::redis::RedisError;
 use tokio::time::Instant;
 
 /// Number of consecutive failures that open the breaker.
@@ -38,11 +42,18 @@ pub(super) struct CircuitBreaker {
     failures: AtomicU64,
     /// Time from which a call may test the server, in nanoseconds since the epoch.
     retry_at: AtomicU64,
+    /// Error of the last failure, if it was that there was no connection.
+    cause: Mutex<Option<RedisError>>,
 }
 
 impl CircuitBreaker {
     pub(super) fn new() -> Self {
-        Self { epoch: Instant::now(), failures: AtomicU64::new(0), retry_at: AtomicU64::new(0) }
+        Self {
+            epoch: Instant::now(),
+            failures: AtomicU64::new(0),
+            retry_at: AtomicU64::new(0),
+            cause: Mutex::new(None),
+        }
     }
 
     /// Returns whether this call may be sent.
@@ -68,12 +79,24 @@ impl CircuitBreaker {
         self.failures.load(Relaxed) > 0 && self.failures.swap(0, Relaxed) >= MAX_FAILURES
     }
 
-    /// Records a failure of the server; returns whether it opens the breaker.
-    pub(super) fn record_failure(&self) -> bool {
+    /// Records a failure of the server; returns whether it opens the breaker. `cause` is the error if there was no
+    /// connection.
+    pub(super) fn record_failure(&self, cause: Option<RedisError>) -> bool {
+        self.set_cause(cause);
         let retry_at = self.now().saturating_add(OPEN_FOR.as_nanos() as u64);
         // Before the count, so that a call which sees the last failure also sees this time.
         self.retry_at.fetch_max(retry_at, Relaxed);
         self.failures.fetch_add(1, Release) + 1 == MAX_FAILURES
+    }
+
+    pub(super) fn set_cause(&self, cause: Option<RedisError>) {
+        let mut current = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = cause;
+    }
+
+    /// Returns the error of the last failure, if it was that there was no connection.
+    pub(super) fn cause(&self) -> Option<RedisError> {
+        self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn state(&self) -> Breaker {

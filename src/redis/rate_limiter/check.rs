@@ -82,12 +82,13 @@ impl LimiterState {
         let call = protocol::call_with_limits(Verb::Check, self.window, &subject, cost, &args);
         // Sent once: a second check could charge twice.
         let answer = call.within(self.timeout).send_once(&self.client);
-        let Reply { outcome, remaining } = match self.call_for_reply(answer, cost, &args).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                return self.decide_without_server(error, &attempt, true).await;
-            }
-        };
+        let Reply { outcome, remaining } =
+            match self.call_for_reply(&subject, answer, cost, &args).await {
+                Ok(reply) => reply,
+                Err(error) => {
+                    return self.decide_without_server(error, &attempt, true).await;
+                }
+            };
         let outcome = match outcome {
             Outcome::Charged { created_at, charges } => {
                 self.counters.admitted.add(1);

@@ -8,7 +8,7 @@
 -- from which the remaining units are computed.
 --
 -- State: '\3G'; its creation time, the time of the last charge, its time of expiry, and for each limit both times and
--- the step.
+-- the step, which is zero if it is not known. The former '\2G', without steps, is read too.
 
 local state = call('GET', key)
 
@@ -31,7 +31,13 @@ if state then
   kind, created, last, expires_at = unpack('<Hddd', state)
   if kind == 0x4703 then
     stored = (#state - 26) / 24
+  elseif kind == 0x4702 and verb ~= 'r' then
+    kind, stored = 0x4703, (#state - 26) / 16
+    local times = {}
+    for i = 1, stored do times[i] = sub(state, 11 + 16 * i, 26 + 16 * i) .. pack('<d', 0) end
+    state = pack('<Hddd', kind, created, last, expires_at) .. table.concat(times)
   else
+    -- No process has a permit for a charge in '\2G' that it could refund here.
     if kind ~= 0x4c01 and kind ~= 0x4201 and kind ~= 0x4702 then return redis.error_reply(foreign) end
     state, kind, created, last, expires_at = nil, 0x4703, clock, 0, 0
   end
@@ -71,6 +77,7 @@ for i = 1, limits do
   local quota, _, step = unpack('<ddd', args, 24 * i - 14)
   local at, back, known = 0, 0, step
   if i <= stored then at, back, known = unpack('<ddd', state, 3 + 24 * i) end
+  if known == 0 then known = step end
   if known ~= step then
     local left = at - now
     if left > 0 then

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{
-    super::Error,
+    super::{Error, error::hide},
     protocol::{Charge, LimitArgs},
     state::LimiterState,
 };
@@ -113,7 +113,7 @@ impl fmt::Debug for Charged {
             Self::Uncounted => f.write_str("Uncounted"),
             Self::Local(permit) => permit.fmt(f),
             Self::OnServer { subject, .. } => {
-                f.debug_tuple("OnServer").field(&String::from_utf8_lossy(subject)).finish()
+                f.debug_tuple("OnServer").field(&hide(&String::from_utf8_lossy(subject))).finish()
             }
         }
     }

@@ -32,5 +32,10 @@ local clock = time[1] * 1000000 + time[2]
 -- The quota, per and step are those of the first limit, which most calls have alone; of no meaning for a refund.
 local verb, cost, quota, per, step = unpack(#args < 33 and '<c1d' or '<c1dddd', args)
 local limits = (#args - 9) / 24
+if verb == 'r' then
+  -- Changes nothing: a full server refuses commands that may need memory, unless the script has already called another
+  -- one that writes.
+  call('PEXPIREAT', key, '1', 'GT')
+end
 local foreign = 'WRONGTYPE the key was not written by a rate limiter'
 

@@ -8,7 +8,13 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    super::{Client, Error, codec::encode_key, keyspace::Keyspace, script::Call},
+    super::{
+        Client, Error,
+        client::{is_too_many_in_flight, is_unreachable},
+        codec::encode_key,
+        keyspace::Keyspace,
+        script::Call,
+    },
     breaker::{CircuitBreaker, OPEN_FOR},
     deny_cache::DenyCache,
     limit_set::{CurrentLimits, LimitSet},
@@ -102,14 +108,14 @@ impl LimiterState {
         let args = self.limit_args_of(limits_override, current);
         let call = protocol::call_with_limits(Verb::Peek, self.window, subject, cost, &args);
         let call = call.within(self.timeout).send_idempotent(&self.client);
-        self.call_for_reply(call, cost, &args).await
+        self.call_for_reply(subject, call, cost, &args).await
     }
 
     pub(super) async fn reset(&self, subject: &[u8]) -> Result<bool, Error> {
         coop::proceed().await;
         // Sent once: a repeated `DEL` would report that there was no state.
         let call = Call::command("DEL", subject).within(self.timeout);
-        let answer = self.call_server(call.send_once::<u64>(&self.client)).await;
+        let answer = self.call_server(subject, call.send_once::<u64>(&self.client)).await;
         // After a failure too, since the server may have executed the command.
         self.forget_denials(subject);
         self.fallback.reset(subject).await;
@@ -126,7 +132,7 @@ impl LimiterState {
     ) -> Result<u64, Error> {
         coop::proceed().await;
         let call = protocol::refund(self.window, subject, created_at, charges).within(self.timeout);
-        let answer = self.call_server(call.send_once(&self.client)).await;
+        let answer = self.call_server(subject, call.send_once(&self.client)).await;
         // After a failure too, as in `reset`.
         self.forget_denials(subject);
         self.waiting.wake_key(subject);
@@ -145,7 +151,7 @@ impl LimiterState {
         let args = limit_args.unwrap_or(&current.args);
         let call = protocol::call_with_limits(Verb::Debt, self.window, subject, cost, args);
         let call = call.within(self.timeout).send_once::<Vec<u8>>(&self.client);
-        let answer = self.call_server(call).await;
+        let answer = self.call_server(subject, call).await;
         // The debt extends their waits.
         self.forget_denials(subject);
         answer.map(drop)
@@ -154,11 +160,12 @@ impl LimiterState {
     /// Performs the call of a check or a peek and decodes its reply.
     pub(super) async fn call_for_reply(
         &self,
+        subject: &[u8],
         call: impl Future<Output = Result<Vec<u8>, Error>>,
         cost: u32,
         args: &[LimitArgs],
     ) -> Result<Reply, Error> {
-        let answer = self.call_server(call).await?;
+        let answer = self.call_server(subject, call).await?;
         let reply = protocol::decode(&answer, self.window, cost, args, Instant::now());
         reply.ok_or_else(|| {
             Error::Server(error_of(ErrorKind::Parse, "unexpected reply of the rate limiter script"))
@@ -168,16 +175,24 @@ impl LimiterState {
     /// Performs a call, unless the circuit breaker is open.
     async fn call_server<T: FromRedisValue>(
         &self,
+        subject: &[u8],
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        if !self.breaker.admits() {
-            let cause = "circuit breaker is open after repeated failures of the server";
-            return Err(Error::Unavailable(error_of(ErrorKind::Io, cause)));
+        if !self.breaker.admits()
+            && let Some(error) = self.refusal(subject)
+        {
+            return Err(error);
         }
         let answer = call.await;
         match &answer {
+            // Nothing was sent, so it shows nothing about the server.
+            Err(error) if is_too_many_in_flight(error) => {}
             Err(error) if error.is_temporary() => {
-                if self.breaker.record_failure() {
+                let cause = match error {
+                    Error::Connect(cause) => Some(cause.clone()),
+                    _ => None,
+                };
+                if self.breaker.record_failure(cause) {
                     let error: &dyn std::error::Error = error;
                     let retry_after = OPEN_FOR;
                     tracing::warn!(
@@ -200,6 +215,24 @@ impl LimiterState {
             self.log_failure(error);
         }
         answer
+    }
+
+    /// Returns the error of a call that is not sent because the circuit breaker is open; `None` if the server can be
+    /// connected to again.
+    fn refusal(&self, subject: &[u8]) -> Option<Error> {
+        if let Some(error) = self.client.unreachable(subject) {
+            self.breaker.set_cause(Some(error.clone()));
+            return Some(Error::Connect(error));
+        }
+        match self.breaker.cause() {
+            // The outage has ended.
+            Some(cause) if is_unreachable(&cause) || self.client.is_connected(subject) => None,
+            Some(cause) => Some(Error::Connect(cause)),
+            None => {
+                let cause = "circuit breaker is open after repeated failures of the server";
+                Some(Error::Unavailable(error_of(ErrorKind::Io, cause)))
+            }
+        }
     }
 
     pub(super) fn limit_args_of(

@@ -28,8 +28,9 @@ use crate::{engine::retries::cut_reason, redis::Error};
 ///
 /// A claim becomes void when its entry is leased to another caller after the end of the lease, when the entry is set,
 /// removed or cleared, and when its deadline is set or removed. Methods of a void claim change nothing. The end of the
-/// lease alone does not make a claim void: until another caller gets the entry, it can be acked, extended and
-/// released.
+/// lease alone does not make a claim void: until another caller gets the entry, it can be acked, extended and released,
+/// and [`retry_in`](Claim::retry_in) can delay it. Only [`fail`](Claim::fail) has no effect any more, since the attempt
+/// has failed already.
 pub struct Claim<K, V> {
     key: K,
     value: V,
@@ -44,7 +45,8 @@ impl<K, V> Claim<K, V> {
         delivery.value = ::redis::Value::Nil;
         delivery.on_drop = match mem::take(&mut delivery.on_drop) {
             OnDrop::GiveBack { lease_end, score } => {
-                OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)), score }
+                let _held = delivery.state.counters.claimed();
+                OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)), score, _held }
             }
             on_drop => on_drop,
         };
@@ -86,7 +88,11 @@ impl<K, V> Claim<K, V> {
         let Some((lease_end, _)) = self.end().await else { return Ok(false) };
         let Delivery { state, key, .. } = &self.delivery;
         let call = state.key_call(key, |scripts| &scripts.ack).arg(lease_end);
-        state.send_once(key, call).await
+        let is_acked = state.send_once(key, call).await?;
+        if is_acked {
+            state.counters.acked();
+        }
+        Ok(is_acked)
     }
 
     /// Returns the entry to the dictionary, due in `delay`; returns false if the claim is void.
@@ -109,13 +115,13 @@ impl<K, V> Claim<K, V> {
     }
 
     /// Returns the entry to the dictionary as a failed attempt with a reason, due again after its backoff; returns false
-    /// if the claim is void.
+    /// if the claim is void, or if its lease has expired: the attempt then has failed already, without a reason, and the
+    /// entry is due (or a dead letter) without a backoff.
     ///
     /// Differs from a drop of the claim in that the call waits for the server, and in the reason, which
     /// [`dead_letters`](super::TimeoutDict::dead_letters) returns if the entry becomes a dead letter. It replaces the
-    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. If the lease has
-    /// already expired, the entry is due (or a dead letter) without a backoff, and the reason is recorded nevertheless.
-    /// A dictionary shared with the [original](super::TimeoutDict::compat) stores no reasons.
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. A dictionary shared
+    /// with the [original](super::TimeoutDict::compat) stores no reasons.
     ///
     /// One round trip, one script.
     ///
@@ -213,7 +219,7 @@ impl<K, V> Claim<K, V> {
     ///
     /// Before the request: the server may execute it even if the reply is lost, so the claim must not fail as well.
     async fn end(&mut self) -> Option<(i64, Vec<u8>)> {
-        let OnDrop::Fail { lease_end, score } = mem::take(&mut self.delivery.on_drop) else {
+        let OnDrop::Fail { lease_end, score, .. } = mem::take(&mut self.delivery.on_drop) else {
             return None;
         };
         let lease_end = *lease_end.lock().await;

@@ -2,7 +2,14 @@
 //! each are among the oldest, and sends one script to each of these, which leases them. A script processes at most 512
 //! entries and stops at about a mebibyte of values, so that more rounds may follow.
 
-use std::{iter::repeat, sync::Arc, time::Duration};
+use std::{
+    iter::repeat,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use ::redis::Value as Reply;
 use futures_util::future::join_all;
@@ -14,7 +21,7 @@ use super::{
     oldest_first::{DuePeek, first_peek_len, peek_len, take_counts},
     state::{DictState, NO_DEADLINE, lease_micros},
 };
-use crate::redis::{Error, keyspace::few_at_once};
+use crate::redis::{Error, client::has_waited, keyspace::few_at_once};
 
 /// Number of value bytes after which a script stops. The server executes nothing else in the meantime, and a reply that
 /// takes longer than the client's timeout would be lost.
@@ -73,7 +80,8 @@ impl DictState {
         let (mut peeks, mut failure) = self.peek_all(how, &horizon, few).await;
         let (mut takes, mut is_all) = take_counts(&peeks, limit);
         // Not all due entries fit, so that their order matters: peek at more deadlines.
-        if !is_all && few < many {
+        let waited = failure.as_ref().is_some_and(has_waited);
+        if !is_all && few < many && !waited {
             (peeks, failure) = self.peek_all(how, &horizon, many).await;
             (takes, is_all) = take_counts(&peeks, limit);
         }
@@ -82,11 +90,21 @@ impl DictState {
         }
         let batches = self.layout.shards().iter().zip(horizon.iter().zip(&takes));
         let batches = batches.filter(|(_, (_, take))| **take > 0);
-        let batches =
-            batches.map(|(shard, (latest, take))| self.lease_from(shard, how, *latest, *take));
+        // After a call that waited for its server until the timeout, no further one is sent: it would wait, too.
+        let has_failed = AtomicBool::new(false);
+        let batches = batches.map(async |(shard, (latest, take))| {
+            if has_failed.load(Relaxed) {
+                return None;
+            }
+            let batch = self.lease_from(shard, how, *latest, *take).await;
+            if batch.as_ref().is_err_and(has_waited) {
+                has_failed.store(true, Relaxed);
+            }
+            Some(batch)
+        });
         let mut entries = Vec::new();
         let (mut is_cut, mut found_any) = (false, false);
-        for batch in few_at_once(batches).await {
+        for batch in few_at_once(batches).await.into_iter().flatten() {
             match batch {
                 Ok(batch) => {
                     entries.extend(batch.entries);

@@ -37,6 +37,9 @@ if #taken > 0 then
   clear_failures(taken)
   redis.call('UNLINK', unpack(records))
 end
+if others <= #ARGV then
+  allow_full_server()
+end
 for at = others, #ARGV, 2 do
   local set = set_of_lease(ARGV[at], tonumber(ARGV[at + 1]))
   if set then

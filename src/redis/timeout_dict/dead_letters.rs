@@ -3,7 +3,13 @@
 //! A first page is small, because only some of each shard's letters are among the oldest of all. A further page is read
 //! when the merge has used up the one before.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use ::redis::Value as Reply;
 use serde::{Serialize, de::DeserializeOwned};
@@ -15,7 +21,7 @@ use super::{
     state::DictState,
 };
 use crate::{
-    redis::{Error, keyspace::few_at_once},
+    redis::{Error, client::has_waited, keyspace::few_at_once},
     timeout_dict::DeadLetter,
 };
 
@@ -122,10 +128,17 @@ impl DictState {
     /// Reads a page of each shard whose letters are used up.
     async fn read_pages(self: &Arc<Self>, shards: &mut [ShardLetters<'_>], page_len: usize) {
         let empty = shards.iter_mut().filter(|shard| shard.page.is_empty() && shard.has_more);
+        // After a call that waited for its server until the timeout, no further one is sent: it would wait, too.
+        let has_failed = AtomicBool::new(false);
         few_at_once(empty.map(async |shard| {
             // Without letters if those of the page were no entries.
             while shard.page.is_empty() && shard.has_more {
-                if let Err(error) = self.read_page(shard, page_len).await {
+                if has_failed.load(Relaxed) {
+                    shard.has_more = false;
+                } else if let Err(error) = self.read_page(shard, page_len).await {
+                    if has_waited(&error) {
+                        has_failed.store(true, Relaxed);
+                    }
                     shard.has_more = false;
                     shard.error = Some(self.name_wrong_type(error, shard.shard, None).await);
                 }

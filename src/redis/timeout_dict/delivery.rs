@@ -6,7 +6,10 @@ use std::{mem, sync::Arc};
 use ::redis::Value as Reply;
 use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
 
-use super::state::{DictState, Failure};
+use super::{
+    counters::HeldClaim,
+    state::{DictState, Failure},
+};
 use crate::redis::Error;
 
 /// A taken or claimed entry. Dropping it does what [`OnDrop`] says.
@@ -36,7 +39,7 @@ pub(super) enum OnDrop {
     GiveBack { lease_end: i64, score: Vec<u8> },
     /// The caller has a claim, which fails. The mutex is locked during an extension, which changes the end of the
     /// lease. `score` is the former score, for a release.
-    Fail { lease_end: Arc<Mutex<i64>>, score: Vec<u8> },
+    Fail { lease_end: Arc<Mutex<i64>>, score: Vec<u8>, _held: HeldClaim },
 }
 
 impl Delivery {

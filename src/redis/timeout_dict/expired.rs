@@ -114,7 +114,7 @@ where
     }
 
     async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
-        self.state.warn_of_eviction();
+        self.state.on_use();
         // Dropped with the future: a cancelled waiter passes its turn to the next.
         let mut ahead = self.state.turn.lock().await;
         loop {
@@ -209,7 +209,7 @@ where
     ///
     /// Each round runs to completion even if the caller is dropped, and then returns its entries.
     async fn collect(&self, how: CollectMode, max: usize) -> Result<Vec<Entry<K, V>>, Error> {
-        self.state.warn_of_eviction();
+        self.state.on_use();
         let mut horizon = self.state.horizon();
         let mut entries = Vec::new();
         let mut failure = None;
@@ -329,6 +329,9 @@ where
 
 fn into_taken<K, V>((key, value, mut delivery): Entry<K, V>) -> (K, V) {
     delivery.disarm();
+    if !delivery.is_dead {
+        delivery.state.counters.taken();
+    }
     (key, value)
 }
 

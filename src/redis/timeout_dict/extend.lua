@@ -11,6 +11,7 @@ local set = set_of_lease(key, tonumber(ARGV[3]))
 if not set or not exists(KEYS[#KEYS]) then
   return false
 end
+allow_full_server()
 local lease_end = lease_end_in(ARGV[4], CLAIM)
 redis.call('ZADD', set, score(lease_end), key)
 return lease_end

@@ -1,5 +1,5 @@
 -- Ends a claim as failed, unless it is void: the entry is due again later, with one more failure. After the last
--- allowed attempt, it is a dead letter.
+-- allowed attempt, it is a dead letter. The end of the lease ends the attempt without a reason.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
@@ -14,6 +14,10 @@ local set = set_of_lease(key, number)
 if not set or redis.call('EXISTS', KEYS[#KEYS]) == 0 then
   return 0
 end
+if ARGV[6] ~= '' and now >= number then
+  return 0
+end
+allow_full_server()
 if set == dead then
   if now < number then
     redis.call('ZADD', dead, deadline_in(0), key)

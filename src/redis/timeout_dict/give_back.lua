@@ -11,6 +11,7 @@ local set = set_of_lease(key, number)
 if not set or redis.call('EXISTS', KEYS[#KEYS]) == 0 then
   return 0
 end
+allow_full_server()
 if set == dead and is_claimed(ARGV[3]) then
   -- The lease was for the last attempt, which did not take place.
   redis.call('ZREM', dead, key)

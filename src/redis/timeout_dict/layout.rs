@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::super::{
     Error, Format,
-    codec::{decode_bare_key, decode_key, encode_bare_key, encode_key},
+    codec::{decode_bare_key, decode_key, encode_bare_key, encode_key, mismatch},
     keyspace::{Keyspace, SHARDS, shard},
 };
 use super::scripts::{COMPAT, SHARDED, Scripts};
@@ -170,7 +170,8 @@ impl Layout {
             (ValueEncoding::String(format), Reply::BulkString(bytes)) => {
                 format.decode(bytes, record)
             }
-            _ => from_fields(value).map_err(|source| Error::Decode { key: name(), source }),
+            _ => from_fields(value)
+                .map_err(|_| Error::Decode { key: name(), source: mismatch::<V>(None) }),
         }
     }
 }

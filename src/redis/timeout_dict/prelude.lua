@@ -41,6 +41,12 @@ local function score_of(key)
   return redis.call('ZSCORE', index, key) or '+inf'
 end
 
+-- Lets the rest of a script run on a full server, which refuses commands that may need memory, unless the script has
+-- already called another one that writes. For scripts about present entries. Removes nothing.
+local function allow_full_server()
+  redis.call('ZREMRANGEBYRANK', index, 1, 0)
+end
+
 -- Returns the set in which an entry has this lease; nil if the lease is void.
 local function set_of_lease(key, number)
   local score = redis.call('ZSCORE', index, key)

@@ -11,6 +11,7 @@ if exists(name) then
   return 0
 end
 local at, failures, dead_at, reason = string.match(ARGV[3], '^(%S+) (%d+) (%S+) ?(.*)$')
+allow_full_server()
 redis.call('ZADD', index, unleased(at), key)
 if failures ~= '0' then
   fail(key, failures)

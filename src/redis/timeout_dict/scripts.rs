@@ -23,6 +23,9 @@ pub(super) struct Scripts {
     /// Reads the dead letters. Only for `SHARDED`.
     pub(super) dead_letters: Script,
     pub(super) clear: Script,
+    /// Counts the entries by their states, for the metrics.
+    #[cfg(feature = "metrics")]
+    pub(super) measure: Script,
 }
 
 pub(super) static SHARDED: Scripts = Scripts::new(include_str!("sharded.lua"));
@@ -53,6 +56,8 @@ impl Scripts {
             ]),
             dead_letters: Script::new([layout, prelude, include_str!("dead_letters.lua")]),
             clear: Script::new([layout, prelude, include_str!("clear.lua")]),
+            #[cfg(feature = "metrics")]
+            measure: Script::new([layout, prelude, include_str!("measure.lua")]),
         }
     }
 }

@@ -8,7 +8,8 @@
 
 local key, name = ARGV[2], KEYS[#KEYS]
 local old = read(name)
-clear_failures({ key })
+-- First: a full server refuses it only before the other changes.
 redis.call('ZADD', index, deadline_in(ARGV[3]), key)
+clear_failures({ key })
 write(name, 4)
 return old

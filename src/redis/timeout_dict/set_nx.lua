@@ -10,7 +10,8 @@ local key, name = ARGV[2], KEYS[#KEYS]
 if exists(name) then
   return 0
 end
-clear_failures({ key })
+-- First: a full server refuses it only before the other changes.
 redis.call('ZADD', index, deadline_in(ARGV[3]), key)
+clear_failures({ key })
 write(name, 4)
 return 1

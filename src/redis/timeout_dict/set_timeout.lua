@@ -10,6 +10,7 @@ if not exists(KEYS[#KEYS]) then
   return 0
 end
 local old, dead_at = score_of(key), dead_since(key)
+allow_full_server()
 if dead_at then
   if dead_at > now then
     -- The last attempt is in progress and has failed now.

@@ -63,6 +63,20 @@ local function failures_of(keys)
   return redis.call('HMGET', failed, unpack(keys))
 end
 
+-- Returns the number of dead letters at a time, and the number of entries with failed attempts that may have further ones.
+-- A dead letter has failed once more than is counted in `failed`. So if one attempt is allowed, none of them is in it; else
+-- all are, as is the first.
+local function count_failed(latest)
+  local failures, count = redis.call('HLEN', failed), redis.call('ZCARD', dead)
+  if count == 0 then
+    return 0, failures
+  end
+  if redis.call('HGET', failed, redis.call('ZRANGE', dead, 0, 0)[1]) then
+    failures = math.max(0, failures - count)
+  end
+  return redis.call('ZCOUNT', dead, '-inf', latest), failures
+end
+
 local function fail(key, times)
   redis.call('HINCRBY', failed, key, times)
 end

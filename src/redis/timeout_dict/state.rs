@@ -2,7 +2,10 @@
 //! and the search for a key of the wrong type.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,10 @@ use tokio::{
     time::Instant,
 };
 
+#[cfg(feature = "metrics")]
+use super::metrics::{DictMetrics, MeasuredHandle};
 use super::{
+    counters::DictCounters,
     layout::{Layout, ShardKeys},
     read_ahead::ReadAhead,
     scripts::Scripts,
@@ -45,7 +51,7 @@ pub(super) struct DictState {
     pub(super) client: Client,
     /// For log messages.
     pub(super) name: String,
-    pub(super) layout: Layout,
+    pub(super) layout: Arc<Layout>,
     pub(super) ask_every: Duration,
     pub(super) retries: Retries,
     /// Turn of the waiters for due entries, in FIFO order. Only the first asks the server, because all others would
@@ -55,8 +61,14 @@ pub(super) struct DictState {
     changed_shards: AtomicU32,
     /// Wakes the first waiter after such a change.
     pub(super) changed: Notify,
-    /// True once the server's settings were checked.
-    is_policy_checked: AtomicBool,
+    /// True once the first call was sent: see [`on_use`](Self::on_use).
+    is_used: AtomicBool,
+    pub(super) counters: Arc<DictCounters>,
+    #[cfg(feature = "metrics")]
+    metrics: Arc<DictMetrics>,
+    /// Set at the first call, because a handle that is not used sends nothing to the server.
+    #[cfg(feature = "metrics")]
+    measured: std::sync::OnceLock<Arc<MeasuredHandle>>,
 }
 
 /// Marks a shard as changed when it is dropped: after the reply, or if the caller is dropped.
@@ -92,25 +104,36 @@ impl DictState {
     ) -> Self {
         let turn = Mutex::new(ReadAhead::new(layout.shards().len(), client.is_cluster()));
         let (changed_shards, changed) = (AtomicU32::new(0), Notify::new());
-        let is_policy_checked = AtomicBool::new(false);
+        #[cfg(feature = "metrics")]
+        let metrics = DictMetrics::of(&client, &name, &layout);
         Self {
+            #[cfg(feature = "metrics")]
+            counters: metrics.counters.clone(),
+            #[cfg(not(feature = "metrics"))]
+            counters: Arc::default(),
+            #[cfg(feature = "metrics")]
+            metrics,
+            #[cfg(feature = "metrics")]
+            measured: Default::default(),
             client,
             name,
-            layout,
+            layout: Arc::new(layout),
             ask_every,
             retries,
             turn,
             changed_shards,
             changed,
-            is_policy_checked,
+            is_used: AtomicBool::new(false),
         }
     }
 
-    /// Has a task warn of a server that may evict entries or their index. Does so once, at the first call that sets,
-    /// takes or claims entries.
-    pub(super) fn warn_of_eviction(&self) {
+    /// To be called by each call that sets, takes or claims entries. The first has the entries measured for the metrics,
+    /// and has a task warn of a server that may evict them or their index.
+    pub(super) fn on_use(&self) {
         // A load first: the swap would take the cache line from other processors at each call.
-        if !self.is_policy_checked.load(Relaxed) && !self.is_policy_checked.swap(true, Relaxed) {
+        if !self.is_used.load(Relaxed) && !self.is_used.swap(true, Relaxed) {
+            #[cfg(feature = "metrics")]
+            self.measured.get_or_init(|| self.metrics.add_handle(&self.client, &self.layout));
             let (client, name) = (self.client.clone(), self.name.clone());
             tokio::spawn(async move {
                 // The keys have no TTL, so that the `volatile` policies do not evict them.
@@ -190,7 +213,11 @@ impl DictState {
         let call = self.key_call(key, |scripts| &scripts.fail).arg(lease_end).arg(micros(after));
         let call = call.arg(u8::from(delay.is_some())).arg(reason.unwrap_or_default());
         // Sent once: a retry would return false, as if the claim had been void.
-        self.send_change(key, call).await
+        let has_failed = self.send_change(key, call).await?;
+        if has_failed {
+            self.counters.failed();
+        }
+        Ok(has_failed)
     }
 
     /// Sends a script that may change a deadline: the waiters of this handle then read the shard again.

@@ -5,9 +5,13 @@ use std::sync::{Arc, Weak};
 use super::{shard::Shard, state::StateOf};
 use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, histogram, register};
 
-static SERIES: [Series; 6] = [
+static SERIES: [Series; 7] = [
     gauge("fleeting_set_resident", "Resident members; for `ExpiringSets`, its sets."),
     counter("fleeting_set_expired_total", "Members removed because they expired."),
+    gauge(
+        "fleeting_set_sweep_bound_seconds",
+        "Time after which the sweeper removes an expired member by its settings.",
+    ),
     gauge("fleeting_set_subscribers", "Open event streams."),
     histogram(
         "fleeting_set_event_lag_seconds",
@@ -33,6 +37,7 @@ impl<S: Shard> Source for StateOf<S> {
             (0..self.shard_count()).map(|shard| self.read_shard(shard, S::len)).sum::<usize>();
         figures.level(resident as f64);
         figures.count(self.expired());
+        figures.level(self.sweep_every.as_secs_f64());
         figures.level(subscribers as f64);
         figures.histogram(lag);
         figures.count(missed);

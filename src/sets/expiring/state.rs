@@ -36,6 +36,8 @@ pub(super) struct SharedState<S, K, V> {
     pub(super) lock_count: std::sync::atomic::AtomicU64,
     journal: Arc<Journal<K, V>>,
     #[cfg(feature = "metrics")]
+    pub(super) sweep_every: Duration,
+    #[cfg(feature = "metrics")]
     expired: std::sync::atomic::AtomicU64,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
@@ -78,6 +80,8 @@ impl<S: Shard> StateOf<S> {
             lock_count: Default::default(),
             shards,
             journal,
+            #[cfg(feature = "metrics")]
+            sweep_every: options.sweep_every,
             #[cfg(feature = "metrics")]
             expired: Default::default(),
             #[cfg(feature = "metrics")]

@@ -96,18 +96,24 @@ impl<K, V> Entries<K, V> {
         true
     }
 
-    /// Ends a claim as a failed attempt with a reason, as [`return_entry`](Self::return_entry) does without.
+    /// Ends a claim as a failed attempt with a reason, as [`return_entry`](Self::return_entry) does without. Returns
+    /// `false` if the attempt has ended already, with the claim or its lease.
     pub(in crate::timeout_dict) fn fail(
         &mut self,
         claim: ClaimId,
         reason: Box<str>,
         now: Tick,
     ) -> bool {
-        let is_valid = self.return_entry(claim, None, now);
-        if is_valid {
-            self.reasons.insert(claim.location.slot, reason);
+        if self.is_void(claim) {
+            return false;
         }
-        is_valid
+        self.end_lease_of(claim.location, &now);
+        if self.is_dead(claim.location) || self.has_lease_ended(claim.location) {
+            return false;
+        }
+        self.return_entry(claim, None, now);
+        self.reasons.insert(claim.location.slot, reason);
+        true
     }
 
     /// Ends a claim as if the entry had not been delivered. Returns `false` if the claim is void.
@@ -208,7 +214,7 @@ mod tests {
                 assert!(entries.set_deadline(7, &7, now.into(), now).is_some())
             }),
             ("drop", |entries, claim, now| assert!(entries.return_entry(claim, None, now))),
-            ("fail", |entries, claim, now| assert!(entries.fail(claim, "why".into(), now))),
+            ("fail", |entries, claim, now| assert!(!entries.fail(claim, "why".into(), now))),
             ("extend", |entries, claim, now| assert!(entries.extend(claim, now.into(), now))),
             ("release", |entries, claim, _| assert!(entries.release(claim))),
             ("ack", |entries, claim, _| assert!(entries.ack(claim).is_some())),

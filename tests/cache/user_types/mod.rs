@@ -13,12 +13,13 @@ use fleeting::{Cause, Event, LosslessEvents};
 use futures::FutureExt;
 use tokio::task::unconstrained;
 
+use crate::patience::patience;
+
 mod panics;
 mod reentrant;
 mod unusual;
 
 const SECOND: Duration = Duration::from_secs(1);
-const TIMEOUT: Duration = Duration::from_secs(300);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
 fn drain<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
@@ -39,10 +40,10 @@ where
         drop(runtime);
         done.send(()).expect("the watchdog waits for it");
     });
-    match ended.recv_timeout(TIMEOUT) {
+    match ended.recv_timeout(2 * patience()) {
         Ok(()) => thread.join().expect("the test has finished"),
         Err(RecvTimeoutError::Timeout) => {
-            panic!("still running after {TIMEOUT:?}: there is a deadlock")
+            panic!("the test is deadlocked")
         }
         Err(RecvTimeoutError::Disconnected) => {
             std::panic::resume_unwind(thread.join().expect_err("the test panicked"))

@@ -14,6 +14,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::patience::patience;
+
 /// Value that owns a stream of its own cache.
 #[derive(Clone)]
 struct Listener(#[allow(dead_code)] Arc<Mutex<Events<u32, Listener>>>);
@@ -92,7 +94,7 @@ fn compute_with_on_colliding_keys_waits_only_for_the_same_key() {
             Op::Set(2)
         });
         let both = async { tokio::join!(waits, notifies) };
-        assert_eq!(timeout(60 * SECOND, both).await, Ok((Some(1), Some(2))));
+        assert_eq!(timeout(patience(), both).await, Ok((Some(1), Some(2))));
     });
 }
 

@@ -18,13 +18,14 @@ use crate::oracle::{Key, Value};
 /// More would make a run too slow.
 const MOST_WAITS: usize = 8;
 
-type Removed = Option<Arc<Event<Key, Value>>>;
-
 #[derive(Default)]
 pub(super) struct Waits {
     values: Vec<Wait<Value>>,
-    removals: Vec<Wait<Removed>>,
+    removals: Vec<Wait<Removal>>,
 }
+
+/// The output of `expired`.
+type Removal = Option<Arc<Event<Key, Value>>>;
 
 struct Wait<T> {
     key: Key,

@@ -17,9 +17,9 @@ pub(crate) struct Load {
     /// Value or error of the loader.
     pub(crate) source: Result<Value, Value>,
     pub(crate) ttl: Option<Duration>,
-    /// Whether the method may refresh in the background.
+    /// True if the method may refresh in the background.
     pub(crate) refreshes: bool,
-    /// Whether the method may fail, and so returns kept errors.
+    /// True if the method may fail, and so returns kept errors.
     pub(crate) is_fallible: bool,
 }
 

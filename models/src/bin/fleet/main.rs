@@ -33,18 +33,23 @@ fn main() {
         ["calibrate", seconds] => calibrate::run(seconds.parse().expect("a number of seconds")),
         ["child", ..] => child::run(&args[1..]),
         ["page"] => write_page(),
-        ["page", "quick"] => println!("{}", page::make(true).text),
+        ["page", "quick"] => println!("{}", page::make(true, &calibration()).text),
         _ => println!("{USAGE}"),
     }
 }
 
 fn write_page() {
-    let page = page::make(false);
+    let page = page::make(false, &calibration());
     let docs = format!("{HERE}/../docs");
-    let calibration = std::fs::read_to_string(format!("{HERE}/calibration.md"));
-    let text = page.text + &calibration.expect("`calibrate` has written its table");
-    std::fs::write(format!("{docs}/scale.md"), text).expect("docs is writable");
+    std::fs::write(format!("{docs}/scale.md"), &page.text).expect("docs is writable");
+    std::fs::write(format!("{docs}/scale-pictures.md"), page.definitions())
+        .expect("docs is writable");
     for (name, picture) in page.pictures {
         std::fs::write(format!("{docs}/{name}"), picture).expect("docs is writable");
     }
+}
+
+fn calibration() -> String {
+    let table = std::fs::read_to_string(format!("{HERE}/calibration.md"));
+    table.expect("`calibrate` has written its table")
 }

@@ -56,10 +56,7 @@ pub(crate) async fn measure(server: &Server, costs: &mut Costs) {
     caches(server, &client, costs).await;
     limiters(server, &client, costs).await;
     others(server, &client, costs).await;
-    for (name, method) in idle_handles(&client) {
-        let rate = idle_rate(server, method).await;
-        costs.idle.push((name.to_owned(), rate));
-    }
+    costs.idle = idle(server, &client).await;
 }
 
 fn key(n: usize) -> String {
@@ -278,49 +275,38 @@ async fn watch(server: &Server, method: &Method, calls: usize) -> (f64, f64) {
     ((all - of_scripts) as f64 / calls as f64, all as f64 / calls as f64)
 }
 
-/// Handles that send commands on their own.
-fn idle_handles(client: &Client) -> Vec<(&'static str, Idle)> {
+/// Returns the commands per second of a process without calls, by the handle that it has.
+async fn idle(server: &Server, client: &Client) -> Vec<(String, f64)> {
+    // One after the other, because each sends its commands until it is dropped.
     let near = Cache::<String, String>::builder(client, "idle").near(1_000);
     let near: Cache<String, String> = near.build().expect("a name");
+    near.get("key").await.expect("the server answers");
+    let of_near = idle_rate(server).await;
+    drop(near);
     let limiter = RateLimiter::<u64>::builder(client, "idle").limit(Limit::per_second(1));
     let limiter: RateLimiter<u64> = limiter.build().expect("a name");
+    drop(limiter.check(&1).await);
+    let of_limiter = idle_rate(server).await;
+    drop(limiter);
     let events = Cache::<String, String>::builder(client, "idle events").events(HOUR);
     let events: Cache<String, String> = events.build().expect("a name");
-    vec![
-        ("a near cache", Idle::Near(near)),
-        ("a limiter", Idle::Limiter(limiter)),
-        ("a subscriber of events", Idle::Events(events)),
-    ]
+    let mut stream = events.events_lossless("group").await.expect("the server answers");
+    let subscriber = tokio::spawn(async move { stream.recv().await.is_some() });
+    let of_events = idle_rate(server).await;
+    subscriber.abort();
+    let rates = [
+        ("a near cache", of_near),
+        ("a limiter", of_limiter),
+        ("a subscriber of events", of_events),
+    ];
+    rates.map(|(name, rate)| (name.to_owned(), rate)).into()
 }
 
-enum Idle {
-    Near(Cache<String, String>),
-    Limiter(RateLimiter<u64>),
-    Events(Cache<String, String>),
-}
-
-/// Returns the commands per second of an idle handle.
-async fn idle_rate(server: &Server, handle: Idle) -> f64 {
+/// Returns the commands per second that the server executes now.
+async fn idle_rate(server: &Server) -> f64 {
     let mut probe = Probe::new(server);
-    let stream = match &handle {
-        Idle::Near(near) => {
-            near.get("key").await.expect("the server answers");
-            None
-        }
-        Idle::Limiter(limiter) => {
-            drop(limiter.check(&1).await);
-            None
-        }
-        Idle::Events(events) => Some(events.events_lossless("group").await.expect("it answers")),
-    };
-    let stream =
-        stream.map(|mut events| tokio::spawn(async move { events.recv().await.is_some() }));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let before = probe.counters();
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    let commands = probe.counters().since(before).commands - 1.0;
-    if let Some(stream) = stream {
-        stream.abort();
-    }
-    commands / 4.0
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    (probe.counters().since(before).commands - 1.0) / 10.0
 }

@@ -1,6 +1,6 @@
 //! Near caches: hits, outdated answers, failures, and a day.
 
-use super::{Input, Section, Table, busy, percent, picture};
+use super::{Input, Section, Table, busy, percent, picture, shown};
 use crate::fleet::{
     engine::{MS, SECOND},
     near::{self, Outcome, Settings},
@@ -148,8 +148,9 @@ pub(in crate::fleet) fn day(input: &Input) -> Section {
         "### A day\n\n\
          {processes} processes whose load changes over the day, and 50 changes per second at all hours. At night, a key \
          changes more often between two reads, so that a smaller share of the reads is answered in the process. The \
-         caches have been in use for only ten seconds in each simulated hour; later, they answer more.\n\n{}",
-        table.text()
+         caches have been in use for only ten seconds in each simulated hour; later, they answer more.\n\n{}{}",
+        table.text(),
+        shown("scale-day.svg", chart.title)
     );
     (text, picture("scale-day.svg", &chart))
 }

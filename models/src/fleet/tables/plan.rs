@@ -25,7 +25,8 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
     for (name, mix, exponent, spread) in rows {
         let mut cells = vec![name.to_owned()];
         for processes in input.choose([100, 1_000], [10, 20]) {
-            let plan = Plan { processes, mix: mix.clone(), keys, exponent, spread };
+            let margin = input.calibration.margin;
+            let plan = Plan { processes, mix: mix.clone(), keys, exponent, spread, margin };
             cells.push(match plan.servers(rate, requests, &input.costs) {
                 Some(servers) => servers.to_string(),
                 None => {
@@ -39,10 +40,11 @@ pub(in crate::fleet) fn million(input: &Input) -> Section {
     let near = million_near(input);
     let text = format!(
         "## A million requests per second\n\n\
-         Servers, in powers of two up to 64, with which none is busier than 70 %.\n\n{}\
+         Servers, in powers of two up to 64, with which none is busier than 70 %. {}\n\n{}\
          A cache has 16 shards, so that one cache is on at most 16 nodes, and some of these have several shards. The most \
          frequent key of a Zipf distribution of a million keys has 7 % of the requests, and is on one node: more nodes \
          do not help. {near}\n\n",
+        input.calibration.included(),
         table.text()
     );
     (text, None)
@@ -64,7 +66,7 @@ fn million_near(input: &Input) -> String {
         "Near caches do: with 1,000 reads per second of each of {processes} processes, 1,000 keys and 10 changes per \
          second, they answer {} of the reads after five seconds, and one server is {} busy.",
         percent(run.hits as f64 / run.reads.max(1) as f64),
-        super::busy(run.load.busy as f64 / SECOND as f64)
+        super::busy(input.calibration.margin * run.load.busy as f64 / SECOND as f64)
     )
 }
 
@@ -87,7 +89,8 @@ pub(in crate::fleet) fn capacity(input: &Input) -> Section {
         let mut cells = vec![short(rate), processes.to_string()];
         let mut sum = 0;
         for (mix, spread) in plans {
-            let plan = Plan { processes, mix: mix.clone(), keys: 100_000, exponent: 0.6, spread };
+            let (mix, margin) = (mix.clone(), input.calibration.margin);
+            let plan = Plan { processes, mix, keys: 100_000, exponent: 0.6, spread, margin };
             let servers = plan.servers(rate, input.choose(60_000.0, 4_000.0), &input.costs);
             sum = if spread == Keys::Caches(1) {
                 0
@@ -113,13 +116,14 @@ pub(in crate::fleet) fn capacity(input: &Input) -> Section {
         ]);
     }
     let text = format!(
-        "## Capacity\n\n\
+        "## Capacity\n\n{}\
          Servers that are busy for at most {:.0} % of their time, in powers of two, for one request per \
          user call: four `get`s and one `set_ex`, or one `check` of a `Gcra` limit, or both on servers of their own. One process per \
          1,000 requests per second; 100,000 keys in use, by a Zipf distribution with exponent 0.6. Replicas are not \
          included: add one per server.\n\n{}\
          Memory of all servers together: twice the measured bytes, for fragmentation, buffers and the copy during a save. \
          Values of more than 23 bytes need their additional bytes, too.\n\n{}",
+        input.calibration.warning(),
         100.0 * BUSY,
         table.text(),
         memory.text()

@@ -1,6 +1,6 @@
 //! Costs of the calls, and the end of one server.
 
-use super::{Input, Section, Table, picture};
+use super::{Input, Section, Table, picture, shown};
 use crate::fleet::{
     capacity::{Keys, Plan},
     costs::{CONNECTIONS, Costs},
@@ -109,7 +109,14 @@ pub(in crate::fleet) fn one_server(input: &Input) -> Section {
         let mut line = Vec::new();
         for &processes in &fleets {
             let mix = mix.clone();
-            let plan = Plan { processes, mix, keys: 1_000, exponent: 0.0, spread: Keys::Spread };
+            let plan = Plan {
+                processes,
+                mix,
+                keys: 1_000,
+                exponent: 0.0,
+                spread: Keys::Spread,
+                margin: input.calibration.margin,
+            };
             let (rate, p99) = plan.most(input.choose(40_000.0, 4_000.0), &input.costs);
             cells.push(format!("{} ({p99:.1} ms)", short(rate)));
             line.push((processes as f64, rate));
@@ -127,10 +134,12 @@ pub(in crate::fleet) fn one_server(input: &Input) -> Section {
     let text = format!(
         "## The end of one server\n\n\
          Requests per second with which one server is busy for 70 % of its time, and in brackets the 99th percentile \
-         of the times of the requests, of which the network takes 0.5 ms.\n\n{}\
+         of the times of the requests, of which the network takes 0.5 ms. {}\n\n{}\
          The more processes share the load, the fewer commands the server reads at once from a connection. So \
-         the same load costs more.\n\n",
-        table.text()
+         the same load costs more.\n\n{}",
+        input.calibration.included(),
+        table.text(),
+        shown("scale-server.svg", chart.title)
     );
     (text, picture("scale-server.svg", &chart))
 }

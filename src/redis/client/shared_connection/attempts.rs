@@ -51,8 +51,8 @@ impl SharedConnection {
     }
 
     /// Returns the error of a call that is not to wait.
-    fn unreachable(&self) -> Option<RedisError> {
-        self.0.outage.error(self.0.attempt.is_running())
+    pub(in super::super) fn unreachable(&self) -> Option<RedisError> {
+        self.0.outage.error()
     }
 
     /// Makes an attempt unless there was one recently, and waits for it for a moment. It continues without the caller.
@@ -158,7 +158,14 @@ impl SharedConnection {
                 self.0.outage.record_failure(error);
                 self.retry_in_background();
             }
-            _ => self.0.outage.end(),
+            Err(_) => self.0.outage.end(),
+            Ok(connection) => {
+                self.0.outage.end();
+                // It may have ended before it was stored.
+                if !connection.is_open() {
+                    self.retry_in_background();
+                }
+            }
         }
         // Only now: no caller can obtain the old connection any more.
         if old.is_some() {
@@ -168,9 +175,9 @@ impl SharedConnection {
         drop(old);
     }
 
-    /// Makes attempts until one succeeds, so that a server which returns is found without a call.
+    /// Makes attempts until there is a connection, so that a server which returns is found without a call.
     fn retry_in_background(&self) {
-        if !self.0.outage.is_ongoing() || self.0.is_retrying.swap(true, Relaxed) {
+        if self.is_connected() || self.0.is_retrying.swap(true, Relaxed) {
             return;
         }
         let retrying = Retrying(Arc::downgrade(&self.0));
@@ -179,27 +186,35 @@ impl SharedConnection {
                 sleep(RETRY_EVERY).await;
                 // Upgraded for one attempt only: the task must not keep the shared connection alive.
                 let Some(shared) = Self::upgrade(&retrying.0) else { return };
-                if !shared.0.outage.is_ongoing() {
+                if shared.is_connected() {
                     return;
                 }
                 // Reports the outage, even if there are no calls.
-                let _ = shared.0.outage.error(true);
+                let _ = shared.0.outage.error();
+                // A replica may have been promoted, at another address.
+                if let Some(find_successor) = &shared.0.route.find_successor {
+                    find_successor();
+                }
                 let attempt = shared.attempt();
                 drop(shared);
-                let _ = attempt.await;
+                // The next one would be refused, too, until the credentials change.
+                if matches!(attempt.await, Ok(Err(error)) if is_refusal(&error)) {
+                    return;
+                }
             }
         });
     }
 
     /// Reconnects after the peer or the network has closed the connection with this flag.
     fn on_end(&self, has_ended: &Arc<AtomicBool>) {
-        // Only if it has replied before: otherwise a server that closes each new connection would cause endless
-        // attempts.
+        let is_this = |current: &&Arc<Connection>| current.has_end_flag(has_ended);
         let was_used =
-            |current: &Arc<Connection>| current.has_end_flag(has_ended) && current.replies() > 0;
-        let reconnects = self.current().connection.as_ref().is_some_and(was_used);
-        if reconnects {
-            drop(self.attempt());
+            self.current().connection.as_ref().filter(is_this).map(|ended| ended.replies() > 0);
+        match was_used {
+            Some(true) => drop(self.attempt()),
+            // After a pause, because the server may close each new connection.
+            Some(false) => self.retry_in_background(),
+            None => {}
         }
     }
 }

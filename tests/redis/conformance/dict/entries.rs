@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{Claim, Dict, Embedded, LONG, MILLI, NONE, OnRedis, entry};
-use crate::clock::ms;
+use crate::{clock::ms, patience::patience};
 
 cases! {
     embedded: Embedded,
@@ -175,8 +175,7 @@ async fn next_expired_finds_an_earlier_deadline_set_while_it_waits<D: Dict>() {
     let waiter = tokio::spawn(async move { waiter.next_expired().await });
     sleep(soon()).await;
     dict.set("soon".into(), 2, Duration::ZERO).await;
-    let found =
-        timeout(Duration::from_secs(5), waiter).await.expect("the waiter finds the entry in time");
+    let found = timeout(patience(), waiter).await.expect("the waiter finds the entry in time");
     assert_eq!(found.unwrap(), entry("soon", 2));
 }
 

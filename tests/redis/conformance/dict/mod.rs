@@ -159,7 +159,7 @@ claim!(fleeting::Claim<String, u32>, std::convert::identity);
 claim!(redis::Claim<String, u32>, Result::unwrap);
 
 const MILLI: Duration = Duration::from_millis(1);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(3_600);
 const NONE: [(String, u32); 0] = [];
 
 fn entry(key: &str, value: u32) -> (String, u32) {

@@ -12,6 +12,8 @@ use fleeting::{Limit, Limited, State, Window, redis};
 
 use super::{client, fresh};
 
+use crate::patience::patience;
+
 type Embedded = fleeting::RateLimiter<String>;
 type OnRedis = redis::RateLimiter<String>;
 /// Outcome of a check. An error of the server fails the test.
@@ -157,7 +159,7 @@ impl Limiter for OnRedis {
         let builder = Self::builder(&client().await, fresh("limiter"))
             .window(window)
             .on_error(redis::OnError::Deny)
-            .timeout(Duration::from_secs(60));
+            .timeout(patience());
         limits.iter().cloned().fold(builder, |builder, limit| builder.limit(limit)).build().unwrap()
     }
 
