@@ -10,6 +10,7 @@
 #   ASAN_OPTIONS                                   detect_leaks=1 if the system lets LeakSanitizer work
 #   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER   the runner of the test binaries: valgrind
 #   PROPTEST_CASES                                 few random sequences: each is 20 times slower under valgrind
+#   FLEETING_TEST_PATIENCE                         20 times as long for tests that watch for a deadlock
 # A leak is unreachable memory. Memory that statics and thread-locals of tokio, parking_lot or std still point to at exit
 # is reachable, so no list of exceptions is needed.
 set -euo pipefail
@@ -66,7 +67,8 @@ memcheck() {
     for filter in "${@:3}"; do
         grep -q "^[a-z_:]*$filter.*: test$" <<<"$tests" || fail "no test of $binary matches $filter"
     done
-    PROPTEST_CASES=20 CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck $options" \
+    FLEETING_TEST_PATIENCE=20 PROPTEST_CASES=20 \
+        CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck $options" \
         cargo test --locked --workspace --all-features --test "$binary" -- --quiet "${@:3}"
 }
 memcheck "$leak_check" cache verbs:: streams:: model:: bounds::update_changes_the_weight \
