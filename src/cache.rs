@@ -353,6 +353,7 @@ where
         let set = {
             let call = self.call();
             let deadline = self.deadline_for(ttl, &call);
+            let _flush = self.shared.publisher.flush_on_panic();
             let failure = self.failure_location(&key);
             let set = self.shared.store.set_nx(key, value, &call, deadline);
             // If the key had a value, nothing was written, and the failure of the last load still counts.

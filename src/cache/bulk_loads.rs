@@ -208,11 +208,8 @@ where
     /// Fills the slot of a live key, or joins the flight of a missing one.
     fn look_up(&mut self, slot: usize) {
         let (cache, key) = (self.cache, &self.keys[slot]);
-        let store = &cache.shared.store;
-        let location = store.locate(key);
-        let lookup = store.lookup_or_join(location, key, || key.clone(), &cache.shared.clock);
-        cache.shared.publisher.flush();
-        match lookup {
+        let location = cache.shared.store.locate(key);
+        match cache.lookup_or_join(location, key, &cache.shared.clock) {
             LoadLookup::Live(value) => self.values[slot] = Some(value),
             LoadLookup::Leader(flight) => {
                 let load_guard = Some(cache.load_guard(location, flight, true));

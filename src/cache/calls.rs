@@ -32,6 +32,7 @@ where
         call: &CallTime<'_>,
         deadline: impl FnOnce(Option<Deadline>) -> Deadline,
     ) -> Option<V> {
+        let _flush = self.shared.publisher.flush_on_panic();
         // Before the write, which takes the key.
         let failure = self.failure_location(&key);
         let replaced = self.shared.store.set(key, value, call, deadline);

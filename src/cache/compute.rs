@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
     time::Duration,
 };
@@ -78,12 +79,14 @@ where
         let changed = {
             // Tracked for values of any type, because `change` is user code and may be slow.
             let call = self.shared.clock.call(true);
-            let changed = self.shared.store.change(key, &call, change);
-            if changed.is_some() {
+            let change = || self.shared.store.change(key, &call, change);
+            let changed = catch_unwind(AssertUnwindSafe(change));
+            // A change that panics counts as a write as well.
+            if !matches!(changed, Ok(None)) {
                 self.discard_failure(self.failure_location(key));
             }
             self.finish_call(&call);
-            changed
+            changed.unwrap_or_else(|panic| resume_unwind(panic))
         };
         if self.has_deferred_evictions() {
             return self.fitted(changed).await;
@@ -135,6 +138,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
+        let _flush = self.shared.publisher.flush_on_panic();
         let call = self.call();
         let default_deadline = self.deadline_for(None, &call);
         let (mut result, mut is_unchanged) = (None, false);
@@ -235,6 +239,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
+        let _flush = self.shared.publisher.flush_on_panic();
         let store = &self.shared.store;
         let call = self.call();
         let default_deadline = self.deadline_for(None, &call);

@@ -79,9 +79,7 @@ where
         let location = store.locate(key);
         let now = AllExpired(&self.shared.clock);
         let (load_guard, started_at_version) = loop {
-            let lookup = store.lookup_or_join(location, key, || key.to_key(), &now);
-            self.shared.publisher.flush();
-            let (flight, joined_at_version) = match lookup {
+            let (flight, joined_at_version) = match self.lookup_or_join(location, key, &now) {
                 LoadLookup::Live(_) => unreachable!("every value counts as expired"),
                 LoadLookup::Leader(flight) => break (self.load_guard(location, flight, true), 0),
                 LoadLookup::Follower(flight, joined_at_version) => (flight, joined_at_version),

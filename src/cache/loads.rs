@@ -50,8 +50,7 @@ where
             {
                 return self.stale_or_error(key, error);
             }
-            let lookup = store.lookup_or_join(location, key, || key.to_key(), &self.shared.clock);
-            self.shared.publisher.flush();
+            let lookup = self.lookup_or_join(location, key, &self.shared.clock);
             let (mut load_guard, joined_at_version) = match lookup {
                 LoadLookup::Live(value) => return Ok((value, Freshness::Fresh)),
                 LoadLookup::Leader(flight) => (self.load_guard(location, flight, true), 0),
@@ -95,6 +94,23 @@ where
                 WaitOutcome::Finished(_) | WaitOutcome::Stalled => {}
             }
         }
+    }
+
+    /// Returns the live value, or joins the flight that loads it; and publishes the event of an entry that the lookup
+    /// removed.
+    pub(super) fn lookup_or_join<Q>(
+        &self,
+        location: Location,
+        key: &Q,
+        now: &impl Now,
+    ) -> LoadLookup<V>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        let _flush = self.shared.publisher.flush_on_panic();
+        let lookup = self.shared.store.lookup_or_join(location, key, || key.to_key(), now);
+        self.shared.publisher.flush();
+        lookup
     }
 
     /// Waits as a follower. Waits for a background refresh no longer than its time limit: its runtime may not be
@@ -178,6 +194,7 @@ where
         value: V,
         ttl: Option<Duration>,
     ) {
+        let _flush = self.shared.publisher.flush_on_panic();
         let failure = self.failure_location(&key);
         let call = self.call();
         let deadline = self.deadline_for(ttl, &call);

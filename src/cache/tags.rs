@@ -86,6 +86,7 @@ where
         call: &CallTime<'_>,
         deadline: Deadline,
     ) -> Option<V> {
+        let _flush = self.shared.publisher.flush_on_panic();
         let failure = self.failure_location(&key);
         // Before the shard is locked: the names of tags have a lock of their own.
         let tags = self.shared.store.tags(tags);

@@ -16,6 +16,7 @@ use tokio::{
     task::unconstrained,
     time::{Instant, advance, sleep},
 };
+use tokio_test::task::spawn;
 
 use crate::patience::patience;
 
@@ -167,6 +168,27 @@ async fn sweeper_continues_after_a_panic_in_clone() {
     let ids: HashSet<u64> = drain_events(&mut events).iter().map(|event| event.value.id).collect();
     assert_eq!(ids.len(), 100);
     assert_eq!(sets.sets().await, 0);
+}
+
+/// The call has removed an expired member before it clones another one.
+#[tokio::test(start_paused = true)]
+async fn panic_of_clone_does_not_delay_the_event_of_an_expired_member() {
+    let fuses = Arc::new(Fuses::default());
+    let new = |id| Panicking { id, fuses: fuses.clone() };
+    let set = ExpiringSet::builder(60 * SECOND).sweep_every(3_600 * SECOND).build();
+    let mut events = set.events_lossless(9);
+    set.push(new(1)).await;
+    advance(SECOND).await;
+    set.push(new(2)).await;
+    let mut next = spawn(events.recv());
+    assert!(next.poll().is_pending());
+    advance(59 * SECOND).await;
+    assert!(!next.is_woken(), "it was swept");
+    fuses.clone.store(1, Relaxed);
+    assert!(std::panic::AssertUnwindSafe(set.peek()).catch_unwind().await.is_err());
+    assert!(next.is_woken());
+    drop(next);
+    assert_eq!(drain_events(&mut events)[0].key.id, 1);
 }
 
 /// A panicking call may have added some members; they expire in time, too, without a further call.

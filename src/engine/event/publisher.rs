@@ -1,6 +1,6 @@
 //! The publisher: moves departures from the journal to the event log, and delays the sweeper for full subscribers.
 
-use std::{sync::Arc, task::Waker};
+use std::{sync::Arc, task::Waker, thread};
 
 use tokio::sync::Notify;
 
@@ -37,6 +37,9 @@ pub(crate) struct Publisher<K, V> {
 
 /// Result of reading: an event, or the number of missed events.
 pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
+
+/// Guard that publishes the departures of a call that panics.
+pub(crate) struct FlushOnPanic<'a, K, V>(&'a Publisher<K, V>);
 
 /// Result of one attempt to read the log.
 pub(super) enum PollResult<K, V> {
@@ -79,6 +82,13 @@ impl<K, V> Publisher<K, V> {
         if self.journal.is_wake_requested() {
             self.wake_sweeper();
         }
+    }
+
+    /// Returns a guard that flushes if user code panics while it exists. Created before user code that may run after a
+    /// departure was recorded, since waiters of that departure must not wait for the next call.
+    #[inline]
+    pub(crate) fn flush_on_panic(&self) -> FlushOnPanic<'_, K, V> {
+        FlushOnPanic(self)
     }
 
     /// Waits until an entry is written that expires before the wake deadline armed by
@@ -273,5 +283,14 @@ impl<K, V> Publisher<K, V> {
 
     fn lock(&self) -> MutexGuard<'_, Log<K, V>> {
         self.log.lock().expect("no user code runs under this lock")
+    }
+}
+
+impl<K, V> Drop for FlushOnPanic<'_, K, V> {
+    #[inline]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.flush();
+        }
     }
 }

@@ -147,8 +147,9 @@ impl<S: Shard> StateOf<S> {
         shard: usize,
         op: impl FnOnce(&mut S, &mut ChangeOf<'_, S>) -> R,
     ) -> (R, usize) {
-        // Declared before the lock is taken, so that it is dropped after unlock even if `op` panics.
+        // Declared before the lock is taken, so that they are dropped after unlock even if `op` panics.
         let mut drop_queue = DropQueue::new();
+        let _flush = self.publisher.flush_on_panic();
         let mut locked = Locked::new(self, shard);
         // Read under the lock, so that time never goes backwards from one change of this shard to the next.
         let now = self.clock.now();

@@ -15,6 +15,7 @@ use tokio::task::unconstrained;
 
 use crate::patience::patience;
 
+mod events_after_panics;
 mod panics;
 mod reentrant;
 mod unusual;
