@@ -278,8 +278,7 @@ where
                 load_guard.is_leader = true;
                 // The version is read before the value: a write in between is noticed when the load is stored.
                 let started_at_version = load_guard.flight.write_version();
-                let store = &self.cache.shared.store;
-                if let Some(value) = store.peek(&self.keys[slot], &self.cache.shared.clock) {
+                if let Some(value) = self.cache.peek(&self.keys[slot]) {
                     load_guard.finish_without_load(started_at_version, value.clone());
                     self.values[slot] = Some(value);
                 } else {

@@ -286,7 +286,7 @@ where
 
     /// Returns a clone of the live value. It does not count as a read in `Stats`, for eviction or for the idle
     /// deadline.
-    fn peek<Q>(&self, key: &Q) -> Option<V>
+    pub(super) fn peek<Q>(&self, key: &Q) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {

@@ -37,7 +37,10 @@ where
     ///
     /// Costs O(n): every entry is examined. One shard is locked for reading at a time.
     pub fn live_len(&self) -> usize {
-        self.shared.store.live_len(&self.shared.clock)
+        let live = self.shared.store.live_len(&self.shared.clock);
+        // The count may have removed entries by tag.
+        self.shared.publisher.flush();
+        live
     }
 
     /// Removes all entries, at most one shard at a time (Redis: `FLUSHDB`).

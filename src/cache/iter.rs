@@ -91,7 +91,10 @@ where
             if self.next_shard == shared.store.shard_count() {
                 return None;
             }
+            // Also if a clone panics: the snapshot may have removed entries by tag before.
+            let _flush = shared.publisher.flush_on_panic();
             self.shard = shared.store.snapshot(self.next_shard, &shared.clock).into_iter();
+            shared.publisher.flush();
             self.next_shard += 1;
         }
     }

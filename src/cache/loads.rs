@@ -74,7 +74,7 @@ where
                     load_guard.is_leader = true;
                     // The version is read before the value: a write in between is noticed when the load is stored.
                     let started_at_version = load_guard.flight.write_version();
-                    if let Some(value) = store.peek(key, &self.shared.clock) {
+                    if let Some(value) = self.peek(key) {
                         load_guard.finish_without_load(started_at_version, value.clone());
                         return Ok((value, Freshness::Fresh));
                     }

@@ -1,6 +1,7 @@
 //! Tags, with overlapping sweeps, loads, waiters, bounds and shutdown.
 
 use std::{
+    future::pending,
     hash::{BuildHasherDefault, DefaultHasher},
     iter::from_fn,
     sync::Arc,
@@ -207,6 +208,42 @@ async fn remove_tag_wakes_waiters_of_the_key() {
     assert_eq!((event.value, event.cause), (1, Cause::Removed));
     cache.set_tagged(1, 2, MINUTE, ["tag"]).await;
     assert_ready_eq!(insertion.poll(), 2);
+}
+
+/// No call that would publish the event follows.
+#[tokio::test(start_paused = true)]
+async fn every_read_that_removes_an_entry_removed_by_tag_publishes_its_event() {
+    for read in 0..5 {
+        let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).publish([]).build();
+        let load = || cache.get_or_set_with(&1, MINUTE, pending);
+        let load_many = || cache.get_many_or_set_with([1], MINUTE, |_| pending());
+        let (mut leader, mut follower) = (spawn(load()), spawn(load()));
+        let mut follower_of_many = spawn(load_many());
+        assert_pending!(leader.poll());
+        match read {
+            3 => assert_pending!(follower.poll()),
+            4 => assert_pending!(follower_of_many.poll()),
+            _ => {}
+        }
+        cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
+        let mut removal = spawn(cache.expired(&1));
+        assert_pending!(removal.poll());
+        cache.remove_tag("tag").await;
+        match read {
+            0 => assert_eq!(cache.live_len(), 0),
+            1 => assert_eq!(cache.iter().count(), 0),
+            2 => assert_eq!(cache.keys().next(), None),
+            // The follower becomes the leader, and looks the key up before it loads.
+            _ => drop(leader),
+        }
+        match read {
+            3 => assert_pending!(follower.poll()),
+            4 => assert_pending!(follower_of_many.poll()),
+            _ => {}
+        }
+        assert!(removal.is_woken(), "read {read}");
+        assert_eq!(assert_ready!(removal.poll()).unwrap().cause, Cause::Removed);
+    }
 }
 
 /// An entry that had expired before the removal could be stale, but an entry removed by tag must not be.
