@@ -15,7 +15,7 @@ use super::{
     freshness::{Freshness, TimeToLive},
     load_guard::LoadGuard,
     reentrancy::ReentrancyScope,
-    refresh::REFRESH_TIMEOUT,
+    refresh::{REFRESH_TIMEOUT, has_timer},
 };
 use crate::engine::{
     clock::{Deadline, Now},
@@ -118,12 +118,13 @@ where
     pub(super) async fn wait_for_load(&self, load_guard: &LoadGuard<K, V, S>) -> WaitOutcome<V> {
         let LoadGuard { flight, location, .. } = load_guard;
         if flight.is_refreshing() {
-            let limit = {
+            let limited = {
                 let runtime = self.driven_runtime();
                 let _context = runtime.enter();
-                timeout(REFRESH_TIMEOUT, flight.wait())
+                has_timer().then(|| timeout(REFRESH_TIMEOUT, flight.wait()))
             };
-            if let Ok(outcome) = Box::pin(limit).await {
+            let Some(limited) = limited else { return flight.wait().await };
+            if let Ok(outcome) = Box::pin(limited).await {
                 return outcome;
             }
             if self.shared.store.end_stalled_refresh(*location, flight) {

@@ -60,17 +60,16 @@ where
         self.driven_runtime().spawn(run_refresh(weak_cache, load_guard, key, ttl, loader));
     }
 
-    /// Returns a runtime with a timer for a task that callers may wait for.
+    /// Returns a runtime, with a timer if possible, for a task that callers may wait for.
     ///
-    /// A multi-thread runtime drives itself. A `current_thread` runtime is driven only during `block_on`, and that of
-    /// the cache perhaps never again, so the caller's runtime is preferred to it.
+    /// A multi-thread runtime drives itself, but that of the cache may have no timer. A `current_thread` runtime is
+    /// driven only during `block_on`, and that of the cache perhaps never again, so the caller's runtime is preferred to
+    /// it.
     pub(super) fn driven_runtime(&self) -> Handle {
         let own = &self.shared.runtime;
         if own.runtime_flavor() != RuntimeFlavor::CurrentThread {
             return own.clone();
         }
-        // The only way to learn whether a runtime has a timer.
-        let has_timer = || catch_unwind(|| drop(sleep(Duration::ZERO))).is_ok();
         let current = Handle::try_current().ok().filter(|_| has_timer());
         current.unwrap_or_else(|| own.clone())
     }
@@ -78,6 +77,11 @@ where
     fn report_failed_refresh(&self, key: &K, error: &dyn Debug) {
         self.freshness_policy.report_failed_refresh(self.shared.name(), key, error);
     }
+}
+
+/// Returns whether the runtime of this context has a timer. There is no other way to learn it.
+pub(super) fn has_timer() -> bool {
+    catch_unwind(|| drop(sleep(Duration::ZERO))).is_ok()
 }
 
 /// Runs a loader in the background. It holds the cache weakly, so that a refresh does not keep it alive.
@@ -104,7 +108,14 @@ async fn run_refresh<K, V, S, E, F, Fut>(
         let ttl = ttl.of(&value);
         Ok::<_, E>((value, ttl))
     });
-    let loaded = panics::caught(timeout(REFRESH_TIMEOUT, load)).await;
+    // Without a timer, no limit: a stuck loader then blocks the later loads of its key, but all others proceed.
+    let limited = async {
+        match has_timer() {
+            true => timeout(REFRESH_TIMEOUT, load).await,
+            false => Ok(load.await),
+        }
+    };
+    let loaded = panics::caught(limited).await;
     let Some(cache) = weak_cache.upgrade() else { return };
     cache.freshness_policy.loads.record(start.elapsed(), !matches!(loaded, Ok(Ok(Ok(_)))));
     let loaded = match loaded {

@@ -1,12 +1,17 @@
 //! Background refreshes of a cache whose runtime, or that of the first caller, is not driven. Callers on other runtimes
 //! must not wait for them forever. The caches keep real time.
 
-use std::{sync::mpsc::channel, thread, time::Duration};
+use std::{
+    sync::{Arc, mpsc::channel},
+    thread,
+    time::Duration,
+};
 
-use fleeting::Cache;
+use fleeting::{Cache, Sweep};
 use futures::FutureExt;
 use tokio::{
     runtime::{Builder, Runtime},
+    sync::Semaphore,
     time::{sleep, timeout},
 };
 
@@ -53,6 +58,36 @@ fn refresh_needs_no_timer_on_the_runtime_of_its_caller() {
     };
     let ended = resting.block_on(async { timeout(patience(), refreshed).await });
     ended.expect("the refresh runs on the runtime of the cache");
+}
+
+/// A multi-thread runtime runs the refresh even if it has no timer, and a caller may wait for it.
+#[test]
+fn refresh_needs_no_timer_on_the_runtime_of_the_cache() {
+    let bare = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let build = || {
+        let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual());
+        builder.stale_while_revalidate(3_600 * SECOND).build()
+    };
+    let cache = bare.block_on(async { build() });
+    cache.set_ex(1, 1, MILLISECOND).now_or_never().expect("the call needs no runtime");
+    thread::sleep(2 * MILLISECOND);
+    let begins = Arc::new(Semaphore::new(0));
+    let load = {
+        let begins = begins.clone();
+        async move || {
+            begins.acquire().await.expect("it is not closed").forget();
+            2
+        }
+    };
+    let calls = async {
+        assert_eq!(cache.get_or_set_with(&1, 3_600 * SECOND, load).await, 1);
+        // Not the stale value: `refresh_with` waits for the load that is running.
+        let waiting = cache.refresh_with(&1, 3_600 * SECOND, async || 3);
+        let (value, ()) = tokio::join!(waiting, async { begins.add_permits(1) });
+        value
+    };
+    let refreshed = current_thread().block_on(async { timeout(patience(), calls).await });
+    assert_eq!(refreshed.expect("the refresh runs"), 2);
 }
 
 /// The limit is measured by the timer of the waiter, which is paused here and therefore advances at once.
