@@ -79,7 +79,9 @@ where
         let limit_set = Arc::new(LimitSet::new(limits.into(), self.window));
         let old = self.current_limits.replace(limit_set.clone());
         let differs = |(old, new): (&LimitParams, &LimitParams)| {
-            old.per != new.per || old.step != new.step || old.fraction != new.fraction
+            let differs = old.per != new.per || old.step != new.step;
+            // With a step of zero, more than a unit per nanosecond, the quota is part of the rate.
+            differs || old.fraction != new.fraction || new.step == 0 && old.quota != new.quota
         };
         let is_removed = limit_set.params.len() < old.len();
         // Otherwise existing usage counts in the same way, and for as long, as before.

@@ -31,6 +31,16 @@ async fn charges_stay_charged_after_set_limits() {
     }
 }
 
+/// Both quotas are so large that less than a nanosecond passes per unit.
+#[tokio::test(start_paused = true)]
+async fn usage_is_at_most_the_new_quota_after_a_change_of_a_very_large_one() {
+    let limiter = limiter_of(Window::Gcra, Limit::per_second(4_000_000_000));
+    limiter.check_n("ada", 3_000_000_000).await.unwrap();
+    limiter.set_limits([Limit::per_second(2_000_000_000)]);
+    advance(SECOND / 4).await;
+    assert_eq!(limiter.peek("ada").await.remaining(), 500_000_000);
+}
+
 /// Even if the new window is longer than the old one, after which the key would have been removed.
 #[tokio::test(start_paused = true)]
 async fn usage_is_kept_as_long_as_the_new_limits_say() {
