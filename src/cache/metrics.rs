@@ -86,6 +86,10 @@ where
     V: Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
+    fn publish_events(&self) {
+        self.publisher.publish_all();
+    }
+
     fn read(&self, values: &mut MetricValues) {
         let counts = self.store.counts();
         let resident = self.store.len();

@@ -1,11 +1,11 @@
 //! Caches, limiters, sets and dictionaries: their metrics match their own statistics.
 
-use std::time::Duration;
+use std::{sync::mpsc::channel, thread, time::Duration};
 
 use fleeting::{Cache, Cause, ExpiringSet, ExpiringSets, Limit, RateLimiter, Sweep, TimeoutDict};
 use tokio::time::{advance, sleep};
 
-use crate::{SECOND, scrape};
+use crate::{SECOND, patience::patience, scrape};
 
 #[tokio::test(start_paused = true)]
 async fn cache_metrics_match_its_stats() {
@@ -87,6 +87,36 @@ async fn event_metrics_record_lag_and_missed_events() {
     let metrics = scrape("late events");
     assert_eq!(metrics.counter("fleeting_cache_events_missed_total"), 12);
     assert_eq!(metrics.within("fleeting_cache_event_lag_seconds", 1.0), 10);
+}
+
+/// Value that publishes metrics when it is dropped.
+#[derive(Clone)]
+struct Publishing;
+
+impl Drop for Publishing {
+    fn drop(&mut self) {
+        fleeting::publish_metrics();
+    }
+}
+
+/// The publication that drops an event runs the drop of its value, which publishes once more.
+#[test]
+fn drop_of_a_value_may_publish_metrics() {
+    let (done, ended) = channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let builder = Cache::builder().name("publishing values").event_capacity(1);
+            let cache = builder.sweep(Sweep::manual()).publish([Cause::Removed]).build();
+            let _slow = cache.events();
+            for key in 0..3 {
+                cache.set(key, Publishing).await;
+                cache.remove(&key).await;
+            }
+        });
+        done.send(()).expect("the test waits for it");
+    });
+    ended.recv_timeout(patience()).expect("no publication waits for itself");
 }
 
 #[tokio::test(start_paused = true)]

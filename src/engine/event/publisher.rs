@@ -150,11 +150,18 @@ impl<K, V> Publisher<K, V> {
         self.with_log(|log, _| log.subscribers())
     }
 
+    /// Publishes the whole journal, even if it is not due.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn publish_all(&self) {
+        self.with_log(|_, _| ());
+    }
+
     /// Returns the lag of events, the number of missed events, the number of subscribers and the overflow, under one
-    /// lock: each acquisition contends with writers.
+    /// lock: each acquisition contends with writers. Runs no user code, so it does not publish the journal: an export
+    /// reads under a lock of its own, and [publishes](Self::publish_all) before.
     #[cfg(feature = "metrics")]
     pub(crate) fn figures(&self) -> (Histogram, u64, usize, usize) {
-        self.with_log(|log, _| {
+        self.with_locked_log(self.lock(), |log, _| {
             (log.lag().clone(), log.missed(), log.subscribers(), log.overflow() as usize)
         })
     }

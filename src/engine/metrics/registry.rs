@@ -195,6 +195,10 @@ pub(crate) fn read_all() -> Vec<Reading> {
 /// Reads all values. Returns the updates for the global recorder, or whole values for any other; the objects read, to
 /// be dropped under no lock; and the turn of this export.
 fn read(recorder: Option<usize>) -> (Vec<GroupUpdate>, Vec<LiveSource>, ExportTurn) {
+    // Before the lock: wakers and drops of values may read metrics themselves.
+    let live = registry().live_sources();
+    live.iter().for_each(|(_, _, source)| source.publish_events());
+    drop(live);
     let guard = READ_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // A recorder of this thread only may be temporary, so nothing is remembered of it. The same holds if the global
     // recorder was replaced since this call began.

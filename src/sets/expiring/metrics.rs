@@ -31,6 +31,10 @@ pub(super) fn follow<S: Shard>(state: &Arc<StateOf<S>>) {
 }
 
 impl<S: Shard> Source for StateOf<S> {
+    fn publish_events(&self) {
+        self.publisher.publish_all();
+    }
+
     fn read(&self, figures: &mut MetricValues) {
         let (lag, missed, subscribers, overflow) = self.publisher.figures();
         let resident =
