@@ -238,10 +238,12 @@ impl<K, V> Entries<K, V> {
         // A lease that has ended may leave its entry dead. This must not depend on whether an earlier call
         // noticed its end.
         self.end_lease_of(location, &now);
-        let &Entry { deadline: old, queued_in, .. } = self.entry(location);
+        let &Entry { deadline: old, queued_in, claim, .. } = self.entry(location);
         if matches!(queued_in, QueuedIn::Dead) {
             return None;
         }
+        // The claim becomes void, which is a failed attempt. If its lease has ended, that was counted.
+        self.counts.failed += u64::from(claim != 0 && !matches!(queued_in, QueuedIn::Deadlines));
         if self.has_exhausted_attempts(location) {
             // Its last allowed claim is still held, and becomes void here, which is its failure.
             self.dequeue(location);

@@ -199,6 +199,26 @@ mod tests {
     use super::*;
     use crate::engine::{clock::Clock, retries::Retries};
 
+    #[test]
+    fn claim_that_a_new_deadline_voids_is_counted_as_failed_once() {
+        let [second, forever] = [Duration::from_secs(1), Duration::MAX];
+        for (lease, passed, attempts) in
+            [(second, 0, 2), (forever, 0, 2), (second, 2, 2), (second, 0, 1), (second, 2, 1)]
+        {
+            let retries = Retries { max_attempts: attempts, ..Retries::DEFAULT };
+            let mut entries = Entries::new(retries, SmallRng::seed_from_u64(7));
+            let now = Clock::new().now();
+            entries.set(7, &mut Some((7, ())), now.into());
+            let claim = entries.claim_first(now, lease).expect("it is due").id;
+            let now = now.later(passed * 1_000_000_000);
+            for _ in 0..2 {
+                entries.set_deadline(7, &7, now.after(second), now);
+            }
+            assert!(!entries.return_entry(claim, None, now) || passed > 0 && attempts == 1);
+            assert_eq!(entries.counts.failed, 1, "{lease:?}, {passed}, {attempts}");
+        }
+    }
+
     /// More leases than end under one lock.
     const MANY: u64 = 4 * LEASES_PER_LOCK as u64;
 
