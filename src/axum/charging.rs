@@ -45,8 +45,9 @@ impl<K, S> RateLimitLayer<K, S> {
     /// `is_failure` receives the response without its body. A failure costs as much as [`cost`](RateLimitLayer::cost)
     /// or [`charge_after`](RateLimitLayer::charge_after) return; `charge_when` and
     /// [`charge_sent`](RateLimitLayer::charge_sent) have no effect. With [`wait`](RateLimitLayer::wait), requests wait
-    /// in no particular order, since they take nothing from each other. On Redis, each request takes one round trip and
-    /// each failure another two.
+    /// in no particular order, since they take nothing from each other;
+    /// [`max_waiting`](crate::RateLimiterBuilder::max_waiting) counts them apart from other waiters of the key. On Redis,
+    /// each request takes one round trip and each failure another two.
     ///
     /// # Examples
     ///

@@ -58,7 +58,7 @@ where
     fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
         let found = self.with_params(permit, |params| self.give_back_by(permit, charges, params));
         // After the change, so that a waiter finds it.
-        self.waiting.wake(permit.hash);
+        self.wake_waiters(permit.hash);
         found
     }
 

@@ -46,6 +46,9 @@ pub(crate) struct Limiter<K, A, S> {
     pub(super) untracked: UntrackedKeys<A>,
     idle_evictor: IdleEvictor,
     pub(super) waiting: Waiting<K, S>,
+    /// Waiters that charge nothing when they pass. Apart from the others, whose order they must not delay.
+    #[cfg(feature = "axum")]
+    pub(super) probing: Waiting<K, S>,
     /// Counters of each shard of the store, written under that shard's lock.
     pub(super) counts: Box<[CheckCounts]>,
     pub(super) wait: WaitSettings,
@@ -85,6 +88,8 @@ where
             untracked: UntrackedKeys::new(limits.len(), max_keys),
             idle_evictor: IdleEvictor::default(),
             current_limits: CurrentLimits::new(LimitSet::new(limits.into(), window)),
+            #[cfg(feature = "axum")]
+            probing: Waiting::new(hasher.clone()),
             waiting: Waiting::new(hasher),
             counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
@@ -151,8 +156,15 @@ where
         let hash = store.locate(key).hash();
         // The call comes first: `||` would skip it after an entry, and both records have to be removed.
         let had_any = self.untracked.take(hash, &clock.lazy_now()).is_some() || had_entry;
-        self.waiting.wake(hash);
+        self.wake_waiters(hash);
         had_any
+    }
+
+    /// Wakes the waiters of the key with this hash, after usage of the key was released.
+    pub(super) fn wake_waiters(&self, hash: u64) {
+        self.waiting.wake(hash);
+        #[cfg(feature = "axum")]
+        self.probing.wake(hash);
     }
 
     /// Reports a denial to the dashboard and, at most once per second, to the log. Called without a lock: a tracing

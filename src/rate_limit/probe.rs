@@ -2,10 +2,7 @@
 
 use std::hash::{BuildHasher, Hash};
 #[cfg(feature = "axum")]
-use std::time::Duration;
-
-#[cfg(feature = "axum")]
-use tokio::time::{Instant, sleep_until};
+use std::{pin::pin, time::Duration};
 
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
@@ -33,8 +30,6 @@ where
     }
 
     /// Probes until the call passes, for at most `max_wait`. Also returns whether it had to wait.
-    ///
-    /// There is no order among those that wait: a passing probe takes nothing from another.
     #[cfg(feature = "axum")]
     pub(crate) async fn probe_within(
         &self,
@@ -43,17 +38,10 @@ where
         limits: Option<&[Limit]>,
         max_wait: Duration,
     ) -> (Probed, bool) {
-        let end = Instant::now().checked_add(max_wait);
-        let mut has_waited = false;
-        loop {
-            let probed = dispatch!(&self.0, limiter => limiter.probe(key, cost, limits));
-            let ready = probed.0.as_ref().err().and_then(Limited::ready_at);
-            match ready.filter(|ready| end.is_none_or(|end| *ready <= end)) {
-                Some(ready) => sleep_until(ready).await,
-                None => return (self.count_probe(key, limits, probed), has_waited),
-            }
-            has_waited = true;
-        }
+        let (probed, has_waited) = dispatch!(&self.0, limiter => {
+            limiter.probe_within(key, cost, limits, max_wait).await
+        });
+        (self.count_probe(key, limits, probed), has_waited)
     }
 
     /// Charges `cost` units, even above a quota; the excess is a debt.
@@ -108,6 +96,57 @@ where
         });
         let params = own_limits.map(|limits| Box::new(params_of(limits, self.window)));
         (decided.map(|permit| Permit { params, ..permit }), remaining)
+    }
+
+    /// Does the work of [`RateLimiter::probe_within`].
+    ///
+    /// There is no order among the waiters: a passing probe takes nothing from another. Their queue counts them, and
+    /// wakes its head if usage is released; if the head passes, it leaves the queue, which wakes the next one.
+    #[cfg(feature = "axum")]
+    async fn probe_within(
+        &self,
+        key: &K,
+        cost: u32,
+        limits: Option<&[Limit]>,
+        max_wait: Duration,
+    ) -> (Probed, bool) {
+        let clock = &self.shared.clock;
+        // Without an end if the time cannot be represented.
+        let end = clock.instant_of(clock.now().after(max_wait));
+        // Before the first probe: the comparisons then find each change that it may have missed.
+        let mut version = self.current_limits.version();
+        let releases = self.probing.releases();
+        let (mut waiter, mut has_waited) = (None, false);
+        loop {
+            let probed = self.probe(key, cost, limits);
+            let ready = probed.0.as_ref().err().and_then(Limited::ready_at);
+            let Some(ready) = ready.filter(|ready| end.is_none_or(|end| *ready <= end)) else {
+                return (probed, has_waited);
+            };
+            if waiter.is_none() {
+                let joined = waiter.insert(self.probing.join(key.clone(), cost));
+                if joined.behind() >= self.wait.most {
+                    return (probed, has_waited);
+                }
+                if self.probing.releases() != releases {
+                    continue;
+                }
+            }
+            let waiter = waiter.as_ref().expect("it has joined");
+            let wake_at = self.wait.jittered(ready, &mut self.shared.random());
+            let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
+            // Registered first, then the version is read. Pairs with `notify_change`.
+            let mut change = pin!(self.current_limits.change());
+            change.as_mut().enable();
+            let present = self.current_limits.version();
+            if present != version {
+                version = present;
+                continue;
+            }
+            clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
+            has_waited = true;
+            version = self.current_limits.version();
+        }
     }
 
     #[cfg(feature = "axum")]

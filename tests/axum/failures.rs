@@ -53,6 +53,61 @@ async fn statuses_of(app: &Router, path: &str, times: usize) -> Vec<u16> {
 
 const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
 
+/// Returns the statuses of concurrent requests, and the times after which they came.
+async fn waits_of(app: &Router, times: usize) -> Vec<(u16, Duration)> {
+    let start = Instant::now();
+    let calls = (0..times).map(|_| async {
+        let status = call(app, "/right").await.status().as_u16();
+        (status, start.elapsed())
+    });
+    join_all(calls).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_waiting_limits_the_requests_that_wait_for_a_failure_to_leave_the_window() {
+    let limit = Limit::per_second(1);
+    let limiter = RateLimiter::builder().limit(limit).max_waiting(2).build();
+    let app = app(failures(&limiter).wait(60 * SECOND));
+    // In the second round, the places of the first waiters are free again.
+    for _ in 0..2 {
+        assert_eq!(call(&app, "/wrong").await.status(), 401);
+        let mut statuses = statuses_of(&app, "/right", 5).await;
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 200, 429, 429, 429]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_delays_requests_that_wait_for_a_failure_to_leave_the_window() {
+    let limit = Limit::per_second(1);
+    let limiter = RateLimiter::builder().limit(limit).jitter(10 * SECOND).build();
+    let app = app(failures(&limiter).wait(60 * SECOND));
+    assert_eq!(call(&app, "/wrong").await.status(), 401);
+    let waits = waits_of(&app, 20).await;
+    assert!(waits.iter().all(|(status, waited)| *status == 200 && *waited <= 12 * SECOND));
+    let times = || waits.iter().map(|(_, waited)| *waited);
+    let spread = times().max().zip(times().min()).map(|(last, first)| last - first);
+    assert!(spread > Some(SECOND), "{waits:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_limits_and_reset_wake_requests_that_wait_for_a_failure_to_leave_the_window() {
+    for resets in [false, true] {
+        let limiter = limiter_of(Window::Log, Limit::per_hour(1));
+        let app = app(failures(&limiter).wait(7_200 * SECOND));
+        assert_eq!(call(&app, "/wrong").await.status(), 401);
+        let change = async {
+            sleep(SECOND).await;
+            match resets {
+                true => assert!(limiter.reset("all").await),
+                false => limiter.set_limits([Limit::per_hour(5)]),
+            }
+        };
+        let (waits, ()) = tokio::join!(waits_of(&app, 3), change);
+        assert_eq!(waits, [(200, SECOND + SECOND / 5); 3], "resets {resets}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn any_number_of_successful_requests_run_at_the_same_time() {
     for window in WINDOWS {
