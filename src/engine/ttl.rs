@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-/// Time to live of a value. Returned by [`Cache::ttl`](crate::Cache::ttl).
+/// Time to live of a value. Returned by [`Cache::ttl`](crate::Cache::ttl) and
+/// [`TimeoutDict::ttl`](crate::TimeoutDict::ttl).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ttl {
     /// The key has no live value.
     Missing,
     /// The value has no deadline.
     Persistent,
-    /// The time until the deadline of the value; never zero.
+    /// The time until the deadline of the value; never zero, except from
+    /// [`TimeoutDict::ttl`](crate::TimeoutDict::ttl), for an entry that is due or claimed.
     Remaining(Duration),
 }
 
@@ -47,7 +49,7 @@ impl Ttl {
             Ttl::Missing => -2,
             Ttl::Persistent => -1,
             Ttl::Remaining(left) => {
-                // Rounded up: the remaining time is never zero, so no live value is reported with 0.
+                // Rounded up: the remaining time of a live value is never zero, so none is reported with 0.
                 let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
                 i64::try_from(seconds).unwrap_or(i64::MAX)
             }

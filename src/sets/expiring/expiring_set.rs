@@ -70,8 +70,9 @@ use crate::{
 /// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are
 /// returned. These costs are amortized: when a set has doubled in size or shrunk to a third, a call moves all
 /// members to a new table while it holds the lock, which takes up to 100 ns per member. One in 61 awaited
-/// calls consumes a unit of Tokio's cooperative budget. This is the only point at which a call yields, and it
-/// precedes all effects of the call, so all calls are cancel safe.
+/// calls consumes a unit of Tokio's cooperative budget. A call that finds more than about 1,000 expired members
+/// removes them in parts and yields in between; a cancelled call may have removed some of them. Both precede all
+/// other effects of the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///
