@@ -113,9 +113,9 @@ where
         self.guard.state().side_tables.weight(bucket)
     }
 
-    /// Returns whether a tag of the entry in `bucket` was removed, before its deadline or after it.
-    pub(crate) fn has_removed_tag(&self, bucket: usize) -> bool {
-        self.guard.state().side_tables.is_removed(bucket, Deadline::PERSISTENT)
+    /// Returns whether a tag of the entry in `bucket` was removed before its deadline.
+    pub(crate) fn is_tag_removed(&self, bucket: usize, entry: &Entry<V>) -> bool {
+        self.guard.state().side_tables.is_removed(bucket, entry.deadline())
     }
 
     /// Sets the deadlines of the entry in `bucket`: the one that applies now, and the hard one.

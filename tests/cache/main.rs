@@ -12,6 +12,7 @@ mod comparison;
 mod log;
 #[path = "../common/oracle.rs"]
 mod oracle;
+#[cfg(feature = "serde")]
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/sequences.rs"]

@@ -93,20 +93,14 @@ where
         let mut chosen = Vec::new();
         // All entries are chosen before the first is removed: if user code panics, nothing has changed.
         for bucket in cursor.next..end {
-            let Some(scanned) = ScannedEntry::at(table, &state.side_tables, bucket) else {
-                continue;
-            };
-            let is_chosen = should_remove(&scanned, now);
-            if is_chosen && chosen.len() == max_removed {
-                end = bucket;
-                break;
-            }
-            // A sweep removes an entry that had expired before its tag was removed. Its load is superseded now: this
-            // may be the last scan that a purge of the tag takes.
-            if is_chosen || scanned.has_removed_tag() {
+            if let Some(scanned) = ScannedEntry::at(table, &state.side_tables, bucket)
+                && should_remove(&scanned, now)
+            {
+                if chosen.len() == max_removed {
+                    end = bucket;
+                    break;
+                }
                 state.bump_write_version_of(|| context.hash_or_zero(scanned.key), scanned.key);
-            }
-            if is_chosen {
                 chosen.push(bucket);
             }
         }

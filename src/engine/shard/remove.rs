@@ -236,21 +236,10 @@ where
     /// [`Cause::Removed`], no matter which path finds it, and even if its deadline has passed since.
     #[inline]
     fn cause_of(&self, bucket: usize, cause: Cause) -> Cause {
-        match self.context.tag_removals.is_pending() {
-            true => self.cause_by_tags(bucket, cause),
-            false => cause,
-        }
-    }
-
-    #[cold]
-    fn cause_by_tags(&self, bucket: usize, cause: Cause) -> Cause {
-        let (state, context) = (self.state(), self.context);
-        let Some((key, entry)) = self.guard.entry_at(bucket) else { return cause };
-        if state.side_tables.is_removed(bucket, Deadline::PERSISTENT) {
-            // Only the entry has the tags: without it, no later operation finds that its load is older than the removal.
-            state.bump_write_version_of(|| context.hash_or_zero(key), key);
-        }
-        let is_removed = state.side_tables.is_removed(bucket, entry.deadline());
+        let is_removed = self.context.tag_removals.is_pending()
+            && self.guard.entry_at(bucket).is_some_and(|(_, entry)| {
+                self.state().side_tables.is_removed(bucket, entry.deadline())
+            });
         if is_removed { Cause::Removed } else { cause }
     }
 

@@ -78,14 +78,14 @@ where
         is_returned.then(|| (found.entry.value.clone(), deadline))
     }
 
-    /// Returns whether one of the tags of the resident value of `key` was removed, before its deadline or after it.
+    /// Returns whether the value of `key` was removed by one of its tags and is still resident.
     pub(super) fn is_tag_removed<Q>(&self, Location { hash, index }: Location, key: &Q) -> bool
     where
         Q: Equivalent<K> + ?Sized,
     {
         let shard = self.shards.read(index);
         let found = shard.find_at(hash, key);
-        found.is_some_and(|found| shard.is_removed(&found, Deadline::PERSISTENT))
+        found.is_some_and(|found| shard.is_removed(&found, found.entry.deadline()))
     }
 
     /// Returns whether reads change an entry's access word or its idle deadline.

@@ -45,9 +45,8 @@ where
         self.context.tag_removals.is_pending()
     }
 
-    /// Removes the entry of a key if one of its tags was removed. An entry that had expired before departs as `Expired`,
-    /// but its load is superseded as well: the removal ended its stale window. Called by every operation before it looks
-    /// at the entry.
+    /// Removes the entry of a key if one of its tags was removed. Called by every operation before it looks at the
+    /// entry.
     #[inline]
     pub(super) fn purge_if_tag_removed<Q>(&self, location: Location, key: &Q, now: &impl Now)
     where
@@ -73,11 +72,11 @@ where
         }
         let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
         let found = locked.find_shared(hash, |k| key.equivalent(k));
-        let removed = found.filter(|(bucket, _)| locked.has_removed_tag(*bucket));
+        let removed = found.filter(|(bucket, entry)| locked.is_tag_removed(*bucket, entry));
         let Some((bucket, _)) = removed else { return };
+        locked.bump_write_version(hash, key);
         let mut drop_queue = DropQueue::new();
-        // `Removed` if the tag was removed before the deadline.
-        locked.remove(bucket, Cause::Expired, now, &mut drop_queue);
+        locked.remove(bucket, Cause::Removed, now, &mut drop_queue);
         drop(locked);
         drop_queue.drop_all();
     }
