@@ -69,8 +69,9 @@ where
     ///
     /// When this method returns, none of these entries can be read any more. The call takes as long as a single write,
     /// for any number of tagged entries: the next sweep examines all entries and removes the tagged ones from memory.
-    /// Until then, other calls cost slightly more. If such an entry is being [refreshed
-    /// ahead](super::Builder::refresh_ahead), the loaded value is not stored.
+    /// Until then, other calls cost slightly more. If the value of such an entry is being loaded
+    /// again ([ahead](super::Builder::refresh_ahead) of its deadline, within its stale window, or by
+    /// [`refresh_with`](Cache::refresh_with)), the loaded value is not stored.
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.shared.store.remove_tag(tag, &self.shared.clock);
