@@ -27,7 +27,8 @@ async fn main() {
     for (key, ttl) in [("first", 2 * SECOND), ("second", 3 * SECOND), ("third", 4 * SECOND)] {
         cache.set_ex(key, 0, ttl).await;
     }
-    // No call is needed for entries to expire: the sweeper removes expired entries within 100 ms.
+    // No call is needed for entries to expire: the sweeper removes expired entries within 100 ms plus the duration of a
+    // sweep.
     sleep(5 * SECOND).await;
     // Ends the streams. Their unread events can still be received.
     cache.shutdown().await;

@@ -32,7 +32,7 @@ async fn main() -> Result<(), Arc<String>> {
     let token = tokens.get_or_try_set("ada", expires_in, log_in("ada")).await?;
     println!("{}", token.bearer);
     tokens.remove("ada").await;
-    // Expired tokens are removed within 100 ms. This call only ends the stream.
+    // Expired tokens are removed within 100 ms plus the duration of a sweep. This call only ends the stream.
     tokens.shutdown().await;
     listener.await.expect("the listener does not panic");
     Ok(())

@@ -72,10 +72,13 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedStat
 /// A `Cache` is a handle. Cloning it is cheap, and all clones share the same entries.
 ///
 /// An entry may have a deadline. It is expired as soon as `now >= deadline`. From then on no method returns its value,
-/// even if it has not been swept. (The only exceptions are the loader methods of a cache with a [stale
-/// window](Builder::stale_while_revalidate).) A background task on the Tokio runtime removes expired entries from
-/// memory within a configurable delay ([`Sweep`](crate::Sweep)). Removals are published on event streams
-/// ([`events`](Cache::events), [`events_lossless`](Cache::events_lossless)).
+/// even if it has not been swept. There are two exceptions: the loader methods of a cache with a [stale
+/// window](Builder::stale_while_revalidate); and, on Linux, lookups while the kernel's coarse clock is more than 50 ms
+/// late (because a processor was stopped, for example), until the next sweep at the latest.
+///
+/// A background task on the Tokio runtime removes expired entries from memory within a configurable delay
+/// ([`Sweep`](crate::Sweep)). Removals are published on event streams ([`events`](Cache::events),
+/// [`events_lossless`](Cache::events_lossless)).
 ///
 /// Most methods correspond to a Redis command and behave like it. Operations on the same key are atomic, unless the
 /// documentation of a method states otherwise. Lookups accept any form of the key that is [`Equivalent`] to it (`&str`
@@ -109,8 +112,9 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedStat
 /// [`compute`](Cache::compute), [`get_ex_with`](Cache::get_ex_with), [`remove_if`](Cache::remove_if) and
 /// [`retain`](Cache::retain), run while a shard is locked. So does the [weigher](Builder::max_weight) in `update` and
 /// `compute`. They must be short and must not call the cache, because the call may deadlock. Removed keys and values
-/// are dropped after the lock is released, so their `Drop` may call the cache. A panic in any of them releases the lock
-/// and leaves the cache consistent.
+/// are dropped after the lock is released, so their `Drop` may call the cache. The exception is a value that the
+/// closure of `update` overwrites: it is dropped under the lock. A panic in any of them releases the lock and leaves
+/// the cache consistent.
 ///
 /// # Runtimes
 ///

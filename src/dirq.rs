@@ -57,10 +57,10 @@
 //!   compared with the client's clock: keep both synchronized. A file that the server no longer has (`ESTALE`) counts
 //!   as missing. NFS keeps a file that was removed while it was open as a `.nfs` file. Such files are ignored; they
 //!   disappear when the file is closed, or with a purge.
-//! - **A full disk may keep its elements.** Locking an element creates a directory ([`Queue`]) or a name
-//!   ([`QueueSimple`]). If the disk or the quota has no free block or inode for it, the element cannot be locked, and so
-//!   not be removed: each iteration then yields one
-//!   [`Error::NoSpaceForLock`] and ends. Free some space outside of the queue first.
+//! - **A full disk may prevent removals.** Locking an element creates a directory ([`Queue`]) or a name
+//!   ([`QueueSimple`]). If the disk or the quota has no free block or inode for it, the element cannot be locked, and
+//!   so cannot be removed: each iteration then yields one [`Error::NoSpaceForLock`] and ends. Free some space outside
+//!   of the queue first.
 //! - **No access control of its own.** The permissions of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Retries and dead letters

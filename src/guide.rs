@@ -91,11 +91,19 @@ pub mod many_keys {}
 pub mod bounds {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
-#[cfg_attr(not(feature = "axum"), doc = "This page is available with feature `axum`.")]
+#[cfg_attr(
+    not(feature = "axum"),
+    doc = "This page needs feature `axum`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/rate_limits/)."
+)]
 pub mod rate_limits {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/costs_known_afterwards.md"))]
-#[cfg_attr(not(feature = "axum"), doc = "This page is available with feature `axum`.")]
+#[cfg_attr(
+    not(feature = "axum"),
+    doc = "This page needs feature `axum`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/costs_known_afterwards/)."
+)]
 pub mod costs_known_afterwards {}
 
 #[doc = include_str!("guide/recipes.md")]
@@ -108,7 +116,11 @@ pub mod from_moka {}
 pub mod from_others {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/from_governor.md"))]
-#[cfg_attr(not(feature = "axum"), doc = "This page is available with feature `axum`.")]
+#[cfg_attr(
+    not(feature = "axum"),
+    doc = "This page needs feature `axum`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/from_governor/)."
+)]
 pub mod from_governor {}
 
 #[doc = include_str!("guide/sets.md")]
@@ -118,11 +130,19 @@ pub mod sets {}
 pub mod timeout_dict {}
 
 #[cfg_attr(feature = "serde", doc = include_str!("guide/snapshots.md"))]
-#[cfg_attr(not(feature = "serde"), doc = "This page is available with feature `serde`.")]
+#[cfg_attr(
+    not(feature = "serde"),
+    doc = "This page needs feature `serde`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/snapshots/)."
+)]
 pub mod snapshots {}
 
 #[cfg_attr(feature = "metrics", doc = include_str!("guide/metrics.md"))]
-#[cfg_attr(not(feature = "metrics"), doc = "This page is available with feature `metrics`.")]
+#[cfg_attr(
+    not(feature = "metrics"),
+    doc = "This page needs feature `metrics`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/metrics/)."
+)]
 pub mod metrics {}
 
 #[doc = include_str!("guide/log_messages.md")]
@@ -134,7 +154,8 @@ pub mod errors {}
 #[cfg_attr(all(feature = "dashboard", feature = "axum"), doc = include_str!("guide/dashboard.md"))]
 #[cfg_attr(
     not(all(feature = "dashboard", feature = "axum")),
-    doc = "This page is available with features `axum` and `dashboard`."
+    doc = "This page needs features `axum` and `dashboard`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/dashboard/)."
 )]
 pub mod dashboard {}
 
@@ -144,7 +165,8 @@ pub mod dashboard {}
 )]
 #[cfg_attr(
     not(all(feature = "axum", feature = "dashboard", feature = "dirq", unix)),
-    doc = "This page is available on Unix, with features `axum`, `dashboard` and `dirq`."
+    doc = "This page needs Unix, and features `axum`, `dashboard` and `dirq`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/graceful_shutdown/)."
 )]
 pub mod graceful_shutdown {}
 
@@ -155,17 +177,26 @@ pub mod cancel_safety {}
 pub mod feature_flags {}
 
 #[cfg_attr(feature = "redis", doc = include_str!("guide/redis.md"))]
-#[cfg_attr(not(feature = "redis"), doc = "This page is available with feature `redis`.")]
+#[cfg_attr(
+    not(feature = "redis"),
+    doc = "This page needs feature `redis`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/redis/)."
+)]
 pub mod redis {}
 
 #[cfg_attr(feature = "redis", doc = include_str!("guide/before_production.md"))]
-#[cfg_attr(not(feature = "redis"), doc = "This page is available with feature `redis`.")]
+#[cfg_attr(
+    not(feature = "redis"),
+    doc = "This page needs feature `redis`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/before_production/)."
+)]
 pub mod before_production {}
 
 #[cfg_attr(all(feature = "dirq", unix), doc = include_str!("guide/directory_queues.md"))]
 #[cfg_attr(
     not(all(feature = "dirq", unix)),
-    doc = "This page is available on Unix, with feature `dirq`."
+    doc = "This page needs Unix and feature `dirq`. Read it on \
+        [docs.rs](https://docs.rs/fleeting/latest/fleeting/guide/directory_queues/)."
 )]
 pub mod directory_queues {}
 

@@ -4,8 +4,10 @@
 //! name on the same server share its data.
 //!
 //! - **Time is that of the server.** The clocks of clients do not matter.
-//! - **One round trip per call**, and every check-and-change is one script, which the server executes atomically.
-//! - **One hash tag** for all keys of a subject, so a cluster keeps them in the same slot.
+//! - **One round trip per call**, unless noted otherwise, and every check-and-change is one script, which the server
+//!   executes atomically.
+//! - **One hash tag** per shard of a cache or dictionary, per set, and per key of a limiter, so that each script
+//!   accesses keys of one slot.
 //! - **No ambiguous call is repeated.** If a change may or may not have happened, because its reply was lost, the error
 //!   is [`Error::Unanswered`]. Reads are repeated once.
 //!

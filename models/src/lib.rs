@@ -3,7 +3,7 @@
 //!
 //! A test of the crate runs a few of the orders in which requests, replies, faults and tasks can interleave. A model
 //! runs all of them, for a few keys, calls and faults. Each module is one protocol: its documentation names the files
-//! that it models, the invariants, and what it covers and what not. A change of these files belongs into the model, too.
+//! that it models, the invariants, and what it covers and what not. A change of these files belongs in the model, too.
 //!
 //! | module | protocol | states | seconds | seeded bugs |
 //! | --- | --- | --- | --- | --- |

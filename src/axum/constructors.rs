@@ -11,7 +11,7 @@ use ::axum::{
 use super::{ClientIp, RateLimitLayer, TrustedProxies, key::KeyExtractor, limiter::LayerLimiter};
 
 impl<S> RateLimitLayer<(), S> {
-    /// Limits by the key that the extractor `E` takes from a request, as in a handler:
+    /// Creates a layer that limits by the key that the extractor `E` takes from a request, as in a handler:
     /// `RateLimitLayer::by::<ClientIp>(..)`. If extraction fails, the request is answered by the rejection of `E`.
     ///
     /// [`ClientIp`] uses the [`TrustedProxies`] of an outer `Extension` layer, or of an outer
@@ -24,8 +24,8 @@ impl<S> RateLimitLayer<(), S> {
         RateLimitLayer::by_with_state(limiter, ())
     }
 
-    /// Limits by the key that the extractor `E` takes from a request, with the state of the application. The extractor
-    /// may be asynchronous, for example query a database that maps tokens to users.
+    /// Creates a layer that limits by the key that the extractor `E` takes from a request, with the state of the
+    /// application. The extractor may be asynchronous, for example query a database that maps tokens to users.
     ///
     /// The extractor may add extensions to the request, for example its limits and cost;
     /// [`cost`](RateLimitLayer::cost), [`limits`](RateLimitLayer::limits) and the handler can read them.
@@ -84,9 +84,9 @@ impl<S> RateLimitLayer<(), S> {
         RateLimitLayer::with_key(limiter.into(), KeyExtractor::from_request(state))
     }
 
-    /// Limits by the `T` that an outer layer has put into the extensions of the request, such as the user after
-    /// authentication. A request without a `T` gets a 500 response, as with axum's `Extension`, because the layers are
-    /// in the wrong order.
+    /// Creates a layer that limits by the `T` that an outer layer has put into the extensions of the request, such as
+    /// the user after authentication. A request without a `T` gets a 500 response, as with axum's `Extension`, because
+    /// the layers are in the wrong order.
     ///
     /// # Examples
     ///
@@ -141,10 +141,10 @@ impl<S> RateLimitLayer<(), S> {
 }
 
 impl<S> RateLimitLayer<ClientIp, S> {
-    /// Limits by the client's address, behind the given trusted proxies.
+    /// Creates a layer that limits by the client's address, behind the given trusted proxies.
     ///
     /// The extractor [`ClientIp`] returns the same address in layers and handlers below this layer, also for requests
-    /// that are not limited, unless an `Extension(TrustedProxies)` layer says otherwise.
+    /// that are not limited, unless an `Extension(TrustedProxies)` layer configures other proxies.
     ///
     /// The router must be served by `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise every request is
     /// answered by a 500 with a message that explains this.
@@ -187,7 +187,8 @@ impl<S> RateLimitLayer<ClientIp, S> {
 }
 
 impl<K, S> RateLimitLayer<K, S> {
-    /// Limits by the key that `key` returns for a request. A request for which `key` returns `None` is not limited.
+    /// Creates a layer that limits by the key that `key` returns for a request. A request for which `key` returns
+    /// `None` is not limited.
     #[doc(alias = "GlobalKeyExtractor")]
     #[doc(alias = "KeyExtractor")]
     pub fn new(

@@ -90,11 +90,14 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 ///
 /// # With Redis
 ///
-/// Each check is one round trip, and each refund or settlement ([`charge_when`](RateLimitLayer::charge_when),
-/// [`charge_failures`](RateLimitLayer::charge_failures), [`charge_after`](RateLimitLayer::charge_after), [`charge_sent`](RateLimitLayer::charge_sent)) is another. The future
-/// is always boxed. While the server fails, the limiter's `OnError` decides whether requests pass. If the check returns
-/// an error, the response is 503 for a temporary error, otherwise 500; in shadow mode, the request passes. The fields
-/// are absent if the remaining quota is unknown.
+/// Each check is one round trip. A correction by the head of the response
+/// ([`charge_when`](RateLimitLayer::charge_when), [`charge_failures`](RateLimitLayer::charge_failures),
+/// [`charge_after`](RateLimitLayer::charge_after)) takes up to two more: one changes the charge, and one reads the
+/// remaining quota. A correction by [`charge_sent`](RateLimitLayer::charge_sent) takes one, in a background task.
+///
+/// The future is always boxed. While the server fails, the limiter's `OnError` decides whether requests pass. If the
+/// check returns an error, the response is 503 for a temporary error, otherwise 500; in shadow mode, the request
+/// passes. The fields are absent if the remaining quota is unknown.
 ///
 /// # Cancel safety
 ///
@@ -259,8 +262,8 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Sets how long a request may wait for its turn before it is denied (nginx' `burst`). Requests of one key are
-    /// admitted in the order in which they arrived. Defaults to no wait.
+    /// Sets the maximum wait of a request before it is denied (`burst` of nginx). Requests of one key are admitted in
+    /// the order in which they arrived. Defaults to no wait.
     ///
     /// A request is denied without waiting (with Redis, after one round trip) if it cannot be admitted in time, given
     /// the current usage and the requests ahead of it, or if [`max_waiting`](crate::RateLimiterBuilder::max_waiting)
@@ -273,8 +276,8 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Sets the maximum random time that is added to the wait which a denied client is told, in `Retry-After`, the body
-    /// and the `RateLimit` field. Defaults to zero.
+    /// Sets the maximum random addition to the wait that a denied response reports in `Retry-After`, the body and the
+    /// `RateLimit` field. Defaults to zero.
     ///
     /// Without it, all clients that are denied by one limit return at the same second, and most are denied again.
     /// [`on_limited`](RateLimitLayer::on_limited) receives a [`Limited`] that includes the same addition, so its response

@@ -44,10 +44,10 @@ const IPV6_PREFIX: u8 = 64;
 ///
 /// # Choice of the field
 ///
-/// Only the field that your proxies write is read. Proxies pass the other fields through unchanged, so a client gains
-/// nothing by sending them. The crate cannot detect which field your proxies write. If they write only `Forwarded`,
-/// call [`forwarded`](TrustedProxies::forwarded); if they write a field of their own, call
-/// [`header`](TrustedProxies::header). Otherwise clients can forge their address.
+/// Only one field is read, by default `X-Forwarded-For`. It must be one that your proxies write: they pass all other
+/// fields through unchanged, so a client can forge those. The crate cannot detect which field your proxies write. If
+/// they write only `Forwarded`, call [`forwarded`](TrustedProxies::forwarded); if they write a field of their own, call
+/// [`header`](TrustedProxies::header).
 ///
 /// A proxy that writes `Forwarded` must quote what it copies from the request, such as `host`. Otherwise a client adds an
 /// element of its own by a comma in its `Host`, and no reader can detect that. Prefer `X-Forwarded-For` then.

@@ -26,7 +26,7 @@ where
     S: BuildHasher + Clone,
 {
     slot: usize,
-    /// `None` if this call runs inside of the flight of the key, whose loader it would otherwise wait for.
+    /// `None` if this call runs inside the flight of the key, whose loader it would otherwise wait for.
     load_guard: Option<LoadGuard<K, V, S>>,
     started_at_version: u32,
 }
@@ -74,7 +74,7 @@ where
     /// are ignored. If another call's load of a key is cancelled or fails, the loader of this call loads that key too.
     /// If that loader has already been called, the result for the key is `None`.
     ///
-    /// `loader` may borrow, because it runs only inside of this call: nothing is refreshed in the background. A value
+    /// `loader` may borrow, because it runs only inside this call: nothing is refreshed in the background. A value
     /// within its [`stale_while_revalidate`](super::Builder::stale_while_revalidate) window counts as missing.
     ///
     /// Hits cost as much as in [`get_many`](Cache::get_many). A missing key costs as much as in a call of

@@ -39,7 +39,7 @@ where
     /// this call began. To get a value that was read after a change of the source, [`remove`](Cache::remove) the key
     /// first.
     ///
-    /// `loader` may borrow, because it runs only inside of this call. Errors that
+    /// `loader` may borrow, because it runs only inside this call. Errors that
     /// [`negative_ttl`](super::Builder::negative_ttl) keeps do not prevent the load. Otherwise the same as
     /// [`get_or_set_with`](Cache::get_or_set_with): a write during the load takes precedence, and a waiter continues
     /// with its own loader if the load that it waits for is cancelled, panics or fails.

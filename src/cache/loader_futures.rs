@@ -18,7 +18,7 @@ where
 {
     /// Returns the live value of `key`; if there is none, awaits `future`, stores its output and returns it.
     ///
-    /// The future may borrow: it is polled only inside of this call. This method shares single flight with the `_with`
+    /// The future may borrow: it is polled only inside this call. This method shares single flight with the `_with`
     /// methods: one load runs per key, and all callers that wait for it get its result. If the caller whose load runs
     /// is cancelled or panics, one of the waiters continues with its own future or loader. A future that is not needed
     /// is dropped unpolled.

@@ -18,8 +18,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Like [`set_ex`](Cache::set_ex), and attaches tags to the entry: [`remove_tag`](Cache::remove_tag) with any of
-    /// them removes it.
+    /// Sets the value of `key` with the given TTL and tags, and returns the live value it replaced.
+    /// [`remove_tag`](Cache::remove_tag) with any of the tags removes the value.
     ///
     /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
     /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags. A tagged entry
@@ -69,8 +69,9 @@ where
     ///
     /// When this method returns, none of these entries can be read any more. The call takes as long as a single write,
     /// for any number of tagged entries: the next sweep examines all entries and removes the tagged ones from memory.
-    /// Until then, other calls cost slightly more. If such an entry is being [refreshed
-    /// ahead](super::Builder::refresh_ahead), the loaded value is not stored.
+    /// Until then, other calls cost slightly more. If the value of such an entry is being loaded
+    /// again ([ahead](super::Builder::refresh_ahead) of its deadline, within its stale window, or by
+    /// [`refresh_with`](Cache::refresh_with)), the loaded value is not stored.
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.shared.store.remove_tag(tag, &self.shared.clock);

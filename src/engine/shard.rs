@@ -118,6 +118,12 @@ where
         self.guard.state().side_tables.is_removed(bucket, entry.deadline())
     }
 
+    /// Returns the tags of the entry in `bucket`; `None` if one of them was removed, which has ended its stale window.
+    pub(crate) fn current_tags(&self, bucket: usize) -> Option<TagSet> {
+        let tags = self.guard.state().side_tables.tags(bucket)?;
+        tags.iter().all(|tag| !tag.is_removed()).then_some(tags)
+    }
+
     /// Sets the deadlines of the entry in `bucket`: the one that applies now, and the hard one.
     pub(crate) fn set_deadlines(&mut self, bucket: usize, deadline: Deadline, hard: Deadline) {
         self.entry_at_mut(bucket).set_deadline(deadline);

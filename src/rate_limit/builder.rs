@@ -85,6 +85,9 @@ impl<K, S> RateLimiterBuilder<K, S> {
 
     /// Sets the maximum number of keys in memory. Defaults to 1,000,000; `usize::MAX` means no bound.
     ///
+    /// With one limit, a million 20-byte `String` keys take about 200 MB: 190 bytes each with [`Window::Gcra`], 210
+    /// with `Window::Buckets(10)`, and with [`Window::Log`] 190 for one or two calls and 380 for ten.
+    ///
     /// A key that is in use (some of its charges still count toward a limit) is never evicted. At the bound, new keys
     /// share one quota, as if they were one key, until idle keys have been removed. The sweeper removes idle keys. A
     /// check of a new key at the bound also searches a few hundred entries for idle ones; after an unsuccessful search,
@@ -130,8 +133,8 @@ impl<K, S> RateLimiterBuilder<K, S> {
         self
     }
 
-    /// Sets how the sweeper finds idle keys. Defaults to [`Sweep::default`], which removes an idle key within about 100
-    /// ms.
+    /// Sets how the sweeper finds idle keys. Defaults to [`Sweep::default`], which removes an idle key within 100 ms
+    /// plus the duration of a sweep.
     #[doc(alias = "retain_recent")]
     #[doc(alias = "shrink_to_fit")]
     pub fn sweep(mut self, sweep: Sweep) -> Self {

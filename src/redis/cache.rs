@@ -102,7 +102,10 @@ use crate::engine::ttl::Ttl;
 /// - [`Error::Connect`] or [`Error::Unavailable`] if the server cannot be reached within the client's timeout,
 /// - [`Error::Unanswered`] if a write was sent and the reply was lost (a read is retried once instead),
 /// - [`Error::WrongType`] or [`Error::Decode`] if another program stored something else at the key,
-/// - [`Error::Encode`] if the format cannot represent the key or the value.
+/// - [`Error::Encode`] if the format cannot represent the key or the value,
+/// - [`Error::TooLarge`] if the key or the value is longer than
+///   [`max_value_bytes`](super::ClientBuilder::max_value_bytes),
+/// - [`Error::Server`] if the server refuses the command, for example because its memory is full.
 ///
 /// # Cancel safety
 ///

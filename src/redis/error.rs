@@ -8,9 +8,14 @@ use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 
 /// Error of a call to a server.
 ///
-/// After [`Unanswered`](Error::Unanswered) it is unknown whether a change happened. After [`Decode`](Error::Decode) it
-/// did happen: only the returned value could not be decoded. After all other errors it did not, except that a call for
-/// many keys may have changed some of them.
+/// After [`Unanswered`](Error::Unanswered) it is unknown whether a change happened.
+///
+/// After [`Decode`](Error::Decode), a method of a [`Cache`](super::Cache) that returns the replaced or removed value
+/// has replaced or removed it; only that value could not be decoded. `get_ex` has set the TTL, and `update` has changed
+/// nothing. [`ExpiringSet::pop`](super::ExpiringSet::pop), [`TimeoutDict::remove`](super::TimeoutDict::remove) and the
+/// methods that take or claim entries keep the entry.
+///
+/// After all other errors nothing was changed, except that a call for many keys may have changed some of them.
 ///
 /// # Server replies
 ///

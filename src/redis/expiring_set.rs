@@ -36,9 +36,12 @@ use super::{
 ///
 /// * Members are compared by their encoded bytes, so equal values must have equal encodings (those of a `HashMap` may
 ///   differ). Pushing an existing member moves it to its new score.
-/// * Scores are times in whole milliseconds, rounded down. Members with equal scores are all kept, in the order of
-///   pushing. If more than 1,024 members have the same score, the last ones may be ordered by their bytes instead.
-///   Members with equal scores after the year 2109 are always ordered by their bytes.
+/// * Scores are times. Those passed to [`push_at`](Self::push_at), and all returned ones, are whole milliseconds,
+///   rounded down. [`push`](Self::push) and [`extend`](Self::extend) keep the fraction of the millisecond, by which
+///   members are ordered and expire.
+/// * Members with equal scores are all kept, in the order of pushing. If more than 1,024 members have the same score,
+///   the last ones may be ordered by their bytes instead. Members with equal scores after the year 2109 are always
+///   ordered by their bytes.
 /// * A member with a score in the future expires correspondingly later. A push with a score that is `ttl` old or older
 ///   does not add the member; if the member is in the set, such a push removes it.
 ///

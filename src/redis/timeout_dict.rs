@@ -147,7 +147,8 @@ pub struct TimeoutDict<K, V> {
 impl<K, V> TimeoutDict<K, V> {
     /// Returns the number of entries, including due and claimed ones and dead letters.
     ///
-    /// All shards are asked concurrently, one round trip each. Concurrent changes may or may not be counted.
+    /// All shards are asked concurrently: 16 commands in one round trip, or in one to each node of a cluster.
+    /// Concurrent changes may or may not be counted.
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
         let shards = self.state.layout.shards().iter();

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use fleeting::{Builder, Cache, Cause, LosslessEvents, Sweep};
+use fleeting::{Builder, Cache, Cause, LosslessEvents, Op, Sweep};
 use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::{task::unconstrained, time::advance};
@@ -552,6 +552,46 @@ async fn values_removed_by_a_tag_are_replaced_before_live_ones_are_evicted() {
         assert!(cache.weight() <= 1_000);
     }
     assert_eq!((cache.stats().evicted, cache.stats().removed), (0, 400));
+}
+
+/// A value that becomes heavier takes the place of values that a tag removed, in whichever shard they are.
+#[tokio::test(start_paused = true)]
+async fn heavier_value_evicts_no_live_entry_while_a_tag_has_removed_others() {
+    // The hashes are random, and so are the shards of the keys.
+    for write in (0..6).cycle().take(300) {
+        let weigher = |_: &u64, value: &u64| *value as u32;
+        let cache = manual().shards(4).max_weight(10, weigher).build();
+        cache.set_tagged(1, 4, HOUR, ["tag"]).await;
+        for key in 2..5 {
+            cache.set(key, 2).await;
+        }
+        cache.remove_tag("tag").await;
+        match write {
+            0 => _ = cache.update(&4, |value| *value = 6).await,
+            1 => _ = cache.compute(&4, |_| Op::Set(6)).await,
+            2 => _ = cache.compute_with(&4, async |_| Op::Set(6)).await,
+            3 => _ = cache.set(4, 6).await,
+            4 => _ = cache.compute(&5, |_| Op::Set(4)).await,
+            _ => _ = cache.set(5, 4).await,
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.evicted, stats.removed), (0, 1), "write {write}");
+        assert_eq!(cache.weight(), 10);
+    }
+}
+
+/// As many shards as a cache has by default on a machine with 256 processors.
+#[tokio::test(start_paused = true)]
+async fn write_finds_a_value_removed_by_a_tag_in_any_of_many_shards() {
+    for _ in 0..50 {
+        let cache = manual().shards(1_024).max_entries(3).build();
+        cache.set_tagged(1, 1, HOUR, ["tag"]).await;
+        cache.set(2, 2).await;
+        cache.set(3, 3).await;
+        cache.remove_tag("tag").await;
+        cache.set(4, 4).await;
+        assert_eq!((cache.stats().evicted, cache.stats().removed), (0, 1));
+    }
 }
 
 /// Users of moka type `max_capacity`; the compiler warns and names the right method.

@@ -12,7 +12,6 @@ mod comparison;
 mod log;
 #[path = "../common/oracle.rs"]
 mod oracle;
-#[cfg(feature = "serde")]
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/sequences.rs"]

@@ -62,12 +62,75 @@ async fn shutdown_publishes_entries_removed_by_tag() {
     assert_eq!((received, cache.len()), (500, 0));
 }
 
-/// The load has started before the removal, so its value is older, whether a read or a sweep removes the entry first.
+/// Cause for which an entry is removed from memory while its value is loaded again, before or after its tag is removed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Removal {
+    ByRead,
+    BySweep,
+    /// The deadline passes after the removal of the tag, and a write at the bound finds the entry.
+    ByWriteAtTheBound,
+    /// The entry is evicted before its tag is removed.
+    ByEviction,
+    /// The entry expires and is swept before its tag is removed.
+    ByExpiry,
+    /// The entry has expired and stays within its stale window.
+    None,
+}
+
+const REMOVALS: [Removal; 6] = [
+    Removal::ByRead,
+    Removal::BySweep,
+    Removal::ByWriteAtTheBound,
+    Removal::ByEviction,
+    Removal::ByExpiry,
+    Removal::None,
+];
+
+/// Removes the tag of key 1, whose deadline is in half a minute.
+async fn remove_tag_and_entry(cache: &Cache<u32, u32>, removal: Removal) {
+    match removal {
+        Removal::ByRead => {
+            cache.remove_tag("tag").await;
+            assert_eq!(cache.get(&1).await, None);
+        }
+        Removal::BySweep => {
+            cache.remove_tag("tag").await;
+            cache.sweep().await;
+        }
+        Removal::ByWriteAtTheBound => {
+            cache.remove_tag("tag").await;
+            advance(MINUTE / 2).await;
+            cache.set(2, 2).await;
+            cache.set(3, 3).await;
+        }
+        Removal::ByEviction => {
+            cache.set_max_entries(1).await;
+            cache.set(2, 2).await;
+            cache.remove_tag("tag").await;
+        }
+        Removal::ByExpiry => {
+            advance(MINUTE / 2).await;
+            cache.sweep().await;
+            cache.remove_tag("tag").await;
+        }
+        Removal::None => {
+            advance(MINUTE / 2).await;
+            cache.remove_tag("tag").await;
+        }
+    }
+}
+
+/// The load has started before the removal, so its value is older, no matter what removes the entry, and when.
 #[tokio::test(start_paused = true)]
-async fn remove_tag_takes_precedence_over_a_refresh_ahead() {
-    for sweeps in [false, true] {
-        let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual().seed(1));
-        let cache = builder.refresh_ahead(1e9).build();
+async fn remove_tag_takes_precedence_over_a_refresh() {
+    for (removal, is_explicit) in
+        REMOVALS.into_iter().flat_map(|removal| [(removal, false), (removal, true)])
+    {
+        let mut builder = Cache::<u32, u32>::builder().sweep(Sweep::manual().seed(1));
+        if removal == Removal::None {
+            builder = builder.stale_while_revalidate(MINUTE);
+        }
+        let cache = builder.refresh_ahead(1e9).max_entries(2).build();
         let gate = Arc::new(Semaphore::new(0));
         let load = |value| {
             let gate = gate.clone();
@@ -82,22 +145,35 @@ async fn remove_tag_takes_precedence_over_a_refresh_ahead() {
         cache.get_or_set_with(&0, MINUTE, load(0)).await;
         cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
         advance(MINUTE / 2).await;
-        assert_eq!(cache.get_or_set_with(&1, MINUTE, load(2)).await, 1);
-        // The refresh is running from here on.
-        sleep(Duration::from_millis(10)).await;
-        cache.remove_tag("tag").await;
-        match sweeps {
-            true => _ = cache.sweep().await,
-            false => assert_eq!(cache.get(&1).await, None),
+        let mut refresh = spawn(cache.refresh_with(&1, MINUTE, load(2)));
+        if is_explicit {
+            assert_pending!(refresh.poll());
+        } else {
+            assert_eq!(cache.get_or_set_with(&1, MINUTE, load(2)).await, 1);
         }
+        // The load is running from here on.
+        sleep(Duration::from_millis(10)).await;
+        if is_explicit {
+            assert_pending!(refresh.poll());
+        }
+        remove_tag_and_entry(&cache, removal).await;
+        let next_load = async || 3;
+        let mut next = spawn(cache.get_or_set_with(&1, MINUTE, next_load));
+        assert_pending!(next.poll(), "{removal:?}: it waits until the older load has ended");
         gate.add_permits(1);
+        if is_explicit {
+            assert_ready_eq!(refresh.poll(), 2);
+        }
         sleep(Duration::from_millis(1)).await;
         assert_eq!(cache.stats().loads, 2, "the refresh has finished");
         assert_eq!(
             cache.get(&1).await,
             None,
-            "sweeps {sweeps}: the loaded value is older than the removal"
+            "{removal:?}, explicit {is_explicit}: the loaded value is older than the removal"
         );
+        let got = assert_ready!(next.poll());
+        assert_eq!(got, 3, "{removal:?}, explicit {is_explicit}: the call began after the removal");
+        assert_eq!(cache.get(&1).await, Some(3));
     }
 }
 

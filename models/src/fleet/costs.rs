@@ -10,6 +10,8 @@ pub struct TurnCosts {
     /// A turn with one `GET` after two milliseconds or more without commands, in addition: the server's thread is scheduled
     /// again, and its data has left the caches of the processor. See [`Call::cold_us`].
     pub wake_us: f64,
+    /// Shares of `wake_us` after shorter pauses, of [`PAUSES`].
+    pub pause_share: [f64; 6],
     /// A connection with commands: reading them and writing the replies. By the number of connections in use, of
     /// [`CONNECTIONS`], because the state of many does not fit into the caches of the processor.
     pub connection_us: [f64; 4],
@@ -24,21 +26,39 @@ pub struct TurnCosts {
 /// Numbers of connections for which [`TurnCosts::connection_us`] is measured.
 pub const CONNECTIONS: [usize; 4] = [1, 8, 64, 500];
 
+/// Pauses for which [`TurnCosts::pause_share`] is measured, in microseconds.
+pub const PAUSES: [usize; 6] = [20, 60, 120, 250, 500, 1_000];
+
+/// Pause after which a turn costs all of [`TurnCosts::wake_us`] more, in microseconds.
+pub const LONG_PAUSE: usize = 2_000;
+
 impl TurnCosts {
-    /// Returns the cost of a connection if this number of connections is in use, interpolated by its logarithm.
+    /// Returns the cost of a connection if this number of connections is in use.
     pub fn of_connection(&self, connections: usize) -> f64 {
-        let at = (connections.max(1) as f64).ln();
-        let points = CONNECTIONS.map(|n| (n as f64).ln());
-        let above = points.iter().position(|point| at <= *point);
-        match above {
-            None => self.connection_us[CONNECTIONS.len() - 1],
-            Some(0) => self.connection_us[0],
-            Some(i) => {
-                let share = (at - points[i - 1]) / (points[i] - points[i - 1]);
-                self.connection_us[i - 1] * (1.0 - share) + self.connection_us[i] * share
+        interpolate(&CONNECTIONS, &self.connection_us, connections as f64)
+    }
+
+    /// Returns the share of the costs after a long pause that a pause of this time causes.
+    pub fn after_pause(&self, us: f64) -> f64 {
+        match us >= PAUSES[PAUSES.len() - 1] as f64 {
+            true => {
+                let last = [PAUSES[PAUSES.len() - 1], LONG_PAUSE];
+                interpolate(&last, &[self.pause_share[PAUSES.len() - 1], 1.0], us)
             }
+            false => interpolate(&PAUSES, &self.pause_share, us),
         }
     }
+}
+
+/// Returns the value at `at`, interpolated by its logarithm between the points; outside of them, the value of the next.
+fn interpolate(points: &[usize], values: &[f64], at: f64) -> f64 {
+    let Some(above) = points.iter().position(|&point| at <= point as f64) else {
+        return values[points.len() - 1];
+    };
+    let Some(below) = above.checked_sub(1) else { return values[0] };
+    let [from, to] = [below, above].map(|i| (points[i] as f64).ln());
+    let share = (at.ln() - from) / (to - from);
+    values[below] * (1.0 - share) + values[above] * share
 }
 
 /// Costs of one call of a method.
@@ -107,6 +127,7 @@ impl Costs {
         costs.turns = TurnCosts {
             turn_us: single("turn_us"),
             wake_us: single("wake_us"),
+            pause_share: PAUSES.map(|us| single(&format!("wake_share after {us} us"))),
             connection_us: CONNECTIONS.map(|n| single(&format!("connection_us of {n}"))),
             push_us: single("push_us"),
             pushed_key_us: single("pushed_key_us"),
@@ -117,8 +138,15 @@ impl Costs {
 
     /// Returns the text of a file with these costs.
     pub fn write(&self) -> String {
-        let TurnCosts { turn_us, wake_us, connection_us, push_us, pushed_key_us, connect_us } =
-            self.turns;
+        let TurnCosts {
+            turn_us,
+            wake_us,
+            pause_share,
+            connection_us,
+            push_us,
+            pushed_key_us,
+            connect_us,
+        } = self.turns;
         let mut text = String::from(
             "# Written by `cargo run --release -p fleeting-models --bin fleet -- measure`.\n",
         );
@@ -132,6 +160,9 @@ impl Costs {
         ];
         for (name, us) in single {
             text += &format!("{name} | {us:.3}\n");
+        }
+        for (pause, share) in PAUSES.iter().zip(pause_share) {
+            text += &format!("wake_share after {pause} us | {share:.3}\n");
         }
         for (n, us) in CONNECTIONS.iter().zip(connection_us) {
             text += &format!("connection_us of {n} | {us:.3}\n");
@@ -187,5 +218,19 @@ mod tests {
         let costs = Costs::measured();
         assert_eq!(Costs::parse(&costs.write()).write(), costs.write());
         assert!(costs.call("get").us > 0.0);
+    }
+
+    #[test]
+    fn costs_between_measured_points_are_interpolated() {
+        let turns = TurnCosts {
+            connection_us: [1.0, 4.0, 7.0, 7.5],
+            pause_share: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
+            ..TurnCosts::default()
+        };
+        assert_eq!([1, 8, 64, 500, 1_000].map(|n| turns.of_connection(n)), [1.0, 4.0, 7.0, 7.5, 7.5]);
+        assert!((1.0..4.0).contains(&turns.of_connection(3)));
+        assert_eq!([1.0, 20.0, 60.0, 1_000.0].map(|us| turns.after_pause(us)), [0.0, 0.0, 0.1, 0.5]);
+        assert_eq!([2_000.0, 1e6].map(|us| turns.after_pause(us)), [1.0, 1.0]);
+        assert!((0.5..1.0).contains(&turns.after_pause(1_500.0)));
     }
 }

@@ -218,7 +218,7 @@ impl<S: Scenario> Sim<S> {
         server.running = std::mem::take(&mut server.waiting);
         // Connection by connection, each in order.
         server.running.sort_by_key(|(process, _)| *process);
-        let idle = cold_share(self.now - server.idle_since);
+        let idle = self.costs.after_pause((self.now - server.idle_since) as f64 / US as f64);
         let (mut us, mut cold_us) = (self.costs.turn_us, 0.0_f64);
         let mut last = None;
         for (process, command) in &mut server.running {
@@ -292,16 +292,6 @@ impl<S: Scenario> Sim<S> {
         self.scheduled += 1;
         self.agenda.push(Due { at, number: self.scheduled, event });
     }
-}
-
-/// Returns the share of the costs after a long pause that a pause causes.
-///
-/// The costs are measured after pauses of 2 ms, and without any, that is after about 20 µs. Measured after pauses in
-/// between, on a machine with other work, they grow about with the square root of the time.
-fn cold_share(pause: u64) -> f64 {
-    let (none, whole) = (20 * US, 2 * MS);
-    let share = pause.clamp(none, whole) - none;
-    (share as f64 / (whole - none) as f64).sqrt()
 }
 
 /// Event of the agenda. Events of the same time are handled in the order in which they were scheduled.

@@ -66,7 +66,7 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Sets for how long the error of a [loader](Cache::get_or_try_set_with) is kept for its key.
+    /// Sets the time for which the error of a [loader](Cache::get_or_try_set_with) is kept for its key.
     ///
     /// While an error is kept, calls with the same error type return it without running their loaders. A write to the
     /// key or its removal discards the error. [`Cache::remove_tag`] does not, since errors have no tags. At most
@@ -83,8 +83,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Sets for how long the loader methods may still return an expired value while they reload it in the background
-    /// (RFC 5861).
+    /// Sets the time for which the loader methods may still return an expired value while they reload it in the
+    /// background (RFC 5861).
     ///
     /// One refresh per key runs at a time, on the runtime of the cache (on that of the caller if the cache was built on
     /// a `current_thread` runtime, because such a runtime runs tasks only inside `block_on`). A refresh that fails, or
@@ -124,7 +124,7 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// Sets for how long the loader methods may still return an expired value if the loader fails (RFC 5861).
+    /// Sets the time for which the loader methods may still return an expired value if the loader fails (RFC 5861).
     ///
     /// Unlike with [`stale_while_revalidate`](Builder::stale_while_revalidate), a call waits for the load, and gets the
     /// expired value only if the load fails. If both are set, both windows start when the value expires, and the entry

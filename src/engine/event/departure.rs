@@ -13,7 +13,7 @@ use crate::engine::clock::{Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
 
-/// Why an entry was removed from the cache.
+/// Cause of the removal of an entry from the cache.
 #[doc(alias = "RemovalCause")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
@@ -43,14 +43,14 @@ pub struct Event<K, V> {
     pub key: K,
     /// The removed value.
     pub value: V,
-    /// Why the entry was removed.
+    /// Cause of the removal.
     pub cause: Cause,
     /// The deadline of the entry (with [`time_to_idle`](crate::Builder::time_to_idle), the earlier of its two
     /// deadlines); `None` if it had none. For an entry expired by [`expire_now`](crate::Cache::expire_now), the time of
     /// that call.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_instant"))]
     pub deadline: Option<Instant>,
-    /// When the entry was removed.
+    /// Time of the removal.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::instant"))]
     pub at: Instant,
 }

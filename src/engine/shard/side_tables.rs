@@ -118,7 +118,6 @@ impl SideTables {
     }
 
     /// Returns the tags of the entry in `bucket`.
-    #[cfg(feature = "serde")]
     #[inline]
     pub(crate) fn tags(&self, bucket: usize) -> Option<TagSet> {
         self.extra.as_ref()?.tags.get(bucket).cloned()

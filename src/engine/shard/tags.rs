@@ -185,10 +185,13 @@ impl Tag {
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed_at.load(Relaxed) != 0
+    }
 }
 
 impl TagSets {
-    #[cfg(feature = "serde")]
     pub(crate) fn get(&self, bucket: usize) -> Option<&TagSet> {
         self.0.get(&bucket)
     }

@@ -30,8 +30,11 @@ use crate::engine::{
 const MAX_EVICTION_STEPS: usize = if cfg!(all(test, shuttle)) { 1 } else { 32 };
 const MAX_EXPIRY_STEPS: usize = 64;
 
-/// Maximum number of locks under which one call searches for values with removed tags: about 16,000 buckets.
-const MAX_PURGE_STEPS: usize = 64;
+/// Maximum number of entries in which one call searches for values with removed tags.
+const MAX_PURGE_COST: usize = 16_384;
+
+/// Number of entries that take as long to examine as a lock, so that one call visits at most 1,024 shards.
+const PURGE_COST_OF_LOCK: usize = 16;
 
 /// An entry that must not be evicted, since it was just written.
 #[derive(Clone, Copy)]
@@ -158,12 +161,17 @@ where
     /// examination corrects the index.
     #[inline]
     pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) -> bool {
-        if bound.excess_with(weight) == 0
-            || !bound.may_have_expired(now) && !self.has_tag_removals()
-        {
+        if bound.excess_with(weight) == 0 || !self.may_have_unreadable(bound, now) {
             return true;
         }
         self.expire_windows_to_fit(bound, weight, now)
+    }
+
+    /// Returns whether entries may be resident that no look-up returns: expired ones, and values with removed tags.
+    /// They are removed before live ones are evicted.
+    #[inline]
+    pub(super) fn may_have_unreadable(&self, bound: &Bound<K, V>, now: &impl Now) -> bool {
+        bound.may_have_expired(now) || self.has_tag_removals()
     }
 
     #[cold]
@@ -202,15 +210,18 @@ where
     }
 
     /// Removes values with removed tags, some windows at a time, as long as `weight` more would exceed the limit. No index
-    /// shows where they are, so one call examines a limited number of windows, and the next writer continues there: each
+    /// shows where they are, so one call examines a limited number of entries, and the next writer continues there: each
     /// removal of a tag costs the writers at most about one pass over the table.
     #[cold]
     fn purge_tags_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
-        for _ in 0..MAX_PURGE_STEPS {
+        let mut cost = 0;
+        while cost < MAX_PURGE_COST {
             let to_free = bound.excess_with(weight);
-            if to_free == 0 || !self.continue_tag_purge(to_free, now) {
+            if to_free == 0 {
                 return;
             }
+            let Some(examined) = self.continue_tag_purge(to_free, now) else { return };
+            cost += examined + PURGE_COST_OF_LOCK;
         }
     }
 
@@ -240,7 +251,7 @@ where
         let Some(bound) = self.context.evicting_bound() else { return };
         // The entry of an earlier write that has deferred evictions is exempt, too, and is in any shard.
         let has_deferred = bound.deferred() > 0;
-        if to_evict > 0 && !has_deferred && !bound.may_have_expired(now) {
+        if to_evict > 0 && !has_deferred && !self.may_have_unreadable(bound, now) {
             let freed = locked.evict(to_evict, [Some(exempt.bucket)], now, drop_queue);
             to_evict = to_evict.saturating_sub(freed);
         }

@@ -103,14 +103,13 @@ where
     }
 
     /// Continues the purge of the writers at the bound in the next windows, until `to_free` of weight is freed. Returns
-    /// false if there are no more entries to purge.
-    pub(super) fn continue_tag_purge(&self, mut to_free: u64, now: &impl Now) -> bool {
+    /// the number of examined entries, or `None` if there are no more entries to purge.
+    pub(super) fn continue_tag_purge(&self, mut to_free: u64, now: &impl Now) -> Option<usize> {
         // Taken out while it is in use: removing entries runs user code, which may panic.
-        let Some(mut purge) = self.swap_tag_purge(None).or_else(|| self.begin_tag_purge()) else {
-            return false;
-        };
-        let (position, mut is_held_back) = (purge.cursor, false);
+        let mut purge = self.swap_tag_purge(None).or_else(|| self.begin_tag_purge())?;
+        let (position, mut is_held_back, mut examined) = (purge.cursor, false, 0);
         let is_chosen = |scanned: &ScannedEntry<'_, K, V>, _| {
+            examined += 1;
             let is_removed = scanned.is_tag_removed();
             is_held_back |= is_removed && to_free == 0;
             if !is_removed || to_free == 0 {
@@ -127,7 +126,7 @@ where
             true => _ = self.swap_tag_purge(Some(purge)),
             false => self.context.tag_removals.end_purge(purge.removals),
         }
-        true
+        Some(examined)
     }
 
     /// Replaces the progress of the writers' purge, and returns the previous one.

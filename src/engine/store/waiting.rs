@@ -37,9 +37,10 @@ where
         if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_expired(entry.deadline())) {
             return LoadLookup::Live(entry.value.clone());
         }
+        let tags = found.and_then(|(bucket, _)| locked.current_tags(bucket));
         let waiters = locked.waiters_mut();
         let Joined { shared, is_first } =
-            waiters.loads.join(hash, key, owned, Flight::is_finished, Flight::new);
+            waiters.loads.join(hash, key, owned, Flight::is_finished, || Flight::new(tags));
         if is_first {
             return LoadLookup::Leader(shared);
         }
@@ -64,11 +65,13 @@ where
         if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
             return None;
         }
+        let tags = found.and_then(|(bucket, _)| locked.current_tags(bucket));
         let waiters = locked.waiters_mut();
         if waiters.loads.find(hash, key).is_some_and(|load| !load.is_finished()) {
             return None;
         }
-        Some(waiters.loads.join(hash, key, owned, |_| true, Flight::of_refresh).shared)
+        let flight = || Flight::of_refresh(tags);
+        Some(waiters.loads.join(hash, key, owned, |_| true, flight).shared)
     }
 
     /// Ends a flight whose background refresh makes no progress, and returns whether one leads it. The next caller

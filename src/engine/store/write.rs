@@ -350,8 +350,9 @@ where
             locked.depart(new.take_key(), entry, cause, now, drop_queue);
             return Stored { replaced: None, bucket: None, to_evict: 0 };
         }
-        // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
-        if excess > 0 && bound.deferred() == 0 && !bound.may_have_expired(now) {
+        // Expired entries and values with removed tags are removed before live ones are evicted: `evict_to_fit` does
+        // both after this insert.
+        if excess > 0 && bound.deferred() == 0 && !self.may_have_unreadable(bound, now) {
             locked.evict(excess, [], now, drop_queue);
         }
         let bucket = locked.insert(hash, new.take_key(), entry);

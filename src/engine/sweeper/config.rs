@@ -42,7 +42,8 @@ impl Sweep {
         Self { every: None, ..Self::default() }
     }
 
-    /// Sets the interval between sweeps (TimedDict: `1 / checks_per_second`). Defaults to 100 ms.
+    /// Sets the interval between sweeps (TimedDict: `checks_per_second`, which is a pause in seconds despite its name).
+    /// Defaults to 100 ms.
     ///
     /// # Panics
     ///

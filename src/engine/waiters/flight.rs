@@ -7,16 +7,21 @@
 //!    superseded load is not stored. It is returned only to callers that joined before the write; later ones wait until
 //!    it finishes and look the key up again. So no two loads of a key run at the same time, and no caller gets a value
 //!    that is older than a write it has seen.
-//! 3. A background refresh leads a flight without a caller that drives it. If its runtime is not driven, a waiter ends
+//! 3. The removal of a tag of the value that is loaded again counts as a write, too, even if an eviction or its deadline
+//!    has removed that value from memory by then.
+//! 4. A background refresh leads a flight without a caller that drives it. If its runtime is not driven, a waiter ends
 //!    the flight by [`end_refresh`](Flight::end_refresh). That counts as a write, so the refresh stores nothing later.
 
 use std::{any::Any, mem, pin::pin, sync::Arc};
 
 use tokio::sync::Notify;
 
-use crate::engine::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicU32, Ordering::Relaxed},
+use crate::engine::{
+    shard::tags::TagSet,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 /// One load of one key. Shared by its leader and its followers.
@@ -25,6 +30,9 @@ pub(crate) struct Flight<V> {
     /// it when a result is stored. A leader reads it without the lock when its load starts. Relaxed is enough there: if
     /// it misses a concurrent write, its result is discarded needlessly, but never stored over that write.
     write_version: AtomicU32,
+    /// Tags of the value that was resident when the flight began, live or within its stale window. None of them was
+    /// removed then, because the first load starts at version 0.
+    tags: Option<TagSet>,
     phase: Mutex<Phase<V>>,
     notify: Notify,
 }
@@ -64,27 +72,32 @@ pub(crate) enum WaitOutcome<V> {
 }
 
 impl<V> Flight<V> {
-    /// Returns a flight whose creator is the leader.
-    pub(crate) fn new() -> Self {
-        Self::in_phase(Phase::Running)
+    /// Returns a flight whose creator is the leader, for a key whose resident value has these tags.
+    pub(crate) fn new(tags: Option<TagSet>) -> Self {
+        Self::in_phase(Phase::Running, tags)
     }
 
-    /// Returns a flight that a background refresh leads.
-    pub(crate) fn of_refresh() -> Self {
-        Self::in_phase(Phase::Refreshing)
+    /// Returns a flight that a background refresh leads, for a key whose resident value has these tags.
+    pub(crate) fn of_refresh(tags: Option<TagSet>) -> Self {
+        Self::in_phase(Phase::Refreshing, tags)
     }
 
-    fn in_phase(phase: Phase<V>) -> Self {
-        Self { write_version: AtomicU32::new(0), phase: Mutex::new(phase), notify: Notify::new() }
+    fn in_phase(phase: Phase<V>, tags: Option<TagSet>) -> Self {
+        let (write_version, phase) = (AtomicU32::new(0), Mutex::new(phase));
+        Self { write_version, tags, phase, notify: Notify::new() }
     }
 
     /// Counts a write to the key. Called under the lock of its shard, so a load and a store suffice.
     pub(crate) fn bump_write_version(&self) {
-        self.write_version.store(self.write_version() + 1, Relaxed);
+        self.write_version.store(self.write_version.load(Relaxed) + 1, Relaxed);
     }
 
+    /// Returns the number of writes and of removed tags. Tags are removed without a look at the entries or flights that
+    /// have them, so they are counted here.
     pub(crate) fn write_version(&self) -> u32 {
-        self.write_version.load(Relaxed)
+        let tags = self.tags.iter().flat_map(|tags| tags.iter());
+        let removed_tags = tags.filter(|tag| tag.is_removed()).count();
+        self.write_version.load(Relaxed) + removed_tags as u32
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -205,7 +205,7 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
-    /// Sets for how long this process keeps the error of a [loader](Cache::get_or_try_set_with) for its key.
+    /// Sets the time for which this process keeps the error of a [loader](Cache::get_or_try_set_with) for its key.
     ///
     /// While an error is kept, calls with the same error type return it without running their loaders, unless the key
     /// has a live value. A write to the key or its removal by this process discards the error. Another process runs its

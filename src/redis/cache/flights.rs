@@ -56,7 +56,7 @@ impl Flights {
         let hash = self.hasher.hash_one(key);
         let mut by_key = self.lock();
         let Joined { shared, is_first } =
-            by_key.join(hash, key, || key.to_vec(), Flight::is_finished, Flight::new);
+            by_key.join(hash, key, || key.to_vec(), Flight::is_finished, || Flight::new(None));
         let reads_begun = shared.write_version();
         drop(by_key);
         LoadGuard { flights: self.clone(), hash, flight: shared, is_leader: is_first, reads_begun }

@@ -17,8 +17,8 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// Like [`set_ex`](Cache::set_ex), and attaches tags to the value: [`remove_tag`](Cache::remove_tag) with any of them
-    /// removes it.
+    /// Sets the value of `key` with the given TTL and tags, and returns the live value it replaced.
+    /// [`remove_tag`](Cache::remove_tag) with any of the tags removes the value.
     ///
     /// Tags belong to the value. A new value has only the tags it is written with, so [`set`](Cache::set) and the like
     /// leave it without tags. [`update`](Cache::update) and methods that change the TTL keep the tags.

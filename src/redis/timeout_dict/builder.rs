@@ -88,9 +88,9 @@ impl<K, V> TimeoutDictBuilder<K, V> {
         self
     }
 
-    /// Sets the maximum age of what [`next_expired`](TimeoutDict::next_expired) and
-    /// [`next_claim`](TimeoutDict::next_claim) know of the next deadlines before they ask the server again. This bounds
-    /// the delay of an entry that another process sets with an earlier deadline than all others. Changes through this
+    /// Sets the maximum age of the deadlines that [`next_expired`](TimeoutDict::next_expired) and
+    /// [`next_claim`](TimeoutDict::next_claim) have read; older ones are read again from the server. This bounds the
+    /// delay of an entry that another process sets with an earlier deadline than all others. Changes through this
     /// handle and its clones are noticed immediately.
     ///
     /// A waiter without due entries sends 16 short commands per `period`. Defaults to two seconds.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bound, Cause, HardDeadline, Key, Oracle, Record, Value, weigh};
+use super::{Bound, Cause, Entry, HardDeadline, Key, Oracle, Record, RemovedTag, Value, weigh};
 
 /// Keys that the last call may have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,16 +119,22 @@ impl Oracle {
         assert!(expected.matches(record), "{record:?} instead of {expected:?}");
     }
 
-    /// Checks the bound after a write that evicted live entries of weight `evicted`.
-    pub(crate) fn check_bound(&self, evicted: u64, written: Written) {
+    /// Checks the bound after a write that evicted live entries of weight `evicted`. `finds_removed` is whether a write
+    /// certainly finds the entries that were removed by tag.
+    pub(crate) fn check_bound(&self, evicted: u64, written: Written, finds_removed: bool) {
         let (Bound::Entries(bound) | Bound::Weight(bound)) = self.settings.bound else { return };
         let weight = self.weight();
         assert!(weight <= bound, "{weight} of {bound}");
         if evicted > 0 && written != Written::Many {
             assert!(weight + evicted > bound, "{evicted} evicted below the bound");
-            let expired = self.entries.values().filter(|entry| !entry.is_live(self.now));
-            let mut expired = expired.filter(|entry| self.weight_of(entry.value) > 0);
-            assert!(expired.next().is_none(), "a live entry was evicted before an expired one");
+            let is_unreadable = |entry: &Entry| match entry.removed_tag {
+                RemovedTag::WhileLive => finds_removed,
+                _ => entry.is_expired(self.now),
+            };
+            let unreadable = self.entries.values().filter(|entry| is_unreadable(entry));
+            let mut unreadable = unreadable.filter(|entry| self.weight_of(entry.value) > 0);
+            let first = unreadable.next();
+            assert!(first.is_none(), "a live entry was evicted before {first:?}");
         }
     }
 

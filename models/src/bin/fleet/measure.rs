@@ -4,9 +4,13 @@
 //! Costs are times of the server's processor (`INFO cpu`), which other processes disturb less than elapsed times. They
 //! are medians of rounds.
 
-use std::{process::Command, thread::sleep, time::Duration};
+use std::{
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
-use fleeting_models::fleet::costs::{CONNECTIONS, Costs, TurnCosts};
+use fleeting_models::fleet::costs::{CONNECTIONS, Costs, LONG_PAUSE, PAUSES, TurnCosts};
 
 use crate::{HERE, methods, probe::Probe, servers::Server};
 
@@ -68,28 +72,57 @@ fn turns(server: &Server) -> TurnCosts {
     let (push_us, pushed_key_us) = pushes(server, &mut control, &mut many[..200]);
     let connect_us = connects(server, &mut control);
     let wake_us = wake_us(server);
-    TurnCosts { turn_us, wake_us, connection_us, push_us, pushed_key_us, connect_us }
+    let pause_share = pause_share(server);
+    TurnCosts { turn_us, wake_us, pause_share, connection_us, push_us, pushed_key_us, connect_us }
 }
 
-/// Returns the processor time of a turn after a pause, in addition to that of a turn in a series.
+/// Returns the processor time of a turn after a long pause, in addition to that of a turn in a series.
 pub(crate) fn wake_us(server: &Server) -> f64 {
-    let (mut control, mut probe) = (Probe::new(server), Probe::new(server));
-    let rounds = (0..3).map(|_| {
-        let get: &[&str] = &["GET", "key"];
-        let in_series = pipelined(&mut control, &mut probe, &[get], 2_000);
-        after_pauses(&mut control, &mut probe, get) - in_series
-    });
-    median(rounds.collect()).max(0.0)
+    median((0..7).map(|_| after_pauses(server, &[LONG_PAUSE])[0]).collect()).max(0.0)
 }
 
-/// Returns the processor time per command if the server sleeps for two milliseconds before each.
-fn after_pauses(control: &mut Probe, probe: &mut Probe, command: &[&str]) -> f64 {
-    let (before, times) = (control.counters(), 250);
-    for _ in 0..times {
-        sleep(Duration::from_millis(2));
-        probe.ask(command);
+/// Returns the shares of these costs after shorter pauses.
+fn pause_share(server: &Server) -> [f64; PAUSES.len()] {
+    let mut pauses = PAUSES.to_vec();
+    pauses.push(LONG_PAUSE);
+    let rounds: Vec<Vec<f64>> = (0..ROUNDS).map(|_| after_pauses(server, &pauses)).collect();
+    let medians: Vec<f64> =
+        (0..pauses.len()).map(|i| median(rounds.iter().map(|round| round[i]).collect())).collect();
+    let whole = medians[PAUSES.len()].max(0.1);
+    // A longer pause does not cost less.
+    let mut least = 0.0_f64;
+    std::array::from_fn(|i| {
+        least = least.max((medians[i] / whole).clamp(0.0, 1.0));
+        least
+    })
+}
+
+/// Returns the processor time of a turn after each of these pauses, in microseconds, in addition to that of a turn in a
+/// series.
+fn after_pauses(server: &Server, pauses: &[usize]) -> Vec<f64> {
+    let (mut control, mut probe) = (Probe::new(server), Probe::new(server));
+    let get: &[&str] = &["GET", "key"];
+    let in_series = pipelined(&mut control, &mut probe, &[get], 2_000);
+    let mut after = |pause| {
+        let (before, times) = (control.counters(), 250);
+        for _ in 0..times {
+            rest(Duration::from_micros(pause as u64));
+            probe.ask(get);
+        }
+        control.counters().since(before).cpu_us / f64::from(times) - in_series
+    };
+    pauses.iter().map(|&pause| after(pause)).collect()
+}
+
+/// Waits exactly: a sleep takes about 60 us longer than it should.
+fn rest(time: Duration) {
+    let begin = Instant::now();
+    if let Some(most) = time.checked_sub(Duration::from_micros(150)) {
+        sleep(most);
     }
-    control.counters().since(before).cpu_us / f64::from(times)
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
 }
 
 /// Returns the processor time per command if each connection is served in a turn of its own.

@@ -62,11 +62,15 @@ fn million_near(input: &Input) -> String {
         ..near::Settings::new(processes)
     };
     let run = near::run(settings, &input.costs);
+    let share = input.calibration.margin * run.load.busy as f64 / SECOND as f64;
+    let server = match super::busy(share) {
+        share if share.ends_with('%') => format!("{share} busy"),
+        overloaded => overloaded,
+    };
     format!(
         "Near caches do: with 1,000 reads per second of each of {processes} processes, 1,000 keys and 10 changes per \
-         second, they answer {} of the reads after five seconds, and one server is {} busy.",
-        percent(run.hits as f64 / run.reads.max(1) as f64),
-        super::busy(input.calibration.margin * run.load.busy as f64 / SECOND as f64)
+         second, they answer {} of the reads after five seconds, and one server is {server}.",
+        percent(run.hits as f64 / run.reads.max(1) as f64)
     )
 }
 
