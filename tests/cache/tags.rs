@@ -177,6 +177,99 @@ async fn remove_tag_takes_precedence_over_a_refresh() {
     }
 }
 
+/// The old value has expired before the removal, and its load has started before it too. The removal ends the staleness
+/// of the value, so the load is superseded, no matter which call or sweep finds the entry first.
+#[tokio::test(start_paused = true)]
+async fn remove_tag_takes_precedence_over_a_load_of_a_stale_value() {
+    for (refreshes, step) in (0..10).map(|case| (case < 5, case % 5)) {
+        let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual().seed(1));
+        let cache = match refreshes {
+            true => builder.stale_while_revalidate(MINUTE / 2).build(),
+            false => builder.stale_if_error(MINUTE / 2).build(),
+        };
+        let gate = Arc::new(Semaphore::new(0));
+        let old = || {
+            let gate = gate.clone();
+            async move || {
+                gate.acquire().await.unwrap().forget();
+                2
+            }
+        };
+        cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
+        advance(MINUTE).await;
+        let mut first = spawn(cache.get_or_set_with(&1, MINUTE, old()));
+        match refreshes {
+            true => {
+                assert_ready_eq!(first.poll(), 1);
+            }
+            false => assert_pending!(first.poll()),
+        }
+        // The load is running from here on.
+        sleep(Duration::from_millis(1)).await;
+        cache.remove_tag("tag").await;
+        match step {
+            0 => {}
+            1 => _ = cache.sweep().await,
+            2 => assert_eq!(cache.get(&1).await, None),
+            // The window ends, and the entry expires, before the removal was noticed.
+            3 => advance(MINUTE / 2).await,
+            _ => {
+                let many = [1, 2];
+                assert_eq!(cache.get_many(&many).await, [None, None]);
+            }
+        }
+        let mut second = spawn(cache.get_or_set_with(&1, MINUTE, async || 3));
+        assert_pending!(second.poll(), "it waits for the load that is running");
+        gate.add_permits(1);
+        sleep(Duration::from_millis(1)).await;
+        if !refreshes {
+            assert_ready_eq!(first.poll(), 2);
+        }
+        assert_ready_eq!(second.poll(), 3, "refreshes {refreshes}, step {step}");
+        assert_eq!(cache.get(&1).await, Some(3), "refreshes {refreshes}, step {step}");
+        let stats = cache.stats();
+        assert_eq!((stats.expired, stats.removed), (1, 0), "the entry had expired");
+    }
+}
+
+/// A full subscriber delays the purge, and the entry expires in the meantime: the sweep that removes it supersedes the
+/// load as well.
+#[tokio::test(start_paused = true)]
+async fn remove_tag_takes_precedence_over_a_load_if_the_purge_is_held_back() {
+    let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual().seed(1));
+    let cache = builder.refresh_ahead(1e9).publish([Cause::Removed]).build();
+    let gate = Arc::new(Semaphore::new(1));
+    let load = |value| {
+        let gate = gate.clone();
+        async move || {
+            sleep(Duration::from_millis(1)).await;
+            gate.acquire().await.unwrap().forget();
+            value
+        }
+    };
+    // One load first: refresh-ahead needs a duration of loads.
+    cache.get_or_set_with(&0, MINUTE, load(0)).await;
+    cache.remove(&0).await;
+    cache.set_tagged(1, 1, MINUTE, ["tag"]).await;
+    advance(MINUTE / 2).await;
+    assert_eq!(cache.get_or_set_with(&1, MINUTE, load(2)).await, 1);
+    sleep(Duration::from_millis(1)).await;
+    let mut events = cache.events_lossless(1);
+    cache.set(3, 3).await;
+    cache.remove(&3).await;
+    cache.remove_tag("tag").await;
+    advance(MINUTE / 2).await;
+    assert!(cache.sweep().await.held_back, "the subscriber is full");
+    assert_eq!(cache.len(), 0);
+    gate.add_permits(1);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(cache.stats().loads, 2, "the refresh has finished");
+    assert_eq!(cache.get(&1).await, None, "the loaded value is older than the removal");
+    while let Some(event) = events.recv().now_or_never().flatten() {
+        assert_eq!(event.cause, Cause::Removed);
+    }
+}
+
 /// Checks each method that waits for a key.
 #[tokio::test(start_paused = true)]
 async fn remove_tag_wakes_waiters_of_the_key() {
