@@ -231,7 +231,7 @@ impl Commands {
             (None, Expiry::After(ttl)) => {
                 self.changing_command("GETEX", key, expiry).arg("PX").arg(ttl)
             }
-            (None, Expiry::Never) => self.command("GETEX", key).arg("PERSIST"),
+            (None, Expiry::Never) => self.changing_command("GETEX", key, expiry).arg("PERSIST"),
             (Some(_), _) => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg("GETEX"),
         }
     }
@@ -275,8 +275,9 @@ impl Commands {
     /// `expiry` applies if there is no live value whose TTL could be kept.
     pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
-            // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
-            (None, Expiry::Never) => {
+            // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value,
+            // and a stale window needs one that ends the staleness.
+            (None, Expiry::Never) if !self.keeps_stale() => {
                 let set = CHANGE.call(&[self.keyspace.record(key)]).arg("").arg("KEEP").arg("SET");
                 set.arg(value).arg("KEEPTTL").arg("GET")
             }
@@ -309,7 +310,7 @@ impl Commands {
 
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.change_record("PERSIST", &[self.keyspace.record(key)], Expiry::Never),
+            None => self.change("PERSIST", key, Expiry::Never),
             // `HasTtl`, because `PERSIST` returns whether there was a TTL.
             Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
         }
@@ -483,13 +484,9 @@ impl Commands {
     fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
         let keys = [self.keyspace.record(key), self.load_key(key)];
         let count = if self.outlives_loads(expiry) { 1 } else { 2 };
-        self.change_record(command, &keys[..count], expiry)
-    }
-
-    fn change_record(&self, command: &str, keys: &[Vec<u8>], expiry: Expiry) -> Call<'_> {
         let is_new = matches!(command, "SET" | "GETDEL");
         let ttl = if is_new { "NEW".to_owned() } else { expiry.arg() };
-        CHANGE.call(keys).arg("").arg(ttl).arg(command)
+        CHANGE.call(&keys[..count]).arg("").arg(ttl).arg(command)
     }
 
     /// Returns whether a value with this expiry is still there when a load in progress ends, so that the load notices
