@@ -7,7 +7,7 @@
 //! - **One round trip per call**, and every check-and-change is one script, which the server executes atomically.
 //! - **One hash tag** for all keys of a subject, so a cluster keeps them in the same slot.
 //! - **No ambiguous call is repeated.** If a change may or may not have happened, because its reply was lost, the error
-//!   is [`Error::Unanswered`]. Reads are repeated once.
+//!   is [`Error::Unanswered`]. Reads are repeated once, and so are the calls of loads and subscriptions.
 //!
 //! # Permissions
 //!

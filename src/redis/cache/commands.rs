@@ -195,7 +195,7 @@ impl Commands {
     ) -> Result<Option<Vec<u8>>, Error> {
         let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
         let call = KEEP_TAGS.call(&[self.keyspace.record(key)]).arg(self.retention_arg());
-        let is_live: bool = call.arg(tags).arg(expiry.arg()).send_idempotent(&self.client).await?;
+        let is_live: bool = call.arg(tags).arg(expiry.arg()).send_once(&self.client).await?;
         Ok(value.filter(|_| is_live))
     }
 

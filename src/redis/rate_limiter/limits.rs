@@ -36,8 +36,8 @@ impl LimiterState {
     /// Sets the limits for all processes.
     pub(super) async fn set_limits(&self, limits: Vec<Limit>) -> Result<(), Error> {
         let call = Call::command("SET", &self.limits_key()).arg(encode(&limits));
-        // Idempotent: it sets the same value.
-        call.within(self.timeout).send_idempotent::<()>(&self.client).await?;
+        // Sent once, as below: a late copy would undo a later change.
+        call.within(self.timeout).send_once::<()>(&self.client).await?;
         self.change_limits(Some(limits));
         Ok(())
     }
@@ -45,7 +45,7 @@ impl LimiterState {
     /// Removes the stored limits, so that those of the builder apply in all processes.
     pub(super) async fn clear_limits(&self) -> Result<(), Error> {
         let call = Call::command("DEL", &self.limits_key()).within(self.timeout);
-        call.send_idempotent::<u64>(&self.client).await?;
+        call.send_once::<u64>(&self.client).await?;
         self.change_limits(None);
         Ok(())
     }
