@@ -219,3 +219,29 @@ async fn failed_event_is_delivered_again_after_a_backoff() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn failed_attempt_counts_even_if_the_subscription_ends_before_the_delay() {
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        let cache = cache::<u64>(&client, HOUR, HOUR);
+        let events = cache.events_lossless("g").await.unwrap();
+        cache.set("ada".into(), 1).await.unwrap();
+        cache.expire_now("ada").await.unwrap();
+        drop(events);
+        for attempt in 1..=16 {
+            let mut events = cache.events_lossless("g").await.unwrap();
+            let begin = Instant::now();
+            assert_eq!(recv(&mut events).await.unwrap(), 1);
+            if attempt == 2 {
+                assert!(begin.elapsed() >= ms(200), "{:?}", begin.elapsed());
+            }
+            let delay = if attempt == 1 { ms(300) } else { Duration::from_millis(1) };
+            assert!(events.retry_in(delay).await.unwrap());
+        }
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert!(is_quiet(&mut events, ms(300)).await, "the event is dead");
+    })
+    .await;
+}

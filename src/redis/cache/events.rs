@@ -257,8 +257,9 @@ impl<K, V> LosslessEvents<K, V> {
     /// there is none, or if it was acknowledged or given back already.
     ///
     /// This counts as a failed attempt: see [`fail`](LosslessEvents::fail). This subscriber renews its lease until the
-    /// delay has passed. If the process crashes, the event is delivered again when the lease has expired. No round trip:
-    /// the task of the subscription informs the server with its next poll.
+    /// delay has passed. If the subscription is dropped before, the event is delivered again after the delay or its lease,
+    /// whichever is shorter. If the process crashes, the event is delivered again when the lease has expired, and the
+    /// attempt does not count. No round trip: the task of the subscription informs the server with its next poll.
     ///
     /// # Errors
     ///
