@@ -31,6 +31,11 @@ local held_from, returned_from = 13 + acked, 13 + acked + held
 local counts_id = open_counts()
 local missed, leased_count = 0, 0
 
+-- Calls `visit` with the first and the last position of parts of ARGV, since Lua passes at most about 8,000 arguments.
+local function each_part(from, to, visit)
+    for first = from, to, 1000 do visit(first, math.min(first + 999, to)) end
+end
+
 -- Sets the idle time of leased events: to zero, to renew their leases; to a lease, so that they expire; or to a part of
 -- one, so that they expire later. Returns the ids of those that are leased and in the stream. The group may be missing,
 -- if the stream has expired; this error must not stop the script.
@@ -81,10 +86,12 @@ local function reply(entries, failures, more, version, leased_missed, is_removed
         is_removed and 1 or 0 }
 end
 
-if acked > 0 then
-    redis.call('XACK', stream, group, unpack(ARGV, 13, held_from - 1))
-end
-if held > 0 then set_idle({ unpack(ARGV, held_from, returned_from - 1) }, 0) end
+each_part(13, held_from - 1, function(first, last)
+    redis.call('XACK', stream, group, unpack(ARGV, first, last))
+end)
+each_part(held_from, returned_from - 1, function(first, last)
+    set_idle({ unpack(ARGV, first, last) }, 0)
+end)
 for at = returned_from, returned_from + 3 * returned - 1, 3 do
     local id, failures, delay = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
     -- Available to other subscribers after the delay, or after a lease if that is sooner or the event is dead.
