@@ -10,11 +10,13 @@
 
 use std::{ops::Range, time::Duration};
 
+use futures_util::future::try_join_all;
 use rand::{RngExt, rngs::SmallRng};
 
 use super::{
     super::{
         Client, Error,
+        error::is_try_again,
         keyspace::{Keyspace, Kind, SHARDS, shard},
         script::{Call, Script},
     },
@@ -162,7 +164,14 @@ impl Commands {
             versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
         let call =
             keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
-        let current: Vec<Option<Vec<u8>>> = call.send_idempotent(&self.client).await?;
+        let current: Vec<Option<Vec<u8>>> =
+            match call.multi_key().send_idempotent(&self.client).await {
+                Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
+                    let each = keys.iter().map(|key| Call::command("GET", key));
+                    try_join_all(each.map(|call| call.send_idempotent(&self.client))).await?
+                }
+                current => current?,
+            };
         let is_live = versions(tags)
             .map(|(_, version)| Some(version))
             .eq(current.iter().map(Option::as_deref));
@@ -181,9 +190,13 @@ impl Commands {
             return Ok(live);
         }
         // It may have been replaced before its tag was removed: the key then had a live value all the time.
-        let call = self.get_many(&[key]);
-        let [current] = call.send_idempotent::<[Option<Vec<u8>>; 1]>(&self.client).await?;
-        Ok(current)
+        let call = self.get_many(&[key]).multi_key();
+        match call.send_idempotent::<[Option<Vec<u8>>; 1]>(&self.client).await {
+            Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
+                self.live(key, self.get(key).send_idempotent(&self.client).await?).await
+            }
+            current => current.map(|[current]| current),
+        }
     }
 
     /// Returns `value`, which a plain command has read and given this expiry, if it is live.
