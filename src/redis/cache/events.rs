@@ -79,7 +79,9 @@ where
     /// Subscribes to all expirations from now on, by all processes.
     ///
     /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
-    /// subscriber keeps up. One task feeds all subscriptions of a cache in one process.
+    /// subscriber keeps up. One task feeds all subscriptions of a cache in one process. If it is running already, a new
+    /// subscription may also receive expirations from before it that the task has not read yet, usually those of the last
+    /// [`poll_every`](super::CacheBuilder::poll_every).
     ///
     /// ```no_run
     /// use std::time::Duration;
