@@ -55,28 +55,21 @@ impl LimiterState {
         let mut polls = interval(POLL_INTERVAL);
         // After an outage, missed polls are not made up for in a burst.
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_warned = false;
+        let mut is_checked = false;
         loop {
             polls.tick().await;
             let Some(limiter) = state.upgrade() else { return };
             let call = Call::command("GET", &limiter.limits_key()).within(limiter.timeout);
             let (client, before) = (limiter.client.clone(), limiter.current_limits.get());
-            let to_warn = (!is_warned).then(|| limiter.name.clone());
             // The task must not keep the limiter alive during the call.
             drop(limiter);
             // Failures of the server are logged by checks.
             let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
-            if let Some(name) = to_warn {
-                is_warned = true;
-                if let Some(policy) = client.evicting_policy().await {
-                    tracing::warn!(
-                        limiter = name,
-                        policy,
-                        "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
-                    );
-                }
-            }
             let Some(limiter) = state.upgrade() else { return };
+            if !is_checked {
+                is_checked = true;
+                limiter.check_eviction();
+            }
             let stored = match text.as_deref().map(decode) {
                 None => None,
                 Some(Some(limits)) => Some(limits),
@@ -93,6 +86,21 @@ impl LimiterState {
                 limiter.apply_stored(stored);
             }
         }
+    }
+
+    /// Logs a warning if the server may evict keys of the limiter.
+    fn check_eviction(&self) {
+        let (client, name) = (self.client.clone(), self.name.clone());
+        // A task, because the nodes of a cluster are asked one after the other, and only the log waits for them.
+        tokio::spawn(async move {
+            if let Some(policy) = client.evicting_policy().await {
+                tracing::warn!(
+                    limiter = name,
+                    policy,
+                    "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
+                );
+            }
+        });
     }
 
     /// Applies the result of a poll; `None` if no limits are stored.
