@@ -27,6 +27,9 @@ use super::{
 };
 use crate::cache::{FreshnessPolicy, RefreshErrorHook, Settings};
 
+/// Maximum number of events that this process buffers for its subscribers.
+const MAX_EVENT_CAPACITY: usize = 1 << 20;
+
 /// Builder of a [`Cache`]. Returned by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct CacheBuilder<K, V> {
@@ -137,14 +140,14 @@ impl<K, V> CacheBuilder<K, V> {
     }
 
     /// Sets the number of events that a subscriber of [`Cache::events`] may fall behind in this process before it
-    /// misses some. Defaults to 1,024.
+    /// misses some, at most 1,048,576: the first subscription allocates memory for all of them. Defaults to 1,024.
     ///
     /// # Panics
     ///
     /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
-        self.event_capacity = events;
+        self.event_capacity = events.min(MAX_EVENT_CAPACITY);
         self
     }
 
