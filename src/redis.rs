@@ -12,8 +12,8 @@
 //! # Permissions
 //!
 //! The commands that a user of the server needs (`ACL SETUSER`), on the keys `prefix:*` (`~fleeting:*`; each type needs
-//! only [a part of these](crate::guide::before_production)), or with `compat` on those of the other programs. Apart from these, only the commands that make a connection are sent, and to
-//! a cluster `CLUSTER SLOTS`.
+//! only [a part of these](crate::guide::before_production)), or with `compat` on those of the other programs. Apart from
+//! these, only the commands that make a connection are sent, `PING`, and to a cluster `CLUSTER SLOTS`.
 //!
 //! | for | commands |
 //! | --- | --- |
