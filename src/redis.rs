@@ -9,13 +9,13 @@
 //! - **One hash tag** per shard of a cache or dictionary, per set, and per key of a limiter, so that each script
 //!   accesses keys of one slot.
 //! - **No ambiguous call is repeated.** If a change may or may not have happened, because its reply was lost, the error
-//!   is [`Error::Unanswered`]. Reads are repeated once.
+//!   is [`Error::Unanswered`]. Reads are repeated once, and so are the calls of loads and subscriptions.
 //!
 //! # Permissions
 //!
 //! The commands that a user of the server needs (`ACL SETUSER`), on the keys `prefix:*` (`~fleeting:*`; each type needs
-//! only [a part of these](crate::guide::before_production)), or with `compat` on those of the other programs. Apart from these, only the commands that make a connection are sent, and to
-//! a cluster `CLUSTER SLOTS`.
+//! only [a part of these](crate::guide::before_production)), or with `compat` on those of the other programs. Apart from
+//! these, only the commands that make a connection are sent, `PING`, and to a cluster `CLUSTER SLOTS`.
 //!
 //! | for | commands |
 //! | --- | --- |

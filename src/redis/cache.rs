@@ -188,12 +188,8 @@ where
         Q: Serialize + ?Sized,
     {
         let (key, expiry) = (encode_key(key)?, Expiry::of(ttl));
-        let call = self.commands().get_ex(&key, expiry);
-        let value = match expiry {
-            // Not idempotent: it removes the value, so that a retry after a lost reply would return `None`.
-            Expiry::Immediate => call.send_once(self.client()).await?,
-            _ => call.send_idempotent(self.client()).await?,
-        };
+        // A late copy would change the TTL of a value that was written after the call.
+        let value = self.commands().get_ex(&key, expiry).send_once(self.client()).await?;
         let value = self.commands().live_until(&key, value, expiry).await?;
         self.state.counters.read(&value);
         self.decode(&key, value)

@@ -103,8 +103,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sends an idempotent call: one that only reads, or leaves the same state if repeated. It is sent again once if
-    /// its reply is lost.
+    /// Sends an idempotent call: one that only reads, or whose copy does no harm, no matter how late the server executes
+    /// it. It is sent again once if its reply is lost.
     pub(super) async fn send_idempotent<T: FromRedisValue>(
         self,
         client: &Client,

@@ -176,8 +176,8 @@ impl<K, V> TimeoutDict<K, V> {
         let shards = self.state.layout.shards().iter().map(async |shard| {
             loop {
                 let call = self.state.shard_call(shard, |scripts| &scripts.clear).arg(MAX_CLEARED);
-                // Safe to retry: a second execution removes further entries, which are to be removed anyway.
-                let cleared: Result<usize, _> = call.send_idempotent(&self.state.client).await;
+                // Sent once: a late copy would remove entries that were set after the call.
+                let cleared: Result<usize, _> = call.send_once(&self.state.client).await;
                 match cleared {
                     Ok(MAX_CLEARED) => {}
                     Ok(_) => return Ok(()),

@@ -324,3 +324,35 @@ async fn subscribers_receive_events_of_a_new_stream_with_lower_ids() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn broadcast_subscriber_receives_no_event_again_after_the_server_has_lost_one() {
+    in_time(async || {
+        let mut server = Server::start();
+        let builder = Cache::<String, u64>::builder(&connect(server.url()).await, "c").events(HOUR);
+        let cache = builder.poll_every(ms(20)).build().unwrap();
+        let mut events = cache.events().await.unwrap();
+        for n in 0..6 {
+            let until = Instant::now() + patience();
+            while let Err(error) = cache.set("ada".into(), n).await {
+                assert!(Instant::now() < until, "{error:?}");
+            }
+            cache.expire_now("ada").await.unwrap();
+            let event = timeout(patience(), events.recv()).await.unwrap().unwrap();
+            assert_eq!(event.unwrap().value, n);
+            match n {
+                2 => assert!(server.ask("SAVE").starts_with("+OK")),
+                3 => {
+                    server.kill();
+                    server.restart();
+                    // The subscriber reads before the next event.
+                    sleep(ms(300)).await;
+                }
+                _ => {}
+            }
+        }
+        assert!(timeout(ms(200), events.recv()).await.is_err(), "nothing follows");
+        assert_eq!(cache.stats().missed, 0);
+    })
+    .await;
+}

@@ -219,3 +219,63 @@ async fn failed_event_is_delivered_again_after_a_backoff() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn failed_attempt_counts_even_if_the_subscription_ends_before_the_delay() {
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        let cache = cache::<u64>(&client, HOUR, HOUR);
+        let events = cache.events_lossless("g").await.unwrap();
+        cache.set("ada".into(), 1).await.unwrap();
+        cache.expire_now("ada").await.unwrap();
+        drop(events);
+        for attempt in 1..=16 {
+            let mut events = cache.events_lossless("g").await.unwrap();
+            let begin = Instant::now();
+            assert_eq!(recv(&mut events).await.unwrap(), 1);
+            if attempt == 2 {
+                assert!(begin.elapsed() >= ms(200), "{:?}", begin.elapsed());
+            }
+            let delay = if attempt == 1 { ms(300) } else { Duration::from_millis(1) };
+            assert!(events.retry_in(delay).await.unwrap());
+        }
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert!(is_quiet(&mut events, ms(300)).await, "the event is dead");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn subscriber_renews_the_leases_of_many_events_of_a_shard() {
+    const EVENTS: u64 = 9_000;
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        let cache = cache::<u64>(&client, HOUR, ms(2_000));
+        let mut events = cache.events_lossless("g").await.unwrap();
+        cache.set("ada".into(), 1).await.unwrap();
+        cache.expire_now("ada").await.unwrap();
+        let mut plain = server.plain().await;
+        let streams = redis::cmd("KEYS").arg("*}.expired").to_owned();
+        let streams: Vec<String> = streams.query_async(&mut plain).await.unwrap();
+        let copy = "for _, stream in ipairs(KEYS) do \
+                        local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1] \
+                        for n = 2, last and ARGV[1] or 0 do \
+                            redis.call('XADD', stream, '*', unpack(last[2])) \
+                        end \
+                    end";
+        let mut script = redis::cmd("EVAL");
+        script.arg(copy).arg(streams.len()).arg(streams).arg(EVENTS);
+        script.exec_async(&mut plain).await.unwrap();
+        for _ in 0..EVENTS {
+            assert_eq!(recv(&mut events).await.unwrap(), 1);
+            assert!(events.retry_in(HOUR).await.unwrap());
+        }
+        assert!(is_quiet(&mut events, ms(4_000)).await, "the leases are renewed");
+        cache.set("ada".into(), 2).await.unwrap();
+        cache.expire_now("ada").await.unwrap();
+        assert_eq!(recv(&mut events).await.unwrap(), 2);
+    })
+    .await;
+}

@@ -688,3 +688,15 @@ async fn leases_are_renewed_between_rare_polls() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn subscription_with_the_largest_event_capacity_receives_events() {
+    let server = Server::start();
+    let builder = Cache::<String, u64>::builder(&connect(server.url()).await, "c").events(HOUR);
+    let cache = builder.event_capacity(usize::MAX).poll_every(ms(20)).build().unwrap();
+    let mut events = cache.events().await.unwrap();
+    cache.set("ada".into(), 1).await.unwrap();
+    cache.expire_now("ada").await.unwrap();
+    let event = timeout(patience(), events.recv()).await.unwrap().unwrap();
+    assert_eq!(event.unwrap().value, 1);
+}

@@ -336,3 +336,35 @@ async fn invalid_freshness_settings_panic_with_the_value() {
     assert!(panic_of(&|builder| builder.refresh_ahead(-1.0)).contains("got -1"));
     assert!(panic_of(&|builder| builder.negative_ttl(Duration::ZERO)).contains("got 0ns"));
 }
+
+/// The value may also be removed by an eviction or by another program, at any time.
+#[tokio::test]
+async fn value_replaced_by_any_method_is_not_returned_as_stale() {
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let client = connect(server.url()).await;
+    let builder = Cache::<String, u64>::builder(&client, "replaced-stale");
+    let cache = builder.stale_while_revalidate(HOUR).build().unwrap();
+    for way in 0..9 {
+        let key = &*format!("key-{way}");
+        let owned = || key.to_owned();
+        cache.get_or_set_with(key, HOUR, async || 1).await.unwrap();
+        match way {
+            0 => assert_eq!(cache.set_keep_ttl(owned(), 2).await.unwrap(), Some(1)),
+            1 => assert!(cache.persist(key).await.unwrap()),
+            2 => assert_eq!(cache.get_ex(key, Duration::MAX).await.unwrap(), Some(1)),
+            3 => assert_eq!(cache.get_ex(key, HOUR).await.unwrap(), Some(1)),
+            4 => assert!(cache.expire(key, HOUR).await.unwrap()),
+            5 => assert!(cache.extend(key, HOUR).await.unwrap()),
+            6 => assert_eq!(cache.set(owned(), 2).await.unwrap(), Some(1)),
+            7 => cache.update(key, |n| *n = 2).await.map(drop).unwrap(),
+            _ => cache.set_many([(owned(), 2)], None).await.unwrap(),
+        }
+        let records = redis::cmd("KEYS").arg(format!("*}}:{key}")).to_owned();
+        for record in records.query_async::<Vec<String>>(&mut plain).await.unwrap() {
+            redis::cmd("DEL").arg(record).exec_async(&mut plain).await.unwrap();
+        }
+        let loaded = cache.get_or_set_with(key, HOUR, async || 3).await.unwrap();
+        assert_eq!(loaded, 3, "way {way}");
+    }
+}

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fleeting::{
     Limit,
-    redis::{Cache, Client, Error, Format, OnError, RateLimiter},
+    redis::{Cache, Client, Error, Format, OnError, RateLimiter, TimeoutDict},
 };
 use futures::StreamExt;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -81,6 +81,47 @@ async fn read_is_sent_again_when_its_connection_is_silent() {
         let begin = Instant::now();
         assert_eq!(cache.get("a").await.unwrap(), Some(1));
         assert!(begin.elapsed() < recovery(), "{:?}", begin.elapsed());
+    })
+    .await;
+}
+
+/// A late copy of the first request could otherwise undo later changes.
+#[tokio::test]
+async fn change_is_not_sent_again_when_its_connection_is_silent() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let client = Client::builder(proxy.url()).timeout(ms(2_000)).connect().await.unwrap();
+        let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+        let hour = Duration::from_secs(3_600);
+        let dict: TimeoutDict<String, u64> = TimeoutDict::new(&client, "d").unwrap();
+        let builder = RateLimiter::<String>::builder(&client, "l").limit(Limit::per_hour(9));
+        let limiter = builder.on_error(OnError::Deny).timeout(ms(2_000)).build().unwrap();
+        cache.set("a".into(), 1).await.unwrap();
+        dict.set("a".into(), 1, hour).await.unwrap();
+        limiter.check("a").await.unwrap();
+        proxy.silence();
+        let (expired, read, untagged, cleared, cleared_dict, set, cleared_limits) = tokio::join!(
+            cache.expire("a", hour),
+            cache.get_ex("a", hour),
+            cache.remove_tag("t"),
+            cache.clear(),
+            dict.clear(),
+            limiter.set_limits([Limit::per_hour(10)]),
+            limiter.clear_limits(),
+        );
+        let calls = [
+            ("expire", expired.map(drop)),
+            ("get_ex", read.map(drop)),
+            ("remove_tag", untagged),
+            ("clear", cleared),
+            ("clear of a dictionary", cleared_dict),
+            ("set_limits", set),
+            ("clear_limits", cleared_limits),
+        ];
+        for (name, call) in calls {
+            assert!(matches!(call, Err(Error::Unanswered(_))), "{name}: {call:?}");
+        }
     })
     .await;
 }

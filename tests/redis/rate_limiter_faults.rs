@@ -18,7 +18,7 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use crate::{
     clock::{in_time, ms},
     patience::patience,
-    servers::{Proxy, Server},
+    servers::{Proxy, Server, connect},
 };
 
 /// Maximum time of a call while the server fails.
@@ -440,4 +440,35 @@ async fn debug_text_of_a_permit_hides_its_key() {
     let permit = limiter.check("session-token").await.unwrap();
     let text = format!("{permit:?}");
     assert!(text.contains(":faults:{#") && !text.contains("token"), "{text}");
+}
+
+#[tokio::test]
+async fn refund_of_a_charge_that_the_server_has_lost_changes_nothing() {
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let mut server = Server::start();
+        let client = connect(server.url()).await;
+        let builder = RateLimiter::<String>::builder(&client, "lost").limit(Limit::per_hour(100));
+        let builder = builder.window(window).on_error(OnError::Deny).timeout(patience());
+        let limiter = builder.build().unwrap();
+        limiter.check("ada").await.unwrap();
+        assert!(server.ask("SAVE").starts_with("+OK"));
+        // More than the script reads at once.
+        let mut lost = Vec::new();
+        for _ in 0..60 {
+            lost.push(limiter.check("ada").await.unwrap());
+        }
+        server.kill();
+        server.restart();
+        let until = Instant::now() + patience();
+        while limiter.peek("ada").await.is_err() {
+            assert!(Instant::now() < until, "the client does not find the server");
+        }
+        for permit in lost {
+            permit.refund().await.unwrap();
+        }
+        let left = limiter.peek("ada").await.unwrap().standings()[0].remaining();
+        // The charges of a bucket have no identity: a refund takes back units that are in the same bucket.
+        let expected = if window == Window::Log { 99..=99 } else { 99..=100 };
+        assert!(expected.contains(&left), "{window:?}: {left}");
+    }
 }

@@ -16,7 +16,7 @@ use crate::{
     clock::{in_time, ms},
     log::Log,
     patience::patience,
-    servers::Server,
+    servers::{Cluster, Server, connect},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -279,6 +279,26 @@ async fn changed_limits_lock_no_key_out() {
                 limiter.check_with("ada", &second).await.unwrap();
             }
         }
+    })
+    .await;
+}
+
+/// The first poll also asks all nodes whether they evict keys, for a warning.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stored_limits_apply_to_a_new_limiter_while_other_nodes_are_silent() {
+    in_time(async || {
+        let mut cluster = Cluster::start();
+        let client = connect(cluster.urls()).await;
+        let build = || {
+            let builder = strict(&client, "silent").limit(Limit::per_hour(1));
+            builder.build().unwrap()
+        };
+        let limits = [Limit::per_hour(7)];
+        build().set_limits(limits.clone()).await.unwrap();
+        let silent = cluster.nodes().iter().filter(|node| !node.ask("KEYS *").contains(":limits"));
+        silent.for_each(Server::pause);
+        let after = wait_for_limits(&build(), &limits).await;
+        assert!(after < ms(3_000), "{after:?}");
     })
     .await;
 }

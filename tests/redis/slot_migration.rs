@@ -160,3 +160,39 @@ async fn values_with_tags_are_found_while_their_slot_is_being_moved() {
         assert_eq!(cache.get("ada").await.unwrap(), None);
     }
 }
+
+/// The versions of the tags are on two nodes.
+#[tokio::test]
+async fn value_with_two_tags_is_found_while_its_slot_is_being_moved() {
+    let mut cluster = Cluster::start();
+    let client = connect(cluster.urls()).await;
+    let cache = Cache::<String, u64>::new(&client, "c").unwrap();
+    cache.set_tagged("ada".into(), 1, HOUR, ["t", "u"]).await.unwrap();
+    let from = node_of(&mut cluster, "ada");
+    let to = (from + 1) % 3;
+    let nodes = cluster.nodes();
+    let slot = Slot::of(&nodes[from], "ada");
+    slot.begin_migration(&nodes[from], &nodes[to]);
+    let keys = nodes[from].ask("KEYS *");
+    let key = keys.lines().find(|key| key.ends_with(".tag:t")).unwrap();
+    let answer = nodes[from].ask(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", nodes[to].port()));
+    assert!(answer.starts_with("+OK"), "{answer}");
+    assert_eq!(cache.get("ada").await.unwrap(), Some(1));
+    assert_eq!(cache.set_ex("ada".into(), 2, HOUR).await.unwrap(), Some(1));
+}
+
+/// The version of the tag is on neither node.
+#[tokio::test]
+async fn value_with_a_removed_tag_is_missing_while_its_slot_is_being_moved() {
+    let mut cluster = Cluster::start();
+    let client = connect(cluster.urls()).await;
+    let cache = Cache::<String, u64>::new(&client, "c").unwrap();
+    cache.set_tagged("ada".into(), 1, HOUR, ["t", "u"]).await.unwrap();
+    let from = node_of(&mut cluster, "ada");
+    let to = (from + 1) % 3;
+    let nodes = cluster.nodes();
+    let slot = Slot::of(&nodes[from], "ada");
+    slot.begin_migration(&nodes[from], &nodes[to]);
+    cache.remove_tag("t").await.unwrap();
+    assert_eq!(cache.get("ada").await.unwrap(), None);
+}

@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{
-        broadcast::{self, Receiver, Sender, WeakSender},
+        broadcast::{self, Receiver, Sender},
         watch,
     },
     time::{Duration, Instant, sleep},
@@ -57,7 +57,8 @@ struct BroadcastTask<K, V> {
     is_unreachable: bool,
 }
 
-/// Subscribes to expirations from now on, and starts the task if it is not running.
+/// Subscribes to expirations from now on, and starts the task if it is not running. If it is, the subscriber also receives
+/// earlier ones that the task has not read yet.
 pub(super) async fn subscribe<K, V>(
     state: &CacheState<K, V>,
 ) -> Result<Receiver<BroadcastItem<K, V>>, Error>
@@ -65,14 +66,17 @@ where
     K: DeserializeOwned + Send + Sync + 'static,
     V: DeserializeOwned + Send + Sync + 'static,
 {
-    // Needed even if the task is running: it moves all entries that have expired by now to the streams, so that the
-    // subscriber does not receive events from before its subscription.
-    let positions = stream_ends(&state.commands).await?;
-    let mut ring = lock(&state.ring);
-    if let Some(sender) = ring.as_ref().and_then(WeakSender::upgrade) {
-        return Ok(sender.subscribe());
+    let join = |ring: &Ring<K, V>| Some(ring.as_ref()?.upgrade()?.subscribe());
+    if let Some(receiver) = join(&lock(&state.ring)) {
+        return Ok(receiver);
     }
+    let positions = stream_ends(&state.commands).await?;
     let (sender, receiver) = broadcast::channel(state.event_capacity);
+    let mut ring = lock(&state.ring);
+    // Another subscription has started the task in the meantime.
+    if let Some(receiver) = join(&ring) {
+        return Ok(receiver);
+    }
     *ring = Some(sender.downgrade());
     drop(ring);
     let task = BroadcastTask {

@@ -27,6 +27,9 @@ use super::{
 };
 use crate::cache::{FreshnessPolicy, RefreshErrorHook, Settings};
 
+/// Maximum number of events that this process buffers for its subscribers.
+const MAX_EVENT_CAPACITY: usize = 1 << 20;
+
 /// Builder of a [`Cache`]. Returned by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct CacheBuilder<K, V> {
@@ -107,10 +110,12 @@ impl<K, V> CacheBuilder<K, V> {
     /// Publishes expirations to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
     /// [`on_expired`](Cache::on_expired). By default, a cache has no events and uses plain commands.
     ///
-    /// An event is kept on the server for at most `retention`. Within that time, it is kept until all
-    /// [groups](Cache::events_lossless) have acknowledged it, and for at least a minute for the subscribers of
+    /// The server removes events that are older than `retention`, about a hundred of a shard at a time. The last ones of
+    /// a shard remain until it has had no event for `retention`. Younger events are kept until all
+    /// [groups](Cache::events_lossless) have acknowledged them, and for at least a minute for the subscribers of
     /// [`events`](Cache::events), whose positions the server does not store. If no subscriber reads for longer than
-    /// that, events are lost. Subscribers receive their number as [`Error::Missed`] or [`Lagged`](crate::Lagged).
+    /// `retention`, events are lost. Subscribers receive their number as [`Error::Missed`] or
+    /// [`Lagged`](crate::Lagged).
     ///
     /// An expired value whose event was not published takes memory on the server until its retention has passed. After
     /// that, its key stays in the index of its shard until a write to the shard or a subscriber removes it. Without
@@ -135,14 +140,14 @@ impl<K, V> CacheBuilder<K, V> {
     }
 
     /// Sets the number of events that a subscriber of [`Cache::events`] may fall behind in this process before it
-    /// misses some. Defaults to 1,024.
+    /// misses some, at most 1,048,576: the first subscription allocates memory for all of them. Defaults to 1,024.
     ///
     /// # Panics
     ///
     /// Panics if `events` is 0.
     pub fn event_capacity(mut self, events: usize) -> Self {
         assert!(events > 0, "event_capacity must be at least 1, got {events}");
-        self.event_capacity = events;
+        self.event_capacity = events.min(MAX_EVENT_CAPACITY);
         self
     }
 

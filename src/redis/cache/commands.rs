@@ -10,11 +10,13 @@
 
 use std::{ops::Range, time::Duration};
 
+use futures_util::future::try_join_all;
 use rand::{RngExt, rngs::SmallRng};
 
 use super::{
     super::{
         Client, Error,
+        error::is_try_again,
         keyspace::{Keyspace, Kind, SHARDS, shard},
         script::{Call, Script},
     },
@@ -162,7 +164,14 @@ impl Commands {
             versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
         let call =
             keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
-        let current: Vec<Option<Vec<u8>>> = call.send_idempotent(&self.client).await?;
+        let current: Vec<Option<Vec<u8>>> =
+            match call.multi_key().send_idempotent(&self.client).await {
+                Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
+                    let each = keys.iter().map(|key| Call::command("GET", key));
+                    try_join_all(each.map(|call| call.send_idempotent(&self.client))).await?
+                }
+                current => current?,
+            };
         let is_live = versions(tags)
             .map(|(_, version)| Some(version))
             .eq(current.iter().map(Option::as_deref));
@@ -181,9 +190,13 @@ impl Commands {
             return Ok(live);
         }
         // It may have been replaced before its tag was removed: the key then had a live value all the time.
-        let call = self.get_many(&[key]);
-        let [current] = call.send_idempotent::<[Option<Vec<u8>>; 1]>(&self.client).await?;
-        Ok(current)
+        let call = self.get_many(&[key]).multi_key();
+        match call.send_idempotent::<[Option<Vec<u8>>; 1]>(&self.client).await {
+            Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
+                self.live(key, self.get(key).send_idempotent(&self.client).await?).await
+            }
+            current => current.map(|[current]| current),
+        }
     }
 
     /// Returns `value`, which a plain command has read and given this expiry, if it is live.
@@ -195,7 +208,7 @@ impl Commands {
     ) -> Result<Option<Vec<u8>>, Error> {
         let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
         let call = KEEP_TAGS.call(&[self.keyspace.record(key)]).arg(self.retention_arg());
-        let is_live: bool = call.arg(tags).arg(expiry.arg()).send_idempotent(&self.client).await?;
+        let is_live: bool = call.arg(tags).arg(expiry.arg()).send_once(&self.client).await?;
         Ok(value.filter(|_| is_live))
     }
 
@@ -231,7 +244,7 @@ impl Commands {
             (None, Expiry::After(ttl)) => {
                 self.changing_command("GETEX", key, expiry).arg("PX").arg(ttl)
             }
-            (None, Expiry::Never) => self.command("GETEX", key).arg("PERSIST"),
+            (None, Expiry::Never) => self.changing_command("GETEX", key, expiry).arg("PERSIST"),
             (Some(_), _) => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg("GETEX"),
         }
     }
@@ -275,8 +288,9 @@ impl Commands {
     /// `expiry` applies if there is no live value whose TTL could be kept.
     pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
-            // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value.
-            (None, Expiry::Never) => {
+            // `KEEPTTL` gives a new key no TTL, which is this expiry. Any other needs a script that checks for a value,
+            // and a stale window needs one that ends the staleness.
+            (None, Expiry::Never) if !self.keeps_stale() => {
                 let set = CHANGE.call(&[self.keyspace.record(key)]).arg("").arg("KEEP").arg("SET");
                 set.arg(value).arg("KEEPTTL").arg("GET")
             }
@@ -309,7 +323,7 @@ impl Commands {
 
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.change_record("PERSIST", &[self.keyspace.record(key)], Expiry::Never),
+            None => self.change("PERSIST", key, Expiry::Never),
             // `HasTtl`, because `PERSIST` returns whether there was a TTL.
             Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
         }
@@ -483,13 +497,9 @@ impl Commands {
     fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
         let keys = [self.keyspace.record(key), self.load_key(key)];
         let count = if self.outlives_loads(expiry) { 1 } else { 2 };
-        self.change_record(command, &keys[..count], expiry)
-    }
-
-    fn change_record(&self, command: &str, keys: &[Vec<u8>], expiry: Expiry) -> Call<'_> {
         let is_new = matches!(command, "SET" | "GETDEL");
         let ttl = if is_new { "NEW".to_owned() } else { expiry.arg() };
-        CHANGE.call(keys).arg("").arg(ttl).arg(command)
+        CHANGE.call(&keys[..count]).arg("").arg(ttl).arg(command)
     }
 
     /// Returns whether a value with this expiry is still there when a load in progress ends, so that the load notices

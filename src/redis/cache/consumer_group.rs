@@ -198,6 +198,7 @@ where
             }
         }
         self.shards.iter_mut().for_each(ShardConsumer::return_missed);
+        self.shards.iter_mut().for_each(ShardConsumer::give_back_all);
         // Sends the last acknowledgements. If this fails, the leases expire and the events are delivered again.
         self.poll(0).await;
     }

@@ -45,13 +45,9 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let (key, expiry) = (encode_key(key)?, Expiry::of(ttl));
-        let call = self.commands().expire(&key, expiry, None);
-        match expiry {
-            // Not idempotent: it removes the value, so that a retry after a lost reply would return false.
-            Expiry::Immediate => call.send_once(self.client()).await,
-            _ => call.send_idempotent(self.client()).await,
-        }
+        // A late copy would change the TTL of a value that was written after the call.
+        let call = self.commands().expire(&encode_key(key)?, Expiry::of(ttl), None);
+        call.send_once(self.client()).await
     }
 
     /// Sets the TTL of `key` to `ttl` from now if its current TTL meets `when`; returns true if it was set (Redis:

@@ -79,7 +79,9 @@ where
     /// Subscribes to all expirations from now on, by all processes.
     ///
     /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
-    /// subscriber keeps up. One task feeds all subscriptions of a cache in one process.
+    /// subscriber keeps up. One task feeds all subscriptions of a cache in one process. If it is running already, a new
+    /// subscription may also receive expirations from before it that the task has not read yet, usually those of the last
+    /// [`poll_every`](super::CacheBuilder::poll_every).
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -257,8 +259,9 @@ impl<K, V> LosslessEvents<K, V> {
     /// there is none, or if it was acknowledged or given back already.
     ///
     /// This counts as a failed attempt: see [`fail`](LosslessEvents::fail). This subscriber renews its lease until the
-    /// delay has passed. If the process crashes, the event is delivered again when the lease has expired. No round trip:
-    /// the task of the subscription informs the server with its next poll.
+    /// delay has passed. If the subscription is dropped before, the event is delivered again after the delay or its lease,
+    /// whichever is shorter. If the process crashes, the event is delivered again when the lease has expired, and the
+    /// attempt does not count. No round trip: the task of the subscription informs the server with its next poll.
     ///
     /// # Errors
     ///

@@ -14,7 +14,8 @@
 -- ARGV[10]  number of ids that follow of events that are acked,
 -- ARGV[11]  then the number of those still held: all that the caller holds, if its leases may have expired,
 -- ARGV[12]  then the number of those given back
--- ARGV[13]  and the following: these ids; after each id that is given back, its number of failed attempts
+-- ARGV[13]  and the following: these ids; after each id that is given back, its number of failed attempts, and after how
+--           many milliseconds other subscribers may get it
 -- Returns the time, entries, the number of failed attempts of each, whether more can be read immediately, the stream's
 -- version, the number of events that the group had leased, the id of the counts, the number of missed events that the
 -- caller has leased, and 1 if the group was removed.
@@ -30,9 +31,14 @@ local held_from, returned_from = 13 + acked, 13 + acked + held
 local counts_id = open_counts()
 local missed, leased_count = 0, 0
 
--- Sets the idle time of leased events: to zero, to renew their leases, or to a lease, so that they expire. Returns the
--- ids of those that are leased and in the stream. The group may be missing, if the stream has expired; this error must
--- not stop the script.
+-- Calls `visit` with the first and the last position of parts of ARGV, since Lua passes at most about 8,000 arguments.
+local function each_part(from, to, visit)
+    for first = from, to, 1000 do visit(first, math.min(first + 999, to)) end
+end
+
+-- Sets the idle time of leased events: to zero, to renew their leases; to a lease, so that they expire; or to a part of
+-- one, so that they expire later. Returns the ids of those that are leased and in the stream. The group may be missing,
+-- if the stream has expired; this error must not stop the script.
 local function set_idle(ids, idle, ...)
     local call = { 'XCLAIM', stream, group, 'fleeting', 0, unpack(ids) }
     for _, option in ipairs({ 'IDLE', idle, 'JUSTID', ... }) do call[#call + 1] = option end
@@ -80,14 +86,16 @@ local function reply(entries, failures, more, version, leased_missed, is_removed
         is_removed and 1 or 0 }
 end
 
-if acked > 0 then
-    redis.call('XACK', stream, group, unpack(ARGV, 13, held_from - 1))
-end
-if held > 0 then set_idle({ unpack(ARGV, held_from, returned_from - 1) }, 0) end
-for at = returned_from, returned_from + 2 * returned - 1, 2 do
-    local id, failures = ARGV[at], tonumber(ARGV[at + 1])
-    -- Available to other subscribers, unless it is dead.
-    local idle = failures < max_attempts and lease or 0
+each_part(13, held_from - 1, function(first, last)
+    redis.call('XACK', stream, group, unpack(ARGV, first, last))
+end)
+each_part(held_from, returned_from - 1, function(first, last)
+    set_idle({ unpack(ARGV, first, last) }, 0)
+end)
+for at = returned_from, returned_from + 3 * returned - 1, 3 do
+    local id, failures, delay = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    -- Available to other subscribers after the delay, or after a lease if that is sooner or the event is dead.
+    local idle = failures < max_attempts and math.max(0, lease - delay) or 0
     local found = set_idle({ id }, idle, 'RETRYCOUNT', failures + 1)
     if not found.err and #found == 0 and #redis.call('XRANGE', stream, id, id) == 0 then missed = missed + 1 end
 end

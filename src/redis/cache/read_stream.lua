@@ -30,11 +30,19 @@ local function is_before(id, other)
     ms, other_ms = tonumber(ms), tonumber(other_ms)
     return ms < other_ms or ms == other_ms and tonumber(seq) < tonumber(other_seq)
 end
-if is_before(last_id, after_id) then after_id = '0-0' end
 
--- If the counts were lost, nothing is known about the events before.
+-- If the counts were lost, nothing is known about the events before. If only the last events were lost, later ones have
+-- their numbers.
 local is_known = ARGV[5] == counts_id
-local seen, missed = is_known and tonumber(ARGV[4]) or 0, 0
+local seen, missed = is_known and math.min(tonumber(ARGV[4]), read_count('events')) or 0, 0
+if is_before(last_id, after_id) then
+    -- The last entry that was read and that the server has not lost.
+    local read = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+    while is_known and read and number_of(read) > seen do
+        read = redis.call('XREVRANGE', stream, '(' .. read[1], '-', 'COUNT', 1)[1]
+    end
+    after_id = is_known and read and read[1] or '0-0'
+end
 local count_missed = miss_counter(seen)
 local function count(entry)
     local more

@@ -145,7 +145,7 @@ where
     pub async fn clear(&self) -> Result<(), Error> {
         // Before the scan: a load that published its value during the scan could be skipped by it.
         let loads = (0..SHARDS).map(async |shard| {
-            self.commands().clear_loads(shard).send_idempotent::<Value>(self.client()).await
+            self.commands().clear_loads(shard).send_once::<Value>(self.client()).await
         });
         try_join_all(loads).await?;
         // After the loads were invalidated: their errors are not kept, either.

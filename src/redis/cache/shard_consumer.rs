@@ -52,8 +52,8 @@ pub(super) struct ShardConsumer {
     /// Ids that the next poll sends. They are kept until the server has replied, because a request may be lost; to send
     /// them twice changes nothing.
     acked: Vec<String>,
-    /// The same for events that are given back, with their number of failed attempts.
-    nacked: Vec<(String, u32)>,
+    /// The same for events that are given back, with their number of failed attempts, and the delay of their delivery.
+    nacked: Vec<(String, u32, Duration)>,
     missed: LeasedMissed,
     /// Id of the lease on this number. Each has another one, so that no copy of a request ends a later one.
     missed_lease: String,
@@ -129,7 +129,7 @@ impl ShardConsumer {
     /// Gives an event back, to be delivered to another subscriber immediately.
     pub(super) fn nack(&mut self, id: StreamId) {
         if self.leased.remove(&id.entry) {
-            self.nacked.push((id.entry, id.failures));
+            self.nacked.push((id.entry, id.failures, Duration::ZERO));
         }
     }
 
@@ -168,13 +168,23 @@ impl ShardConsumer {
     /// Gives back the events whose delay has passed.
     pub(super) fn give_back_due(&mut self) {
         let now = Instant::now();
-        while let Some(retry) = self.retries.first_entry()
-            && retry.key().0 <= now
-        {
-            let ((_, id), failures) = retry.remove_entry();
-            self.leased.remove(&id);
-            self.nacked.push((id, failures));
+        while self.next_retry().is_some_and(|due| due <= now) {
+            self.give_back_next(now);
         }
+    }
+
+    /// Gives back all events that are to be delivered again, with the rest of their delay.
+    pub(super) fn give_back_all(&mut self) {
+        let now = Instant::now();
+        while self.give_back_next(now) {}
+    }
+
+    /// Returns false if there is none.
+    fn give_back_next(&mut self, now: Instant) -> bool {
+        let Some(((due, id), failures)) = self.retries.pop_first() else { return false };
+        self.leased.remove(&id);
+        self.nacked.push((id, failures, due.saturating_duration_since(now)));
+        true
     }
 
     /// Returns whether there are no acknowledgements to send.
@@ -202,7 +212,9 @@ impl ShardConsumer {
             .arg(self.nacked.len())
             .arg(&self.acked);
         let call = self.leased.iter().take(renewed).fold(call, |call, id| call.arg(id));
-        self.nacked.iter().fold(call, |call, (id, failures)| call.arg(id).arg(*failures))
+        self.nacked.iter().fold(call, |call, (id, failures, delay)| {
+            call.arg(id).arg(*failures).arg(delay.as_micros().div_ceil(1_000).to_string())
+        })
     }
 
     pub(super) fn record_failed_poll(&mut self) {

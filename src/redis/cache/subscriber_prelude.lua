@@ -124,14 +124,18 @@ local function milliseconds(id)
     return tonumber(string.match(id, '^%d+'))
 end
 
+-- Returns the number of the event of an entry; 0 if an older release or a process before the first subscriber has added
+-- it, without a number.
+local function number_of(entry)
+    return tonumber(named(entry[2])['number'] or 0)
+end
+
 -- Returns a function that counts the missed events before an entry, if `seen` is the number of the last event that was
--- read; without an entry, those up to the last event. It also returns the number of the last event then. An event has no
--- number if an older release or a process before the first subscriber has added it.
+-- read; without an entry, those up to the last event. It also returns the number of the last event then.
 local function miss_counter(seen)
     local total = read_count('events')
     return function(entry)
-        local number = total
-        if entry then number = tonumber(named(entry[2])['number'] or 0) end
+        local number = entry and number_of(entry) or total
         -- Above the total: from before the counts were lost.
         if number <= seen or number > total then return 0, seen end
         local missed = number - seen - (entry and 1 or 0)

@@ -98,8 +98,9 @@ where
     ///
     /// If the future is dropped before it completes, some of the values may have been removed.
     pub async fn remove_tag(&self, tag: &str) -> Result<(), Error> {
+        // Sent once: a late copy would remove values that were written after the call.
         let removals = (0..SHARDS).map(async |shard| {
-            self.commands().remove_tag(shard, tag).send_idempotent::<Value>(self.client()).await
+            self.commands().remove_tag(shard, tag).send_once::<Value>(self.client()).await
         });
         try_join_all(removals).await?;
         Ok(())

@@ -36,8 +36,8 @@ impl LimiterState {
     /// Sets the limits for all processes.
     pub(super) async fn set_limits(&self, limits: Vec<Limit>) -> Result<(), Error> {
         let call = Call::command("SET", &self.limits_key()).arg(encode(&limits));
-        // Idempotent: it sets the same value.
-        call.within(self.timeout).send_idempotent::<()>(&self.client).await?;
+        // Sent once, as below: a late copy would undo a later change.
+        call.within(self.timeout).send_once::<()>(&self.client).await?;
         self.change_limits(Some(limits));
         Ok(())
     }
@@ -45,7 +45,7 @@ impl LimiterState {
     /// Removes the stored limits, so that those of the builder apply in all processes.
     pub(super) async fn clear_limits(&self) -> Result<(), Error> {
         let call = Call::command("DEL", &self.limits_key()).within(self.timeout);
-        call.send_idempotent::<u64>(&self.client).await?;
+        call.send_once::<u64>(&self.client).await?;
         self.change_limits(None);
         Ok(())
     }
@@ -55,28 +55,21 @@ impl LimiterState {
         let mut polls = interval(POLL_INTERVAL);
         // After an outage, missed polls are not made up for in a burst.
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_warned = false;
+        let mut is_checked = false;
         loop {
             polls.tick().await;
             let Some(limiter) = state.upgrade() else { return };
             let call = Call::command("GET", &limiter.limits_key()).within(limiter.timeout);
             let (client, before) = (limiter.client.clone(), limiter.current_limits.get());
-            let to_warn = (!is_warned).then(|| limiter.name.clone());
             // The task must not keep the limiter alive during the call.
             drop(limiter);
             // Failures of the server are logged by checks.
             let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
-            if let Some(name) = to_warn {
-                is_warned = true;
-                if let Some(policy) = client.evicting_policy().await {
-                    tracing::warn!(
-                        limiter = name,
-                        policy,
-                        "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
-                    );
-                }
-            }
             let Some(limiter) = state.upgrade() else { return };
+            if !is_checked {
+                is_checked = true;
+                limiter.check_eviction();
+            }
             let stored = match text.as_deref().map(decode) {
                 None => None,
                 Some(Some(limits)) => Some(limits),
@@ -93,6 +86,21 @@ impl LimiterState {
                 limiter.apply_stored(stored);
             }
         }
+    }
+
+    /// Logs a warning if the server may evict keys of the limiter.
+    fn check_eviction(&self) {
+        let (client, name) = (self.client.clone(), self.name.clone());
+        // A task, because the nodes of a cluster are asked one after the other, and only the log waits for them.
+        tokio::spawn(async move {
+            if let Some(policy) = client.evicting_policy().await {
+                tracing::warn!(
+                    limiter = name,
+                    policy,
+                    "server may evict keys of a rate limiter, set maxmemory-policy to noeviction"
+                );
+            }
+        });
     }
 
     /// Applies the result of a poll; `None` if no limits are stored.

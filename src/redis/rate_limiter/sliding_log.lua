@@ -123,7 +123,8 @@ end
 
 if verb == 'r' then
   local index, amount = unpack('<dd', args, 10)
-  if length == 0 or cost ~= created or index < dropped then return 0 end
+  -- At the tail or above: the server has lost the charge in a crash.
+  if length == 0 or cost ~= created or index < dropped or index >= tail then return 0 end
   local at, units = entry(index)
   local back = math.min(units, amount)
   local slots = {sub(state, 1, 44)}
