@@ -17,7 +17,8 @@
 #     msrv           the files of the published crate, with the oldest supported Rust (rustup installs it)
 #     deny           licenses and sources of all dependencies                        (installs cargo-deny, which takes minutes)
 #     semver         the public API compared with the last release                   (installs cargo-semver-checks)
-# `all` is every group except `semver`; `deny` and `msrv` only if cargo-deny and that Rust are installed.
+# `all` is every group except `semver`; `deny` and `msrv` only if cargo-deny and that Rust are installed. AddressSanitizer
+# runs with the fuzz targets, and not a second time with the unit tests, as in `sanitize`.
 #
 # A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 \
 #     FLEETING_DIRQ_SECONDS=7200 FLEETING_MODEL_SIZE=large ./test.sh
@@ -193,7 +194,7 @@ docs() {
 
 interleavings() {
     step "interleavings"
-    RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
+    RUSTC_WORKSPACE_WRAPPER='' RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
         --target-dir target/shuttle interleavings
 }
 
@@ -205,6 +206,11 @@ models() {
 sanitize() {
     step "memory errors and leaks"
     scripts/sanitize.sh
+}
+
+valgrind() {
+    step "memory errors and leaks, by valgrind"
+    scripts/sanitize.sh valgrind
 }
 
 fuzz() {
@@ -252,20 +258,26 @@ finish() {
     grep -E '^(test result|== )' "$logs/$1.log" || true
 }
 
-all() {
+tools() {
     step "tools for the tests: redis-server, Valkey, the Python package dirq, promtool, Chromium, axe-core"
     scripts/servers.sh >/dev/null
     scripts/python.sh
     scripts/prometheus.sh
     scripts/browser.sh
+}
 
+all() {
+    start tools tools
     formatting
     if cargo deny --version >/dev/null 2>&1; then deny; else skip "./test.sh deny: cargo-deny is not installed"; fi
-    all_features
-    step "building all tests and examples"
+    step "building all tests, examples and benches, with clippy"
+    # For all builds of these packages, so that they share one.
+    export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/clippy_rustc.sh
     cargo test "${everything[@]}" --no-run
+    cargo test "${everything[@]}" --no-run --benches
+    finish tools
     # The tests mostly wait for servers, timers and processes. Meanwhile, the other groups compile.
-    local compiling=(interleavings each_feature sanitize)
+    local compiling=(interleavings each_feature valgrind)
     local oldest
     oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if cargo "+$oldest" --version >/dev/null 2>&1; then
