@@ -3,7 +3,7 @@
 //! 1. A delivery is recorded before the user has the element, so that a job that crashes its process counts.
 //! 2. A prefetched element that the user never received has not failed: its record is restored.
 //! 3. If the record cannot be written, for instance on a full disk, the element is delivered nevertheless: its worker
-//!    may free space.
+//!    may free space. If it cannot be read, the element is not delivered: it may be a dead letter.
 //! 4. The record is also a fence: if it is that of another delivery, a purge has removed the lock of this one, and
 //!    another process has locked the element since. Its lock must not be released or renewed.
 
@@ -47,25 +47,32 @@ pub(super) struct Delivery {
 
 impl Delivery {
     /// Begins the delivery of a locked element. Returns `None` if it waits for its backoff or is dead. Reads a record
-    /// only if one may exist, or if deliveries are counted.
-    pub(super) fn begin(root: &Root, name: &Name, has_records: bool) -> Option<Self> {
+    /// only if one may exist, or if deliveries are counted. If it cannot be read, there is no delivery: it may be that
+    /// of a dead letter.
+    pub(super) fn begin(
+        root: &Root,
+        name: &Name,
+        may_have_records: bool,
+    ) -> Result<Option<Self>, Error> {
         let Some(retries) = root.retries else {
-            let records = has_records.then(|| Records::open(root).ok().flatten()).flatten();
-            let previous = records.and_then(|records| records.get(name).ok().flatten());
-            return previous
-                .is_none_or(|previous| previous.is_due(now_micros()))
-                .then(|| Self::new(previous));
+            let records = if may_have_records { open_unless_foreign(root)? } else { None };
+            let previous = records.map_or(Ok(None), |records| records.get(name))?;
+            let is_due = previous.is_none_or(|previous| previous.is_due(now_micros()));
+            return Ok(is_due.then(|| Self::new(previous)));
         };
         let records = match Records::open_or_make(root) {
             Ok(records) => records,
-            Err(error) => {
-                root.note_recorded(Err(error));
-                return Some(Self::new(None));
-            }
+            Err(error) => match open_unless_foreign(root)? {
+                Some(_) => return Err(error),
+                None => {
+                    root.note_recorded(Err(error));
+                    return Ok(Some(Self::new(None)));
+                }
+            },
         };
-        let previous = records.get(name).ok().flatten();
+        let previous = records.get(name)?;
         if previous.is_some_and(|previous| !previous.is_due(now_micros())) {
-            return None;
+            return Ok(None);
         }
         let mut delivery = Self::new(previous);
         if let Some(previous) = previous
@@ -74,12 +81,12 @@ impl Delivery {
             // Its last worker crashed, and a purge removed the lock. If this write fails, the next process finds the
             // same record.
             let _ = records.put(name, Record::dead(previous.attempts));
-            return None;
+            return Ok(None);
         }
         let recorded = records.put(name, Record::delivered(delivery.attempts));
         delivery.is_counted = recorded.is_ok();
         root.note_recorded(recorded);
-        Some(delivery)
+        Ok(Some(delivery))
     }
 
     /// Returns the delivery of a dead letter, which changes nothing in its record.
@@ -207,5 +214,13 @@ impl Delivery {
     fn new(previous: Option<Record>) -> Self {
         let attempts = previous.map_or(0, |previous| previous.attempts).saturating_add(1);
         Self { attempts, previous, is_counted: false, is_delivered: false }
+    }
+}
+
+/// Opens the records. Returns `None` if the queue has none, or something else has the name of their directory.
+fn open_unless_foreign(root: &Root) -> Result<Option<Records>, Error> {
+    match Records::open(root) {
+        Err(Error::Foreign { .. }) => Ok(None),
+        opened => opened,
     }
 }

@@ -48,7 +48,7 @@ impl<T: Send + 'static> Lock<T> {
         opener: &Opener<'_>,
         name: Name,
         limit: u64,
-        begin_delivery: impl FnOnce() -> Option<Delivery>,
+        begin_delivery: impl FnOnce() -> Result<Option<Delivery>, Error>,
     ) -> Result<Option<Self>, Error> {
         let Some((mut guard, read)) = LockGuard::take(queue, opener, name, limit)? else {
             return Ok(None);
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Lock<T> {
             read => read,
         };
         // Under the lock, because only its owner may write the record. Returning drops the guard, which unlocks.
-        let Some(delivery) = begin_delivery() else { return Ok(None) };
+        let Some(delivery) = begin_delivery()? else { return Ok(None) };
         guard.set_delivery(delivery);
         match read {
             Ok(value) => Ok(Some(Self { guard, value })),
