@@ -572,3 +572,40 @@ async fn elements_are_delivered_by_a_disk_that_needs_longer_than_their_locks_are
         assert_eq!(next.expect("more are left").expect("it can be locked").name(), name);
     }
 }
+
+/// A lock without an owner would stay until a purge.
+#[tokio::test]
+async fn directory_whose_mode_cannot_be_set_is_removed() {
+    for failing in ["open", "stat", "chmod"] {
+        let temp_dir = temp_dir();
+        let schema = "body:string".parse().expect("the schema is valid");
+        let queue = Queue::builder(temp_dir.path()).schema(schema).umask(0);
+        let queue = in_place(queue.open()).expect("no fault is injected");
+        let add = || in_place(queue.add(Element::new().with("body", "x")));
+        let name = add().expect("no fault is injected");
+        for is_lock in [true, false] {
+            let failed = Rc::new(RefCell::new(false));
+            let plan = {
+                let (failed, mut made) = (failed.clone(), false);
+                move |what: &'static str| {
+                    made |= what == "mkdir";
+                    let fails = made && what == failing && !failed.replace(made);
+                    if fails { Fault::Fail(Errno::PERM) } else { Fault::None }
+                }
+            };
+            let is_error = with_plan(plan, || match is_lock {
+                true => in_place(queue.lock(&name)).is_err(),
+                false => add().is_err(),
+            });
+            // The mode is set only if the umask of the process differs.
+            assert!(is_error || !*failed.borrow() && failing == "chmod", "{failing} has succeeded");
+            if is_lock && is_error {
+                let locked = in_place(queue.lock(&name)).expect("no fault is injected");
+                assert!(locked, "{failing}: the element stays locked");
+            }
+            let temporary = temp_dir.path().join("temporary");
+            let left = fs::read_dir(temporary).expect("the directory exists").count();
+            assert_eq!(left, 0, "{failing}: a directory is left");
+        }
+    }
+}
