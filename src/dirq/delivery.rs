@@ -171,12 +171,14 @@ impl Delivery {
         Ok(next.and_then(|next| next.due))
     }
 
-    /// Returns whether the record is still that of this delivery, or false if it was deleted; [`Error::NotLocked`] if
-    /// it is another.
+    /// Returns whether the record is still that of this delivery, or false if it was deleted or revived;
+    /// [`Error::NotLocked`] if it is another.
     fn has_record(&self, root: &Root, records: &Records, name: &Name) -> Result<bool, Error> {
         match records.get(name)? {
             found if found == self.record() => Ok(true),
             None => Ok(false),
+            // The dead letter was revived under its lock, and was not delivered since.
+            Some(found) if found.attempts == 0 && self.is_dead() => Ok(false),
             Some(_) => Err(Error::NotLocked { path: root.path_of(name) }),
         }
     }
@@ -191,8 +193,7 @@ impl Delivery {
 
     /// Returns the record of the element after it is unlocked.
     fn record_after(&self, root: &Root, name: &Name, outcome: &Outcome) -> Option<Record> {
-        let is_dead = self.previous.is_some_and(|previous| previous.is_dead());
-        if !self.is_delivered || is_dead {
+        if !self.is_delivered || self.is_dead() {
             return self.previous;
         }
         let retries = match (root.retries, outcome) {
@@ -209,6 +210,11 @@ impl Delivery {
             _ => backoff(&retries, self.attempts, name),
         };
         Some(Record { attempts: self.attempts, due: Some(due_in(delay)) })
+    }
+
+    /// Returns whether this is the delivery of a dead letter.
+    fn is_dead(&self) -> bool {
+        self.previous.is_some_and(|previous| previous.is_dead())
     }
 
     fn new(previous: Option<Record>) -> Self {
