@@ -4,6 +4,8 @@ mod renewal;
 
 use std::{error::Error as _, fmt, sync::Arc, thread, time::Duration};
 
+use futures_util::future::join_all;
+
 use super::{
     Error, Name,
     blocking::{Work, run},
@@ -126,8 +128,8 @@ impl<T: Send + 'static> Lock<T> {
         acknowledge(self.guard).await
     }
 
-    /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread, which is faster than
-    /// one call of [`ack`](Self::ack) per element.
+    /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread per queue, which is
+    /// faster than one call of [`ack`](Self::ack) per element.
     ///
     /// # Errors
     ///
@@ -165,27 +167,20 @@ impl<T: Send + 'static> Lock<T> {
         for guard in in_place {
             done = done.and(acknowledge(guard).await);
         }
-        let Some(queue) = others.first().map(|guard| guard.queue().clone()) else { return done };
-        let removed = run("remove", Work::Long, &queue, move |_| {
-            let (mut done, mut left) = (Ok(()), Vec::new());
-            for guard in others {
-                match guard.try_remove() {
-                    Removal::Done => {}
-                    Removal::Failed(error) => done = done.and(Err(error)),
-                    Removal::TryAgain(guard, _) => left.push(guard),
-                }
+        // One call per queue, on its own threads: the disk of one may hang.
+        let mut queues: Vec<Vec<Guard<T>>> = Vec::new();
+        for guard in others {
+            let is_same = |guards: &&mut Vec<Guard<T>>| {
+                let [own, other] = [&guards[0], &guard].map(|guard| &guard.queue().root().shared);
+                Arc::ptr_eq(own, other)
+            };
+            match queues.iter_mut().find(is_same) {
+                Some(guards) => guards.push(guard),
+                None => queues.push(vec![guard]),
             }
-            Ok((done, left))
-        });
-        let (removed, left) = match removed.await {
-            Ok((removed, left)) => (removed, left),
-            Err(error) => (Err(error), Vec::new()),
-        };
-        done = done.and(removed);
-        for guard in left {
-            done = done.and(acknowledge(guard).await);
         }
-        done
+        let removed = join_all(queues.into_iter().map(acknowledge_all)).await;
+        removed.into_iter().fold(done, Result::and)
     }
 
     /// Unlocks the element: it stays in the queue and is delivered again, after its backoff if deliveries are counted.
@@ -358,6 +353,27 @@ async fn acknowledge<T: Send + 'static>(guard: Guard<T>) -> Result<(), Error> {
         })
         .await?;
     }
+}
+
+/// Removes elements of one queue, of which there is at least one, and their locks. Returns the first error.
+async fn acknowledge_all<T: Send + 'static>(guards: Vec<Guard<T>>) -> Result<(), Error> {
+    let queue = guards[0].queue().clone();
+    let removed = run("remove", Work::Long, &queue, move |_| {
+        let (mut done, mut left) = (Ok(()), Vec::new());
+        for guard in guards {
+            match guard.try_remove() {
+                Removal::Done => {}
+                Removal::Failed(error) => done = done.and(Err(error)),
+                Removal::TryAgain(guard, _) => left.push(guard),
+            }
+        }
+        Ok((done, left))
+    });
+    let (mut done, left) = removed.await?;
+    for guard in left {
+        done = done.and(acknowledge(guard).await);
+    }
+    done
 }
 
 /// Returns the message of an error and of its sources.
