@@ -149,7 +149,10 @@ impl Delivery {
         let next = self.record_after(root, name, outcome);
         let reason = match outcome {
             Outcome::Failed(reason) if self.is_delivered => Some(reason),
-            Outcome::Unreadable(reason) if root.retries.is_some() => Some(reason),
+            // A dead letter keeps the reason for which it is one.
+            Outcome::Unreadable(reason) if root.retries.is_some() && !self.is_dead() => {
+                Some(reason)
+            }
             _ => None,
         };
         if next == self.record() && reason.is_none() {

@@ -411,3 +411,14 @@ async fn dead_letter_that_is_revived_while_it_is_locked_is_still_its_owners() {
         }
     }
 }
+
+#[tokio::test]
+async fn dead_letter_that_cannot_be_read_keeps_its_reason() {
+    let (_dir, queue) = open_counted(1).await;
+    queue.add("longer than the limit").await.unwrap();
+    next(&queue).await.unwrap().fail("why").await.unwrap();
+    let other = QueueSimple::builder(queue.path()).max_size(4).max_attempts(1);
+    let other = other.open().await.unwrap();
+    assert!(matches!(other.take_dead(1).await, Err(Error::TooLarge { .. })));
+    assert_eq!(reasons(&queue).await, [Some("why".to_owned())]);
+}
