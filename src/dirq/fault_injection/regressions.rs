@@ -609,3 +609,32 @@ async fn directory_whose_mode_cannot_be_set_is_removed() {
         }
     }
 }
+
+#[tokio::test]
+async fn peek_returns_a_whole_element_or_none_while_another_process_removes_it() {
+    for remove_at in 1.. {
+        let temp_dir = temp_dir();
+        let path = temp_dir.path().join("queue");
+        let (process, other) = (Process::start(&path, NORMAL), Process::start(&path, NORMAL));
+        let name = process.add("x").expect("no fault is injected");
+        let calls = Rc::new(RefCell::new(0));
+        let plan = {
+            let calls = calls.clone();
+            move |_: &'static str| {
+                *calls.borrow_mut() += 1;
+                if *calls.borrow() == remove_at {
+                    other.dequeue(&name).expect("no fault is injected");
+                }
+                Fault::None
+            }
+        };
+        let Process::Normal(queue) = &process else { unreachable!("the queue is normal") };
+        let peeked = with_plan(plan, || in_place(queue.peek(&name)));
+        let peeked = peeked.expect("losing the race is not an error");
+        assert!(peeked.as_ref().is_none_or(|found| *found == element("x")), "{peeked:?}");
+        if *calls.borrow() < remove_at {
+            assert!(remove_at > 3, "{remove_at}");
+            break;
+        }
+    }
+}
