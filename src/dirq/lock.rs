@@ -10,7 +10,7 @@ use super::{
     Error, Name,
     blocking::{Work, run},
     delivery::{Delivery, Outcome},
-    lock_guard::{LockGuard, Removal},
+    lock_guard::{Ended, LockGuard, PAUSES},
     protocol::Protocol,
     root::Opener,
 };
@@ -70,8 +70,9 @@ impl<T: Send + 'static> Lock<T> {
             Err(error) => {
                 guard.mark_delivered();
                 let reason = cut_reason(error_chain(&error)).into_string();
-                // The error of reading is more useful than that of the record.
-                let _ = guard.unlock(&Outcome::Unreadable(reason));
+                // The error of reading is more useful than that of the record. A guard that should try again is dropped,
+                // which does so.
+                drop(guard.try_unlock(&Outcome::Unreadable(reason)));
                 Err(error)
             }
         }
@@ -314,42 +315,43 @@ impl<T: Send + 'static> Lock<T> {
     }
 
     async fn unlock_after(self, outcome: Outcome) -> Result<(), Error> {
-        let guard = self.guard;
-        let queue = guard.queue().clone();
-        run("unlock", Work::Short, &queue, move |_| guard.unlock(&outcome)).await
+        let outcome = Arc::new(outcome);
+        end("unlock", self.guard, move |guard| guard.try_unlock(&outcome)).await
     }
 }
 
 /// The guard of a locked element with content `T`.
 type Guard<T> = LockGuard<dyn Protocol<Payload = T>>;
 
-/// Pauses before a removal is tried again, which together are a second.
-const PAUSES: [Duration; 4] = [
-    Duration::from_millis(5),
-    Duration::from_millis(45),
-    Duration::from_millis(250),
-    Duration::from_millis(700),
-];
-
 /// Removes an element and its lock. Tries again after errors that pass: otherwise its work would be done again.
 async fn acknowledge<T: Send + 'static>(guard: Guard<T>) -> Result<(), Error> {
-    let queue = guard.queue().clone();
+    end("remove", guard, LockGuard::try_remove).await
+}
+
+/// Removes or unlocks an element by `attempt`, which is made again after errors that pass.
+async fn end<T: Send + 'static>(
+    operation: &'static str,
+    guard: Guard<T>,
+    attempt: impl Fn(Guard<T>) -> Ended<dyn Protocol<Payload = T>> + Clone + Send + 'static,
+) -> Result<(), Error> {
+    let (queue, first) = (guard.queue().clone(), attempt.clone());
     let mut pauses = PAUSES.into_iter();
-    // The closure owns the guard: if the caller drops the future, the removal still completes.
-    let mut removed = run("remove", Work::Short, &queue, move |_| Ok(guard.try_remove())).await?;
+    // The closure owns the guard: if the caller drops the future, the attempt is still made.
+    let mut ended = run(operation, Work::Short, &queue, move |_| Ok(first(guard))).await?;
     loop {
-        let (guard, pause) = match removed {
-            Removal::Done => return Ok(()),
-            Removal::Failed(error) => return Err(error),
-            Removal::TryAgain(guard, error) => match pauses.next() {
+        let (guard, pause) = match ended {
+            Ended::Done => return Ok(()),
+            Ended::Failed(error) => return Err(error),
+            Ended::TryAgain(guard, error) => match pauses.next() {
                 Some(pause) => (guard, pause),
                 None => return Err(error),
             },
         };
+        let again = attempt.clone();
         // On a thread that may block, because the runtime may have no time driver.
-        removed = run("remove", Work::Long, &queue, move |_| {
+        ended = run(operation, Work::Long, &queue, move |_| {
             thread::sleep(pause);
-            Ok(guard.try_remove())
+            Ok(again(guard))
         })
         .await?;
     }
@@ -362,9 +364,9 @@ async fn acknowledge_all<T: Send + 'static>(guards: Vec<Guard<T>>) -> Result<(),
         let (mut done, mut left) = (Ok(()), Vec::new());
         for guard in guards {
             match guard.try_remove() {
-                Removal::Done => {}
-                Removal::Failed(error) => done = done.and(Err(error)),
-                Removal::TryAgain(guard, _) => left.push(guard),
+                Ended::Done => {}
+                Ended::Failed(error) => done = done.and(Err(error)),
+                Ended::TryAgain(guard, _) => left.push(guard),
             }
         }
         Ok((done, left))

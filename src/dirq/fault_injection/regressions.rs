@@ -638,3 +638,41 @@ async fn peek_returns_a_whole_element_or_none_while_another_process_removes_it()
         }
     }
 }
+
+/// Outside of memory and local disks, directories are opened by each call.
+#[tokio::test]
+async fn lock_is_released_if_the_process_is_short_of_file_descriptors_for_a_moment() {
+    for config in BOTH_KINDS.map(|config| Config { cached: false, ..config }) {
+        for end in ["unlock", "release", "retry_in", "fail", "drop"] {
+            let temp_dir = temp_dir();
+            let process = Process::start(&temp_dir.path().join("queue"), config);
+            let name = process.add("x").expect("no fault is injected");
+            either!(&process, queue => {
+                let job = in_place(queue.locked().next()).expect("the element is due");
+                let job = job.expect("no fault is injected");
+                let mut failures = 3;
+                let plan = move |what: &'static str| match what == "open" && failures > 0 {
+                    true => {
+                        failures -= 1;
+                        Fault::Fail(Errno::MFILE)
+                    }
+                    false => Fault::None,
+                };
+                let ended = with_plan(plan, || match end {
+                    "unlock" => in_place(job.unlock()),
+                    "release" => in_place(job.release()),
+                    "retry_in" => in_place(job.retry_in(Duration::ZERO)),
+                    "fail" => in_place(job.fail("why")),
+                    _ => {
+                        drop(job);
+                        Ok(())
+                    }
+                });
+                // The lock is released even if the outcome could not be recorded.
+                let is_recorded = !["retry_in", "fail"].contains(&end);
+                assert_eq!(ended.is_ok(), is_recorded, "{config:?}, {end}: {ended:?}");
+            });
+            assert!(process.lock(&name).expect("no fault is injected"), "{config:?}, {end}");
+        }
+    }
+}
