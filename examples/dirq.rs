@@ -70,13 +70,16 @@ use std::{
 
 use clap::{Parser, Subcommand, ValueEnum};
 use fleeting::dirq::{DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
+use futures_util::{FutureExt, future::FusedFuture};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value as Json, json};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     process,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
+    time::timeout,
 };
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -796,12 +799,17 @@ async fn execute_each<T: Send + 'static>(
         };
         let Some(job) = job else { break };
         let (name, attempts) = (*job.name(), job.attempts());
-        let work = execute(command, &name, attempts, to_bytes(job.value()));
-        // The command is killed by a signal to this program, and if the lock was lost: another process may run it, too.
+        let mut child = spawn(command, &name, attempts)?;
+        let work = finish_command(&mut child, to_bytes(job.value()));
         let ended = tokio::select! {
             ended = job.keep_alive(RENEWAL, work) => Some(ended),
             () = &mut stopped => None,
         };
+        // After a signal to this program, and if the lock was lost. Before the element is released: another process may
+        // run the command, too.
+        if !matches!(ended, Some(Ok(_))) {
+            kill(&mut child).await?;
+        }
         let Some(ended) = ended else {
             unless_lost(job.release().await)?;
             return Err(Interrupted.into());
@@ -833,14 +841,9 @@ fn unless_lost(ended: Result<(), fleeting::dirq::Error>) -> Result<(), Failure> 
     }
 }
 
-/// Runs a shell command with `input` on its stdin. Returns the reason of its failure, if it fails.
-async fn execute(
-    command: &str,
-    name: &Name,
-    attempts: u32,
-    input: Vec<u8>,
-) -> io::Result<Result<(), String>> {
-    let mut child = process::Command::new("sh")
+/// Starts a shell command, in a process group of its own.
+fn spawn(command: &str, name: &Name, attempts: u32) -> io::Result<process::Child> {
+    process::Command::new("sh")
         .args(["-c", command])
         .env("DIRQ_NAME", name.to_string())
         .env("DIRQ_ATTEMPTS", attempts.to_string())
@@ -848,25 +851,64 @@ async fn execute(
         // The stdout of this program is for its own lines.
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
+        .process_group(0)
         .kill_on_drop(true)
-        .spawn()?;
-    let mut stdin = child.stdin.take();
-    let write = async {
-        if let Some(stdin) = &mut stdin {
-            // Fails if the command ends without reading everything, which is its right.
-            let _ = stdin.write_all(&input).await;
+        .spawn()
+}
+
+/// Time for which stderr is read after the end of a command: a process that it has left in the background may keep
+/// stderr open.
+const STDERR_GRACE: Duration = Duration::from_millis(100);
+
+/// Writes `input` to the stdin of a command, and waits for its end. Returns the reason of its failure, if it fails.
+async fn finish_command(
+    child: &mut process::Child,
+    input: Vec<u8>,
+) -> io::Result<Result<(), String>> {
+    let (mut stdin, mut stderr) = (child.stdin.take(), child.stderr.take());
+    let mut output = Vec::new();
+    let status = {
+        let write = async {
+            if let Some(stdin) = &mut stdin {
+                // Fails if the command ends without reading everything, which is its right.
+                let _ = stdin.write_all(&input).await;
+            }
+            drop(stdin.take());
+        };
+        let read = async {
+            if let Some(stderr) = &mut stderr {
+                // On failure, the reason lacks the rest.
+                let _ = stderr.read_to_end(&mut output).await;
+            }
+        };
+        let mut pipes = pin!(async { tokio::join!(write, read) }.fuse());
+        let status = loop {
+            tokio::select! {
+                status = child.wait() => break status?,
+                _ = &mut pipes, if !pipes.is_terminated() => {}
+            }
+        };
+        if !pipes.is_terminated() {
+            let _ = timeout(STDERR_GRACE, pipes).await;
         }
-        drop(stdin.take());
+        status
     };
-    let (output, ()) = tokio::join!(child.wait_with_output(), write);
-    let output = output?;
-    if output.status.success() {
+    if status.success() {
         return Ok(Ok(()));
     }
     // The end of stderr: the reason of a failure comes last.
-    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output);
     let last = stderr.trim().lines().last().unwrap_or_default();
-    Ok(Err(format!("{}: {last}", output.status).trim_end_matches([':', ' ']).to_owned()))
+    Ok(Err(format!("{status}: {last}").trim_end_matches([':', ' ']).to_owned()))
+}
+
+/// Kills a command and the processes that it has started, and waits for its end.
+async fn kill(child: &mut process::Child) -> io::Result<()> {
+    // `None` if it has ended.
+    if let Some(group) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+        kill_process_group(group, Signal::KILL)?;
+    }
+    child.wait().await.map(drop)
 }
 
 /// Messages about unreadable elements that have been printed. A walk may return the same element more than once.

@@ -602,6 +602,55 @@ fn interrupted_command_is_no_failed_attempt() {
     }
 }
 
+#[test]
+fn interrupted_command_ends_with_all_its_processes_before_its_element_is_released() {
+    let dir = dir();
+    let (queue, started) = (&path(&dir, "queue"), path(&dir, "started"));
+    run(&["add", queue, "job"]);
+    // The shell waits for another process, which a signal to the shell does not reach.
+    let command =
+        format!("sh -c 'echo $$ > {started}.new; mv {started}.new {started}; sleep 1000'; true");
+    let mut watch = Running::start(&["watch", queue, "--exec", &command]);
+    let start = Instant::now();
+    while fs::metadata(&started).is_err() {
+        assert!(start.elapsed() < patience(), "the command does not start");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let child = fs::read_to_string(&started).expect("the command has written");
+    let id = watch.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(watch.wait(), Some(130));
+    // Its parent is gone, and the system may not have collected it yet.
+    let is_running = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    let start = Instant::now();
+    while is_running() {
+        assert!(start.elapsed() < patience(), "a process of the command continues");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(elements(&run(&["drain", queue])), ["job"]);
+}
+
+#[test]
+fn command_that_leaves_a_process_in_the_background_ends() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    run(&["add", queue, "job", "bad"]);
+    let pids = path(&dir, "pids");
+    let command = format!(
+        "sleep 1000 & echo $! >> {pids}; if [ $(cat) = bad ]; then echo why >&2; exit 3; fi"
+    );
+    let mut watch = Running::start(&["watch", queue, "--limit", "2", "--exec", &command]);
+    let done = [watch.line(), watch.line()];
+    let left = fs::read_to_string(&pids).expect("the command has written");
+    assert!(Command::new("kill").args(left.lines()).status().unwrap().success(), "they run");
+    assert_eq!(done[0]["done"], true);
+    assert_eq!(done[1]["reason"], "exit status: 3: why");
+    assert_eq!(watch.wait(), Some(1));
+}
+
 /// Unreadable elements are kept, since they may be repaired.
 #[test]
 fn unreadable_dead_letters_are_reported_and_can_be_revived() {
