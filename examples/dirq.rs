@@ -297,12 +297,14 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // `watch --exec` returns its element first, so that the interruption is not a failed attempt.
-    let returns_elements = matches!(args.command, Command::Watch { exec: Some(_), .. });
+    // `watch --exec` returns its element first, so that the interruption is not a failed attempt. `remove` first removes
+    // the element that it has locked, because no guard would release that lock.
+    let ends_itself =
+        matches!(args.command, Command::Watch { exec: Some(_), .. } | Command::Remove { .. });
     // If a signal wins, `run` is dropped between two steps, which releases its locks.
     let done = tokio::select! {
         done = run(&args) => done,
-        () = stopped(), if !returns_elements => Err(Interrupted.into()),
+        () = stopped(), if !ends_itself => Err(Interrupted.into()),
     };
     match done {
         Err(failure) if failure.is::<Interrupted>() => ExitCode::from(130),
@@ -429,7 +431,11 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         }
         Command::Remove { queue, names, locked } => {
             let queue = open(queue).await?;
+            let mut stopped = pin!(stopped());
             for name in names {
+                if (&mut stopped).now_or_never().is_some() {
+                    return Err(Interrupted.into());
+                }
                 match queue.remove_element(name, *locked).await {
                     Ok(()) => print_line(&json!({ "name": name, "removed": true }))?,
                     Err(failure) => args.skip_or_fail(failure)?,
@@ -660,8 +666,15 @@ impl Either {
 
     async fn remove_element(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
         self.require_lock(name, is_locked).await?;
-        either!(self, queue => queue.remove(name).await?);
-        Ok(())
+        let removed = either!(self, queue => queue.remove(name).await);
+        if !is_locked
+            && let Err(error) = &removed
+            && !matches!(error, fleeting::dirq::Error::NotLocked { .. })
+        {
+            // The original error is more useful than that of the cleanup.
+            let _ = self.unlock(name).await;
+        }
+        Ok(removed?)
     }
 }
 

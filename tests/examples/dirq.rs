@@ -651,6 +651,21 @@ fn command_that_leaves_a_process_in_the_background_ends() {
     assert_eq!(watch.wait(), Some(1));
 }
 
+#[test]
+fn element_that_cannot_be_removed_is_not_left_locked() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    let line = json!({ "element": { "body": "x" } }).to_string();
+    let added = run_with(&[SCHEMA[0], SCHEMA[1], "add", queue], &line);
+    let name = name(&added[0]);
+    let foreign = dir.path().join("queue").join(name).join("not-a-field");
+    fs::write(foreign, "").expect("the element is a directory");
+    assert!(fails(&["remove", queue, name], "").contains("not-a-field"));
+    assert_eq!(run(&["lock", queue, name]), [json!({ "name": name, "locked": true })]);
+    fails(&["remove", "--locked", queue, name], "");
+    fails(&["lock", queue, name], "");
+}
+
 /// Unreadable elements are kept, since they may be repaired.
 #[test]
 fn unreadable_dead_letters_are_reported_and_can_be_revived() {
