@@ -68,8 +68,10 @@ use std::{
     time::Duration,
 };
 
-use clap::{Parser, Subcommand, ValueEnum};
-use fleeting::dirq::{DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
+use clap::{Parser, Subcommand, ValueEnum, value_parser};
+use fleeting::dirq::{
+    DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Schema, Value, Walk,
+};
 use futures_util::{FutureExt, future::FusedFuture};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -126,7 +128,7 @@ struct Args {
     #[arg(long, global = true)]
     kind: Option<Kind>,
     /// Fields of the elements of a normal queue, such as body:string,header:table?
-    #[arg(long, global = true)]
+    #[arg(long, global = true, value_parser = check_schema)]
     schema: Option<String>,
     /// Sync each added element to disk, so that it survives a crash of the machine
     #[arg(long, global = true)]
@@ -136,6 +138,11 @@ struct Args {
     skip_bad: bool,
     #[command(subcommand)]
     command: Command,
+}
+
+/// Fails if the text is not a schema.
+fn check_schema(text: &str) -> Result<String, fleeting::dirq::Error> {
+    text.parse::<Schema>().map(|_| text.to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -246,7 +253,7 @@ enum Command {
         #[arg(long, value_name = "COMMAND")]
         exec: Option<String>,
         /// Number of failures after which an element is a dead letter; by default it is tried forever
-        #[arg(long, value_name = "N", requires = "exec")]
+        #[arg(long, value_name = "N", requires = "exec", value_parser = value_parser!(u32).range(1..))]
         max_attempts: Option<u32>,
     },
     /// Print the dead letters: elements that failed too often
@@ -309,6 +316,10 @@ async fn main() -> ExitCode {
     match done {
         Err(failure) if failure.is::<Interrupted>() => ExitCode::from(130),
         Ok(true) => ExitCode::SUCCESS,
+        // The lines of these commands report elements as `false`, and not as bad.
+        Ok(false) if matches!(args.command, Command::Lock { .. } | Command::Revive { .. }) => {
+            ExitCode::FAILURE
+        }
         Ok(false) if args.skip_bad => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
@@ -341,14 +352,24 @@ async fn stopped() {
 
 /// Returns false if a part of the command failed, and the failure has been reported.
 async fn run(args: &Args) -> Result<bool, Failure> {
-    let open = |path| Either::open(args, path, kind_of(args, path), None);
+    let create = async |path| Either::open(args, path, kind_of(args, path)?, None).await;
+    let open = async |path| {
+        require_directory(path)?;
+        create(path).await
+    };
     match &args.command {
         Command::Add { queue, texts } if texts.is_empty() => {
-            let queue = open(queue).await?;
+            let queue = create(queue).await?;
             let mut lines = lines_of_stdin();
             let bar = progress(None);
             while let Some(line) = lines.recv().await {
-                match queue.add_line(&line?).await {
+                let added = match line {
+                    Ok(line) => queue.add_line(&line).await,
+                    // Not UTF-8. After another error, nothing more can be read.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error.into()),
+                    Err(error) => return Err(error.into()),
+                };
+                match added {
                     Ok(name) => print_line(&json!({ "name": name }))?,
                     Err(failure) => bar.suspend(|| args.skip_or_fail(failure))?,
                 }
@@ -356,7 +377,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             }
         }
         Command::Add { queue, texts } => {
-            let Either::Simple(queue) = open(queue).await? else {
+            let Either::Simple(queue) = create(queue).await? else {
                 return Err(
                     "texts are for simple queues only; pass elements as lines of stdin".into()
                 );
@@ -405,9 +426,13 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let queue = open(queue).await?;
             let mut all = true;
             for name in names {
-                let locked = queue.lock(name).await?;
-                print_line(&json!({ "name": name, "locked": locked }))?;
-                all &= locked;
+                match queue.lock(name).await {
+                    Ok(locked) => {
+                        print_line(&json!({ "name": name, "locked": locked }))?;
+                        all &= locked;
+                    }
+                    Err(failure) => args.skip_or_fail(failure)?,
+                }
             }
             return Ok(all);
         }
@@ -466,7 +491,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         Command::Revive { queue, names, delay } => {
             let queue = open(queue).await?;
             let delay = Duration::from_secs(*delay);
-            return revive(&queue, names, delay).await;
+            return revive(args, &queue, names, delay).await;
         }
         Command::Drain { queue, limit } => {
             let queue = open(queue).await?;
@@ -482,7 +507,8 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             };
         }
         Command::Watch { queue, limit, exec: Some(command), max_attempts } => {
-            let kind = kind_of(args, queue);
+            require_directory(queue)?;
+            let kind = kind_of(args, queue)?;
             // Counted, so that an element whose command kills this program is a dead letter some day, too.
             let max_attempts = Some(max_attempts.unwrap_or(u32::MAX));
             return match Either::open(args, queue, kind, max_attempts).await? {
@@ -531,7 +557,8 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             return Ok(report.failed == 0);
         }
         Command::Convert { from, to, field } => {
-            let other = match kind_of(args, from) {
+            require_directory(from)?;
+            let other = match kind_of(args, from)? {
                 Kind::Simple => Kind::Normal,
                 Kind::Normal => Kind::Simple,
             };
@@ -763,15 +790,24 @@ async fn report_unreadable(queue: &Either, done: Result<(), Failure>) -> Result<
 }
 
 /// Revives the named dead letters, by default all. Returns false if a named element is not a dead letter.
-async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool, Failure> {
+async fn revive(
+    args: &Args,
+    queue: &Either,
+    names: &[Name],
+    delay: Duration,
+) -> Result<bool, Failure> {
     let (mut all, mut names) = (true, names.to_vec());
     if names.is_empty() {
         names.extend(queue.dead().await?.into_iter().map(|dead| dead.name));
     }
     for name in names {
-        let revived = queue.revive(&name, delay).await?;
-        print_line(&json!({ "name": name, "revived": revived }))?;
-        all &= revived;
+        match queue.revive(&name, delay).await {
+            Ok(revived) => {
+                print_line(&json!({ "name": name, "revived": revived }))?;
+                all &= revived;
+            }
+            Err(failure) => args.skip_or_fail(failure)?,
+        }
     }
     Ok(all)
 }
@@ -1097,9 +1133,23 @@ fn element_of(json: &Json, types: &HashMap<String, String>) -> Result<Element, F
     Ok(element)
 }
 
-fn kind_of(args: &Args, path: &Path) -> Kind {
+/// Fails if there is no queue: opening it would create one.
+fn require_directory(path: &Path) -> Result<(), Failure> {
+    match path.try_exists()? {
+        true => Ok(()),
+        false => Err(format!("queue {} does not exist; create it with add", path.display()).into()),
+    }
+}
+
+/// Returns the kind of a queue. Fails if the given kind is not that of the existing queue.
+fn kind_of(args: &Args, path: &Path) -> Result<Kind, Failure> {
     let new = if args.schema.is_some() { Kind::Normal } else { Kind::Simple };
-    args.kind.or_else(|| detect(path)).unwrap_or(new)
+    match (detect(path), args.kind) {
+        (Some(found), Some(given)) if found != given => {
+            Err(format!("{} is a {} queue; omit --kind", path.display(), found.name()).into())
+        }
+        (found, given) => Ok(found.or(given).unwrap_or(new)),
+    }
 }
 
 /// Returns the kind of an existing queue. A normal queue has two directories of its own from its creation on. A simple

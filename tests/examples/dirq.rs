@@ -210,9 +210,45 @@ fn invalid_input_is_refused_with_a_message() {
     fs::write(&file, "not a directory").unwrap();
     let stderr = fails(&["count", &file], "");
     assert!(stderr.contains(&file) && stderr.contains("not a directory"), "{stderr}");
-    assert!(
-        fails(&["--schema", "body:text", "count", &normal], "").contains("invalid type \"text\"")
-    );
+    for (args, expected) in [
+        (&["--schema", "body:text", "count", &normal][..], "invalid type \"text\""),
+        (&["watch", &simple, "--exec", "true", "--max-attempts", "0"], "--max-attempts"),
+    ] {
+        let bad = output(args, "");
+        assert_eq!(bad.status.code(), Some(2), "{args:?}");
+        assert!(String::from_utf8_lossy(&bad.stderr).contains(expected), "{args:?}: {bad:?}");
+    }
+}
+
+#[test]
+fn commands_other_than_add_change_no_directory_that_is_not_a_queue_of_their_kind() {
+    let dir = dir();
+    let (missing, simple) = (&path(&dir, "missing"), &path(&dir, "simple"));
+    let name = "00000000/00000000000000";
+    for args in [
+        &["list", missing][..],
+        &["count", missing],
+        &["get", missing, name],
+        &["peek", missing, name],
+        &["lock", missing, name],
+        &["unlock", missing, name],
+        &["touch", missing, name],
+        &["remove", missing, name],
+        &["drain", missing],
+        &["watch", missing],
+        &["watch", missing, "--exec", "true"],
+        &["dead", missing],
+        &["revive", missing],
+        &["purge", missing],
+        &[SCHEMA[0], SCHEMA[1], "convert", missing, simple],
+    ] {
+        assert!(fails(args, "").contains("does not exist"), "{args:?}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
+    run(&["add", simple, "x"]);
+    let stderr = fails(&["--kind", "normal", "list", simple], "");
+    assert!(stderr.contains("is a simple queue"), "{stderr}");
+    assert_eq!(run(&["list", simple]).len(), 1);
 }
 
 #[test]
@@ -756,6 +792,37 @@ fn bad_elements_stop_a_command_unless_skip_bad_is_given() {
         assert!(lines_of(&strict).is_empty(), "{command} stops at the first bad element");
     }
     assert_eq!(output(&["drain", "--no-such-option", queue], "").status.code(), Some(2));
+}
+
+#[test]
+fn skip_bad_continues_after_any_bad_element_and_does_not_hide_lines_with_false() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    let mut child = command(&["add", "--skip-bad", queue]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    stdin.write_all(b"{\"element\":\"one\"}\n\xff\n{\"element\":\"two\"}\n").unwrap();
+    drop(stdin);
+    let added = child.wait_with_output().unwrap();
+    let (code, stderr) = (added.status.code(), String::from_utf8_lossy(&added.stderr));
+    let added = lines(&added);
+    assert_eq!((code, added.len(), stderr.lines().count()), (Some(0), 2, 1), "{stderr}");
+
+    let names = ["NULL", name(&added[0]), name(&added[1])];
+    for (command, changed) in [("lock", "locked"), ("revive", "revived")] {
+        if command == "lock" {
+            run(&["lock", queue, names[1]]);
+        } else {
+            run(&["unlock", queue, names[1], names[2]]);
+            fail(queue, 2);
+            run(&["revive", queue, names[1]]);
+        }
+        let args = [&[command, "--skip-bad", queue][..], &names].concat();
+        let printed = output(&args, "");
+        let changed: Vec<_> = lines(&printed).iter().map(|line| line[changed].clone()).collect();
+        assert_eq!(changed, [false, true], "{command}");
+        assert_eq!(printed.status.code(), Some(1), "{command}");
+        assert_eq!(String::from_utf8_lossy(&printed.stderr).lines().count(), 1, "{command}");
+    }
 }
 
 /// Returns the lines that the command printed before it failed.
