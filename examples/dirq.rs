@@ -68,15 +68,20 @@ use std::{
     time::Duration,
 };
 
-use clap::{Parser, Subcommand, ValueEnum};
-use fleeting::dirq::{DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
+use clap::{Parser, Subcommand, ValueEnum, value_parser};
+use fleeting::dirq::{
+    DeadElement, Element, Lock, Name, Purge, Queue, QueueSimple, Schema, Value, Walk,
+};
+use futures_util::{FutureExt, future::FusedFuture};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value as Json, json};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     process,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
+    time::timeout,
 };
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -123,7 +128,7 @@ struct Args {
     #[arg(long, global = true)]
     kind: Option<Kind>,
     /// Fields of the elements of a normal queue, such as body:string,header:table?
-    #[arg(long, global = true)]
+    #[arg(long, global = true, value_parser = check_schema)]
     schema: Option<String>,
     /// Sync each added element to disk, so that it survives a crash of the machine
     #[arg(long, global = true)]
@@ -133,6 +138,11 @@ struct Args {
     skip_bad: bool,
     #[command(subcommand)]
     command: Command,
+}
+
+/// Fails if the text is not a schema.
+fn check_schema(text: &str) -> Result<String, fleeting::dirq::Error> {
+    text.parse::<Schema>().map(|_| text.to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -243,7 +253,7 @@ enum Command {
         #[arg(long, value_name = "COMMAND")]
         exec: Option<String>,
         /// Number of failures after which an element is a dead letter; by default it is tried forever
-        #[arg(long, value_name = "N", requires = "exec")]
+        #[arg(long, value_name = "N", requires = "exec", value_parser = value_parser!(u32).range(1..))]
         max_attempts: Option<u32>,
     },
     /// Print the dead letters: elements that failed too often
@@ -294,16 +304,22 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // `watch --exec` returns its element first, so that the interruption is not a failed attempt.
-    let returns_elements = matches!(args.command, Command::Watch { exec: Some(_), .. });
+    // `watch --exec` returns its element first, so that the interruption is not a failed attempt. `remove` first removes
+    // the element that it has locked, because no guard would release that lock.
+    let ends_itself =
+        matches!(args.command, Command::Watch { exec: Some(_), .. } | Command::Remove { .. });
     // If a signal wins, `run` is dropped between two steps, which releases its locks.
     let done = tokio::select! {
         done = run(&args) => done,
-        () = stopped(), if !returns_elements => Err(Interrupted.into()),
+        () = stopped(), if !ends_itself => Err(Interrupted.into()),
     };
     match done {
         Err(failure) if failure.is::<Interrupted>() => ExitCode::from(130),
         Ok(true) => ExitCode::SUCCESS,
+        // The lines of these commands report elements as `false`, and not as bad.
+        Ok(false) if matches!(args.command, Command::Lock { .. } | Command::Revive { .. }) => {
+            ExitCode::FAILURE
+        }
         Ok(false) if args.skip_bad => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
@@ -336,14 +352,24 @@ async fn stopped() {
 
 /// Returns false if a part of the command failed, and the failure has been reported.
 async fn run(args: &Args) -> Result<bool, Failure> {
-    let open = |path| Either::open(args, path, kind_of(args, path), None);
+    let create = async |path| Either::open(args, path, kind_of(args, path)?, None).await;
+    let open = async |path| {
+        require_directory(path)?;
+        create(path).await
+    };
     match &args.command {
         Command::Add { queue, texts } if texts.is_empty() => {
-            let queue = open(queue).await?;
+            let queue = create(queue).await?;
             let mut lines = lines_of_stdin();
             let bar = progress(None);
             while let Some(line) = lines.recv().await {
-                match queue.add_line(&line?).await {
+                let added = match line {
+                    Ok(line) => queue.add_line(&line).await,
+                    // Not UTF-8. After another error, nothing more can be read.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error.into()),
+                    Err(error) => return Err(error.into()),
+                };
+                match added {
                     Ok(name) => print_line(&json!({ "name": name }))?,
                     Err(failure) => bar.suspend(|| args.skip_or_fail(failure))?,
                 }
@@ -351,7 +377,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             }
         }
         Command::Add { queue, texts } => {
-            let Either::Simple(queue) = open(queue).await? else {
+            let Either::Simple(queue) = create(queue).await? else {
                 return Err(
                     "texts are for simple queues only; pass elements as lines of stdin".into()
                 );
@@ -400,9 +426,13 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let queue = open(queue).await?;
             let mut all = true;
             for name in names {
-                let locked = queue.lock(name).await?;
-                print_line(&json!({ "name": name, "locked": locked }))?;
-                all &= locked;
+                match queue.lock(name).await {
+                    Ok(locked) => {
+                        print_line(&json!({ "name": name, "locked": locked }))?;
+                        all &= locked;
+                    }
+                    Err(failure) => args.skip_or_fail(failure)?,
+                }
             }
             return Ok(all);
         }
@@ -426,7 +456,11 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         }
         Command::Remove { queue, names, locked } => {
             let queue = open(queue).await?;
+            let mut stopped = pin!(stopped());
             for name in names {
+                if (&mut stopped).now_or_never().is_some() {
+                    return Err(Interrupted.into());
+                }
                 match queue.remove_element(name, *locked).await {
                     Ok(()) => print_line(&json!({ "name": name, "removed": true }))?,
                     Err(failure) => args.skip_or_fail(failure)?,
@@ -457,7 +491,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         Command::Revive { queue, names, delay } => {
             let queue = open(queue).await?;
             let delay = Duration::from_secs(*delay);
-            return revive(&queue, names, delay).await;
+            return revive(args, &queue, names, delay).await;
         }
         Command::Drain { queue, limit } => {
             let queue = open(queue).await?;
@@ -473,7 +507,8 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             };
         }
         Command::Watch { queue, limit, exec: Some(command), max_attempts } => {
-            let kind = kind_of(args, queue);
+            require_directory(queue)?;
+            let kind = kind_of(args, queue)?;
             // Counted, so that an element whose command kills this program is a dead letter some day, too.
             let max_attempts = Some(max_attempts.unwrap_or(u32::MAX));
             return match Either::open(args, queue, kind, max_attempts).await? {
@@ -522,7 +557,8 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             return Ok(report.failed == 0);
         }
         Command::Convert { from, to, field } => {
-            let other = match kind_of(args, from) {
+            require_directory(from)?;
+            let other = match kind_of(args, from)? {
                 Kind::Simple => Kind::Normal,
                 Kind::Normal => Kind::Simple,
             };
@@ -657,8 +693,15 @@ impl Either {
 
     async fn remove_element(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
         self.require_lock(name, is_locked).await?;
-        either!(self, queue => queue.remove(name).await?);
-        Ok(())
+        let removed = either!(self, queue => queue.remove(name).await);
+        if !is_locked
+            && let Err(error) = &removed
+            && !matches!(error, fleeting::dirq::Error::NotLocked { .. })
+        {
+            // The original error is more useful than that of the cleanup.
+            let _ = self.unlock(name).await;
+        }
+        Ok(removed?)
     }
 }
 
@@ -747,15 +790,24 @@ async fn report_unreadable(queue: &Either, done: Result<(), Failure>) -> Result<
 }
 
 /// Revives the named dead letters, by default all. Returns false if a named element is not a dead letter.
-async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool, Failure> {
+async fn revive(
+    args: &Args,
+    queue: &Either,
+    names: &[Name],
+    delay: Duration,
+) -> Result<bool, Failure> {
     let (mut all, mut names) = (true, names.to_vec());
     if names.is_empty() {
         names.extend(queue.dead().await?.into_iter().map(|dead| dead.name));
     }
     for name in names {
-        let revived = queue.revive(&name, delay).await?;
-        print_line(&json!({ "name": name, "revived": revived }))?;
-        all &= revived;
+        match queue.revive(&name, delay).await {
+            Ok(revived) => {
+                print_line(&json!({ "name": name, "revived": revived }))?;
+                all &= revived;
+            }
+            Err(failure) => args.skip_or_fail(failure)?,
+        }
     }
     Ok(all)
 }
@@ -796,12 +848,17 @@ async fn execute_each<T: Send + 'static>(
         };
         let Some(job) = job else { break };
         let (name, attempts) = (*job.name(), job.attempts());
-        let work = execute(command, &name, attempts, to_bytes(job.value()));
-        // The command is killed by a signal to this program, and if the lock was lost: another process may run it, too.
+        let mut child = spawn(command, &name, attempts)?;
+        let work = finish_command(&mut child, to_bytes(job.value()));
         let ended = tokio::select! {
             ended = job.keep_alive(RENEWAL, work) => Some(ended),
             () = &mut stopped => None,
         };
+        // After a signal to this program, and if the lock was lost. Before the element is released: another process may
+        // run the command, too.
+        if !matches!(ended, Some(Ok(_))) {
+            kill(&mut child).await?;
+        }
         let Some(ended) = ended else {
             unless_lost(job.release().await)?;
             return Err(Interrupted.into());
@@ -833,14 +890,9 @@ fn unless_lost(ended: Result<(), fleeting::dirq::Error>) -> Result<(), Failure> 
     }
 }
 
-/// Runs a shell command with `input` on its stdin. Returns the reason of its failure, if it fails.
-async fn execute(
-    command: &str,
-    name: &Name,
-    attempts: u32,
-    input: Vec<u8>,
-) -> io::Result<Result<(), String>> {
-    let mut child = process::Command::new("sh")
+/// Starts a shell command, in a process group of its own.
+fn spawn(command: &str, name: &Name, attempts: u32) -> io::Result<process::Child> {
+    process::Command::new("sh")
         .args(["-c", command])
         .env("DIRQ_NAME", name.to_string())
         .env("DIRQ_ATTEMPTS", attempts.to_string())
@@ -848,25 +900,64 @@ async fn execute(
         // The stdout of this program is for its own lines.
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
+        .process_group(0)
         .kill_on_drop(true)
-        .spawn()?;
-    let mut stdin = child.stdin.take();
-    let write = async {
-        if let Some(stdin) = &mut stdin {
-            // Fails if the command ends without reading everything, which is its right.
-            let _ = stdin.write_all(&input).await;
+        .spawn()
+}
+
+/// Time for which stderr is read after the end of a command: a process that it has left in the background may keep
+/// stderr open.
+const STDERR_GRACE: Duration = Duration::from_millis(100);
+
+/// Writes `input` to the stdin of a command, and waits for its end. Returns the reason of its failure, if it fails.
+async fn finish_command(
+    child: &mut process::Child,
+    input: Vec<u8>,
+) -> io::Result<Result<(), String>> {
+    let (mut stdin, mut stderr) = (child.stdin.take(), child.stderr.take());
+    let mut output = Vec::new();
+    let status = {
+        let write = async {
+            if let Some(stdin) = &mut stdin {
+                // Fails if the command ends without reading everything, which is its right.
+                let _ = stdin.write_all(&input).await;
+            }
+            drop(stdin.take());
+        };
+        let read = async {
+            if let Some(stderr) = &mut stderr {
+                // On failure, the reason lacks the rest.
+                let _ = stderr.read_to_end(&mut output).await;
+            }
+        };
+        let mut pipes = pin!(async { tokio::join!(write, read) }.fuse());
+        let status = loop {
+            tokio::select! {
+                status = child.wait() => break status?,
+                _ = &mut pipes, if !pipes.is_terminated() => {}
+            }
+        };
+        if !pipes.is_terminated() {
+            let _ = timeout(STDERR_GRACE, pipes).await;
         }
-        drop(stdin.take());
+        status
     };
-    let (output, ()) = tokio::join!(child.wait_with_output(), write);
-    let output = output?;
-    if output.status.success() {
+    if status.success() {
         return Ok(Ok(()));
     }
     // The end of stderr: the reason of a failure comes last.
-    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output);
     let last = stderr.trim().lines().last().unwrap_or_default();
-    Ok(Err(format!("{}: {last}", output.status).trim_end_matches([':', ' ']).to_owned()))
+    Ok(Err(format!("{status}: {last}").trim_end_matches([':', ' ']).to_owned()))
+}
+
+/// Kills a command and the processes that it has started, and waits for its end.
+async fn kill(child: &mut process::Child) -> io::Result<()> {
+    // `None` if it has ended.
+    if let Some(group) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+        kill_process_group(group, Signal::KILL)?;
+    }
+    child.wait().await.map(drop)
 }
 
 /// Messages about unreadable elements that have been printed. A walk may return the same element more than once.
@@ -1042,9 +1133,23 @@ fn element_of(json: &Json, types: &HashMap<String, String>) -> Result<Element, F
     Ok(element)
 }
 
-fn kind_of(args: &Args, path: &Path) -> Kind {
+/// Fails if there is no queue: opening it would create one.
+fn require_directory(path: &Path) -> Result<(), Failure> {
+    match path.try_exists()? {
+        true => Ok(()),
+        false => Err(format!("queue {} does not exist; create it with add", path.display()).into()),
+    }
+}
+
+/// Returns the kind of a queue. Fails if the given kind is not that of the existing queue.
+fn kind_of(args: &Args, path: &Path) -> Result<Kind, Failure> {
     let new = if args.schema.is_some() { Kind::Normal } else { Kind::Simple };
-    args.kind.or_else(|| detect(path)).unwrap_or(new)
+    match (detect(path), args.kind) {
+        (Some(found), Some(given)) if found != given => {
+            Err(format!("{} is a {} queue; omit --kind", path.display(), found.name()).into())
+        }
+        (found, given) => Ok(found.or(given).unwrap_or(new)),
+    }
 }
 
 /// Returns the kind of an existing queue. A normal queue has two directories of its own from its creation on. A simple

@@ -89,7 +89,9 @@
 //!
 //! Counting costs six to eight system calls per delivery, and disables prefetching on a disk. If a record cannot be
 //! written, for instance on a full disk, the element is delivered nevertheless, its failure does not count, and a
-//! warning is logged. Without these settings, a queue counts only calls of `retry_in` and `fail`.
+//! warning is logged. If a record cannot be read, the element is not delivered, because it may be a dead letter: an
+//! iteration yields the error, and ends if it cannot list the records. Without these settings, a queue counts only calls
+//! of `retry_in` and `fail`.
 //!
 //! Each iteration, and each scan of a `watch`, reads the records of the elements that are locked or wait for a backoff.
 //! The records of dead letters are kept in the directory `retries/dead`, which is listed again only after another element

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     Error, Lock, Name, dead_directories::Directory, protocol::Protocol, record::now_micros,
-    records::Records, snapshot::Snapshot,
+    records::Records, root::Root, snapshot::Snapshot,
 };
 
 /// The names of a queue that are to be tried.
@@ -15,6 +15,8 @@ pub(super) struct Cursor {
     directories: Option<VecDeque<u32>>,
     /// Records of the queue's elements that were delivered before; `None` if there are none.
     records: Option<Arc<Snapshot>>,
+    /// The [generation](super::root::Opener::generation) of the queue before its records were read.
+    generation: Option<u64>,
     /// The element after which the iteration begins.
     after: Option<Name>,
 }
@@ -40,9 +42,13 @@ impl Cursor {
         self.names.front()
     }
 
-    /// Returns true if the queue may have records of elements.
-    pub(super) fn has_records(&self) -> bool {
-        self.records.is_some()
+    /// Returns true if the queue may have records of elements: another worker may have written the first one since the
+    /// iteration began.
+    pub(super) fn may_have_records(&self, root: &Root) -> bool {
+        let has_none = self.records.is_none()
+            && self.generation.is_some()
+            && self.generation == root.opener().generation();
+        !has_none
     }
 
     /// Returns the next element to be locked. The queue is read directory by directory.
@@ -90,8 +96,13 @@ impl Cursor {
             let mut directories = queue.root().directories()?;
             directories
                 .retain(|&directory| self.after.is_none_or(|after| after.directory <= directory));
-            self.directories = Some(directories.into());
-            self.records = Records::snapshot(queue.root())?;
+            self.generation = queue.root().opener().generation();
+            let records = Records::snapshot(queue.root());
+            // Without its records, the queue would deliver dead letters. A foreign file is not records.
+            if let Ok(_) | Err(Error::Foreign { .. }) = records {
+                self.directories = Some(directories.into());
+            }
+            self.records = records?;
         }
         while self.names.is_empty() {
             let next = self.directories.as_mut().and_then(VecDeque::pop_front);

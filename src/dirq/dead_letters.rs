@@ -83,9 +83,9 @@ impl<P: Protocol> DirQueue<P> {
                 };
                 let begin_delivery = || {
                     // Another process may have revived it since it was listed.
-                    let records = Records::open(queue.root()).ok().flatten()?;
-                    let is_dead = records.get(&name).ok()? == Some(record);
-                    is_dead.then(|| Delivery::for_dead_letter(record))
+                    let Some(records) = Records::open(queue.root())? else { return Ok(None) };
+                    let is_dead = records.get(&name)? == Some(record);
+                    Ok(is_dead.then(|| Delivery::for_dead_letter(record)))
                 };
                 let limit = queue.root().max_size;
                 let queue: Arc<dyn Protocol<Payload = P::Payload>> = queue.clone();

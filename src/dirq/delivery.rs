@@ -3,7 +3,7 @@
 //! 1. A delivery is recorded before the user has the element, so that a job that crashes its process counts.
 //! 2. A prefetched element that the user never received has not failed: its record is restored.
 //! 3. If the record cannot be written, for instance on a full disk, the element is delivered nevertheless: its worker
-//!    may free space.
+//!    may free space. If it cannot be read, the element is not delivered: it may be a dead letter.
 //! 4. The record is also a fence: if it is that of another delivery, a purge has removed the lock of this one, and
 //!    another process has locked the element since. Its lock must not be released or renewed.
 
@@ -47,25 +47,32 @@ pub(super) struct Delivery {
 
 impl Delivery {
     /// Begins the delivery of a locked element. Returns `None` if it waits for its backoff or is dead. Reads a record
-    /// only if one may exist, or if deliveries are counted.
-    pub(super) fn begin(root: &Root, name: &Name, has_records: bool) -> Option<Self> {
+    /// only if one may exist, or if deliveries are counted. If it cannot be read, there is no delivery: it may be that
+    /// of a dead letter.
+    pub(super) fn begin(
+        root: &Root,
+        name: &Name,
+        may_have_records: bool,
+    ) -> Result<Option<Self>, Error> {
         let Some(retries) = root.retries else {
-            let records = has_records.then(|| Records::open(root).ok().flatten()).flatten();
-            let previous = records.and_then(|records| records.get(name).ok().flatten());
-            return previous
-                .is_none_or(|previous| previous.is_due(now_micros()))
-                .then(|| Self::new(previous));
+            let records = if may_have_records { open_unless_foreign(root)? } else { None };
+            let previous = records.map_or(Ok(None), |records| records.get(name))?;
+            let is_due = previous.is_none_or(|previous| previous.is_due(now_micros()));
+            return Ok(is_due.then(|| Self::new(previous)));
         };
         let records = match Records::open_or_make(root) {
             Ok(records) => records,
-            Err(error) => {
-                root.note_recorded(Err(error));
-                return Some(Self::new(None));
-            }
+            Err(error) => match open_unless_foreign(root)? {
+                Some(_) => return Err(error),
+                None => {
+                    root.note_recorded(Err(error));
+                    return Ok(Some(Self::new(None)));
+                }
+            },
         };
-        let previous = records.get(name).ok().flatten();
+        let previous = records.get(name)?;
         if previous.is_some_and(|previous| !previous.is_due(now_micros())) {
-            return None;
+            return Ok(None);
         }
         let mut delivery = Self::new(previous);
         if let Some(previous) = previous
@@ -74,12 +81,12 @@ impl Delivery {
             // Its last worker crashed, and a purge removed the lock. If this write fails, the next process finds the
             // same record.
             let _ = records.put(name, Record::dead(previous.attempts));
-            return None;
+            return Ok(None);
         }
         let recorded = records.put(name, Record::delivered(delivery.attempts));
         delivery.is_counted = recorded.is_ok();
         root.note_recorded(recorded);
-        Some(delivery)
+        Ok(Some(delivery))
     }
 
     /// Returns the delivery of a dead letter, which changes nothing in its record.
@@ -142,7 +149,10 @@ impl Delivery {
         let next = self.record_after(root, name, outcome);
         let reason = match outcome {
             Outcome::Failed(reason) if self.is_delivered => Some(reason),
-            Outcome::Unreadable(reason) if root.retries.is_some() => Some(reason),
+            // A dead letter keeps the reason for which it is one.
+            Outcome::Unreadable(reason) if root.retries.is_some() && !self.is_dead() => {
+                Some(reason)
+            }
             _ => None,
         };
         if next == self.record() && reason.is_none() {
@@ -164,12 +174,14 @@ impl Delivery {
         Ok(next.and_then(|next| next.due))
     }
 
-    /// Returns whether the record is still that of this delivery, or false if it was deleted; [`Error::NotLocked`] if
-    /// it is another.
+    /// Returns whether the record is still that of this delivery, or false if it was deleted or revived;
+    /// [`Error::NotLocked`] if it is another.
     fn has_record(&self, root: &Root, records: &Records, name: &Name) -> Result<bool, Error> {
         match records.get(name)? {
             found if found == self.record() => Ok(true),
             None => Ok(false),
+            // The dead letter was revived under its lock, and was not delivered since.
+            Some(found) if found.attempts == 0 && self.is_dead() => Ok(false),
             Some(_) => Err(Error::NotLocked { path: root.path_of(name) }),
         }
     }
@@ -184,8 +196,7 @@ impl Delivery {
 
     /// Returns the record of the element after it is unlocked.
     fn record_after(&self, root: &Root, name: &Name, outcome: &Outcome) -> Option<Record> {
-        let is_dead = self.previous.is_some_and(|previous| previous.is_dead());
-        if !self.is_delivered || is_dead {
+        if !self.is_delivered || self.is_dead() {
             return self.previous;
         }
         let retries = match (root.retries, outcome) {
@@ -204,8 +215,21 @@ impl Delivery {
         Some(Record { attempts: self.attempts, due: Some(due_in(delay)) })
     }
 
+    /// Returns whether this is the delivery of a dead letter.
+    fn is_dead(&self) -> bool {
+        self.previous.is_some_and(|previous| previous.is_dead())
+    }
+
     fn new(previous: Option<Record>) -> Self {
         let attempts = previous.map_or(0, |previous| previous.attempts).saturating_add(1);
         Self { attempts, previous, is_counted: false, is_delivered: false }
+    }
+}
+
+/// Opens the records. Returns `None` if the queue has none, or something else has the name of their directory.
+fn open_unless_foreign(root: &Root) -> Result<Option<Records>, Error> {
+    match Records::open(root) {
+        Err(Error::Foreign { .. }) => Ok(None),
+        opened => opened,
     }
 }

@@ -4,11 +4,13 @@ mod renewal;
 
 use std::{error::Error as _, fmt, sync::Arc, thread, time::Duration};
 
+use futures_util::future::join_all;
+
 use super::{
     Error, Name,
     blocking::{Work, run},
     delivery::{Delivery, Outcome},
-    lock_guard::{LockGuard, Removal},
+    lock_guard::{Ended, LockGuard, PAUSES},
     protocol::Protocol,
     root::Opener,
 };
@@ -48,7 +50,7 @@ impl<T: Send + 'static> Lock<T> {
         opener: &Opener<'_>,
         name: Name,
         limit: u64,
-        begin_delivery: impl FnOnce() -> Option<Delivery>,
+        begin_delivery: impl FnOnce() -> Result<Option<Delivery>, Error>,
     ) -> Result<Option<Self>, Error> {
         let Some((mut guard, read)) = LockGuard::take(queue, opener, name, limit)? else {
             return Ok(None);
@@ -61,15 +63,16 @@ impl<T: Send + 'static> Lock<T> {
             read => read,
         };
         // Under the lock, because only its owner may write the record. Returning drops the guard, which unlocks.
-        let Some(delivery) = begin_delivery() else { return Ok(None) };
+        let Some(delivery) = begin_delivery()? else { return Ok(None) };
         guard.set_delivery(delivery);
         match read {
             Ok(value) => Ok(Some(Self { guard, value })),
             Err(error) => {
                 guard.mark_delivered();
                 let reason = cut_reason(error_chain(&error)).into_string();
-                // The error of reading is more useful than that of the record.
-                let _ = guard.unlock(&Outcome::Unreadable(reason));
+                // The error of reading is more useful than that of the record. A guard that should try again is dropped,
+                // which does so.
+                drop(guard.try_unlock(&Outcome::Unreadable(reason)));
                 Err(error)
             }
         }
@@ -126,8 +129,8 @@ impl<T: Send + 'static> Lock<T> {
         acknowledge(self.guard).await
     }
 
-    /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread, which is faster than
-    /// one call of [`ack`](Self::ack) per element.
+    /// Removes the elements of all `locks`. On a disk this takes one round trip to another thread per queue, which is
+    /// faster than one call of [`ack`](Self::ack) per element.
     ///
     /// # Errors
     ///
@@ -165,27 +168,20 @@ impl<T: Send + 'static> Lock<T> {
         for guard in in_place {
             done = done.and(acknowledge(guard).await);
         }
-        let Some(queue) = others.first().map(|guard| guard.queue().clone()) else { return done };
-        let removed = run("remove", Work::Long, &queue, move |_| {
-            let (mut done, mut left) = (Ok(()), Vec::new());
-            for guard in others {
-                match guard.try_remove() {
-                    Removal::Done => {}
-                    Removal::Failed(error) => done = done.and(Err(error)),
-                    Removal::TryAgain(guard, _) => left.push(guard),
-                }
+        // One call per queue, on its own threads: the disk of one may hang.
+        let mut queues: Vec<Vec<Guard<T>>> = Vec::new();
+        for guard in others {
+            let is_same = |guards: &&mut Vec<Guard<T>>| {
+                let [own, other] = [&guards[0], &guard].map(|guard| &guard.queue().root().shared);
+                Arc::ptr_eq(own, other)
+            };
+            match queues.iter_mut().find(is_same) {
+                Some(guards) => guards.push(guard),
+                None => queues.push(vec![guard]),
             }
-            Ok((done, left))
-        });
-        let (removed, left) = match removed.await {
-            Ok((removed, left)) => (removed, left),
-            Err(error) => (Err(error), Vec::new()),
-        };
-        done = done.and(removed);
-        for guard in left {
-            done = done.and(acknowledge(guard).await);
         }
-        done
+        let removed = join_all(queues.into_iter().map(acknowledge_all)).await;
+        removed.into_iter().fold(done, Result::and)
     }
 
     /// Unlocks the element: it stays in the queue and is delivered again, after its backoff if deliveries are counted.
@@ -319,45 +315,67 @@ impl<T: Send + 'static> Lock<T> {
     }
 
     async fn unlock_after(self, outcome: Outcome) -> Result<(), Error> {
-        let guard = self.guard;
-        let queue = guard.queue().clone();
-        run("unlock", Work::Short, &queue, move |_| guard.unlock(&outcome)).await
+        let outcome = Arc::new(outcome);
+        end("unlock", self.guard, move |guard| guard.try_unlock(&outcome)).await
     }
 }
 
 /// The guard of a locked element with content `T`.
 type Guard<T> = LockGuard<dyn Protocol<Payload = T>>;
 
-/// Pauses before a removal is tried again, which together are a second.
-const PAUSES: [Duration; 4] = [
-    Duration::from_millis(5),
-    Duration::from_millis(45),
-    Duration::from_millis(250),
-    Duration::from_millis(700),
-];
-
 /// Removes an element and its lock. Tries again after errors that pass: otherwise its work would be done again.
 async fn acknowledge<T: Send + 'static>(guard: Guard<T>) -> Result<(), Error> {
-    let queue = guard.queue().clone();
+    end("remove", guard, LockGuard::try_remove).await
+}
+
+/// Removes or unlocks an element by `attempt`, which is made again after errors that pass.
+async fn end<T: Send + 'static>(
+    operation: &'static str,
+    guard: Guard<T>,
+    attempt: impl Fn(Guard<T>) -> Ended<dyn Protocol<Payload = T>> + Clone + Send + 'static,
+) -> Result<(), Error> {
+    let (queue, first) = (guard.queue().clone(), attempt.clone());
     let mut pauses = PAUSES.into_iter();
-    // The closure owns the guard: if the caller drops the future, the removal still completes.
-    let mut removed = run("remove", Work::Short, &queue, move |_| Ok(guard.try_remove())).await?;
+    // The closure owns the guard: if the caller drops the future, the attempt is still made.
+    let mut ended = run(operation, Work::Short, &queue, move |_| Ok(first(guard))).await?;
     loop {
-        let (guard, pause) = match removed {
-            Removal::Done => return Ok(()),
-            Removal::Failed(error) => return Err(error),
-            Removal::TryAgain(guard, error) => match pauses.next() {
+        let (guard, pause) = match ended {
+            Ended::Done => return Ok(()),
+            Ended::Failed(error) => return Err(error),
+            Ended::TryAgain(guard, error) => match pauses.next() {
                 Some(pause) => (guard, pause),
                 None => return Err(error),
             },
         };
+        let again = attempt.clone();
         // On a thread that may block, because the runtime may have no time driver.
-        removed = run("remove", Work::Long, &queue, move |_| {
+        ended = run(operation, Work::Long, &queue, move |_| {
             thread::sleep(pause);
-            Ok(guard.try_remove())
+            Ok(again(guard))
         })
         .await?;
     }
+}
+
+/// Removes elements of one queue, of which there is at least one, and their locks. Returns the first error.
+async fn acknowledge_all<T: Send + 'static>(guards: Vec<Guard<T>>) -> Result<(), Error> {
+    let queue = guards[0].queue().clone();
+    let removed = run("remove", Work::Long, &queue, move |_| {
+        let (mut done, mut left) = (Ok(()), Vec::new());
+        for guard in guards {
+            match guard.try_remove() {
+                Ended::Done => {}
+                Ended::Failed(error) => done = done.and(Err(error)),
+                Ended::TryAgain(guard, _) => left.push(guard),
+            }
+        }
+        Ok((done, left))
+    });
+    let (mut done, left) = removed.await?;
+    for guard in left {
+        done = done.and(acknowledge(guard).await);
+    }
+    done
 }
 
 /// Returns the message of an error and of its sources.

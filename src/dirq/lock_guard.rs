@@ -1,6 +1,6 @@
 //! A file system lock as a guard that releases it on drop.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{mem, sync::Arc, thread, time::Duration};
 
 use super::{
     Error, Name,
@@ -21,12 +21,14 @@ pub(super) struct LockGuard<P: Protocol + ?Sized> {
     name: Name,
     /// `None` if only the lock was requested, or if the element was read outside of an iteration.
     delivery: Option<Delivery>,
+    /// The result of recording the outcome, if the lock could not be released afterwards: the time of the next delivery.
+    recorded: Option<Result<Option<u64>, Error>>,
     /// The [time](Protocol::lock_time) of the lock of a prefetched element.
     prefetched_at: Option<i128>,
 }
 
-/// The result of removing an element.
-pub(super) enum Removal<P: Protocol + ?Sized> {
+/// The result of an attempt to remove an element, or to release its lock.
+pub(super) enum Ended<P: Protocol + ?Sized> {
     Done,
     /// The lock was released, or is another process's.
     Failed(Error),
@@ -55,7 +57,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     fn new(queue: &Arc<P>, name: Name) -> Self {
-        Self { queue: queue.clone(), name, delivery: None, prefetched_at: None }
+        Self { queue: queue.clone(), name, delivery: None, recorded: None, prefetched_at: None }
     }
 
     /// Attaches the delivery, whose outcome is recorded when the lock is released.
@@ -74,7 +76,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 
     /// Returns whether the lock of a prefetched element is missing, or is another process's.
     pub(super) fn is_lost(&self) -> bool {
-        is_lost(&*self.queue, &self.name, self.prefetched_at)
+        self.has_lost().unwrap_or(true)
     }
 
     /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
@@ -94,21 +96,21 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     /// Removes the element and its lock.
-    pub(super) fn try_remove(self) -> Removal<P> {
+    pub(super) fn try_remove(self) -> Ended<P> {
         match self.remove_once() {
             Ok(()) => {
                 // The lock was removed with the element.
                 self.keep();
-                Removal::Done
+                Ended::Done
             }
             // The lock is another process's.
             Err(error @ Error::NotLocked { .. }) => {
                 self.keep();
-                Removal::Failed(error)
+                Ended::Failed(error)
             }
-            Err(error) if error.is_passing() => Removal::TryAgain(self, error),
+            Err(error) if error.is_passing() => Ended::TryAgain(self, error),
             // Dropping `self` releases the lock.
-            Err(error) => Removal::Failed(error),
+            Err(error) => Ended::Failed(error),
         }
     }
 
@@ -131,10 +133,78 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     /// Releases the lock. The `outcome` determines when the element is delivered again.
-    pub(super) fn unlock(mut self, outcome: &Outcome) -> Result<(), Error> {
+    pub(super) fn try_unlock(mut self, outcome: &Outcome) -> Ended<P> {
+        match self.unlock_once(outcome) {
+            Ok(()) => Ended::Done,
+            Err(error) if self.name != Name::NULL => Ended::TryAgain(self, error),
+            Err(error) => Ended::Failed(error),
+        }
+    }
+
+    /// Records the outcome and releases the lock. Streams of this process that wait learn when the element can be locked
+    /// again. After an error that passes, only the lock is left to be released, by another call.
+    fn unlock_once(&mut self, outcome: &Outcome) -> Result<(), Error> {
+        let root = self.queue.root();
+        // Recorded before unlocking: otherwise the element could be delivered according to the old record.
+        let recorded = self.recorded.take().unwrap_or_else(|| {
+            let delivery = self.delivery.as_ref();
+            delivery.map_or(Ok(None), |delivery| delivery.record_unlock(root, &self.name, outcome))
+        });
         // Cleared first, so that the drop does not unlock again: by then the lock could be another process's.
         let name = mem::replace(&mut self.name, Name::NULL);
-        release(&*self.queue, &name, self.delivery, outcome)
+        let due = match recorded {
+            // The lock is another process's.
+            Err(error @ Error::NotLocked { .. }) => return Err(error),
+            due => due,
+        };
+        match self.queue.unlock(&name) {
+            Err(error) if error.is_passing() => {
+                (self.name, self.recorded) = (name, Some(due));
+                return Err(error);
+            }
+            unlocked => unlocked?,
+        }
+        if let Some(wakeups) = root.shared.active_wakeups() {
+            // Such an element has not failed, and another stream can have it immediately.
+            if self.delivery.is_some_and(|delivery| !delivery.is_delivered())
+                || matches!(outcome, Outcome::Released)
+            {
+                wakeups.wake_one();
+            }
+            if let Ok(Some(due)) = due {
+                wakeups.set_due_in(Duration::from_micros(due.saturating_sub(now_micros())));
+            }
+        }
+        due.map(drop)
+    }
+
+    /// Releases the lock of an element that was dropped, unless it is [lost](Self::is_lost).
+    fn release(mut self) {
+        let in_memory = self.queue.root().in_memory();
+        // In memory, this may be a thread of the runtime, which must not wait.
+        let mut pauses = PAUSES.into_iter().filter(|_| !in_memory);
+        loop {
+            let ended = match self.has_lost() {
+                Ok(true) => break,
+                Ok(false) => self.unlock_once(&Outcome::Dropped),
+                Err(error) => Err(error),
+            };
+            match (ended, pauses.next()) {
+                (Err(error), Some(pause)) if error.is_passing() && self.name != Name::NULL => {
+                    thread::sleep(pause);
+                }
+                // Errors are ignored: either a purge removed the lock, or a purge will remove it.
+                _ => break,
+            }
+        }
+        self.keep();
+    }
+
+    fn has_lost(&self) -> Result<bool, Error> {
+        let Some(prefetched_at) = self.prefetched_at else { return Ok(false) };
+        let found = self.queue.lock_time(&self.queue.root().opener(), &self.name)?;
+        // A little later is possible: a process that did not get the lock may have touched the element after this one.
+        Ok(found.is_none_or(|found| found >= prefetched_at + MIN_MAX_LOCK))
     }
 
     /// Leaves the element locked.
@@ -147,55 +217,25 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     fn drop(&mut self) {
         if self.name != Name::NULL {
-            let (queue, name, delivery) = (self.queue.clone(), self.name, self.delivery);
-            let prefetched_at = self.prefetched_at;
-            run_detached(&self.queue, move || {
-                if !is_lost(&*queue, &name, prefetched_at) {
-                    // Errors are ignored: either a purge removed the lock, or a purge will remove it.
-                    let _ = release(&*queue, &name, delivery, &Outcome::Dropped);
-                }
-            });
+            let guard = Self {
+                queue: self.queue.clone(),
+                name: mem::replace(&mut self.name, Name::NULL),
+                delivery: self.delivery,
+                recorded: self.recorded.take(),
+                prefetched_at: self.prefetched_at,
+            };
+            run_detached(&self.queue, move || guard.release());
         }
     }
 }
+
+/// Pauses before an element is removed or unlocked again, which together are a second.
+pub(super) const PAUSES: [Duration; 4] = [
+    Duration::from_millis(5),
+    Duration::from_millis(45),
+    Duration::from_millis(250),
+    Duration::from_millis(700),
+];
 
 /// Minimum age of a lock that a purge removes, in nanoseconds.
 const MIN_MAX_LOCK: i128 = 1_000_000_000;
-
-/// Returns whether the lock of an element that was prefetched at this time is missing, or is another process's.
-fn is_lost<P: Protocol + ?Sized>(queue: &P, name: &Name, prefetched_at: Option<i128>) -> bool {
-    let Some(prefetched_at) = prefetched_at else { return false };
-    let found = queue.lock_time(&queue.root().opener(), name).ok().flatten();
-    // A little later is possible: a process that did not get the lock may have touched the element after this one.
-    found.is_none_or(|found| found >= prefetched_at + MIN_MAX_LOCK)
-}
-
-/// Records the outcome of a delivery and unlocks its element. Streams of this process that wait learn when it can be
-/// locked again.
-fn release<P: Protocol + ?Sized>(
-    queue: &P,
-    name: &Name,
-    delivery: Option<Delivery>,
-    outcome: &Outcome,
-) -> Result<(), Error> {
-    // Recorded before unlocking: otherwise the element could be delivered according to the old record.
-    let recorded = delivery.map(|delivery| delivery.record_unlock(queue.root(), name, outcome));
-    let due = match recorded.transpose() {
-        // The lock is another process's.
-        Err(error @ Error::NotLocked { .. }) => return Err(error),
-        due => due,
-    };
-    queue.unlock(name)?;
-    if let Some(wakeups) = queue.root().shared.active_wakeups() {
-        // Such an element has not failed, and another stream can have it immediately.
-        if delivery.is_some_and(|delivery| !delivery.is_delivered())
-            || matches!(outcome, Outcome::Released)
-        {
-            wakeups.wake_one();
-        }
-        if let Ok(Some(Some(due))) = due {
-            wakeups.set_due_in(Duration::from_micros(due.saturating_sub(now_micros())));
-        }
-    }
-    due.map(drop)
-}

@@ -301,7 +301,7 @@ impl<T: Send + 'static> Batch<T> {
                 bytes => limits.max_bytes.min(Self::MAX_BYTES - bytes),
             };
             let limit = limit.min(root.max_size);
-            let begin_delivery = || Delivery::begin(root, &name, cursor.has_records());
+            let begin_delivery = || Delivery::begin(root, &name, cursor.may_have_records(root));
             let opener = opener.get_or_insert_with(|| root.opener());
             let mut taken = Lock::take(queue, opener, name, limit, begin_delivery);
             if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {

@@ -11,7 +11,7 @@ use super::{
     blocking::{Work, run, run_read},
     bound::{CapacityPermit, Turns},
     delivery::Outcome,
-    lock_guard::LockGuard,
+    lock_guard::{Ended, LockGuard},
     protocol::Protocol,
     set::SetMember,
     shared_purge::purge_all,
@@ -226,7 +226,11 @@ impl<P: Protocol> DirQueue<P> {
         run_read("read", &self.protocol, move |queue, limit| {
             let taken = LockGuard::take(queue, &queue.root().opener(), name, limit)?;
             let Some((guard, read)) = taken else { return Ok(None) };
-            let unlocked = guard.unlock(&Outcome::Dropped);
+            let unlocked = match guard.try_unlock(&Outcome::Dropped) {
+                Ended::Done => Ok(()),
+                // A guard that should try again is dropped, which does so.
+                Ended::Failed(error) | Ended::TryAgain(_, error) => Err(error),
+            };
             // The original error is more useful than that of the cleanup.
             let element = read?;
             unlocked?;

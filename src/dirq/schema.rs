@@ -106,6 +106,11 @@ impl Schema {
         Ok(element.into_iter().map(|(name, value)| (name, encode(value))).collect())
     }
 
+    /// Returns the number of fields, including optional ones.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Decodes the element in the directory at `path`. `read` returns the content of a file by its name, or `None` if
     /// the file is missing.
     pub(super) fn decode(

@@ -55,10 +55,12 @@ impl Watch {
             turn.finish();
         }
         self.purge(queue).await;
+        // Once: otherwise, each retry of the system watch would postpone the scan.
+        let entered = Instant::now();
         let turn = loop {
             let is_complete = self.update(queue).await;
             let retry_after = if is_complete { Duration::MAX } else { SystemWatch::RETRY_AFTER };
-            if let Ok(turn) = timeout(retry_after, self.next_turn()).await {
+            if let Ok(turn) = timeout(retry_after, self.next_turn(entered)).await {
                 break turn;
             }
         };
@@ -79,8 +81,7 @@ impl Watch {
         }
     }
 
-    async fn next_turn(&self) -> Turn {
-        let entered = Instant::now();
+    async fn next_turn(&self, entered: Instant) -> Turn {
         let mut given = match self.wakeups.enter(self.scanned) {
             Ok(turn) => return turn,
             Err(given) => given,

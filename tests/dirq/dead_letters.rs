@@ -382,3 +382,43 @@ async fn records_of_removed_elements_do_not_accumulate_without_a_purge() {
     assert!(left < 2 * 150, "{left} files are left");
     assert_eq!(queue.dead().await.unwrap()[0].name, kept);
 }
+
+#[tokio::test]
+async fn dead_letter_that_is_revived_while_it_is_locked_is_still_its_owners() {
+    for delay in [Duration::ZERO, HOUR] {
+        for end in ["ack", "unlock", "fail", "drop"] {
+            let (_dir, queue) = open_counted(1).await;
+            let name = queue.add("x").await.unwrap();
+            next(&queue).await.unwrap().fail("why").await.unwrap();
+            let dead = queue.take_dead(1).await.unwrap().remove(0);
+            assert!(queue.revive(&name, delay).await.unwrap());
+            dead.touch().await.unwrap();
+            let revived = record_text(&queue, &name);
+            let ended = match end {
+                "ack" => dead.ack().await,
+                "unlock" => dead.unlock().await,
+                "fail" => dead.fail("again").await,
+                _ => {
+                    drop(dead);
+                    Ok(())
+                }
+            };
+            ended.unwrap_or_else(|error| panic!("{delay:?}, {end}: {error}"));
+            let is_removed = end == "ack";
+            assert_eq!(queue.lock(&name).await.unwrap(), !is_removed, "{delay:?}, {end}");
+            let left = revived.filter(|_| !is_removed);
+            assert_eq!(record_text(&queue, &name), left, "{delay:?}, {end}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn dead_letter_that_cannot_be_read_keeps_its_reason() {
+    let (_dir, queue) = open_counted(1).await;
+    queue.add("longer than the limit").await.unwrap();
+    next(&queue).await.unwrap().fail("why").await.unwrap();
+    let other = QueueSimple::builder(queue.path()).max_size(4).max_attempts(1);
+    let other = other.open().await.unwrap();
+    assert!(matches!(other.take_dead(1).await, Err(Error::TooLarge { .. })));
+    assert_eq!(reasons(&queue).await, [Some("why".to_owned())]);
+}

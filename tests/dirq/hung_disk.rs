@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use fleeting::dirq::{Name, QueueSet, QueueSimple, Walk};
+use fleeting::dirq::{Lock, Name, QueueSet, QueueSimple, Walk};
 use futures::FutureExt;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -278,5 +278,32 @@ fn names_of_a_set_continue_without_a_queue_on_a_hung_disk() {
         drop(frozen);
         let (queue, first) = timeout(patience(), found.next()).await.unwrap().unwrap().unwrap();
         assert_eq!((queue.path(), first), (hung.path(), oldest), "the disk answers again");
+    });
+}
+
+#[test]
+fn ack_all_does_not_hold_the_elements_of_other_queues_if_a_disk_hangs() {
+    let Some(disk) = Disk::mount(16 << 20) else { return };
+    runtime().block_on(async {
+        let healthy_dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let hung = QueueSimple::open(disk.path().join("queue")).await.unwrap();
+        let healthy = QueueSimple::open(healthy_dir.path()).await.unwrap();
+        let mut held = Vec::new();
+        for queue in [&hung, &healthy] {
+            queue.add("x").await.unwrap();
+            held.push(queue.locked().next().await.unwrap().unwrap());
+        }
+        let frozen = disk.freeze();
+        let acks = tokio::spawn(Lock::ack_all(held));
+        let is_acked = async {
+            while healthy.count().await.unwrap() > 0 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let acked = timeout(patience(), is_acked).await;
+        assert!(acked.is_ok() && frozen.is_frozen(), "the ack waits for another disk");
+        drop(frozen);
+        acks.await.unwrap().unwrap();
+        assert_eq!(hung.count().await.unwrap(), 0);
     });
 }

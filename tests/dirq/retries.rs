@@ -595,3 +595,18 @@ async fn deleting_the_retries_directory_forgets_all_records() {
     let found: Vec<_> = all(queue.locked()).await.iter().map(|job| *job.name()).collect();
     assert_eq!(found, names);
 }
+
+#[tokio::test]
+async fn first_failure_of_a_queue_counts_in_an_iteration_that_began_before_it() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::open(dir.path()).await.unwrap();
+    let other = QueueSimple::open(dir.path()).await.unwrap();
+    let names = queue.add_many(["a", "b"]).await.unwrap();
+    let mut jobs = queue.locked();
+    let first = jobs.next().await.unwrap().unwrap();
+    let failed = next(&other).await.unwrap();
+    assert_eq!((first.name(), failed.name()), (&names[0], &names[1]));
+    failed.retry_in(HOUR).await.unwrap();
+    assert!(jobs.next().await.is_none(), "the element waits for its delay");
+    assert!(queue.lock(&names[1]).await.unwrap(), "it is not locked");
+}

@@ -125,21 +125,24 @@ async fn without_watches() {
     {
         taken.push(instance);
     }
-    let (_dir, queue) = queue().await;
-    let mut locks = queue.watch(Duration::from_millis(20));
-    for i in 0..3 {
-        assert!(
-            timeout(Duration::from_millis(50), locks.next()).await.is_err(),
-            "nothing is there"
-        );
-        let added = queue.add(i.to_string()).await.unwrap();
-        let lock = timeout(patience(), locks.next())
-            .await
-            .expect("the stream scans the queue")
-            .unwrap()
-            .unwrap();
-        assert_eq!(lock.name(), &added);
-        lock.ack().await.unwrap();
+    // The second interval is longer than the pause before the system is tried again.
+    for (every, adds) in [(Duration::from_millis(20), 3), (Duration::from_secs(3), 1)] {
+        let (_dir, queue) = queue().await;
+        let mut locks = queue.watch(every);
+        for i in 0..adds {
+            assert!(
+                timeout(Duration::from_millis(50), locks.next()).await.is_err(),
+                "nothing is there"
+            );
+            let added = queue.add(i.to_string()).await.unwrap();
+            let lock = timeout(patience(), locks.next())
+                .await
+                .expect("the stream scans the queue")
+                .unwrap()
+                .unwrap();
+            assert_eq!(lock.name(), &added);
+            lock.ack().await.unwrap();
+        }
     }
 }
 

@@ -210,9 +210,45 @@ fn invalid_input_is_refused_with_a_message() {
     fs::write(&file, "not a directory").unwrap();
     let stderr = fails(&["count", &file], "");
     assert!(stderr.contains(&file) && stderr.contains("not a directory"), "{stderr}");
-    assert!(
-        fails(&["--schema", "body:text", "count", &normal], "").contains("invalid type \"text\"")
-    );
+    for (args, expected) in [
+        (&["--schema", "body:text", "count", &normal][..], "invalid type \"text\""),
+        (&["watch", &simple, "--exec", "true", "--max-attempts", "0"], "--max-attempts"),
+    ] {
+        let bad = output(args, "");
+        assert_eq!(bad.status.code(), Some(2), "{args:?}");
+        assert!(String::from_utf8_lossy(&bad.stderr).contains(expected), "{args:?}: {bad:?}");
+    }
+}
+
+#[test]
+fn commands_other_than_add_change_no_directory_that_is_not_a_queue_of_their_kind() {
+    let dir = dir();
+    let (missing, simple) = (&path(&dir, "missing"), &path(&dir, "simple"));
+    let name = "00000000/00000000000000";
+    for args in [
+        &["list", missing][..],
+        &["count", missing],
+        &["get", missing, name],
+        &["peek", missing, name],
+        &["lock", missing, name],
+        &["unlock", missing, name],
+        &["touch", missing, name],
+        &["remove", missing, name],
+        &["drain", missing],
+        &["watch", missing],
+        &["watch", missing, "--exec", "true"],
+        &["dead", missing],
+        &["revive", missing],
+        &["purge", missing],
+        &[SCHEMA[0], SCHEMA[1], "convert", missing, simple],
+    ] {
+        assert!(fails(args, "").contains("does not exist"), "{args:?}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
+    run(&["add", simple, "x"]);
+    let stderr = fails(&["--kind", "normal", "list", simple], "");
+    assert!(stderr.contains("is a simple queue"), "{stderr}");
+    assert_eq!(run(&["list", simple]).len(), 1);
 }
 
 #[test]
@@ -602,6 +638,70 @@ fn interrupted_command_is_no_failed_attempt() {
     }
 }
 
+#[test]
+fn interrupted_command_ends_with_all_its_processes_before_its_element_is_released() {
+    let dir = dir();
+    let (queue, started) = (&path(&dir, "queue"), path(&dir, "started"));
+    run(&["add", queue, "job"]);
+    // The shell waits for another process, which a signal to the shell does not reach.
+    let command =
+        format!("sh -c 'echo $$ > {started}.new; mv {started}.new {started}; sleep 1000'; true");
+    let mut watch = Running::start(&["watch", queue, "--exec", &command]);
+    let start = Instant::now();
+    while fs::metadata(&started).is_err() {
+        assert!(start.elapsed() < patience(), "the command does not start");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let child = fs::read_to_string(&started).expect("the command has written");
+    let id = watch.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(watch.wait(), Some(130));
+    // Its parent is gone, and the system may not have collected it yet.
+    let is_running = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    let start = Instant::now();
+    while is_running() {
+        assert!(start.elapsed() < patience(), "a process of the command continues");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(elements(&run(&["drain", queue])), ["job"]);
+}
+
+#[test]
+fn command_that_leaves_a_process_in_the_background_ends() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    run(&["add", queue, "job", "bad"]);
+    let pids = path(&dir, "pids");
+    let command = format!(
+        "sleep 1000 & echo $! >> {pids}; if [ $(cat) = bad ]; then echo why >&2; exit 3; fi"
+    );
+    let mut watch = Running::start(&["watch", queue, "--limit", "2", "--exec", &command]);
+    let done = [watch.line(), watch.line()];
+    let left = fs::read_to_string(&pids).expect("the command has written");
+    assert!(Command::new("kill").args(left.lines()).status().unwrap().success(), "they run");
+    assert_eq!(done[0]["done"], true);
+    assert_eq!(done[1]["reason"], "exit status: 3: why");
+    assert_eq!(watch.wait(), Some(1));
+}
+
+#[test]
+fn element_that_cannot_be_removed_is_not_left_locked() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    let line = json!({ "element": { "body": "x" } }).to_string();
+    let added = run_with(&[SCHEMA[0], SCHEMA[1], "add", queue], &line);
+    let name = name(&added[0]);
+    let foreign = dir.path().join("queue").join(name).join("not-a-field");
+    fs::write(foreign, "").expect("the element is a directory");
+    assert!(fails(&["remove", queue, name], "").contains("not-a-field"));
+    assert_eq!(run(&["lock", queue, name]), [json!({ "name": name, "locked": true })]);
+    fails(&["remove", "--locked", queue, name], "");
+    fails(&["lock", queue, name], "");
+}
+
 /// Unreadable elements are kept, since they may be repaired.
 #[test]
 fn unreadable_dead_letters_are_reported_and_can_be_revived() {
@@ -692,6 +792,37 @@ fn bad_elements_stop_a_command_unless_skip_bad_is_given() {
         assert!(lines_of(&strict).is_empty(), "{command} stops at the first bad element");
     }
     assert_eq!(output(&["drain", "--no-such-option", queue], "").status.code(), Some(2));
+}
+
+#[test]
+fn skip_bad_continues_after_any_bad_element_and_does_not_hide_lines_with_false() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    let mut child = command(&["add", "--skip-bad", queue]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    stdin.write_all(b"{\"element\":\"one\"}\n\xff\n{\"element\":\"two\"}\n").unwrap();
+    drop(stdin);
+    let added = child.wait_with_output().unwrap();
+    let (code, stderr) = (added.status.code(), String::from_utf8_lossy(&added.stderr));
+    let added = lines(&added);
+    assert_eq!((code, added.len(), stderr.lines().count()), (Some(0), 2, 1), "{stderr}");
+
+    let names = ["NULL", name(&added[0]), name(&added[1])];
+    for (command, changed) in [("lock", "locked"), ("revive", "revived")] {
+        if command == "lock" {
+            run(&["lock", queue, names[1]]);
+        } else {
+            run(&["unlock", queue, names[1], names[2]]);
+            fail(queue, 2);
+            run(&["revive", queue, names[1]]);
+        }
+        let args = [&[command, "--skip-bad", queue][..], &names].concat();
+        let printed = output(&args, "");
+        let changed: Vec<_> = lines(&printed).iter().map(|line| line[changed].clone()).collect();
+        assert_eq!(changed, [false, true], "{command}");
+        assert_eq!(printed.status.code(), Some(1), "{command}");
+        assert_eq!(String::from_utf8_lossy(&printed.stderr).lines().count(), 1, "{command}");
+    }
 }
 
 /// Returns the lines that the command printed before it failed.

@@ -186,3 +186,62 @@ fn run_with_fault(
     }
     made >= fault_at
 }
+
+#[tokio::test]
+async fn record_that_cannot_be_read_neither_ends_a_backoff_nor_restarts_the_count() {
+    let counted = BOTH_KINDS.map(|config| Config { counted: true, ..config });
+    for config in BOTH_KINDS.into_iter().chain(counted) {
+        for error in [Errno::IO, Errno::MFILE] {
+            let fails = |fault_at: &usize| iterate_with_fault(config, *fault_at, error);
+            assert!((1..).take_while(fails).count() > 8, "{config:?}");
+        }
+    }
+}
+
+/// Iterates over a queue with an element that waits for its backoff and one that is due again, and injects an error into
+/// system call number `fault_at`. Returns false if the iteration made fewer calls.
+fn iterate_with_fault(config: Config, fault_at: usize, error: Errno) -> bool {
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), config);
+    let [_waits, due] =
+        [("waits", Duration::from_secs(3600)), ("due", Duration::ZERO)].map(|(body, delay)| {
+            let name = process.add(body).expect("no fault is injected");
+            either!(&process, queue => {
+                let job = in_place(queue.locked().next()).expect("the element is due");
+                let job = job.expect("no fault is injected");
+                assert_eq!(job.name(), &name);
+                in_place(job.retry_in(delay)).expect("no fault is injected");
+            });
+            name
+        });
+    let made = Rc::new(RefCell::new((0, "")));
+    let plan = {
+        let made = made.clone();
+        move |what: &'static str| {
+            let mut made = made.borrow_mut();
+            made.0 += 1;
+            match made.0 == fault_at {
+                true => {
+                    made.1 = what;
+                    Fault::Fail(error)
+                }
+                false => Fault::None,
+            }
+        }
+    };
+    either!(&process, queue => {
+        let found = with_plan(plan, || {
+            let mut jobs = queue.locked();
+            let found: Vec<_> = std::iter::from_fn(|| in_place(jobs.next())).collect();
+            found
+        });
+        let context = format!("{config:?}, {made:?}");
+        for job in found.into_iter().flatten() {
+            assert_eq!((job.name(), job.attempts()), (&due, 2), "{context}");
+            in_place(job.fail("a reason")).expect(&context);
+        }
+        assert!(in_place(queue.lock(&due)).expect(&context), "{context}: it is locked");
+    });
+    let made = made.borrow().0;
+    made >= fault_at
+}

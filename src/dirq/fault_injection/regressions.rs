@@ -572,3 +572,107 @@ async fn elements_are_delivered_by_a_disk_that_needs_longer_than_their_locks_are
         assert_eq!(next.expect("more are left").expect("it can be locked").name(), name);
     }
 }
+
+/// A lock without an owner would stay until a purge.
+#[tokio::test]
+async fn directory_whose_mode_cannot_be_set_is_removed() {
+    for failing in ["open", "stat", "chmod"] {
+        let temp_dir = temp_dir();
+        let schema = "body:string".parse().expect("the schema is valid");
+        let queue = Queue::builder(temp_dir.path()).schema(schema).umask(0);
+        let queue = in_place(queue.open()).expect("no fault is injected");
+        let add = || in_place(queue.add(Element::new().with("body", "x")));
+        let name = add().expect("no fault is injected");
+        for is_lock in [true, false] {
+            let failed = Rc::new(RefCell::new(false));
+            let plan = {
+                let (failed, mut made) = (failed.clone(), false);
+                move |what: &'static str| {
+                    made |= what == "mkdir";
+                    let fails = made && what == failing && !failed.replace(made);
+                    if fails { Fault::Fail(Errno::PERM) } else { Fault::None }
+                }
+            };
+            let is_error = with_plan(plan, || match is_lock {
+                true => in_place(queue.lock(&name)).is_err(),
+                false => add().is_err(),
+            });
+            // The mode is set only if the umask of the process differs.
+            assert!(is_error || !*failed.borrow() && failing == "chmod", "{failing} has succeeded");
+            if is_lock && is_error {
+                let locked = in_place(queue.lock(&name)).expect("no fault is injected");
+                assert!(locked, "{failing}: the element stays locked");
+            }
+            let temporary = temp_dir.path().join("temporary");
+            let left = fs::read_dir(temporary).expect("the directory exists").count();
+            assert_eq!(left, 0, "{failing}: a directory is left");
+        }
+    }
+}
+
+#[tokio::test]
+async fn peek_returns_a_whole_element_or_none_while_another_process_removes_it() {
+    for remove_at in 1.. {
+        let temp_dir = temp_dir();
+        let path = temp_dir.path().join("queue");
+        let (process, other) = (Process::start(&path, NORMAL), Process::start(&path, NORMAL));
+        let name = process.add("x").expect("no fault is injected");
+        let calls = Rc::new(RefCell::new(0));
+        let plan = {
+            let calls = calls.clone();
+            move |_: &'static str| {
+                *calls.borrow_mut() += 1;
+                if *calls.borrow() == remove_at {
+                    other.dequeue(&name).expect("no fault is injected");
+                }
+                Fault::None
+            }
+        };
+        let Process::Normal(queue) = &process else { unreachable!("the queue is normal") };
+        let peeked = with_plan(plan, || in_place(queue.peek(&name)));
+        let peeked = peeked.expect("losing the race is not an error");
+        assert!(peeked.as_ref().is_none_or(|found| *found == element("x")), "{peeked:?}");
+        if *calls.borrow() < remove_at {
+            assert!(remove_at > 3, "{remove_at}");
+            break;
+        }
+    }
+}
+
+/// Outside of memory and local disks, directories are opened by each call.
+#[tokio::test]
+async fn lock_is_released_if_the_process_is_short_of_file_descriptors_for_a_moment() {
+    for config in BOTH_KINDS.map(|config| Config { cached: false, ..config }) {
+        for end in ["unlock", "release", "retry_in", "fail", "drop"] {
+            let temp_dir = temp_dir();
+            let process = Process::start(&temp_dir.path().join("queue"), config);
+            let name = process.add("x").expect("no fault is injected");
+            either!(&process, queue => {
+                let job = in_place(queue.locked().next()).expect("the element is due");
+                let job = job.expect("no fault is injected");
+                let mut failures = 3;
+                let plan = move |what: &'static str| match what == "open" && failures > 0 {
+                    true => {
+                        failures -= 1;
+                        Fault::Fail(Errno::MFILE)
+                    }
+                    false => Fault::None,
+                };
+                let ended = with_plan(plan, || match end {
+                    "unlock" => in_place(job.unlock()),
+                    "release" => in_place(job.release()),
+                    "retry_in" => in_place(job.retry_in(Duration::ZERO)),
+                    "fail" => in_place(job.fail("why")),
+                    _ => {
+                        drop(job);
+                        Ok(())
+                    }
+                });
+                // The lock is released even if the outcome could not be recorded.
+                let is_recorded = !["retry_in", "fail"].contains(&end);
+                assert_eq!(ended.is_ok(), is_recorded, "{config:?}, {end}: {ended:?}");
+            });
+            assert!(process.lock(&name).expect("no fault is injected"), "{config:?}, {end}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use nix::unistd::geteuid;
 use rustix::{
-    fs::{Mode, OFlags, fchmod, fstat, mkdirat, openat},
+    fs::{AtFlags, Mode, OFlags, fchmod, fstat, mkdirat, openat, unlinkat},
     io::{Errno, Result},
     path::Arg,
 };
@@ -24,7 +24,16 @@ pub(super) fn make_dir_at(
     if umask.is_none() {
         return Ok(());
     }
-    // The process' umask may have removed more bits. By now, the path may lead to something else: a link, or another
+    add_mode(&parent, path, mode).inspect_err(|_| {
+        // Its caller has nothing to remove: a lock would have no owner. The original error is more useful than that of
+        // the cleanup.
+        let _ = call("rmdir", || unlinkat(&parent, path, AtFlags::REMOVEDIR));
+    })
+}
+
+/// Adds the bits of `mode` that the process' umask has removed from a new directory.
+fn add_mode(parent: impl AsFd, path: impl Arg + Copy, mode: Mode) -> Result<()> {
+    // By now, the path may lead to something else: a link, or another
     // user's directory, which a `chmod` would open to everyone. Therefore `fchmod` is applied to the open directory, if
     // it is ours.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

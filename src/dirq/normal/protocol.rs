@@ -95,15 +95,16 @@ impl Protocol for Normal {
         let Some(found) = self.open_element(&self.root.opener(), name, OpenFor::Traversal)? else {
             return Ok(None);
         };
-        match self.read(schema, &found.dir, limit) {
-            Ok(read) => Ok(Some(read)),
-            // Another process removed the element in the meantime.
-            Err(Error::MissingFile { .. })
-                if found.parent.stat(FileName::element(name.element).c_str()).is_err() =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        let read = self.read(schema, &found.dir, limit);
+        let lacks_a_file = match &read {
+            Ok(element) => element.iter().len() < schema.len(),
+            Err(error) => matches!(error, Error::MissingFile { .. }),
+        };
+        let element = FileName::element(name.element);
+        match lacks_a_file && found.parent.stat(element.c_str()).err() == Some(Errno::NOENT) {
+            // Another process removed it in the meantime.
+            true => Ok(None),
+            false => read.map(Some),
         }
     }
 
