@@ -18,6 +18,7 @@ mod servers;
 
 #[cfg(feature = "axum")]
 mod behind_proxy;
+mod cache_event_clock;
 mod cache_event_index;
 mod cache_event_loss;
 mod cache_event_retries;
