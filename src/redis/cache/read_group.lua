@@ -88,8 +88,11 @@ for at = returned_from, returned_from + 2 * returned - 1, 2 do
     local id, failures = ARGV[at], tonumber(ARGV[at + 1])
     -- Available to other subscribers, unless it is dead.
     local idle = failures < max_attempts and lease or 0
+    -- Not pending if another subscriber has acked it since its lease expired: then it is not missed, even if the stream
+    -- was trimmed.
+    local was_pending = redis.pcall('XPENDING', stream, group, id, id, 1)
     local found = set_idle({ id }, idle, 'RETRYCOUNT', failures + 1)
-    if not found.err and #found == 0 and #redis.call('XRANGE', stream, id, id) == 0 then missed = missed + 1 end
+    if not found.err and #found == 0 and #was_pending == 1 then missed = missed + 1 end
 end
 if returned > 0 and redis.call('EXISTS', stream) == 1 then bump_stream_version() end
 
