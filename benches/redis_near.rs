@@ -29,7 +29,7 @@ const KEYS: usize = 64;
 
 /// Result of a run of the test `near_history`, which takes longer than this benchmark.
 const HISTORY: &str = "The consistency of the near cache is checked against a history of four processes \
-    (`FLEETING_NEAR_SECONDS=420 cargo test --release --features axum,redis --test redis near_history`): 16,387,619 \
+    (`FLEETING_HISTORY_SECONDS=420 cargo test --release --features axum,redis --test redis near_history`): 16,387,619 \
     operations, 9,691,751 of them answered locally, during 68 cut connections, 72 silent connections, 72 stops of the \
     server, 86 stops of a process, 71 failovers, and expirations. No answer was older than the contract allows.";
 

@@ -107,32 +107,39 @@ impl Server {
 
     /// Starts a server whose clock can be [set](Server::set_clock) and [stopped](Server::stop_clock).
     pub(crate) fn start_with_clock() -> Self {
-        let folder = tempfile::tempdir().expect("the temporary directory can be created");
-        fs::write(folder.path().join("clock"), [0; 16]).expect("the directory is writable");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "tests/data/clock.c", "-o"])
-            .arg(folder.path().join("clock.so"))
-            .status();
-        assert!(built.expect("the tests need `cc`").success(), "`cc` failed");
-        Self::start_in(folder, &[])
+        Self::start_in(folder_with_clock(), &[])
+    }
+
+    /// Starts a replica of `master` with a clock of its own.
+    pub(crate) fn replica_with_clock(master: &Self) -> Self {
+        let port = master.port.to_string();
+        let replica = Self::start_in(folder_with_clock(), &["--replicaof", "127.0.0.1", &port]);
+        replica.wait_until_synced();
+        replica
     }
 
     /// Sets the server's clock to `ahead` of the real time.
     pub(crate) fn set_clock(&self, ahead: Duration) {
-        self.write_clock(0, ahead.as_micros() as u64);
+        self.write_clock(0, &[0, ahead.as_micros() as u64]);
         // Valkey reads the clock only periodically.
         thread::sleep(Duration::from_millis(20));
     }
 
     /// Stops the server's clock at a time, in microseconds. Not supported by Valkey.
     pub(crate) fn stop_clock(&self, at: u64) {
-        self.write_clock(at, 0);
+        self.write_clock(0, &[at, 0]);
     }
 
-    fn write_clock(&self, stopped_at: u64, ahead: u64) {
+    /// Lets each look of the server at its clock advance it by `step`. Zero ends this, and takes these steps back.
+    pub(crate) fn advance_clock_per_look(&self, step: Duration) {
+        self.write_clock(2, &[step.as_micros() as u64]);
+    }
+
+    /// Writes some of the numbers of `clock.c`, from the one at `at` on.
+    fn write_clock(&self, at: u64, numbers: &[u64]) {
         let file = fs::OpenOptions::new().write(true).open(self.folder.path().join("clock"));
-        let numbers = [stopped_at.to_ne_bytes(), ahead.to_ne_bytes()].concat();
-        file.and_then(|file| file.write_all_at(&numbers, 0))
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        file.and_then(|file| file.write_all_at(&bytes, 8 * at))
             .expect("the server was started with a clock");
     }
 
@@ -370,6 +377,18 @@ const WATCH: &str = r#"
     (cat <&3 >/dev/null; kill -KILL $server) >/dev/null 2>&1 &
     wait $server
 "#;
+
+/// Returns a new directory with the library that replaces the clock of a server.
+fn folder_with_clock() -> TempDir {
+    let folder = tempfile::tempdir().expect("the temporary directory can be created");
+    fs::write(folder.path().join("clock"), [0; 24]).expect("the directory is writable");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "tests/data/clock.c", "-o"])
+        .arg(folder.path().join("clock.so"))
+        .status();
+    assert!(built.expect("the tests need `cc`").success(), "`cc` failed");
+    folder
+}
 
 fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
     let (program, port) = (program(), port.to_string());

@@ -1,6 +1,7 @@
-// Preloaded into a server by a test, to set or shift its clock. Reads two numbers in microseconds from the file that the
+// Preloaded into a server by a test, to set or shift its clock. Reads three numbers in microseconds from the file that the
 // environment variable CLOCK names. If the first is above zero, it is the time at which the clock stands still. Otherwise,
-// the second is added to the real time.
+// the second is added to the real time. The third is the time by which each
+// look at the clock advances it.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static const volatile long *set;
 
 __attribute__((constructor)) static void begin(void) {
     int file = open(getenv("CLOCK"), O_RDONLY);
-    set = mmap(0, 2 * sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+    set = mmap(0, 3 * sizeof(long), PROT_READ, MAP_SHARED, file, 0);
     if (file < 0 || set == MAP_FAILED) abort();
 }
 
@@ -22,7 +23,9 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     int answer = syscall(SYS_clock_gettime, clock, now);
     // Libraries may call this before the constructor has mapped the file.
     if (!set || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return answer;
-    long time = set[0] > 0 ? set[0] : now->tv_sec * 1000000L + now->tv_nsec / 1000 + set[1];
+    static long looked;
+    looked = set[2] > 0 ? looked + set[2] : 0;
+    long time = looked + (set[0] > 0 ? set[0] : now->tv_sec * 1000000L + now->tv_nsec / 1000 + set[1]);
     now->tv_sec = time / 1000000;
     now->tv_nsec = time % 1000000 * 1000;
     return answer;

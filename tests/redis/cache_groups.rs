@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     clock::{in_time, ms},
     patience::patience,
-    servers::{Cluster, Server, connect},
+    servers::{Cluster, Proxy, Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -171,6 +171,43 @@ async fn group_is_joined_again_after_acks_reached_a_server_that_lost_its_data() 
         expire(&cache, 0..1).await;
         assert_eq!(recv(&mut events).await.unwrap().unwrap(), 0);
         assert_eq!(cache.groups().await.unwrap(), ["g"]);
+    })
+    .await;
+}
+
+/// The first subscriber stalls for longer than its lease, and gives its unread events back after another one has acked
+/// them and they have left the stream.
+#[tokio::test]
+async fn event_acked_by_another_subscriber_is_not_missed_when_the_first_gives_it_back() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let cache = async |url: String| -> Cache<String, u64> {
+            let client = Client::builder(url).timeout(ms(500)).connect().await.unwrap();
+            let builder = Cache::builder(&client, "c").events(HOUR).lease(ms(300));
+            builder.poll_every(ms(20)).build().unwrap()
+        };
+        let (stalled, other) = (cache(proxy.url()).await, cache(server.url()).await);
+        let mut events = stalled.events_lossless("g").await.unwrap();
+        expire(&other, 0..20).await;
+        assert!(recv(&mut events).await.unwrap().is_ok());
+        sleep(ms(100)).await;
+        proxy.hole(true);
+        let mut others = other.events_lossless("g").await.unwrap();
+        assert_eq!(receive(&mut others, 20).await.len(), 20);
+        others.ack().await.unwrap();
+        sleep(ms(100)).await;
+        let mut plain = server.plain().await;
+        let streams: Vec<String> =
+            redis::cmd("KEYS").arg("*.expired").query_async(&mut plain).await.unwrap();
+        for stream in streams {
+            let trim = redis::cmd("XTRIM").arg(&[&*stream, "MAXLEN", "0"]).to_owned();
+            let () = trim.query_async(&mut plain).await.unwrap();
+        }
+        proxy.hole(false);
+        drop(events);
+        let next = timeout(ms(3_000), others.recv()).await;
+        assert!(next.is_err(), "{next:?}");
     })
     .await;
 }

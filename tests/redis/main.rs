@@ -18,6 +18,7 @@ mod servers;
 
 #[cfg(feature = "axum")]
 mod behind_proxy;
+mod cache_event_clock;
 mod cache_event_index;
 mod cache_event_loss;
 mod cache_event_retries;
@@ -26,20 +27,24 @@ mod cache_eviction;
 mod cache_faults;
 mod cache_groups;
 mod cancellation;
+mod claims_history;
 mod client;
 mod compat;
 mod conformance;
 #[cfg(feature = "dashboard")]
 mod dashboard;
+mod events_history;
 mod expiring_set;
 mod failover;
 mod fleet;
 mod freshness;
+mod history;
 mod key_collisions;
 #[cfg(feature = "axum")]
 mod late_requests;
 mod layer;
 mod loaders;
+mod loads_history;
 mod many;
 mod near;
 mod near_connections;

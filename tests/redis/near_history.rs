@@ -1,39 +1,22 @@
-//! Randomized test of near caches in four processes. Connections are closed or go silent, processes and their server
-//! are stopped, and the server fails over to its replica. Each process checks that it never reads a version older than
-//! it has seen or written.
+//! Randomized test of near caches in four processes. Each process checks that it never reads a version older than it has
+//! seen or written. All faults of [`history`](crate::history) are injected.
 //!
-//! `FLEETING_NEAR_SECONDS` sets the duration. With `--release`, four minutes run ten million operations on two cores.
+//! With `--release`, four minutes run ten million operations on two cores.
 
 use std::{
-    env, fs,
-    path::Path,
-    process::{Child, Command},
     sync::{
         Arc,
-        atomic::{
-            AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
-    thread,
     time::{Duration, Instant},
 };
 
-use fleeting::redis::{Cache, Client, Error};
-use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use tokio::{
-    sync::Mutex,
-    task::{JoinSet, yield_now},
-    time::sleep,
-};
+use fleeting::redis::{Cache, Error};
+use rand::{RngExt, rngs::SmallRng};
+use tokio::{sync::Mutex, task::yield_now};
 
-use crate::{
-    clock::{in_time, ms},
-    patience::patience,
-    servers::{Proxy, Server},
-};
+use crate::history::{History, PROCESSES, Process, check, max_delay};
 
-const PROCESSES: usize = 4;
 const TASKS: usize = 6;
 
 /// Number of keys of each process. The first half are never removed, and have no TTL.
@@ -41,20 +24,15 @@ const KEYS: usize = 24;
 
 /// Knowledge of one process. For each key: twice the version that was last seen or written, plus one if that version
 /// was seen to be removed.
-struct History {
+struct NearHistory {
     cache: Cache<String, u64>,
     known: Vec<AtomicU64>,
     /// For each key of this process: the last version that was sent, and when the next may be sent.
     written: Vec<Mutex<(u64, Instant)>>,
-    process: usize,
-    /// Maximum delay after which the server may still execute a write whose reply was lost. Longer than a server is
-    /// stopped.
-    max_delay: Duration,
-    ops: AtomicU64,
-    errors: AtomicU64,
+    process: Process,
 }
 
-impl History {
+impl NearHistory {
     /// Checks and records the result of a call that began when `before` was known.
     fn see(&self, key: usize, value: Option<u64>, before: u64) {
         let now = match value {
@@ -75,17 +53,8 @@ impl History {
         self.known[key].load(SeqCst)
     }
 
-    /// Ignores temporary errors, which the injected faults cause. Any other error fails the test.
     fn ok<T>(&self, answer: Result<T, Error>) -> Option<T> {
-        self.ops.fetch_add(1, Relaxed);
-        match answer {
-            Ok(value) => Some(value),
-            Err(error) => {
-                assert!(error.is_temporary(), "{error:?}");
-                self.errors.fetch_add(1, Relaxed);
-                None
-            }
-        }
+        self.process.outcome(answer, false).done()
     }
 
     async fn read(&self, random: &mut SmallRng) {
@@ -146,13 +115,13 @@ impl History {
 
     async fn write(&self, random: &mut SmallRng) {
         let own = random.random_range(0..KEYS);
-        let key = self.process * KEYS + own;
+        let key = self.process.number * KEYS + own;
         let Ok(mut written) = self.written[own].try_lock() else { return };
         if Instant::now() < written.1 {
             return;
         }
         // If this call fails or is dropped, the server may still execute it later.
-        written.1 = Instant::now() + self.max_delay;
+        written.1 = Instant::now() + self.process.max_delay;
         written.0 += 1;
         let (version, name) = (written.0, name(key));
         let before = self.known(key);
@@ -171,15 +140,18 @@ impl History {
                 2 => self.cache.update(&name, |it| *it = version).await.map(|did| did.is_some()),
                 3 => self.cache.set_nx(name, version, Some(ttl)).await,
                 4 => {
+                    let failed = self.cache.stats().failed_loads;
                     let loaded = self.cache.get_or_set_with(&name, ttl, async move || version);
-                    loaded.await.map(|value| value == version)
+                    let loaded = loaded.await?;
+                    // A value that a full server refuses is returned, but not cached.
+                    Ok(loaded == version && self.cache.stats().failed_loads == failed)
                 }
                 _ => self.cache.set_ex(name, version, ttl).await.map(|_| true),
             }
         };
         let done = tokio::select! {
             biased;
-            done = write => self.ok(done),
+            done = write => self.process.outcome(done, true).done(),
             () = async { for _ in 0..polls { yield_now().await } } => None,
         };
         let Some(is_done) = done else { return };
@@ -200,25 +172,18 @@ fn is_lasting(key: usize) -> bool {
     key % KEYS < KEYS / 2
 }
 
-/// Runs one process of the test for `seconds`, and writes its counts to `file`.
-async fn run_process(url: &str, process: usize, seconds: u64, file: &Path, max_delay: Duration) {
-    let client = Client::builder(url).timeout(patience() / 24).lazy().unwrap();
-    let history = Arc::new(History {
-        cache: Cache::builder(&client, "h").near(PROCESSES * KEYS / 2).build().unwrap(),
+/// Runs one process of the test.
+async fn run_process(process: Process) {
+    let history = Arc::new(NearHistory {
+        cache: Cache::builder(&process.client(), "h").near(PROCESSES * KEYS / 2).build().unwrap(),
         known: (0..PROCESSES * KEYS).map(|_| AtomicU64::new(0)).collect(),
         written: (0..KEYS).map(|_| Mutex::new((0, Instant::now()))).collect(),
         process,
-        max_delay,
-        ops: AtomicU64::new(0),
-        errors: AtomicU64::new(0),
     });
-    let until = Instant::now() + Duration::from_secs(seconds);
-    let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
+    let task = |_, mut random| {
         let history = history.clone();
-        let mut random = SmallRng::seed_from_u64((process * TASKS + task) as u64);
-        tasks.spawn(async move {
-            while Instant::now() < until {
+        async move {
+            while history.process.is_running() {
                 for _ in 0..50 {
                     history.read(&mut random).await;
                 }
@@ -226,116 +191,32 @@ async fn run_process(url: &str, process: usize, seconds: u64, file: &Path, max_d
                     history.write(&mut random).await;
                 }
             }
-        });
-    }
-    while let Some(task) = tasks.join_next().await {
-        task.unwrap();
-    }
+        }
+    };
+    history.process.run(TASKS, task).await;
     let stats = history.cache.stats();
-    let (ops, errors) = (history.ops.load(Relaxed), history.errors.load(Relaxed));
-    let line = format!("{ops} {errors} {} {}", stats.near_hits, stats.invalidations);
-    fs::write(file, line).unwrap();
-}
-
-fn start_process(
-    url: &str,
-    process: usize,
-    seconds: u64,
-    file: &Path,
-    max_delay: Duration,
-) -> Child {
-    Command::new(env::current_exe().unwrap())
-        .args(["--exact", "near_history::no_process_reads_a_version_older_than_it_has_seen"])
-        .env(
-            "FLEETING_NEAR",
-            format!("{url} {process} {seconds} {} {}", file.display(), max_delay.as_millis()),
-        )
-        .spawn()
-        .unwrap()
-}
-
-fn signal(child: &Child, signal: &str) {
-    let _ = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    history.process.record(format_args!("near {} {}", stats.near_hits, stats.invalidations));
+    history.process.end();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_process_reads_a_version_older_than_it_has_seen() {
-    if let Ok(history) = env::var("FLEETING_NEAR") {
-        let [url, process, seconds, file, max_delay] = history.split(' ').collect::<Vec<_>>()[..]
-        else {
-            unreachable!()
-        };
-        let (process, seconds) = (process.parse().unwrap(), seconds.parse().unwrap());
-        let max_delay = Duration::from_millis(max_delay.parse().unwrap());
-        return run_process(url, process, seconds, Path::new(file), max_delay).await;
+    if let Some(process) = Process::of_environment() {
+        return run_process(process).await;
     }
+    let name = "near_history::no_process_reads_a_version_older_than_it_has_seen";
     // A machine that is late may execute a write after any delay.
-    in_time(async || check_history(ms(1_500)).await).await;
-}
-
-async fn check_history(max_delay: Duration) {
-    let seconds: u64 = env::var("FLEETING_NEAR_SECONDS").map_or(2, |it| it.parse().unwrap());
-    let master = Server::start();
-    let servers = [&master, &Server::replica_of(&master)];
-    let folder = tempfile::tempdir().unwrap();
-    let mut proxies = Vec::new();
-    for _ in 0..PROCESSES {
-        proxies.push(Proxy::to(master.port()).await);
-    }
-    let files: Vec<_> = (0..PROCESSES).map(|n| folder.path().join(n.to_string())).collect();
-    let mut processes: Vec<Child> = (0..PROCESSES)
-        .map(|n| start_process(&proxies[n].url(), n, seconds, &files[n], max_delay))
-        .collect();
-    let mut random = SmallRng::seed_from_u64(seconds);
-    let mut faults = [0; 5];
-    let mut is_master = 0;
-    while processes.iter_mut().all(|process| process.try_wait().unwrap().is_none()) {
-        // Frequent faults in a short run; in a long run, processes also get time between faults.
-        let longest = 200 * seconds.clamp(2, 10);
-        sleep(Duration::from_millis(random.random_range(30..longest))).await;
-        let process_at = random.random_range(0..PROCESSES);
-        let pause = Duration::from_millis(random.random_range(1..300));
-        let fault = random.random_range(0..5);
-        faults[fault] += 1;
-        match fault {
-            0 => proxies[process_at].cut(),
-            1 => proxies[process_at].silence(),
-            2 => {
-                let server = servers[is_master];
-                server.pause();
-                thread::sleep(pause);
-                server.resume();
-            }
-            3 => {
-                signal(&processes[process_at], "-STOP");
-                thread::sleep(pause);
-                signal(&processes[process_at], "-CONT");
-            }
-            _ => {
-                // `FAILOVER` waits until the replica has all writes, so that no acknowledged write is lost.
-                let to = servers[1 - is_master];
-                let begun = servers[is_master].ask(&format!("FAILOVER TO 127.0.0.1 {}", to.port()));
-                if begun.starts_with("+OK") {
-                    while !to.ask("ROLE").contains("master") {
-                        sleep(Duration::from_millis(2)).await;
-                    }
-                    is_master = 1 - is_master;
-                    proxies.iter().for_each(|proxy| proxy.lead_to(to.port()));
-                }
+    check(async || {
+        let mut sum = [0; 2];
+        for line in History::new(&[]).await.run(name, max_delay()).await.iter().flatten() {
+            if let Some(counts) = line.strip_prefix("near ") {
+                let counts = counts.split(' ').map(|it| it.parse::<u64>().unwrap());
+                sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             }
         }
-    }
-    let mut sum = [0_u64; 4];
-    for (mut process, file) in processes.into_iter().zip(files) {
-        assert!(process.wait().unwrap().success());
-        let line = fs::read_to_string(file).unwrap();
-        for (sum, count) in sum.iter_mut().zip(line.split(' ')) {
-            *sum += count.parse::<u64>().unwrap();
-        }
-    }
-    let [ops, errors, hits, invalidations] = sum;
-    println!(
-        "{ops} operations, {errors} errors; {hits} near hits, {invalidations} invalidations; faults {faults:?}"
-    );
-    assert!(hits > 0 && invalidations > 0);
+        let [hits, invalidations] = sum;
+        println!("{hits} near hits, {invalidations} invalidations");
+        assert!(hits > 0 && invalidations > 0);
+    })
+    .await;
 }

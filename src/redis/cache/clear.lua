@@ -12,8 +12,9 @@ for at = 2, #ARGV do
     if kind == 'string' then
         local is_live = redis.call('GETRANGE', record, 0, 3) ~= TAGGED or live(redis.call('GET', record), record)
         -- First: a full server refuses to add an event, unless the script has already changed something.
-        redis.call('UNLINK', record, load)
+        redis.call('UNLINK', load)
         local _, had_expired = expire_if_due(ARGV[at], shadow)
+        redis.call('UNLINK', record)
         unindex(ARGV[at], shadow)
         if is_live and not had_expired then removed = removed + 1 end
     elseif kind == 'none' then

@@ -138,12 +138,20 @@ end
 
 -- Publishes the expiry of the value of a key if it has expired but was not published. Returns the deadline of a live
 -- value, nil if it is not in the index; and whether there was an expired value.
+--
+-- The server compares a deadline with the time at which the script began, or with that of an earlier command. So it may
+-- have deleted a value that is not due, if its clock has jumped back since then. And it may still have a value that is
+-- due: this is removed, or it would be live again after such a jump, after its expiry was published.
 local function expire_if_due(key, shadow)
     local deadline = retention and tonumber(redis.call('ZSCORE', index, key) or nil)
-    if not deadline or now < deadline then return deadline or nil, false end
+    if not deadline then return nil, false end
+    local name = index .. ':' .. key
+    local last = redis.call('PEXPIRETIME', name)
+    if now < deadline and last ~= -2 then return deadline, false end
     -- The event of the old value precedes all events of a new one.
     publish_shadow(key, shadow, deadline)
     unindex(key, shadow)
+    if last == deadline - 1 then redis.call('UNLINK', name) end
     return nil, true
 end
 

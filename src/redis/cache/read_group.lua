@@ -96,8 +96,11 @@ for at = returned_from, returned_from + 3 * returned - 1, 3 do
     local id, failures, delay = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
     -- Available to other subscribers after the delay, or after a lease if that is sooner or the event is dead.
     local idle = failures < max_attempts and math.max(0, lease - delay) or 0
+    -- Not pending if another subscriber has acked it since its lease expired: then it is not missed, even if the stream
+    -- was trimmed.
+    local was_pending = redis.pcall('XPENDING', stream, group, id, id, 1)
     local found = set_idle({ id }, idle, 'RETRYCOUNT', failures + 1)
-    if not found.err and #found == 0 and #redis.call('XRANGE', stream, id, id) == 0 then missed = missed + 1 end
+    if not found.err and #found == 0 and #was_pending == 1 then missed = missed + 1 end
 end
 if returned > 0 and redis.call('EXISTS', stream) == 1 then bump_stream_version() end
 

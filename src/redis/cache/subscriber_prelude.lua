@@ -54,8 +54,11 @@ local function move_expired(most)
         local shadow = index .. '.value:' .. key
         local value = redis.pcall('GET', shadow)
         -- Skips a key at which another program has written since then: that value is live or has another deadline.
-        local last = redis.call('PEXPIRETIME', index .. ':' .. key)
+        local name = index .. ':' .. key
+        local last = redis.call('PEXPIRETIME', name)
         if last == -2 or last == deadline - 1 then
+            -- It may be present: see `expire_if_due`.
+            shadows[#shadows + 1] = name
             if type(value) == 'string' then
                 local event = event_value(value, shadow)
                 if event then append_event(key, event, deadline) end
