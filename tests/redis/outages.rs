@@ -2,6 +2,7 @@
 
 use std::{
     net::TcpListener,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,7 @@ use tracing::Level;
 use crate::{
     clock::{in_time, ms},
     log::Log,
+    patience::patience,
     servers::{Cluster, Proxy, Server},
 };
 
@@ -80,6 +82,25 @@ fn assert_immediate(mut durations: Vec<Duration>) {
 fn limiter(client: &Client) -> RateLimiter<String> {
     let builder = RateLimiter::builder(client, "l").limit(Limit::per_hour(1_000));
     builder.on_error(OnError::Deny).build().unwrap()
+}
+
+/// The attempt to connect is in flight when the server returns, and its runtime has a single worker.
+#[tokio::test]
+async fn calls_without_a_pause_do_not_keep_the_client_from_connecting() {
+    let server = Server::start();
+    let cache = cache(server.url()).await;
+    server.pause();
+    wait_for_outage(&cache).await;
+    let returns = thread::spawn(move || {
+        thread::sleep(ms(100));
+        server.resume();
+        server
+    });
+    let begin = Instant::now();
+    while cache.get("a").await.is_err() {
+        assert!(begin.elapsed() < patience(), "the server has returned, but is not found");
+    }
+    drop(returns.join());
 }
 
 #[tokio::test]

@@ -227,9 +227,15 @@ mod tests {
             pause_share: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
             ..TurnCosts::default()
         };
-        assert_eq!([1, 8, 64, 500, 1_000].map(|n| turns.of_connection(n)), [1.0, 4.0, 7.0, 7.5, 7.5]);
+        assert_eq!(
+            [1, 8, 64, 500, 1_000].map(|n| turns.of_connection(n)),
+            [1.0, 4.0, 7.0, 7.5, 7.5]
+        );
         assert!((1.0..4.0).contains(&turns.of_connection(3)));
-        assert_eq!([1.0, 20.0, 60.0, 1_000.0].map(|us| turns.after_pause(us)), [0.0, 0.0, 0.1, 0.5]);
+        assert_eq!(
+            [1.0, 20.0, 60.0, 1_000.0].map(|us| turns.after_pause(us)),
+            [0.0, 0.0, 0.1, 0.5]
+        );
         assert_eq!([2_000.0, 1e6].map(|us| turns.after_pause(us)), [1.0, 1.0]);
         assert!((0.5..1.0).contains(&turns.after_pause(1_500.0)));
     }

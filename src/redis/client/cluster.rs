@@ -28,10 +28,13 @@ use super::{
     shared_connection::{CommandBatch, Destination, Request, Route, SharedConnection},
     single_flight::{Outcome, SingleFlight},
 };
-use crate::redis::{
-    Error,
-    error::{key_bytes, server_kind},
-    keyspace::slot,
+use crate::{
+    engine::coop,
+    redis::{
+        Error,
+        error::{key_bytes, server_kind},
+        keyspace::slot,
+    },
 };
 
 /// Minimum time between two fetches of the map because it was outdated.
@@ -207,6 +210,8 @@ impl Cluster {
     /// Fetches the map.
     async fn new_map(&self, deadline: Instant) -> Result<Arc<[SlotRange]>, Error> {
         if let Some(error) = self.unreachable() {
+            // A task that makes calls without a pause would keep its worker from the attempts in flight.
+            coop::proceed().await;
             return Err(Error::Connect(error));
         }
         match timeout_at(deadline, self.connect()).await {

@@ -20,7 +20,10 @@ use super::{
     },
     Attempt, SharedConnection, State, no_connection,
 };
-use crate::redis::{Error, error::is_refusal};
+use crate::{
+    engine::coop,
+    redis::{Error, error::is_refusal},
+};
 
 /// Time for which a failed attempt is the answer to further callers: in general, and if the server refused the login.
 const FAILURE_TTL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -38,6 +41,8 @@ impl SharedConnection {
             return Ok(connection);
         }
         if let Some(error) = self.unreachable() {
+            // A task that makes calls without a pause would keep its worker from the attempt in flight.
+            coop::proceed().await;
             // The server may have returned since the last attempt.
             return match self.attempt_briefly().await {
                 Some(connection) => Ok(connection),
