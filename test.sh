@@ -194,8 +194,9 @@ docs() {
 
 interleavings() {
     step "interleavings"
-    RUSTC_WORKSPACE_WRAPPER='' RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
-        --target-dir target/shuttle interleavings
+    # Optimized, because the tests would run for longer than the compiler.
+    RUSTC_WORKSPACE_WRAPPER='' RUSTFLAGS="--cfg shuttle --cfg lean" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+        cargo test --locked -p fleeting --lib --target-dir target/shuttle interleavings
 }
 
 models() {
