@@ -195,7 +195,7 @@ docs() {
 interleavings() {
     step "interleavings"
     # Optimized, because the tests would run for longer than the compiler.
-    RUSTC_WORKSPACE_WRAPPER='' RUSTFLAGS="--cfg shuttle --cfg lean" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+    RUSTFLAGS="--cfg shuttle --cfg lean" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         cargo test --locked -p fleeting --lib --target-dir target/shuttle interleavings
 }
 
@@ -271,11 +271,9 @@ all() {
     start tools tools
     formatting
     if cargo deny --version >/dev/null 2>&1; then deny; else skip "./test.sh deny: cargo-deny is not installed"; fi
-    step "building all tests, examples and benches, with clippy"
-    # For all builds of these packages, so that they share one.
-    export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/clippy_rustc.sh
+    all_features
+    step "building all tests and examples"
     cargo test "${everything[@]}" --no-run
-    cargo test "${everything[@]}" --no-run --benches
     finish tools
     # The tests mostly wait for servers, timers and processes. Meanwhile, the other groups compile.
     local compiling=(interleavings each_feature valgrind)

@@ -26,7 +26,6 @@ mkdir -p "$found"
 # Checks of the stack would cost a fifth of the speed, and no `unsafe` code touches the stack.
 export ASAN_OPTIONS=detect_stack_use_after_return=0
 
-unset RUSTC_WORKSPACE_WRAPPER # It belongs to another toolchain.
 # For `src/redis/fuzzing.rs`. cargo-fuzz adds its own flags.
 export RUSTFLAGS="--cfg fleeting_fuzzing ${RUSTFLAGS:-}"
 cargo +nightly fuzz build --target-dir target/fuzz || fail "the fuzz targets do not build"

@@ -52,8 +52,7 @@ with_address_sanitizer() {
         echo "LeakSanitizer does not work here, only valgrind checks for leaks: ${report##*$'\n'}"
     fi
     step "AddressSanitizer, detect_leaks=$leaks"
-    RUSTC_WORKSPACE_WRAPPER='' RUSTFLAGS="-Zsanitizer=address --cfg lean" ASAN_OPTIONS="detect_leaks=$leaks" \
-        PROPTEST_CASES=300 \
+    RUSTFLAGS="-Zsanitizer=address --cfg lean" ASAN_OPTIONS="detect_leaks=$leaks" PROPTEST_CASES=300 \
         cargo +nightly test --locked -p fleeting --target x86_64-unknown-linux-gnu --target-dir "$target" \
         --lib -- --quiet
 }

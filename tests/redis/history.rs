@@ -97,6 +97,7 @@ pub(crate) struct History {
     /// Faults that come before any is repeated.
     upcoming: Vec<Fault>,
     counts: BTreeMap<Fault, u64>,
+    refused_failovers: u64,
     /// The faults and their times, for the search for the cause of a violation.
     log: File,
     first_fault: u64,
@@ -127,6 +128,7 @@ impl History {
             faults: Fault::ALL.into_iter().filter(is_possible).collect(),
             upcoming: Vec::new(),
             counts: BTreeMap::new(),
+            refused_failovers: 0,
             first_fault: u64::MAX,
             ahead: AHEAD,
             furthest_ahead: AHEAD,
@@ -190,7 +192,13 @@ impl History {
             sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             records.push(lines.lines().map(str::to_owned).collect());
         }
-        println!("{} operations, {} errors; faults {:?}", sum[0], sum[1], self.counts);
+        println!(
+            "{} operations, {} errors; faults {:?}; {} failovers refused",
+            sum[0], sum[1], self.counts, self.refused_failovers
+        );
+        // A server that never fails over would leave most of the history untested.
+        let failovers = self.counts.get(&Fault::FailOver);
+        assert!(failovers.is_some() || self.refused_failovers < 10, "each failover was refused");
         self.check_errors(&records);
         records
     }
@@ -278,6 +286,8 @@ impl History {
         // `FAILOVER` waits until the replica has all writes, so that no acknowledged write is lost.
         let begun = self.master().ask(&format!("FAILOVER TO 127.0.0.1 {}", to.port()));
         if !begun.starts_with("+OK") {
+            self.refused_failovers += 1;
+            writeln!(self.log, "{} no failover: {begun}", now()).unwrap();
             return false;
         }
         while !to.ask("ROLE").contains("master") {
