@@ -119,12 +119,14 @@ all_features() {
 
 each_feature() {
     step "clippy with each feature alone"
-    cargo clippy --locked -p fleeting --no-default-features -- -D warnings
+    # In a folder of its own: the tests of the examples call cargo, and would wait for the lock of the other one.
+    local alone=(--locked -p fleeting --no-default-features --target-dir target/features)
+    cargo clippy "${alone[@]}" -- -D warnings
     local feature
     for feature in $(awk '/^\[features\]/ {on=1; next} /^\[/ {on=0} on && /^[a-z]/ {print $1}' Cargo.toml); do
         [ "$feature" = default ] && continue
         echo "feature $feature"
-        cargo clippy --locked -p fleeting --no-default-features --features "$feature" -- -D warnings
+        cargo clippy "${alone[@]}" --features "$feature" -- -D warnings
     done
 }
 
