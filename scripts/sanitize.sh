@@ -68,28 +68,27 @@ with_valgrind() {
     step "valgrind"
     build_leak
     ! $memcheck $leak_check "$target/leak" >/dev/null 2>&1 || fail "valgrind did not find a leak of 100 bytes"
-    memcheck "$leak_check" --lib engine::shard::
-    memcheck "$leak_check" "--test cache" verbs:: streams:: model:: bounds::update_changes_the_weight \
+    memcheck "$leak_check" cache verbs:: streams:: model:: bounds::update_changes_the_weight \
         bounds::every_removal_frees_capacity bounds::entry_expired_when_set bounds::entry_heavier_than_max_weight
-    memcheck "$leak_check" "--test rate_limit" checks:: peek_refund_reset::
+    memcheck "$leak_check" rate_limit checks:: peek_refund_reset::
     # A value whose destructor or comparison panics may leak.
-    memcheck --leak-check=no "--test cache" user_types::panics::panic_of_hash user_types::panics::panic_of_drop \
+    memcheck --leak-check=no cache user_types::panics::panic_of_hash user_types::panics::panic_of_drop \
         user_types::reentrant::panic_of
 }
 
 memcheck="valgrind --quiet --error-exitcode=1"
 leak_check="--leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite"
-# Runs the tests of a target that a filter matches, under memcheck with these options.
+# Runs the tests of a binary that a filter matches, under memcheck with these options.
 memcheck() {
-    local options=$1 target=$2 filter tests
-    tests=$(cargo test --locked --workspace --all-features $target -- --list)
+    local options=$1 binary=$2 filter tests
+    tests=$(cargo test --locked --workspace --all-features --test "$binary" -- --list)
     # A filter that matches no test would pass without a check, for example after a test was renamed.
     for filter in "${@:3}"; do
-        grep -q "^[a-z_:]*$filter.*: test$" <<<"$tests" || fail "no test of $target matches $filter"
+        grep -q "^[a-z_:]*$filter.*: test$" <<<"$tests" || fail "no test of $binary matches $filter"
     done
     FLEETING_TEST_PATIENCE=20 PROPTEST_CASES=20 \
         CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck $options" \
-        cargo test --locked --workspace --all-features $target -- --quiet "${@:3}"
+        cargo test --locked --workspace --all-features --test "$binary" -- --quiet "${@:3}"
 }
 
 for tool in "${tools[@]}"; do
