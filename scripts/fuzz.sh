@@ -28,8 +28,11 @@ export ASAN_OPTIONS=detect_stack_use_after_return=0
 
 # For `src/redis/fuzzing.rs`. cargo-fuzz adds its own flags.
 export RUSTFLAGS="--cfg fleeting_fuzzing ${RUSTFLAGS:-}"
-cargo +nightly fuzz build --target-dir target/fuzz || fail "the fuzz targets do not build"
-programs=target/fuzz/$(rustc +nightly -vV | sed -n 's/^host: //p')/release
+# Optimizing them takes longer than a short run of all targets saves.
+profile=release option=--release
+[ "$seconds" -ge 60 ] || profile=debug option=--dev
+cargo +nightly fuzz build "$option" --target-dir target/fuzz || fail "the fuzz targets do not build"
+programs=target/fuzz/$(rustc +nightly -vV | sed -n 's/^host: //p')/$profile
 
 # Starts a server without persistence, which ends with the subshell of the caller.
 start_server() {
