@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hash};
 #[cfg(feature = "axum")]
-use std::{pin::pin, time::Duration};
+use std::time::Duration;
 
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
@@ -115,9 +115,9 @@ where
         let end = clock.instant_of(clock.now().after(max_wait));
         // Before the first probe: the comparisons then find each change that it may have missed.
         let mut version = self.current_limits.version();
-        let releases = self.probing.releases();
         let (mut waiter, mut has_waited) = (None, false);
         loop {
+            let releases = self.probing.releases();
             let probed = self.probe(key, cost, limits);
             let ready = probed.0.as_ref().err().and_then(Limited::ready_at);
             let Some(ready) = ready.filter(|ready| end.is_none_or(|end| *ready <= end)) else {
@@ -135,17 +135,17 @@ where
             let waiter = waiter.as_ref().expect("it has joined");
             let wake_at = self.wait.jittered(ready, &mut self.shared.random());
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
-            // Registered first, then the version is read. Pairs with `notify_change`.
-            let mut change = pin!(self.current_limits.change());
-            change.as_mut().enable();
-            let present = self.current_limits.version();
-            if present != version {
-                version = present;
-                continue;
+            let probed_by = version;
+            while self.sleep_as(waiter, wake_at, &mut version).await {
+                has_waited = true;
+                // Otherwise the waiter ahead has passed at its time, and this one keeps to its own: all would pass at once.
+                if version != probed_by
+                    || self.probing.releases() != releases
+                    || clock.instant(clock.now()) >= wake_at
+                {
+                    break;
+                }
             }
-            clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
-            has_waited = true;
-            version = self.current_limits.version();
         }
     }
 

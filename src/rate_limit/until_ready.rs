@@ -2,10 +2,13 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    mem,
     pin::pin,
     sync::atomic::Ordering::Relaxed,
     time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
@@ -15,6 +18,7 @@ use super::{
     key_state::KeyState,
     limit_set::least_quota,
     limiter::Limiter,
+    waiting::Waiter,
 };
 use crate::engine::{coop, to_key::ToKey};
 
@@ -240,21 +244,32 @@ where
                     }
                 }
             };
-            // Registered first, then the version is read: a change after the registration wakes this waiter, an earlier
-            // one is seen here. Pairs with `notify_change`.
-            let mut change = pin!(self.current_limits.change());
-            change.as_mut().enable();
-            let present = self.current_limits.version();
-            if present != version {
-                version = present;
-                continue;
-            }
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
             // A call that is dropped here has charged nothing; the drop of `waiter` wakes the next head.
-            clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
-            *has_waited = true;
-            version = self.current_limits.version();
+            *has_waited |= self.sleep_as(&waiter, wake_at, &mut version).await;
         }
+    }
+
+    /// Sleeps until `wake_at`, until the waiter is told of a release, or until a change of the limits. Returns false
+    /// without a sleep if they have changed since `version`, which is set to the present one.
+    pub(super) async fn sleep_as(
+        &self,
+        waiter: &Waiter<'_, K, S>,
+        wake_at: Instant,
+        version: &mut u64,
+    ) -> bool {
+        let clock = &self.shared.clock;
+        // Registered first, then the version is read: a change after the registration wakes this waiter, an earlier one
+        // is seen here. Pairs with `notify_change`.
+        let mut change = pin!(self.current_limits.change());
+        change.as_mut().enable();
+        let present = self.current_limits.version();
+        if mem::replace(version, present) != present {
+            return false;
+        }
+        clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
+        *version = self.current_limits.version();
+        true
     }
 
     /// Returns `true` if the call passes whatever is in use, or can never pass.
