@@ -138,7 +138,7 @@ where
             let probed_by = version;
             while self.sleep_as(waiter, wake_at, &mut version).await {
                 has_waited = true;
-                // Otherwise the waiter ahead has passed at its time, and this one keeps to its own: all would pass at once.
+                // Otherwise the waiter ahead has passed. This one sleeps until its own time, or all would pass at once.
                 if version != probed_by
                     || self.probing.releases() != releases
                     || clock.instant(clock.now()) >= wake_at

@@ -250,7 +250,7 @@ where
         }
     }
 
-    /// Sleeps until `wake_at`, until the waiter is told of a release, or until a change of the limits. Returns false
+    /// Sleeps until `wake_at`, a release of usage, or a change of the limits. Returns false
     /// without a sleep if they have changed since `version`, which is set to the present one.
     pub(super) async fn sleep_as(
         &self,
