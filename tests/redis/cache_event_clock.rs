@@ -1,7 +1,7 @@
 //! Expirations of `redis::Cache` on a server whose clock jumps back: none is lost, and no value whose expiration was
 //! delivered is read again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fleeting::redis::{Cache, Client, LosslessEvents};
 use tokio::time::timeout;
@@ -70,7 +70,13 @@ async fn value_whose_expiration_was_published_is_not_read_after_the_clock_has_ju
     let step = Duration::from_secs(60);
     let (mut live, mut expired) = (0, 0);
     // The number of looks before the script varies: in some of the rounds, the deadline is between those of the script.
-    for looks in (1..40).cycle().take(400) {
+    // Valkey looks at the clock only every few milliseconds, which is rarely during a script.
+    let begin = Instant::now();
+    for (round, looks) in (1..40).cycle().enumerate() {
+        if round >= 400 && live > 0 && expired > 0 {
+            return;
+        }
+        assert!(begin.elapsed() < patience(), "{live} values were live, and {expired} had expired");
         cache.set_ex("ada".into(), 1, looks * step).await.unwrap();
         server.advance_clock_per_look(step);
         let removed = cache.remove("ada").await.unwrap();
@@ -82,5 +88,4 @@ async fn value_whose_expiration_was_published_is_not_read_after_the_clock_has_ju
             assert_eq!(cache.get("ada").await.unwrap(), None, "after {looks} looks");
         }
     }
-    assert!(live > 0 && expired > 0, "{live} values were live, and {expired} had expired");
 }
