@@ -148,7 +148,7 @@ impl Costs {
             connect_us,
         } = self.turns;
         let mut text = String::from(
-            "# Written by `cargo run --release -p fleeting-models --bin fleet -- measure`.\n",
+            "# Written by `taskset -c 0 cargo run --release -p fleeting-models --bin fleet -- measure`.\n",
         );
         text += &format!("server | {}\n", self.server);
         let single = [
