@@ -63,7 +63,8 @@ fn head() -> String {
     format!(
         "# Fleets: one to a thousand processes on Redis\n\n\
          A planning guide, made by a simulation with measured costs. `cargo run --release -p fleeting-models --bin fleet -- \
-         page` writes this page; its seed is {SEED}, and the same seed returns the same numbers. `... -- measure` measures \
+         page` writes this page; its seed is {SEED}, and the same seed returns the same numbers. `... -- measure`, on one \
+         processor by `taskset -c 0`, measures \
          the costs on a real `redis-server`, and `... -- calibrate` compares the simulation with real processes. Costs are \
          those of the processor named below: measure on your own before you buy servers.\n\n\
          The simulation models each process, each connection and the event loop of each server. Rate limits, near caches, \
