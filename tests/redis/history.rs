@@ -153,7 +153,7 @@ impl History {
     ///
     /// Returns the records of each process.
     pub(crate) async fn run(&mut self, test: &str, max_delay: Duration) -> Vec<Vec<String>> {
-        let (seed, quiet): (u64, _) = (self.random.random::<u32>().into(), ms(500));
+        let (seed, quiet): (u64, _) = (self.random.random::<u32>().into(), ms(1_000));
         for number in 0..PROCESSES {
             let proxy = Proxy::to(self.master().port()).await;
             let (url, folder) = (proxy.url(), self.folder().display());

@@ -1,9 +1,11 @@
 //! Randomized test of near caches in four processes. Each process checks that it never reads a version older than it has
-//! seen or written. All faults of [`history`](crate::history) are injected.
+//! seen or written. Their parent compares the reads of all processes with the writes, for the age of near values. All
+//! faults of [`history`](crate::history) are injected.
 //!
 //! With `--release`, four minutes run ten million operations on two cores.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -15,12 +17,19 @@ use fleeting::redis::{Cache, Error};
 use rand::{RngExt, rngs::SmallRng};
 use tokio::{sync::Mutex, task::yield_now};
 
-use crate::history::{History, PROCESSES, Process, check, max_delay};
+use crate::{
+    clock::ms,
+    history::{History, PROCESSES, Process, check, max_delay, now},
+};
 
 const TASKS: usize = 6;
 
 /// Number of keys of each process. The first half are never removed, and have no TTL.
 const KEYS: usize = 24;
+
+/// Maximum age of near values. A read that shares the request of another may return a value that is older by the time of
+/// that request.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Knowledge of one process. For each key: twice the version that was last seen or written, plus one if that version
 /// was seen to be removed.
@@ -58,7 +67,7 @@ impl NearHistory {
     }
 
     async fn read(&self, random: &mut SmallRng) {
-        let key = random.random_range(0..PROCESSES * KEYS);
+        let key = random.random_range(0..PROCESSES) * KEYS + own_key(random);
         let before = self.known(key);
         match random.random_range(0..40) {
             0 => {
@@ -106,15 +115,20 @@ impl NearHistory {
                 }
             }
             _ => {
+                let begun = now();
                 if let Some(value) = self.ok(self.cache.get(&name(key)).await) {
                     self.see(key, value, before);
+                    if is_lasting(key) && random.random_ratio(1, 2) {
+                        let version = value.unwrap_or_default();
+                        self.process.record(format_args!("read {key} {version} {begun}"));
+                    }
                 }
             }
         }
     }
 
     async fn write(&self, random: &mut SmallRng) {
-        let own = random.random_range(0..KEYS);
+        let own = own_key(random);
         let key = self.process.number * KEYS + own;
         let Ok(mut written) = self.written[own].try_lock() else { return };
         if Instant::now() < written.1 {
@@ -160,8 +174,16 @@ impl NearHistory {
             self.see(key, None, before);
         } else if is_done {
             self.known[key].fetch_max(2 * version, SeqCst);
+            if is_lasting(key) {
+                self.process.record(format_args!("written {key} {version} {}", now()));
+            }
         }
     }
+}
+
+/// Chooses one of the keys of a process. Each third choice is the first key, whose changes then meet near values.
+fn own_key(random: &mut SmallRng) -> usize {
+    if random.random_ratio(1, 3) { 0 } else { random.random_range(0..KEYS) }
 }
 
 fn name(key: usize) -> String {
@@ -175,7 +197,11 @@ fn is_lasting(key: usize) -> bool {
 /// Runs one process of the test.
 async fn run_process(process: Process) {
     let history = Arc::new(NearHistory {
-        cache: Cache::builder(&process.client(), "h").near(PROCESSES * KEYS / 2).build().unwrap(),
+        cache: Cache::builder(&process.client(), "h")
+            .near(PROCESSES * KEYS / 2)
+            .near_max_age(MAX_AGE)
+            .build()
+            .unwrap(),
         known: (0..PROCESSES * KEYS).map(|_| AtomicU64::new(0)).collect(),
         written: (0..KEYS).map(|_| Mutex::new((0, Instant::now()))).collect(),
         process,
@@ -207,16 +233,55 @@ async fn no_process_reads_a_version_older_than_it_has_seen() {
     let name = "near_history::no_process_reads_a_version_older_than_it_has_seen";
     // A machine that is late may execute a write after any delay.
     check(async || {
+        let mut history = History::new(&[]).await;
+        let records = history.run(name, max_delay()).await;
+        let lines: Vec<(&str, Vec<u64>)> =
+            records.iter().flatten().map(|line| fields(line)).collect();
         let mut sum = [0; 2];
-        for line in History::new(&[]).await.run(name, max_delay()).await.iter().flatten() {
-            if let Some(counts) = line.strip_prefix("near ") {
-                let counts = counts.split(' ').map(|it| it.parse::<u64>().unwrap());
-                sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-            }
+        for (_, counts) in lines.iter().filter(|(kind, _)| *kind == "near") {
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         let [hits, invalidations] = sum;
         println!("{hits} near hits, {invalidations} invalidations");
         assert!(hits > 0 && invalidations > 0);
+        check_ages(&lines, history.first_fault());
     })
     .await;
+}
+
+/// Splits a record into its kind and its numbers.
+fn fields(line: &str) -> (&str, Vec<u64>) {
+    let (kind, numbers) = line.split_once(' ').expect("each record has a kind and numbers");
+    (kind, numbers.split(' ').map(|it| it.parse().unwrap()).collect())
+}
+
+/// Checks that no read returned an older version than one that was written long before: longer than a change needs to
+/// become visible before the first fault, and longer than values are kept near afterwards.
+fn check_ages(lines: &[(&str, Vec<u64>)], first_fault: u64) {
+    let mut writes: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
+    for (_, write) in lines.iter().filter(|(kind, _)| *kind == "written") {
+        let &[key, version, at] = &write[..] else { unreachable!("a write has three numbers") };
+        writes.entry(key).or_default().push((at, version));
+    }
+    writes.values_mut().for_each(|writes| writes.sort_unstable());
+    // Visible changes that a read must have returned, before and after the first fault.
+    let mut checked = [0; 2];
+    for (_, read) in lines.iter().filter(|(kind, _)| *kind == "read") {
+        let &[key, version, begun] = &read[..] else { unreachable!("a read has three numbers") };
+        let is_quiet = begun < first_fault;
+        let max_age = if is_quiet { ms(250) } else { MAX_AGE + max_delay() };
+        let Some(visible_since) = begun.checked_sub(max_age.as_nanos() as u64) else { continue };
+        let of_key = writes.get(&key).map_or(&[][..], Vec::as_slice);
+        let visible = of_key.partition_point(|(at, _)| *at < visible_since);
+        let Some(&(at, visible)) = of_key[..visible].last() else { continue };
+        assert!(
+            version >= visible,
+            "{}: version {version} was read {:?} after version {visible} was written",
+            name(key as usize),
+            Duration::from_nanos(begun - at)
+        );
+        checked[usize::from(!is_quiet)] += 1;
+    }
+    println!("{} reads before the first fault were checked, {} after it", checked[0], checked[1]);
+    assert!(checked[0] > 0, "no change was old enough before the first fault");
 }
