@@ -178,6 +178,58 @@ async fn write_during_a_load_takes_precedence_over_the_loaded_value() {
 }
 
 #[tokio::test]
+async fn call_that_changes_nothing_leaves_a_load_in_progress() {
+    let server = Server::shared();
+    let moment = Duration::from_millis(1);
+    for cache in kinds(&server, "unchanged").await {
+        for way in 0..4 {
+            let key = format!("key-{way}");
+            let gate = Gate::default();
+            let load = begin(&cache, &key, &gate, 1);
+            gate.has_begun().await;
+            match way {
+                0 => assert_eq!(cache.get_ex(&key, moment).await.unwrap(), None),
+                1 => assert_eq!(cache.get_ex(&key, Duration::MAX).await.unwrap(), None),
+                2 => assert!(!cache.expire(&key, moment).await.unwrap()),
+                _ => assert!(!cache.persist(&key).await.unwrap()),
+            }
+            gate.open();
+            assert_eq!(load.await.unwrap().unwrap(), 1, "{way}");
+            assert_eq!(cache.get(&key).await.unwrap(), Some(1), "{way}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn call_that_changes_nothing_leaves_the_stale_value() {
+    let server = Server::shared();
+    let [.., cache] = kinds(&server, "unchanged").await;
+    let ttl = Duration::from_millis(100);
+    for number in 0.. {
+        let key = format!("set_nx-{number}");
+        cache.get_or_set_with(&key, ttl, async || 1).await.unwrap();
+        // Again if the value had expired, because the machine was late.
+        if cache.set_nx(key.clone(), 2, Some(HOUR)).await.unwrap() {
+            continue;
+        }
+        while cache.contains_key(&key).await.unwrap() {}
+        assert_eq!(cache.get_or_set_with(&key, ttl, async || 3).await.unwrap(), 1);
+        break;
+    }
+    for way in 0..3 {
+        let key = format!("expired-{way}");
+        cache.get_or_set_with(&key, ttl, async || 1).await.unwrap();
+        while cache.contains_key(&key).await.unwrap() {}
+        match way {
+            0 => assert_eq!(cache.get_ex(&key, Duration::from_secs(1)).await.unwrap(), None),
+            1 => assert_eq!(cache.get_ex(&key, Duration::MAX).await.unwrap(), None),
+            _ => assert!(!cache.expire(&key, HOUR).await.unwrap()),
+        }
+        assert_eq!(cache.get_or_set_with(&key, ttl, async || 3).await.unwrap(), 1, "{way}");
+    }
+}
+
+#[tokio::test]
 async fn waiter_of_any_process_loads_after_a_cancelled_or_panicked_load() {
     let server = Server::shared();
     let (here, elsewhere) = (leasing(&server, "leaves").await, leasing(&server, "leaves").await);

@@ -10,12 +10,12 @@
 -- ARGV[4]   and the following: its arguments after the key
 -- Returns the reply of the command. If this is the old value, its tags are checked.
 
-local record, load = KEYS[1], KEYS[2]
+local record = KEYS[1]
 -- The value has tags: change_fast_path.lua has changed all others.
 local value = live(redis.call('GET', record), record)
 if not value then redis.call('UNLINK', record) end
 local answer = redis.call(ARGV[3], record, unpack(ARGV, 4))
-if load and answer ~= 0 then redis.call('UNLINK', load) end
+remove_load(answer)
 if not value or not answer or answer == 0 then return answer end
 local reply = answer == value and checked(value, record) or answer
 if ARGV[2] ~= 'NEW' and ARGV[2] ~= 'KEEP' then keep_tags(value, record, tonumber(ARGV[2])) end

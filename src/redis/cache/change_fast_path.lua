@@ -10,8 +10,15 @@ if ARGV[2] == 'KEEP' then
     local ttl, shard = redis.call('PTTL', KEYS[1]), string.match(KEYS[1], '^[^}]*}')
     if ttl >= 0 and ttl < 60000 then redis.call('UNLINK', shard .. '.load' .. string.sub(KEYS[1], #shard + 1)) end
 end
+-- Removes the load of a value that a command with this reply has changed. A `GETEX` without a value and a `SET NX` with
+-- one change nothing; both return nil, as do `GETDEL` and `SET GET`, which take precedence over a load in any case.
+local function remove_load(answer)
+    local is_changed = answer and answer ~= 0 or not answer and ARGV[3] ~= 'GETEX' and ARGV[5] ~= 'NX'
+    if KEYS[2] and is_changed then redis.call('UNLINK', KEYS[2]) end
+end
+
 if redis.pcall('GETRANGE', KEYS[1], 0, 3) ~= '\193tag' then
     local answer = redis.call(ARGV[3], KEYS[1], unpack(ARGV, 4))
-    if KEYS[2] and answer ~= 0 then redis.call('UNLINK', KEYS[2]) end
+    remove_load(answer)
     return answer
 end
