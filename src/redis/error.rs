@@ -59,8 +59,11 @@ pub enum Error {
     #[error("invalid address of a Redis server; see `Urls` for the supported URLs")]
     Address(#[source] RedisError),
 
-    /// A name cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a cluster.
-    #[error("invalid name {0:?}; a name must not be empty or contain {{ or }}")]
+    /// A name cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a cluster. Or the
+    /// name of a group is reserved.
+    #[error(
+        "invalid name {0:?}; a name must not be empty, contain {{ or }}, or be that of a reserved group"
+    )]
     Name(String),
 
     /// No connection could be made, or the server refused the login. Nothing was executed.

@@ -268,10 +268,7 @@ where
         T: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let member = self.state.format.encode(member)?;
-        let call = self.call(|scripts| &scripts.score).arg(member);
-        let score: Option<f64> = call.send_idempotent(&self.state.client).await?;
-        Ok(score.and_then(|score| self.state.unit.time(score)))
+        Ok(self.stored_score(member).await?.and_then(|score| self.state.unit.time(score)))
     }
 
     /// Returns whether `member` is in the set.
@@ -280,7 +277,17 @@ where
         T: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        Ok(self.score(member).await?.is_some())
+        Ok(self.stored_score(member).await?.is_some())
+    }
+
+    /// Returns the score as stored. Other programs may write one that is not a time.
+    async fn stored_score<Q>(&self, member: &Q) -> Result<Option<f64>, Error>
+    where
+        T: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let member = self.state.format.encode(member)?;
+        self.call(|scripts| &scripts.score).arg(member).send_idempotent(&self.state.client).await
     }
 
     async fn push_all(

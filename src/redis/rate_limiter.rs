@@ -335,6 +335,10 @@ impl<K> RateLimiter<K> {
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
     ///
     /// Existing charges stay, except that calls which had already left a shorter window are not counted in a longer one.
+    /// With [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use than the
+    /// new quota, and is denied until the difference has leaked. They also stay if there are fewer limits than before,
+    /// for the case that other processes use all of them. The embedded limiter reduces them to the new quota, and removes
+    /// those of missing limits.
     /// Callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics

@@ -504,6 +504,36 @@ async fn raw_bytes_of_an_event_are_unchanged() {
     assert_eq!((event.key, event.value), (7, bytes));
 }
 
+#[tokio::test]
+async fn event_with_an_empty_value_is_announced_like_any_other() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let builder = Cache::<u64, Vec<u8>>::builder(&client, "c").format(Format::Raw).events(HOUR);
+    let cache = builder.build().unwrap();
+    let mut events = cache.events().await.unwrap();
+    cache.set_ex(7, Vec::new(), Duration::from_millis(50)).await.unwrap();
+    let event = timeout(patience(), events.recv()).await.unwrap().unwrap().unwrap();
+    assert_eq!((event.key, event.value.len()), (7, 0));
+    // The version that all subscribers poll, and the time for which late subscribers find the event.
+    let keys = keys(&server).await;
+    assert!(keys.iter().any(|key| key.ends_with(".told")), "{keys:?}");
+    let stream = keys.iter().find(|key| key.ends_with(".expired")).expect("the event is kept");
+    let mut plain = server.plain().await;
+    let kept: i64 = redis::cmd("PTTL").arg(stream).query_async(&mut plain).await.unwrap();
+    assert!(kept > 3_500_000, "{kept}");
+}
+
+#[tokio::test]
+async fn reserved_group_is_refused() {
+    let server = Server::shared();
+    let cache = cache(server.url()).await;
+    let refused = cache.events_lossless("fleeting:restored").await.err();
+    assert!(
+        matches!(&refused, Some(Error::Name(name)) if name == "fleeting:restored"),
+        "{refused:?}"
+    );
+}
+
 /// Returns the number of scripts that the server has executed.
 async fn scripts(server: &Server) -> u64 {
     let info: String = redis::cmd("INFO")

@@ -367,6 +367,10 @@ async fn compat_set_preserves_scores_exactly() {
         set.push_unique_at(4, at).await.unwrap();
         assert_eq!(set.elements().await.unwrap(), [4, 3]);
         assert_eq!(set.remove_range(at..=at).await.unwrap(), 1);
+        // A score that is not a time.
+        article::<u32>(&server, "here", 3_600.0, &["ZADD", "here", "1e300", "9"]).await;
+        assert!(set.contains(&9).await.unwrap());
+        assert_eq!(set.score(&9).await.unwrap(), None);
 
         // Members of the original expire on time too.
         let short: ExpiringSet<u32> = ExpiringSet::compat(&client, "short", ms(300));

@@ -230,6 +230,26 @@ async fn call_that_changes_nothing_leaves_the_stale_value() {
 }
 
 #[tokio::test]
+async fn stale_copy_of_a_value_with_a_long_ttl_stays_valid() {
+    let server = Server::start();
+    let builder = Cache::<String, u64>::builder(&connect(server.url()).await, "c");
+    let cache = builder.stale_while_revalidate(HOUR).build().unwrap();
+    cache.get_or_set_with("ada", 48 * HOUR, async || 1).await.unwrap();
+    let mut plain = server.plain().await;
+    let mut ttl_of = async |pattern| -> i64 {
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg(pattern).query_async(&mut plain).await.unwrap();
+        let [key] = &keys[..] else { panic!("{keys:?}") };
+        redis::cmd("PTTL").arg(key).query_async(&mut plain).await.unwrap()
+    };
+    let copy = ttl_of("*.load:*").await;
+    assert!(copy > 48 * 3_600_000, "the stale copy is kept for the stale window: {copy}");
+    // Without this key, the copy is not valid.
+    let cleared = ttl_of("*.cleared").await;
+    assert!(cleared >= copy - 1, "{cleared}, {copy}");
+}
+
+#[tokio::test]
 async fn waiter_of_any_process_loads_after_a_cancelled_or_panicked_load() {
     let server = Server::shared();
     let (here, elsewhere) = (leasing(&server, "leaves").await, leasing(&server, "leaves").await);

@@ -283,6 +283,24 @@ async fn changed_limits_lock_no_key_out() {
     .await;
 }
 
+#[tokio::test]
+async fn gcra_keeps_usage_above_a_lower_quota_and_of_removed_limits() {
+    let server = Server::start();
+    let (hour, day) = (Limit::per_hour(100), Limit::new(100, 24 * 3_600 * SECOND));
+    let builder = strict(&client(&server).await, "gcra").window(Window::Gcra);
+    let limiter: RateLimiter<String> =
+        builder.limit(hour.clone()).limit(day.clone()).build().unwrap();
+    limiter.check_n("ada", 60).await.unwrap();
+    limiter.set_limits([Limit::per_hour(10)]).await.unwrap();
+    // 60 units are in use, of which 51 must leak at 10 per hour.
+    let wait = limited(limiter.check("ada").await).retry_after();
+    let expected = 51 * 360 * SECOND;
+    assert!(wait <= expected && wait > expected - 3_600 * SECOND, "{wait:?}");
+    limiter.set_limits([hour, day]).await.unwrap();
+    let remaining = limiter.peek("ada").await.unwrap().standings()[1].remaining();
+    assert_eq!(remaining, 40, "the usage of the removed limit has stayed");
+}
+
 /// The first poll also asks all nodes whether they evict keys, for a warning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stored_limits_apply_to_a_new_limiter_while_other_nodes_are_silent() {

@@ -101,6 +101,9 @@ struct ConsumerTask<K, V> {
 /// Reply of `read_group.lua`.
 type ReadGroupReply = (u64, Vec<StreamEntry>, Vec<u32>, bool, String, usize, String, u64, bool);
 
+/// Group that marks a stream whose groups have been created: `MARKER` in subscriber_prelude.lua.
+const RESERVED_GROUP: &str = "fleeting:restored";
+
 /// Joins a group, and creates it if it is new.
 pub(super) async fn join<K, V>(
     state: &CacheState<K, V>,
@@ -110,6 +113,9 @@ where
     K: DeserializeOwned + Send + 'static,
     V: DeserializeOwned + Send + 'static,
 {
+    if group == RESERVED_GROUP {
+        return Err(Error::Name(group.to_owned()));
+    }
     let commands = &state.commands;
     let creations = (0..SHARDS).map(|shard| {
         commands.create_group(shard, group).send_idempotent::<String>(&commands.client)

@@ -124,6 +124,8 @@ where
     /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
     /// subscribers process theirs concurrently.
     ///
+    /// The name `fleeting:restored` is reserved.
+    ///
     /// ```no_run
     /// use std::time::Duration;
     /// use fleeting::redis::{Cache, Client};
@@ -143,8 +145,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), and the errors [of all
-    /// methods](Cache#errors).
+    /// [`Error::NoEvents`] if the cache was built without [events](super::CacheBuilder::events), [`Error::Name`] if the
+    /// name of the group is reserved, and the errors [of all methods](Cache#errors).
     pub async fn events_lossless(&self, group: &str) -> Result<LosslessEvents<K, V>, Error> {
         self.require_events()?;
         let subscription = consumer_group::join(&self.state, group).await?;

@@ -31,5 +31,7 @@ if deadline and ARGV[6] ~= '0' then
     local last = integer(deadline + ARGV[6])
     redis.call('HSET', load, 'stale', ARGV[4], 'last', last, 'cleared', was[2])
     redis.call('PEXPIREAT', load, last)
+    -- The stale copy is valid only while the random value is there.
+    redis.call('PEXPIREAT', KEYS[4], last, 'GT')
 end
 return 1

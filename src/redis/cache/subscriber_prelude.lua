@@ -48,7 +48,7 @@ local function move_expired(most)
     local is_all = drop_lost(MAX_LOST) < MAX_LOST
     local due = redis.call('ZRANGEBYSCORE', index, '-inf', string.format('%.3f', now),
         'WITHSCORES', 'LIMIT', 0, most)
-    local bytes, moved, shadows = 0, {}, {}
+    local bytes, moved, shadows, has_events = 0, {}, {}, false
     for at = 1, #due, 2 do
         local key, deadline = due[at], tonumber(due[at + 1])
         local shadow = index .. '.value:' .. key
@@ -61,7 +61,10 @@ local function move_expired(most)
             shadows[#shadows + 1] = name
             if type(value) == 'string' then
                 local event = event_value(value, shadow)
-                if event then append_event(key, event, deadline) end
+                if event then
+                    append_event(key, event, deadline)
+                    has_events = true
+                end
                 bytes = bytes + #value
             elseif not value then
                 count_events(1)
@@ -73,7 +76,7 @@ local function move_expired(most)
     if #moved > 0 then
         redis.call('ZREM', index, unpack(moved))
         redis.call('UNLINK', unpack(shadows))
-        if bytes > 0 then bump_stream_version() end
+        if has_events then bump_stream_version() end
     end
     local last_ms = redis.call('PEXPIRETIME', index)
     if last_ms >= 0 then

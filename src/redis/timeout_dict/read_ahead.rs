@@ -76,8 +76,11 @@ impl ReadAhead {
     /// Records that an entry with this deadline was leased until `lease_end`.
     pub(super) fn took(&mut self, shard: usize, deadline: i64, lease_end: i64) {
         let shard = &mut self.shards[shard];
-        shard.deadlines.pop_front();
-        while shard.deadlines.front().is_some_and(|first| *first <= deadline) {
+        // Other callers took those before it. It may have been added after the read, and others may have its deadline.
+        while shard.deadlines.front().is_some_and(|first| *first < deadline) {
+            shard.deadlines.pop_front();
+        }
+        if shard.deadlines.front() == Some(&deadline) {
             shard.deadlines.pop_front();
         }
         let first = shard.first_lease_end.unwrap_or(i64::MAX);
@@ -137,3 +140,6 @@ impl ReadAhead {
         Duration::from_micros(left).saturating_sub(at.elapsed())
     }
 }
+
+#[cfg(test)]
+mod tests;
