@@ -149,6 +149,6 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     done.unwrap_or_else(|NotStarted| Err(failed(operation, directory)))
 }
 
-fn failed(operation: &'static str, path: &Path) -> Error {
+pub(super) fn failed(operation: &'static str, path: &Path) -> Error {
     Error::io(operation, path, io::Error::other("the Tokio runtime is shutting down"))
 }

@@ -35,7 +35,7 @@ impl<S> DirQueueBuilder<S> {
     /// 100 intervals. An add of more elements than the bound fails immediately. By default, adds to a full queue fail.
     ///
     /// With this setting, [`add`](super::DirQueue::add) and the other adding methods need a runtime with a time driver. A
-    /// future that waits but is not polled blocks the waiters behind it.
+    /// waiting future that is not polled keeps only the capacity for its own elements from others, until it is dropped.
     pub fn wait_for_room(mut self, every: Duration) -> Self {
         self.options.wait_for_room = Some(every);
         self

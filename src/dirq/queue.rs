@@ -1,15 +1,15 @@
 //! The public methods of both kinds of queues, written once. Each method checks the name, chooses the thread for its
 //! work, and leaves the work to the kind's [`Protocol`].
 
-use std::{fmt, path::Path, sync::Arc, time::Duration};
+use std::{fmt, panic::resume_unwind, path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use tokio::time::sleep;
+use tokio::{task::JoinSet, time::sleep};
 
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
-    blocking::{Work, run, run_read},
-    bound::{CapacityPermit, Turns},
+    blocking::{Work, failed, run, run_read},
+    bound::{Bound, CapacityPermit, Turns},
     delivery::Outcome,
     lock_guard::{Ended, LockGuard},
     protocol::Protocol,
@@ -326,7 +326,27 @@ impl<P: Protocol> DirQueue<P> {
         if let Some(permit) = bound.try_reserve(count) {
             return Ok(Some(permit));
         }
-        // The semaphore is fair, so waiters are served in FIFO order. A future that is dropped gives up its place.
+        // In a task, because others wait for this add: the future of its caller may be kept without being polled. The
+        // task is aborted with that future.
+        let mut waiting = JoinSet::new();
+        let (queue, bound) = (self.clone(), bound.clone());
+        waiting.spawn(async move { queue.wait_for_capacity(&bound, count).await });
+        match waiting.join_next().await.expect("it has one task") {
+            Ok(permit) => permit.map(Some),
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The runtime is shut down.
+                Err(_) => Err(failed("count", self.path())),
+            },
+        }
+    }
+
+    async fn wait_for_capacity(
+        &self,
+        bound: &Arc<Bound>,
+        count: u64,
+    ) -> Result<CapacityPermit, Error> {
+        // The semaphore is fair, so waiters are served in FIFO order. A task that is aborted gives up its place.
         let acquire = async || bound.count_permit.acquire().await.expect("it is never closed");
         let mut count_permit = Some(acquire().await);
         let mut turns = Turns::new(count);
@@ -336,7 +356,7 @@ impl<P: Protocol> DirQueue<P> {
                 counting.reserve(count, || queue.count())
             });
             let free = match reserved.await? {
-                Ok(permit) => return Ok(Some(permit)),
+                Ok(permit) => return Ok(permit),
                 Err(free) => free,
             };
             // An add of more elements than the bound can never succeed.

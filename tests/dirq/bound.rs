@@ -1,6 +1,6 @@
 //! Bounded queues: adds above the bound are rejected, or wait for capacity.
 
-use std::{fs, time::Duration};
+use std::{fs, pin::pin, time::Duration};
 
 use fleeting::dirq::{Element, Error, Queue, QueueSimple};
 use futures::future::join_all;
@@ -125,6 +125,21 @@ async fn max_total_bounds_a_normal_queue() {
     }
     timeout(patience(), add).await.expect("the capacity suffices").unwrap().unwrap();
     assert_eq!(queue.count().await.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn waiting_add_that_is_not_polled_blocks_no_other_add() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path()).max_elements(2);
+    let queue = queue.wait_for_room(Duration::from_millis(1)).open().await.unwrap();
+    let full = [queue.add("a").await.unwrap(), queue.add("b").await.unwrap()];
+    let mut kept = pin!(queue.add("c"));
+    assert!(timeout(Duration::from_millis(20), &mut kept).await.is_err(), "it waits");
+    for name in &full {
+        assert!(queue.dequeue(name).await.unwrap().is_some());
+    }
+    timeout(patience(), queue.add("d")).await.expect("there is capacity for both").unwrap();
+    kept.await.unwrap();
 }
 
 /// Without an order, an unlucky waiter could starve.
