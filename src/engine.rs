@@ -25,6 +25,7 @@ pub(crate) mod store;
 pub(crate) mod sweeper;
 pub(crate) mod sync;
 pub(crate) mod tasks;
+pub(crate) mod text;
 pub(crate) mod threads;
 pub(crate) mod to_key;
 pub(crate) mod ttl;

@@ -74,7 +74,7 @@ pub(super) struct Check<K> {
     key: K,
     cost: u32,
     /// Limits of the request; `None` for the limiter's own, which may change while the request waits.
-    plan: Option<Arc<[Limit]>>,
+    limits_override: Option<Arc<[Limit]>>,
     /// The limiter's own limits when the request arrived, if `set_limits` had changed them.
     changed: Option<Arc<[Limit]>>,
     partition: Option<Box<str>>,
@@ -115,14 +115,15 @@ where
                     self.check_by(key, cost, limits, parts)
                 }
                 Step::Wait(check, limiter, max_wait) => {
-                    let (plan, start) = (check.plan.as_deref(), Instant::now());
+                    let (limits_override, start) =
+                        (check.limits_override.as_deref(), Instant::now());
                     let (key, cost) = (&check.key, check.cost);
                     let (decided, remaining, has_waited) = if self.charge_failures.is_some() {
-                        let wait = limiter.probe_within(key, cost, plan, max_wait);
+                        let wait = limiter.probe_within(key, cost, limits_override, max_wait);
                         let ((decided, remaining), has_waited) = wait.await;
                         (decided, remaining, has_waited)
                     } else {
-                        limiter.wait(key, cost, plan, max_wait).await
+                        limiter.wait(key, cost, limits_override, max_wait).await
                     };
                     let permit = decided.map(LayerPermit::Memory);
                     let waited = has_waited.then(|| start.elapsed());
@@ -130,9 +131,13 @@ where
                 }
                 #[cfg(feature = "redis")]
                 Step::Ask(check, redis) => {
-                    let (plan, max_wait) = (check.plan.as_deref(), self.max_wait());
+                    let (limits_override, max_wait) =
+                        (check.limits_override.as_deref(), self.max_wait());
                     let probes = self.charge_failures.is_some();
-                    match redis.decide(&check.key, check.cost, plan, max_wait, probes).await {
+                    match redis
+                        .decide(&check.key, check.cost, limits_override, max_wait, probes)
+                        .await
+                    {
                         Ok(decision) => return self.conclude(check, decision, parts),
                         // Shadow mode denies nothing, also if the limiter fails.
                         Err(_) if self.shadow => return ControlFlow::Continue(None),
@@ -167,21 +172,28 @@ where
 
     /// Charges a request by the given limits, or by the limiter's own if there are none.
     #[inline]
-    fn check_by(&self, key: K, cost: u32, plan: Option<Arc<[Limit]>>, parts: &Parts) -> Step<K, S> {
+    fn check_by(
+        &self,
+        key: K,
+        cost: u32,
+        limits_override: Option<Arc<[Limit]>>,
+        parts: &Parts,
+    ) -> Step<K, S> {
         // `conclude` compares it with the limits after the decision, and so detects a change in between.
-        let changed = if plan.is_none() { self.limiter.changed_limits() } else { None };
+        let changed = if limits_override.is_none() { self.limiter.changed_limits() } else { None };
         let partition = self.partition_key.as_ref().and_then(|partition_key| partition_key(&key));
         // The key is shortened last: the user's functions get the whole key.
-        let check = Check { key: self.limiter.bounded(key), cost, plan, changed, partition };
+        let check =
+            Check { key: self.limiter.bounded(key), cost, limits_override, changed, partition };
         match self.limiter.backend() {
             Backend::Memory(limiter) => {
                 if let Some(max_wait) = self.max_wait() {
                     return Step::Wait(check, limiter.clone(), max_wait);
                 }
-                let plan = check.plan.as_deref();
+                let limits_override = check.limits_override.as_deref();
                 let (decided, remaining) = match self.charge_failures {
-                    None => limiter.decide(&check.key, check.cost, plan),
-                    Some(_) => limiter.probe(&check.key, check.cost, plan),
+                    None => limiter.decide(&check.key, check.cost, limits_override),
+                    Some(_) => limiter.probe(&check.key, check.cost, limits_override),
                 };
                 let permit = decided.map(LayerPermit::Memory);
                 let decision = Decision { permit, remaining, waited: None };
@@ -197,7 +209,7 @@ where
     #[inline]
     pub(super) fn insert_standing(&self, admission: &Admission<K>, extensions: &mut Extensions) {
         let Some(Charged { limits, remaining, .. }) = admission else { return };
-        // `None` if the request has no plan, and `set_limits` was never called.
+        // `None` if the request has no limits of its own, and `set_limits` was never called.
         let limits = limits.as_deref().unwrap_or(&self.own_limits);
         let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
         if let Some((limit, left)) = least {
@@ -209,9 +221,9 @@ where
     /// Converts a limiter's decision. Inlined, because the decision is large and would be copied.
     #[inline(always)]
     fn conclude(&self, check: Check<K>, decision: Decision, parts: &Parts) -> Verdict<K> {
-        let Check { key, cost, plan, changed, partition } = check;
+        let Check { key, cost, limits_override, changed, partition } = check;
         let Decision { permit, mut remaining, waited } = decision;
-        let limits = plan.or_else(|| {
+        let limits = limits_override.or_else(|| {
             let present = self.limiter.changed_limits();
             // By address: both are alive, so equal addresses are the same limits.
             if present.as_ref().map(Arc::as_ptr) != changed.as_ref().map(Arc::as_ptr) {
@@ -308,8 +320,8 @@ where
             return;
         }
         let now = self.limiter.lazy_now();
-        let plan = limits.map(Policy::of);
-        let partition = Partition { policy: plan.as_ref().unwrap_or(&self.policy), key };
+        let policy = limits.map(Policy::of);
+        let partition = Partition { policy: policy.as_ref().unwrap_or(&self.policy), key };
         let limits = limits.unwrap_or(&self.own_limits);
         let fields = limits.iter().zip(remaining).map(|(limit, left)| Field::of(limit, left, &now));
         match denied {

@@ -14,6 +14,8 @@ use ::axum::{
 };
 use futures_core::future::BoxFuture;
 
+use crate::engine::text::prefix;
+
 /// Longest `String` key that is counted as it is; longer ones are shortened. The same bound as on Redis.
 pub(super) const MAX_KEY_BYTES: usize = 256;
 
@@ -89,8 +91,6 @@ pub(super) fn bounded<K: 'static>(mut key: K) -> K {
 fn shortened(text: &str) -> String {
     static SECRETS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
 
-    // A prefix may not end within a character.
-    let end = (0..=MAX_KEY_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let [first, second] = SECRETS.each_ref().map(|secret| secret.hash_one(text));
-    format!("{}#{first:016x}{second:016x}", &text[..end])
+    format!("{}#{first:016x}{second:016x}", prefix(text, MAX_KEY_BYTES))
 }

@@ -93,7 +93,7 @@ where
     fn read(&self, values: &mut MetricValues) {
         let counts = self.store.counts();
         let resident = self.store.len();
-        let (lag, missed, subscribers, overflow) = self.publisher.figures();
+        let (lag, missed, subscribers, overflow) = self.publisher.metrics();
         values.count(counts.hits);
         values.count(counts.misses);
         values.count(counts.misses_of_evicted);

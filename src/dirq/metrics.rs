@@ -63,14 +63,14 @@ impl QueueMetrics {
 
 #[cfg(feature = "metrics")]
 impl Source for QueueMetrics {
-    fn read(&self, figures: &mut MetricValues) {
-        figures.count(self.added.load(Relaxed));
-        figures.count(self.removed.load(Relaxed));
+    fn read(&self, values: &mut MetricValues) {
+        values.count(self.added.load(Relaxed));
+        values.count(self.removed.load(Relaxed));
         let depth = self.depth.read();
         let counts = depth.map(|depth| [depth.length, depth.locked, depth.resting, depth.dead]);
         // An unknown number must not look like an empty queue.
         let counts = counts.map_or([f64::NAN; 4], |counts| counts.map(|count| count as f64));
-        counts.into_iter().for_each(|count| figures.level(count));
-        figures.level(depth.map_or(f64::NAN, |depth| Duration::as_secs_f64(&depth.oldest)));
+        counts.into_iter().for_each(|count| values.level(count));
+        values.level(depth.map_or(f64::NAN, |depth| Duration::as_secs_f64(&depth.oldest)));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::text::prefix;
+
 /// Retry policy: backoff and number of attempts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retries {
@@ -17,10 +19,7 @@ pub(crate) const MAX_REASON_LEN: usize = 1_024;
 
 /// Returns a reason, cut to its maximum length at the boundary of a character.
 pub(crate) fn cut_reason(mut reason: String) -> Box<str> {
-    if reason.len() > MAX_REASON_LEN {
-        let boundary = (0..=MAX_REASON_LEN).rev().find(|&at| reason.is_char_boundary(at));
-        reason.truncate(boundary.unwrap_or_default());
-    }
+    reason.truncate(prefix(&reason, MAX_REASON_LEN).len());
     reason.into_boxed_str()
 }
 

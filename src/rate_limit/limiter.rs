@@ -203,10 +203,7 @@ where
             let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), caller };
             self.run_check(check, key, limits, inspect)
         });
-        decided.map(|permit| Permit {
-            params: limits.map(|limits| Box::new(params_of(limits, self.window))),
-            ..permit
-        })
+        decided.map(|permit| permit.with_override(limits, self.window))
     }
 
     /// Calls `f` with the given limits, or with the limiter's own if there are none.

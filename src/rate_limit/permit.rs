@@ -3,7 +3,9 @@
 use std::num::NonZeroU64;
 
 use super::{
+    Limit, Window,
     algorithm::{Charge, LimitParams},
+    limit_set::params_of,
     per_limit::PerLimit,
 };
 
@@ -32,5 +34,11 @@ impl Permit {
     /// were no limits.
     pub fn remaining(&self) -> u32 {
         self.remaining
+    }
+
+    /// Returns the permit of a check that had these limits in place of the limiter's own, if there are any.
+    pub(super) fn with_override(self, limits: Option<&[Limit]>, window: Window) -> Self {
+        let params = limits.map(|limits| Box::new(params_of(limits, window)));
+        Self { params, ..self }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
     dispatch,
-    limit_set::{least_quota, params_of},
+    limit_set::least_quota,
     limiter::Limiter,
     per_limit::PerLimit,
 };
@@ -73,9 +73,9 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    fn probe(&self, key: &K, cost: u32, own_limits: Option<&[Limit]>) -> Probed {
+    fn probe(&self, key: &K, cost: u32, limits_override: Option<&[Limit]>) -> Probed {
         let place = self.shared.store.locate(key);
-        let (decided, remaining) = self.with_limits(own_limits, |limits, params| {
+        let (decided, remaining) = self.with_limits(limits_override, |limits, params| {
             let now = self.shared.clock.lazy_now();
             let is_above = cost > least_quota(limits) && !limits.is_empty();
             let (denied, remaining) = self.inspect(key, params, &now, |state| {
@@ -94,8 +94,8 @@ where
             };
             (decided, remaining)
         });
-        let params = own_limits.map(|limits| Box::new(params_of(limits, self.window)));
-        (decided.map(|permit| Permit { params, ..permit }), remaining)
+        let decided = decided.map(|permit| permit.with_override(limits_override, self.window));
+        (decided, remaining)
     }
 
     /// Does the work of [`RateLimiter::probe_within`].
@@ -155,9 +155,8 @@ where
         // and is not counted.
         if self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), &mut |_, _| {}).is_err()
         {
-            let params = limits.map(|limits| Box::new(params_of(limits, self.window)));
             let free = self.free_permit(self.shared.store.locate(key), 0);
-            self.settle(&Permit { params, ..free }, cost);
+            self.settle(&free.with_override(limits, self.window), cost);
         }
     }
 }

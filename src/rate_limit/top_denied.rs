@@ -16,6 +16,7 @@ pub(crate) use crate::engine::shown_hash::shown_hash;
 use crate::engine::{
     clock::Tick,
     metrics::{DeniedKey, KeyName},
+    text::prefix,
 };
 
 /// Number of parts, each with its own lock, so that concurrent denials of different keys rarely contend.
@@ -153,8 +154,7 @@ impl Part {
 /// Cuts a long text at a character boundary.
 fn shortened(mut text: String) -> String {
     if text.len() > MAX_TEXT_BYTES {
-        let end = (0..=MAX_TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
+        text.truncate(prefix(&text, MAX_TEXT_BYTES).len());
         text.shrink_to_fit();
     }
     text

@@ -292,10 +292,7 @@ where
         if let Some(near) = &self.state.near {
             return Ok(self.read_near(near, key).await?.value);
         }
-        let value = self.commands().get(&key).send_idempotent(self.client()).await?;
-        let value = self.commands().live_or_current(&key, value).await?;
-        self.state.counters.read(&value);
-        self.decode(&key, value)
+        self.get_encoded(&key).await
     }
 
     async fn put(&self, key: &K, value: &V, ttl: Option<Duration>) -> Result<Option<V>, Error> {
@@ -319,6 +316,12 @@ where
             error => error,
         })?;
         self.decode(key, old)
+    }
+
+    async fn get_encoded(&self, key: &[u8]) -> Result<Option<V>, Error> {
+        let value = self.commands().get_live(key).await?;
+        self.state.counters.read(&value);
+        self.decode(key, value)
     }
 
     fn decode(&self, key: &[u8], value: Option<Vec<u8>>) -> Result<Option<V>, Error> {

@@ -10,7 +10,7 @@ use ::redis::{Arg, Cmd, FromRedisValue, ToRedisArgs, Value};
 use super::{
     Client, Error,
     client::{CommandBatch, Resend},
-    error::key_of,
+    error::{is_try_again, key_of},
 };
 
 /// Initial capacity of a call, as the number of arguments and their bytes: of commands, and of scripts. Sufficient for
@@ -97,12 +97,6 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Marks a read of several keys that is not retried after `TRYAGAIN`: see `is_try_again`.
-    pub(super) fn multi_key(mut self) -> Self {
-        self.is_multi_key = true;
-        self
-    }
-
     /// Sends an idempotent call: one that only reads, or whose copy does no harm, no matter how late the server executes
     /// it. It is sent again once if its reply is lost.
     pub(super) async fn send_idempotent<T: FromRedisValue>(
@@ -110,6 +104,19 @@ impl<'a> Call<'a> {
         client: &Client,
     ) -> Result<T, Error> {
         self.send(client, Resend::Once).await
+    }
+
+    /// Sends a read of several keys. Returns `None` if they are on two nodes, because their slot is being migrated, which
+    /// may take longer than the timeout: the caller then reads them one by one.
+    pub(super) async fn send_multi_key<T: FromRedisValue>(
+        mut self,
+        client: &Client,
+    ) -> Result<Option<T>, Error> {
+        self.is_multi_key = true;
+        match self.send_idempotent(client).await {
+            Err(Error::Unavailable(cause)) if is_try_again(&cause) => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 
     /// Sends a call that must not be executed twice. If its reply is lost, the error is [`Error::Unanswered`].

@@ -31,14 +31,14 @@ pub(super) fn register_spool(writer: &Arc<Writer>) {
 }
 
 impl Source for Writer {
-    fn read(&self, figures: &mut MetricValues) {
+    fn read(&self, values: &mut MetricValues) {
         let stats = self.stats();
-        figures.count(stats.written);
-        figures.count(stats.unsynced);
-        figures.count(stats.unwritable);
-        figures.count(stats.skipped);
-        figures.count(stats.failures);
-        figures.level(stats.in_hand as f64);
-        figures.level(stats.stalled.unwrap_or_default().as_secs_f64());
+        values.count(stats.written);
+        values.count(stats.unsynced);
+        values.count(stats.unwritable);
+        values.count(stats.skipped);
+        values.count(stats.failures);
+        values.level(stats.in_hand as f64);
+        values.level(stats.stalled.unwrap_or_default().as_secs_f64());
     }
 }

@@ -40,20 +40,20 @@ where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    fn read(&self, figures: &mut MetricValues) {
+    fn read(&self, values: &mut MetricValues) {
         let now = self.clock.now();
         let (len, dead, due, counts) = self.with(|entries| {
             (entries.len(), entries.dead_len(), entries.due(now), entries.counts())
         });
-        figures.level(len as f64);
-        figures.level(dead as f64);
-        figures.level(due.due as f64);
-        figures.level(due.leased as f64);
-        figures.level(due.resting as f64);
-        figures.level(due.oldest.as_secs_f64());
-        figures.count(counts.taken);
-        figures.count(counts.claims);
-        figures.count(counts.acked);
-        figures.count(counts.failed);
+        values.level(len as f64);
+        values.level(dead as f64);
+        values.level(due.due as f64);
+        values.level(due.leased as f64);
+        values.level(due.resting as f64);
+        values.level(due.oldest.as_secs_f64());
+        values.count(counts.taken);
+        values.count(counts.claims);
+        values.count(counts.acked);
+        values.count(counts.failed);
     }
 }

@@ -160,7 +160,7 @@ impl<K, V> Publisher<K, V> {
     /// lock: each acquisition contends with writers. Runs no user code, so it does not publish the journal: an export
     /// reads under a lock of its own, and [publishes](Self::publish_all) before.
     #[cfg(feature = "metrics")]
-    pub(crate) fn figures(&self) -> (Histogram, u64, usize, usize) {
+    pub(crate) fn metrics(&self) -> (Histogram, u64, usize, usize) {
         self.with_locked_log(self.lock(), |log, _| {
             (log.lag().clone(), log.missed(), log.subscribers(), log.overflow() as usize)
         })

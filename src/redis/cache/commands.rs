@@ -16,7 +16,6 @@ use rand::{RngExt, rngs::SmallRng};
 use super::{
     super::{
         Client, Error,
-        error::is_try_again,
         keyspace::{Keyspace, Kind, SHARDS, shard},
         script::{Call, Script},
     },
@@ -164,18 +163,23 @@ impl Commands {
             versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
         let call =
             keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
-        let current: Vec<Option<Vec<u8>>> =
-            match call.multi_key().send_idempotent(&self.client).await {
-                Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
-                    let each = keys.iter().map(|key| Call::command("GET", key));
-                    try_join_all(each.map(|call| call.send_idempotent(&self.client))).await?
-                }
-                current => current?,
-            };
+        let current: Vec<Option<Vec<u8>>> = match call.send_multi_key(&self.client).await? {
+            Some(current) => current,
+            None => {
+                let each = keys.iter().map(|key| Call::command("GET", key));
+                try_join_all(each.map(|call| call.send_idempotent(&self.client))).await?
+            }
+        };
         let is_live = versions(tags)
             .map(|(_, version)| Some(version))
             .eq(current.iter().map(Option::as_deref));
         Ok(value.filter(|_| is_live))
+    }
+
+    /// Reads the live value of a key.
+    pub(super) async fn get_live(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let value = self.get(key).send_idempotent(&self.client).await?;
+        self.live_or_current(key, value).await
     }
 
     /// Returns the live value of a key at which `GET` has read `value`.
@@ -190,12 +194,10 @@ impl Commands {
             return Ok(live);
         }
         // It may have been replaced before its tag was removed: the key then had a live value all the time.
-        let call = self.get_many(&[key]).multi_key();
-        match call.send_idempotent::<[Option<Vec<u8>>; 1]>(&self.client).await {
-            Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
-                self.live(key, self.get(key).send_idempotent(&self.client).await?).await
-            }
-            current => current.map(|[current]| current),
+        let current = self.get_many(&[key]).send_multi_key::<[_; 1]>(&self.client).await?;
+        match current {
+            Some([current]) => Ok(current),
+            None => self.live(key, self.get(key).send_idempotent(&self.client).await?).await,
         }
     }
 

@@ -10,7 +10,6 @@ use super::{
     super::{
         Error,
         codec::encode_key,
-        error::is_try_again,
         keyspace::{SHARDS, shard, try_few_at_once},
     },
     Cache,
@@ -186,10 +185,8 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
 ) -> Result<Vec<Option<Vec<u8>>>, Error> {
     let client = commands.client.for_batches();
     let keys = &keys[..keys.len().min(MAX_KEYS_PER_READ)];
-    let page = commands.get_many(keys).multi_key().send_idempotent(&client).await;
-    let Err(Error::Unavailable(cause)) = &page else { return page };
-    if !is_try_again(cause) {
-        return page;
+    if let Some(page) = commands.get_many(keys).send_multi_key(&client).await? {
+        return Ok(page);
     }
     let reads = keys.iter().take(MAX_SINGLE_READS).map(async |key| {
         match commands.get(key.as_ref()).send_idempotent(&client).await {

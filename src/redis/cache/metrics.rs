@@ -22,14 +22,14 @@ pub(super) fn register_cache(name: &str, counters: &Arc<Counters>) {
 }
 
 impl Source for Counters {
-    fn read(&self, figures: &mut MetricValues) {
+    fn read(&self, values: &mut MetricValues) {
         let stats = self.snapshot();
-        figures.count(stats.hits);
-        figures.count(stats.misses);
-        figures.count(stats.events);
-        figures.count(stats.missed);
-        figures.count(stats.near_hits);
-        figures.count(stats.invalidations);
-        figures.count(stats.bypassed);
+        values.count(stats.hits);
+        values.count(stats.misses);
+        values.count(stats.events);
+        values.count(stats.missed);
+        values.count(stats.near_hits);
+        values.count(stats.invalidations);
+        values.count(stats.bypassed);
     }
 }

@@ -287,9 +287,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             },
             // The value has tags, decoding panicked, or the leader's runtime is gone: read again in the caller's task.
             _ => {
-                let call = self.commands.get(key);
-                let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
-                let value = self.commands.live_or_current(key, value).await?;
+                let value = self.commands.get_live(key).await?;
                 let record = || self.commands.keyspace.record(key);
                 let value = value.map(|value| self.format.decode(untagged(&value), record));
                 let value = value.transpose()?;

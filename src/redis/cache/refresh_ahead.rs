@@ -94,14 +94,6 @@ where
         Some((failures, before))
     }
 
-    async fn get_encoded(&self, key: &[u8]) -> Result<Option<V>, Error> {
-        let value: Option<Vec<u8>> =
-            self.commands().get(key).send_idempotent(self.client()).await?;
-        let value = self.commands().live_or_current(key, value).await?;
-        self.state.counters.read(&value);
-        value.map(|value| self.state.decode(key, &value)).transpose()
-    }
-
     /// Looks up a key and the time at which its value expires, if it does.
     async fn read_with_ttl(&self, key: &[u8]) -> Result<(Option<V>, Option<Instant>), Error> {
         // Before the request, so that the time is not too late.

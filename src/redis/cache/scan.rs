@@ -16,7 +16,6 @@ use super::{
         Error,
         client::{Node, SlotPlace},
         codec::decode_key,
-        error::is_try_again,
         keyspace::{SHARDS, shard, try_few_at_once},
     },
     Cache,
@@ -165,18 +164,18 @@ where
 
     /// Returns how many of the scanned keys are live: the tags of the others were removed.
     async fn count_live(&self, keys: Vec<Vec<u8>>) -> Result<usize, Error> {
-        let counts = by_shard(keys).into_iter().map(async |(_, keys)| {
-            let call = self.commands().count_live(&keys).multi_key();
-            match call.send_idempotent::<usize>(&self.client().for_batches()).await {
-                Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
-                    let each = keys.iter().map(|key| self.is_live(key));
-                    let each = try_join_all(each).await?;
-                    Ok(each.into_iter().filter(|is_live| *is_live).count())
-                }
-                count => count,
-            }
-        });
+        let shards = by_shard(keys).into_iter();
+        let counts = shards.map(async |(_, keys)| self.count_live_in_shard(&keys).await);
         Ok(try_join_all(counts).await?.into_iter().sum())
+    }
+
+    async fn count_live_in_shard(&self, keys: &[Vec<u8>]) -> Result<usize, Error> {
+        let call = self.commands().count_live(keys);
+        if let Some(count) = call.send_multi_key(&self.client().for_batches()).await? {
+            return Ok(count);
+        }
+        let each = try_join_all(keys.iter().map(|key| self.is_live(key))).await?;
+        Ok(each.into_iter().filter(|is_live| *is_live).count())
     }
 
     /// As `count_live.lua`, with plain commands.

@@ -40,8 +40,7 @@ where
         let _discards_failure = self.state.discard_failure(&key);
         // Bounded: under contention, each round can lose again.
         let deadline = self.client().deadline(None);
-        let read = self.commands().get(&key).send_idempotent(self.client()).await?;
-        let mut current = self.commands().live_or_current(&key, read).await?;
+        let mut current = self.commands().get_live(&key).await?;
         while let Some(old) = current {
             let mut value = self.state.decode(&key, &old)?;
             let result = change(&mut value);

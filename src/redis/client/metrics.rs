@@ -35,13 +35,13 @@ pub(super) fn follow(prefix: &str, counters: &Arc<ClientCounters>) {
 }
 
 impl Source for ClientCounters {
-    fn read(&self, figures: &mut MetricValues) {
+    fn read(&self, values: &mut MetricValues) {
         let [commands, failures, reconnects] = self.get();
-        figures.count(commands);
-        figures.count(failures);
-        figures.count(reconnects);
+        values.count(commands);
+        values.count(failures);
+        values.count(reconnects);
         let (unreachable, longest) = self.outages();
-        figures.level(unreachable as f64);
-        figures.level(longest.as_secs_f64());
+        values.level(unreachable as f64);
+        values.level(longest.as_secs_f64());
     }
 }

@@ -175,17 +175,11 @@ fn decode(text: &[u8]) -> Option<Vec<Limit>> {
 }
 
 fn restore(stored: StoredLimit) -> Option<Limit> {
-    /// A century, the longest window of a limit.
-    const MAX_PER: u64 = 100 * 365 * 86_400 * 1_000_000_000;
-
     let (quota, per, name, unit) = match stored {
         StoredLimit::OfRequests(quota, per, name) => (quota, per, name, None),
         StoredLimit::Of(quota, per, name, unit) => (quota, per, name, Some(unit)),
     };
-    if quota == 0 || !(1..=MAX_PER).contains(&per) {
-        return None;
-    }
-    let mut limit = Limit::new(quota, Duration::from_nanos(per));
+    let mut limit = Limit::try_new(quota, Duration::from_nanos(per)).ok()?;
     if let Some(name) = name {
         limit = limit.named(name);
     }

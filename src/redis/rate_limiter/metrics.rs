@@ -45,18 +45,18 @@ pub(super) fn follow(limiter: &Arc<LimiterState>) {
 }
 
 impl Source for LimiterState {
-    fn read(&self, figures: &mut MetricValues) {
+    fn read(&self, values: &mut MetricValues) {
         let stats = self.counters.snapshot(self.breaker.state());
-        figures.count(stats.admitted);
-        figures.count(stats.denied);
-        figures.count(stats.denied_locally);
-        figures.count(stats.waited);
-        figures.count(stats.shadowed);
-        figures.count(stats.refunded);
-        figures.count(stats.errors);
-        figures.count(stats.by_policy);
+        values.count(stats.admitted);
+        values.count(stats.denied);
+        values.count(stats.denied_locally);
+        values.count(stats.waited);
+        values.count(stats.shadowed);
+        values.count(stats.refunded);
+        values.count(stats.errors);
+        values.count(stats.by_policy);
         for state in [Breaker::Closed, Breaker::Open, Breaker::HalfOpen] {
-            figures.level(f64::from(u8::from(stats.breaker == state)));
+            values.level(f64::from(u8::from(stats.breaker == state)));
         }
     }
 

@@ -35,16 +35,16 @@ impl<S: Shard> Source for StateOf<S> {
         self.publisher.publish_all();
     }
 
-    fn read(&self, figures: &mut MetricValues) {
-        let (lag, missed, subscribers, overflow) = self.publisher.figures();
+    fn read(&self, values: &mut MetricValues) {
+        let (lag, missed, subscribers, overflow) = self.publisher.metrics();
         let resident =
             (0..self.shard_count()).map(|shard| self.read_shard(shard, S::len)).sum::<usize>();
-        figures.level(resident as f64);
-        figures.count(self.expired());
-        figures.level(self.sweep_every.as_secs_f64());
-        figures.level(subscribers as f64);
-        figures.histogram(lag);
-        figures.count(missed);
-        figures.level(overflow as f64);
+        values.level(resident as f64);
+        values.count(self.expired());
+        values.level(self.sweep_every.as_secs_f64());
+        values.level(subscribers as f64);
+        values.histogram(lag);
+        values.count(missed);
+        values.level(overflow as f64);
     }
 }
