@@ -283,7 +283,7 @@ where
             self.put(key, value, &call, |_| deadline)
         };
         if self.has_deferred_evictions() {
-            return self.fitted(replaced).await;
+            return self.finish_evictions(replaced).await;
         }
         replaced
     }
@@ -327,7 +327,7 @@ where
                 self.put(key, value, &call, |_| deadline)
             };
             if self.has_deferred_evictions() {
-                return self.fitted(replaced).await;
+                return self.finish_evictions(replaced).await;
             }
             replaced
         }
@@ -366,7 +366,7 @@ where
             set
         };
         if self.has_deferred_evictions() {
-            return self.fitted(set).await;
+            return self.finish_evictions(set).await;
         }
         set
     }
@@ -383,7 +383,7 @@ where
             self.put(key, value, &call, |current| current.unwrap_or(default_deadline))
         };
         if self.has_deferred_evictions() {
-            return self.fitted(replaced).await;
+            return self.finish_evictions(replaced).await;
         }
         replaced
     }

@@ -99,7 +99,7 @@ where
     }
 
     /// Returns whether a write left evictions to be done in parts. If so, every method that writes returns by
-    /// [`fitted`](Cache::fitted).
+    /// [`finish_evictions`](Cache::finish_evictions).
     #[inline]
     pub(super) fn has_deferred_evictions(&self) -> bool {
         self.shared.store.has_deferred_evictions()
@@ -109,7 +109,7 @@ where
     ///
     /// Cancel safe: the remaining weight is evicted by the next write or by the sweeper.
     #[cold]
-    pub(super) async fn fitted<R>(&self, result: R) -> R {
+    pub(super) async fn finish_evictions<R>(&self, result: R) -> R {
         loop {
             // First, because the write has evicted a part.
             yield_now().await;

@@ -260,7 +260,7 @@ where
                     cache.store_loaded(&guard.flight, started_at_version, key, value.clone(), ttl);
                     guard.finish(started_at_version, Ok(value.clone()));
                     if cache.has_deferred_evictions() {
-                        cache.fitted(()).await;
+                        cache.finish_evictions(()).await;
                     }
                 }
                 (None, Some(guard)) => guard.finish(started_at_version, Err(Arc::new(NotReturned))),

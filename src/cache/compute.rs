@@ -89,7 +89,7 @@ where
             changed.unwrap_or_else(|panic| resume_unwind(panic))
         };
         if self.has_deferred_evictions() {
-            return self.fitted(changed).await;
+            return self.finish_evictions(changed).await;
         }
         changed
     }
@@ -128,7 +128,7 @@ where
         coop::proceed().await;
         let value = self.compute_now(key, change);
         if self.has_deferred_evictions() {
-            return self.fitted(value).await;
+            return self.finish_evictions(value).await;
         }
         value
     }
@@ -228,7 +228,7 @@ where
         drop(turn_lock);
         drop(guard);
         if self.has_deferred_evictions() {
-            return self.fitted(value).await;
+            return self.finish_evictions(value).await;
         }
         value
     }

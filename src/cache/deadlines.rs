@@ -164,7 +164,7 @@ where
         let deadline = self.shared.clock.deadline_of(deadline);
         let replaced = self.put(key, value, &self.call(), |_| deadline);
         if self.has_deferred_evictions() {
-            return self.fitted(replaced).await;
+            return self.finish_evictions(replaced).await;
         }
         replaced
     }

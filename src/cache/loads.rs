@@ -168,7 +168,7 @@ where
                 );
                 load_guard.finish(started_at_version, Ok(value.clone()));
                 if self.has_deferred_evictions() {
-                    self.fitted(()).await;
+                    self.finish_evictions(()).await;
                 }
                 Ok((value, Freshness::Loaded))
             }

@@ -114,7 +114,7 @@ where
                 loop {
                     let is_done = self.run_part(&mut run_next, &failures);
                     if self.has_deferred_evictions() {
-                        self.fitted(()).await;
+                        self.finish_evictions(()).await;
                     }
                     if is_done {
                         break;

@@ -152,7 +152,7 @@ async fn run_refresh<K, V, S, E, F, Fut>(
         Ok(Ok(value)) => {
             load_guard.finish(started_at_version, Ok(value));
             if cache.has_deferred_evictions() {
-                cache.fitted(()).await;
+                cache.finish_evictions(()).await;
             }
         }
         Ok(Err(error)) => {

@@ -164,7 +164,7 @@ where
         while guard.put_next() {
             coop::proceed().await;
             if self.has_deferred_evictions() {
-                self.fitted(()).await;
+                self.finish_evictions(()).await;
             }
         }
         drop(guard);

@@ -59,7 +59,7 @@ where
                 self.put_tagged(key, value, tags, &call, deadline)
             };
             if self.has_deferred_evictions() {
-                return self.fitted(replaced).await;
+                return self.finish_evictions(replaced).await;
             }
             replaced
         }

@@ -97,18 +97,18 @@ impl Bound {
     }
 }
 
-/// The turns of an add that waits for capacity: whether others may go first.
+/// Decides whether others may go first while an add waits for capacity.
 ///
 /// An add of several elements lets others go first for a number of intervals, because it would block all small ones for
 /// as long as it waits. Then the others wait, because small adds could use all capacity before there is enough for the
 /// large one. They wait as long as capacity becomes free, and for the same number of intervals after that.
-pub(super) struct Turns {
+pub(super) struct Fairness {
     lets_others_go: bool,
     intervals_left: u32,
     free: u64,
 }
 
-impl Turns {
+impl Fairness {
     const INTERVALS: u32 = 100;
 
     pub(super) fn new(count: u64) -> Self {

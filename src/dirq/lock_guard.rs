@@ -76,7 +76,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 
     /// Returns whether the lock of a prefetched element is missing, or is another process's.
     pub(super) fn is_lost(&self) -> bool {
-        self.has_lost().unwrap_or(true)
+        self.check_lost().unwrap_or(true)
     }
 
     /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
@@ -184,7 +184,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         // In memory, this may be a thread of the runtime, which must not wait.
         let mut pauses = PAUSES.into_iter().filter(|_| !in_memory);
         loop {
-            let ended = match self.has_lost() {
+            let ended = match self.check_lost() {
                 Ok(true) => break,
                 Ok(false) => self.unlock_once(&Outcome::Dropped),
                 Err(error) => Err(error),
@@ -200,7 +200,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         self.keep();
     }
 
-    fn has_lost(&self) -> Result<bool, Error> {
+    fn check_lost(&self) -> Result<bool, Error> {
         let Some(prefetched_at) = self.prefetched_at else { return Ok(false) };
         let found = self.queue.lock_time(&self.queue.root().opener(), &self.name)?;
         // A little later is possible: a process that did not get the lock may have touched the element after this one.

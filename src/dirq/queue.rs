@@ -9,7 +9,7 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, failed, run, run_read},
-    bound::{Bound, CapacityPermit, Turns},
+    bound::{Bound, CapacityPermit, Fairness},
     delivery::Outcome,
     lock_guard::{Ended, LockGuard},
     protocol::Protocol,
@@ -349,7 +349,7 @@ impl<P: Protocol> DirQueue<P> {
         // The semaphore is fair, so waiters are served in FIFO order. A task that is aborted gives up its place.
         let acquire = async || bound.count_permit.acquire().await.expect("it is never closed");
         let mut count_permit = Some(acquire().await);
-        let mut turns = Turns::new(count);
+        let mut fairness = Fairness::new(count);
         loop {
             let counting = bound.clone();
             let reserved = run("count", Work::Long, &self.protocol, move |queue| {
@@ -364,7 +364,7 @@ impl<P: Protocol> DirQueue<P> {
                 let path = self.path().to_owned();
                 return Err(Error::Full { path, max_elements: bound.max });
             };
-            if turns.let_others_go(count, free) {
+            if fairness.let_others_go(count, free) {
                 count_permit.take();
             }
             sleep(every).await;

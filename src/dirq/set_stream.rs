@@ -140,7 +140,7 @@ enum Answer<S: MemberStream> {
 
 impl<S: MemberStream> Merge<S> {
     /// Time after which the stream continues without a member that does not answer.
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// Returns the oldest of the next elements of all members, or `None` if all are at their ends.
     async fn next(&mut self) -> Option<Result<(usize, S::Item), Error>> {
@@ -197,7 +197,7 @@ impl<S: MemberStream> Merge<S> {
         if let Some(answer) = (&mut answer).now_or_never() {
             return answer;
         }
-        let answered = timeout(Self::PATIENCE, &mut answer).await;
+        let answered = timeout(Self::ANSWER_TIMEOUT, &mut answer).await;
         answered.unwrap_or_else(|_| {
             // They are still polled, but no longer waited for.
             waiting.extend(mem::take(busy));

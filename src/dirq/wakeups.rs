@@ -124,8 +124,8 @@ impl Wakeups {
     pub(super) fn set_next_due(&self, dues: impl Iterator<Item = u64>, now: u64) {
         let last_check = mem::replace(&mut self.state().last_check, now);
         // Elements that were due at the last check are locked: an immediate scan would find them locked again.
-        if let Some(soonest) = dues.filter(|due| *due > last_check).min() {
-            self.set_due_in(Duration::from_micros(soonest.saturating_sub(now)));
+        if let Some(earliest) = dues.filter(|due| *due > last_check).min() {
+            self.set_due_in(Duration::from_micros(earliest.saturating_sub(now)));
         }
     }
 

@@ -186,7 +186,7 @@ impl Now for Clock {
     }
 
     #[inline(always)]
-    fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
+    fn unless_expired(&self, deadline: Deadline) -> Option<Tick> {
         if let Source::Kernel(kernel) = &self.source
             && let Some((_, latest)) = kernel.bounds()
             && deadline.order() > latest

@@ -26,7 +26,7 @@ fn waiting() -> Arc<WaitQueue> {
 /// Waits for a turn by notifications alone; the clock does not move.
 fn wait(waiter: &Waiter<'_, u8, DefaultHasher>, now: Instant) {
     while waiter.turn(now).is_err() {
-        block_on(waiter.told_or(pin!(pending::<()>())));
+        block_on(waiter.notified_or(pin!(pending::<()>())));
     }
 }
 

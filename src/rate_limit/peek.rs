@@ -21,11 +21,11 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     /// Returns the earliest time at which a call of `cost` passes by `limits`, which must not be empty, as a denial.
-    pub(crate) fn soonest<Q>(&self, key: &Q, cost: u32, limits: &[Limit]) -> Limited
+    pub(crate) fn earliest_denial<Q>(&self, key: &Q, cost: u32, limits: &[Limit]) -> Limited
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        dispatch!(&self.0, limiter => limiter.soonest(key, Some(limits), cost, || 0))
+        dispatch!(&self.0, limiter => limiter.earliest_denial(key, Some(limits), cost, || 0))
     }
 }
 
@@ -60,7 +60,7 @@ where
     ///
     /// Present usage determines when the first `quota` units pass. Each further quota takes another `per`, by any
     /// algorithm.
-    pub(super) fn soonest<Q>(
+    pub(super) fn earliest_denial<Q>(
         &self,
         key: &Q,
         limits: Option<&[Limit]>,
@@ -72,7 +72,7 @@ where
     {
         self.with_limits(limits, |limits, params| {
             let now = self.shared.clock.lazy_now();
-            let soonest = self.inspect(key, params, &now, |state| {
+            let denied = self.inspect(key, params, &now, |state| {
                 // Index of the call's last unit behind those ahead, from 0. `ahead` runs under the lock of the usage, as
                 // `Waiter::ahead` requires.
                 let last = ahead().saturating_add(cost.into()).saturating_sub(1);
@@ -93,7 +93,7 @@ where
             // Without limits, which deny nothing.
             let none =
                 || Denied { limits: Exceeded::one(0), ready: now.tick(), remaining: u32::MAX };
-            let denied = soonest.unwrap_or_else(none);
+            let denied = denied.unwrap_or_else(none);
             self.limited_from(denied, limits, cost)
         })
     }

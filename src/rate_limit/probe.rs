@@ -125,7 +125,7 @@ where
             };
             if waiter.is_none() {
                 let joined = waiter.insert(self.probing.join(key.clone(), cost));
-                if joined.behind() >= self.wait.most {
+                if joined.behind() >= self.wait.max_waiting {
                     return (probed, has_waited);
                 }
                 if self.probing.releases() != releases {

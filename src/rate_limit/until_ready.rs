@@ -207,8 +207,8 @@ where
         // After joining, so that two concurrent callers cannot both pass the bound: each sees those that joined before
         // it. An early return drops `waiter`, which leaves the queue.
         if max_wait.is_some() && waiter.behind() > 0 {
-            let limited = self.soonest(key, limits, cost, || waiter.ahead());
-            if waiter.behind() >= self.wait.most || in_time(&limited).is_none() {
+            let limited = self.earliest_denial(key, limits, cost, || waiter.ahead());
+            if waiter.behind() >= self.wait.max_waiting || in_time(&limited).is_none() {
                 return Err(self.count_denied_waiter(key, limits, limited));
             }
         }
@@ -224,7 +224,7 @@ where
                 Err(wake_at) if end.is_none_or(|end| now < end) => wake_at,
                 Err(_) => {
                     // It never was the head, so it has no denial of its own yet.
-                    let limited = self.soonest(key, limits, cost, || 0);
+                    let limited = self.earliest_denial(key, limits, cost, || 0);
                     return Err(self.count_denied_waiter(key, limits, limited));
                 }
                 // Again after each sleep, since a check that did not wait may have taken the quota.
@@ -267,7 +267,7 @@ where
         if mem::replace(version, present) != present {
             return false;
         }
-        clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
+        clock.timeout_at(clock.deadline_of(wake_at), waiter.notified_or(change)).await;
         *version = self.current_limits.version();
         true
     }

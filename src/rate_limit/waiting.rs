@@ -42,7 +42,7 @@ const SMALL_CAPACITY: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitSettings {
     /// Maximum number of waiters per key; a further call with a maximum wait is denied.
-    pub(crate) most: usize,
+    pub(crate) max_waiting: usize,
     /// Maximum random delay that is added to a wait.
     pub(crate) jitter: Duration,
 }
@@ -88,7 +88,7 @@ impl WaitSettings {
 
 impl Default for WaitSettings {
     fn default() -> Self {
-        Self { most: usize::MAX, jitter: Duration::ZERO }
+        Self { max_waiting: usize::MAX, jitter: Duration::ZERO }
     }
 }
 
@@ -234,7 +234,7 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
 
     /// Waits until the waiter is notified, or until `change` completes. After a change the head may check immediately,
     /// even before the announced time.
-    pub(crate) async fn told_or(&self, mut change: Pin<&mut impl Future>) {
+    pub(crate) async fn notified_or(&self, mut change: Pin<&mut impl Future>) {
         // A notification between `turn` and this line is not lost: `notify_one` stores a permit.
         let mut notified = pin!(self.shared.notify.notified());
         let has_changed = poll_fn(|cx| match notified.as_mut().poll(cx) {

@@ -98,11 +98,11 @@ impl Now for CallTime<'_> {
     }
 
     #[inline(always)]
-    fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
+    fn unless_expired(&self, deadline: Deadline) -> Option<Tick> {
         if self.may_be_long && self.begin.get().is_none() {
             self.coarse.set(self.clock.coarse());
         }
-        let latest = self.clock.unless_dead(deadline)?;
+        let latest = self.clock.unless_expired(deadline)?;
         // A value that had expired when the call began must not appear live to it later.
         let had_expired = self.begin.get().is_some_and(|begin| deadline.is_expired(begin));
         (!had_expired).then_some(latest)

@@ -124,9 +124,9 @@ fn undetected_lateness_ends_with_the_next_precise_reading() {
 /// One coarse reading decides that a later deadline is not reached, and gives an upper bound of the present. Near the
 /// deadline, and if the coarse clock is late, a precise reading does.
 #[test]
-fn unless_dead_returns_a_time_that_is_not_past() {
+fn unless_expired_returns_a_time_that_is_not_past() {
     let (fake, clock) = a_clock();
-    let latest = |deadline| Some(clock.unless_dead(deadline)?.nanoseconds() - EPOCH);
+    let latest = |deadline| Some(clock.unless_expired(deadline)?.nanoseconds() - EPOCH);
     let readings = fake.precise_readings();
     for pass in [0, MS, 10 * MS, MARGIN - 11 * MS] {
         fake.pass(pass);
@@ -143,7 +143,7 @@ fn unless_dead_returns_a_time_that_is_not_past() {
     // A call that has seen a deadline reached at its beginning does not see it unreached later.
     let call = clock.call(true);
     let begin = call.begin();
-    assert!(call.unless_dead(begin.into()).is_none());
+    assert!(call.unless_expired(begin.into()).is_none());
 }
 
 /// A write with a long TTL begins at a tick that every thread has seen reached, and reads no fenced clock for it.

@@ -63,7 +63,7 @@ pub(crate) trait Now {
     /// Returns a tick that the present has certainly not passed: the present, or up to 50 ms later. Returns `None` if
     /// `deadline` has been reached. Both results follow from one reading.
     #[inline(always)]
-    fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
+    fn unless_expired(&self, deadline: Deadline) -> Option<Tick> {
         let now = self.tick();
         (!deadline.is_expired(now)).then_some(now)
     }

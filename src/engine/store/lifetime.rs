@@ -69,7 +69,7 @@ where
     ) -> Option<Deadline> {
         match self.time_to_idle {
             Some(time_to_idle) if time_to_idle >= SHORT => {
-                Some(now.unless_dead(deadline)?.after(time_to_idle))
+                Some(now.unless_expired(deadline)?.after(time_to_idle))
             }
             _ if now.is_expired(deadline) => None,
             Some(time_to_idle) => Some(now.tick().after(time_to_idle)),

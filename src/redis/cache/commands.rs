@@ -306,7 +306,7 @@ impl Commands {
     }
 
     pub(super) fn expire(&self, key: &[u8], expiry: Expiry, when: Option<When>) -> Call<'_> {
-        let how = when.map(|when| match when {
+        let condition = when.map(|when| match when {
             When::NoTtl => "NX",
             When::HasTtl => "XX",
             When::Later => "GT",
@@ -314,8 +314,8 @@ impl Commands {
         });
         match (self.retention, expiry.milliseconds()) {
             // No TTL is the job of `PERSIST`, which takes no conditions: the script handles it.
-            (None, Some(ttl)) => self.change("PEXPIRE", key, expiry).arg(ttl).arg(how),
-            _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
+            (None, Some(ttl)) => self.change("PEXPIRE", key, expiry).arg(ttl).arg(condition),
+            _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(condition.unwrap_or("ALWAYS")),
         }
     }
 
@@ -479,8 +479,8 @@ impl Commands {
             .fold(Call::command("MGET", &shards[0].earliest_deadline), |call, key| call.arg(key))
     }
 
-    fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, how: &str) -> Call<'_> {
-        self.key_script(&WRITE, key).arg(value).arg(expiry.arg()).arg(how)
+    fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, mode: &str) -> Call<'_> {
+        self.key_script(&WRITE, key).arg(value).arg(expiry.arg()).arg(mode)
     }
 
     fn command(&self, command: &str, key: &[u8]) -> Call<'_> {

@@ -26,7 +26,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(3);
 /// Outages of all servers of a client, by the name of the server.
 pub(super) struct Outages {
     /// Time without a connection after which calls fail immediately.
-    patience: Duration,
+    fail_after: Duration,
     /// Time after which an attempt has certainly ended.
     max_attempt: Duration,
     reported: Arc<ReportedOutages>,
@@ -40,7 +40,7 @@ pub(super) struct ReportedOutages(Mutex<Vec<Instant>>);
 pub(super) struct Outage {
     /// Name of the server, for log messages.
     server: String,
-    patience: Duration,
+    fail_after: Duration,
     max_attempt: Duration,
     reported: Arc<ReportedOutages>,
     state: Mutex<State>,
@@ -68,11 +68,11 @@ impl Outages {
     pub(super) fn new(timeout: Duration, connect_timeout: Duration) -> Self {
         // A little less: a call that waited for its whole timeout has begun before the first attempt, and gives up a
         // pause before its end.
-        let patience = timeout * 19 / 20;
+        let fail_after = timeout * 19 / 20;
         // Its task may be scheduled late.
         let max_attempt = connect_timeout + Duration::from_millis(100);
         let (reported, by_server) = Default::default();
-        Self { patience, max_attempt, reported, by_server }
+        Self { fail_after, max_attempt, reported, by_server }
     }
 
     /// Returns the state of outages of a server.
@@ -85,7 +85,7 @@ impl Outages {
         by_server.retain(|_, outage| outage.strong_count() > 0);
         let outage = Arc::new(Outage {
             server: server.clone(),
-            patience: self.patience,
+            fail_after: self.fail_after,
             max_attempt: self.max_attempt,
             reported: self.reported.clone(),
             state: Mutex::default(),
@@ -135,7 +135,7 @@ impl Outage {
             state.failure.as_ref().is_some_and(|(at, _)| now - *at < FORGET_AFTER);
         let since = state.since?;
         let is_attempting = state.attempted_at.is_some_and(|at| now - at < self.max_attempt);
-        if now - since < self.patience || !is_attempting && !failed_recently {
+        if now - since < self.fail_after || !is_attempting && !failed_recently {
             return None;
         }
         let cause = state.failure.as_ref().map(|(_, error)| error.clone());

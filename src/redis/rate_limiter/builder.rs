@@ -112,7 +112,7 @@ impl<K> RateLimiterBuilder<K> {
     /// Panics if `waiting` is 0.
     pub fn max_waiting(mut self, waiting: usize) -> Self {
         assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
-        self.wait.most = waiting;
+        self.wait.max_waiting = waiting;
         self
     }
 

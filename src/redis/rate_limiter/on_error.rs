@@ -80,7 +80,7 @@ impl Fallback {
 
     /// Returns when a call would pass at the earliest according to the local limiter, and the remaining quota of each
     /// limit; `None` if calls are not counted. `error` is the failure of the server.
-    pub(super) async fn soonest(
+    pub(super) async fn earliest_denial(
         &self,
         error: Error,
         subject: &[u8],
@@ -92,7 +92,7 @@ impl Fallback {
             Self::Deny => Err(error),
             Self::Allow => Ok(None),
             Self::Local(limiter) => {
-                let limited = limiter.soonest(subject, cost, limits);
+                let limited = limiter.earliest_denial(subject, cost, limits);
                 Ok(Some((limited, Self::remaining(limiter, subject, limits).await)))
             }
         }

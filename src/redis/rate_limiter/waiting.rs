@@ -43,7 +43,7 @@ impl LimiterState {
         let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
         // From here on it has a place in the queue, which its drop gives up.
         let waiter = self.waiting.join(subject.clone(), cost);
-        let is_queue_full = max_wait.is_some() && waiter.behind() >= self.wait.most;
+        let is_queue_full = max_wait.is_some() && waiter.behind() >= self.wait.max_waiting;
         loop {
             let mut change = pin!(self.current_limits.next_change());
             // Before the limits are read, so that no change in between is missed.
@@ -59,7 +59,7 @@ impl LimiterState {
             let now = Instant::now();
             let may_pass_by = |end| {
                 let (_, wait) = self.min_wait(limits, waiter.ahead().saturating_add(cost.into()));
-                now < end && now.checked_add(wait).is_some_and(|soonest| soonest <= end)
+                now < end && now.checked_add(wait).is_some_and(|earliest| earliest <= end)
             };
             let turn = if is_queue_full { Err(now) } else { waiter.turn(now) };
             let wake_at = match turn {
@@ -93,7 +93,7 @@ impl LimiterState {
             };
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
             // Ends early if this waiter may have become the head, or if the limits change.
-            let _ = timeout_at(wake_at, waiter.told_or(change)).await;
+            let _ = timeout_at(wake_at, waiter.notified_or(change)).await;
             *has_waited = true;
         }
     }
@@ -129,10 +129,10 @@ impl LimiterState {
                 (limited, remaining)
             }
             Err(error) => {
-                let soonest = self.fallback.soonest(error, subject, cost, limits).await?;
+                let earliest = self.fallback.earliest_denial(error, subject, cost, limits).await?;
                 self.counters.by_policy.add(1);
-                let Some(soonest) = soonest else { return Ok(uncounted()) };
-                soonest
+                let Some(earliest) = earliest else { return Ok(uncounted()) };
+                earliest
             }
         };
         self.count_denial(subject, limit_index(&limited, limits));

@@ -71,18 +71,18 @@ impl DictState {
     /// Collects at most `limit` due entries, including the oldest.
     pub(super) async fn collect(
         self: Arc<Self>,
-        how: CollectMode,
+        mode: CollectMode,
         limit: usize,
         mut horizon: Horizon,
     ) -> Result<(Round, Horizon), Error> {
         let shards = self.layout.shards().len();
         let (few, many) = (first_peek_len(limit, shards), peek_len(limit, shards));
-        let (mut peeks, mut failure) = self.peek_all(how, &horizon, few).await;
+        let (mut peeks, mut failure) = self.peek_all(mode, &horizon, few).await;
         let (mut takes, mut is_all) = take_counts(&peeks, limit);
         // Not all due entries fit, so that their order matters: peek at more deadlines.
         let waited = failure.as_ref().is_some_and(has_waited);
         if !is_all && few < many && !waited {
-            (peeks, failure) = self.peek_all(how, &horizon, many).await;
+            (peeks, failure) = self.peek_all(mode, &horizon, many).await;
             (takes, is_all) = take_counts(&peeks, limit);
         }
         for (latest, peek) in horizon.iter_mut().zip(&peeks) {
@@ -96,7 +96,7 @@ impl DictState {
             if has_failed.load(Relaxed) {
                 return None;
             }
-            let batch = self.lease_from(shard, how, *latest, *take).await;
+            let batch = self.lease_from(shard, mode, *latest, *take).await;
             if batch.as_ref().is_err_and(has_waited) {
                 has_failed.store(true, Relaxed);
             }
@@ -127,13 +127,13 @@ impl DictState {
     /// Peeks into each shard for up to `count` deadlines. Also returns the last of the errors, if any.
     async fn peek_all(
         &self,
-        how: CollectMode,
+        mode: CollectMode,
         horizon: &Horizon,
         count: usize,
     ) -> (Vec<Option<DuePeek>>, Option<Error>) {
         let peeks = self.layout.shards().iter().zip(horizon).map(async |(shard, latest)| {
             let call = self.shard_call(shard, |scripts| &scripts.peek_due).arg(*latest).arg(count);
-            let call = call.arg(how.name());
+            let call = call.arg(mode.name());
             let answer: Result<Vec<i64>, _> = call.send_idempotent(&self.client).await;
             match answer {
                 Ok(answer) => Ok(DuePeek::new(&answer)),
@@ -155,26 +155,26 @@ impl DictState {
     pub(super) async fn lease_one(
         self: Arc<Self>,
         shard: usize,
-        how: CollectMode,
+        mode: CollectMode,
     ) -> Result<Batch, Error> {
         let shard = &self.layout.shards()[shard];
-        self.lease_from(shard, how, NO_DEADLINE as i64, 1).await
+        self.lease_from(shard, mode, NO_DEADLINE as i64, 1).await
     }
 
     /// Leases up to `count` due entries of a shard.
     async fn lease_from(
         self: &Arc<Self>,
         shard: &ShardKeys,
-        how: CollectMode,
+        mode: CollectMode,
         latest: i64,
         count: usize,
     ) -> Result<Batch, Error> {
-        let lease = match how {
+        let lease = match mode {
             CollectMode::Claim { lease } => lease,
             CollectMode::Take | CollectMode::TakeDead => self.take_lease(),
         };
         let call = self.shard_call(shard, |scripts| &scripts.lease).arg(latest).arg(count);
-        let call = call.arg(BATCH_BYTES).arg(lease_micros(lease)).arg(how.name());
+        let call = call.arg(BATCH_BYTES).arg(lease_micros(lease)).arg(mode.name());
         let call = call.arg(match self.retries.max_attempts {
             // No bound, for the script.
             u32::MAX => 0,
@@ -208,7 +208,7 @@ impl DictState {
             let on_drop = OnDrop::GiveBack { lease_end, score };
             let mut entry = Delivery::new(self, key, value, on_drop);
             (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
-            entry.is_dead = how == CollectMode::TakeDead;
+            entry.is_dead = mode == CollectMode::TakeDead;
             entries.push(entry);
         }
         Ok(Batch { entries, is_cut, found_any, now })

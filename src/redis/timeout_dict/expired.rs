@@ -108,12 +108,12 @@ where
         self.next(CollectMode::Claim { lease }).await.map(into_claim)
     }
 
-    pub(super) async fn take(&self, how: CollectMode, max: usize) -> Result<Vec<(K, V)>, Error> {
-        let entries = self.collect(how, max).await?;
+    pub(super) async fn take(&self, mode: CollectMode, max: usize) -> Result<Vec<(K, V)>, Error> {
+        let entries = self.collect(mode, max).await?;
         Ok(entries.into_iter().map(into_taken).collect())
     }
 
-    async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
+    async fn next(&self, mode: CollectMode) -> Result<Entry<K, V>, Error> {
         self.state.on_use();
         // Dropped with the future: a cancelled waiter passes its turn to the next.
         let mut ahead = self.state.turn.lock().await;
@@ -122,7 +122,7 @@ where
             let failure = self.read_shards(&mut ahead).await;
             let wait = match ahead.first() {
                 Some((shard, wait)) if wait.is_zero() => {
-                    match self.next_from(shard, how, &mut ahead).await? {
+                    match self.next_from(shard, mode, &mut ahead).await? {
                         Some(entry) => {
                             self.log_failure(failure.as_ref());
                             return Ok(entry);
@@ -175,12 +175,12 @@ where
     async fn next_from(
         &self,
         shard: usize,
-        how: CollectMode,
+        mode: CollectMode,
         ahead: &mut ReadAhead,
     ) -> Result<Option<Entry<K, V>>, Error> {
         let begin = Instant::now();
         // To its end, as in `collect`.
-        let batch = match run_to_end(self.state.clone().lease_one(shard, how)).await {
+        let batch = match run_to_end(self.state.clone().lease_one(shard, mode)).await {
             Ok(batch) => batch,
             Err(error) => {
                 ahead.forget(1 << shard);
@@ -198,7 +198,7 @@ where
             // It was no entry: see `lease.lua`.
             None => ahead.forget(1 << shard),
         }
-        let (mut entries, failure) = self.receive(how, batch.entries, begin).await;
+        let (mut entries, failure) = self.receive(mode, batch.entries, begin).await;
         match (entries.pop(), failure) {
             (None, Some(error)) => Err(error),
             (entry, _) => Ok(entry),
@@ -208,7 +208,7 @@ where
     /// Returns at most `max` due entries that can be decoded, oldest first.
     ///
     /// Each round runs to completion even if the caller is dropped, and then returns its entries.
-    async fn collect(&self, how: CollectMode, max: usize) -> Result<Vec<Entry<K, V>>, Error> {
+    async fn collect(&self, mode: CollectMode, max: usize) -> Result<Vec<Entry<K, V>>, Error> {
         self.state.on_use();
         let mut horizon = self.state.horizon();
         let mut entries = Vec::new();
@@ -216,7 +216,7 @@ where
         while entries.len() < max {
             // Run to its end even if this call is dropped: the entries that it leases are then given back at once, and
             // not only when their lease expires.
-            let collect = self.state.clone().collect(how, max - entries.len(), horizon);
+            let collect = self.state.clone().collect(mode, max - entries.len(), horizon);
             let begin = Instant::now();
             let round = match run_to_end(collect).await {
                 Ok((round, latest)) => {
@@ -228,7 +228,7 @@ where
                     break;
                 }
             };
-            let (received, error) = self.receive(how, round.entries, begin).await;
+            let (received, error) = self.receive(mode, round.entries, begin).await;
             entries.extend(received);
             failure = failure.or(error).or(round.failure);
             if round.is_last {
@@ -262,12 +262,12 @@ where
     /// error.
     async fn receive(
         &self,
-        how: CollectMode,
+        mode: CollectMode,
         batch: Vec<Delivery>,
         begin: Instant,
     ) -> (Vec<Entry<K, V>>, Option<Error>) {
         let (good, mut unreadable, failure) = self.decode_all(batch);
-        if let CollectMode::Claim { .. } = how {
+        if let CollectMode::Claim { .. } = mode {
             // They stay leased, which hides them from other calls until the lease expires.
             unreadable.iter_mut().for_each(Delivery::disarm);
             return (good, failure);
