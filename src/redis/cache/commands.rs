@@ -1,4 +1,5 @@
-//! Commands and scripts of the methods of a [`Cache`](super::Cache). Calls are built here and sent by the methods.
+//! Commands and scripts of the methods of a [`Cache`](super::Cache). Calls are built here and sent by the methods, except
+//! those that read and check a value with tags (`live_reads`).
 //!
 //! 1. A record is a plain string with the server's own TTL, so that reads are plain commands. With events
 //!    (`retention`), writes are scripts, which also keep the values whose expiry is to be published: see `prelude.lua`.
@@ -8,9 +9,10 @@
 //! 3. Deadlines are in the server's milliseconds. A value is expired from the millisecond of its deadline on, which is
 //!    never before its TTL has elapsed, and less than a millisecond after that.
 
+mod live_reads;
+
 use std::{ops::Range, time::Duration};
 
-use futures_util::future::try_join_all;
 use rand::{RngExt, rngs::SmallRng};
 
 use super::{
@@ -20,7 +22,7 @@ use super::{
         script::{Call, Script},
     },
     expiry::{Expiry, MAX_TTL_MILLIS},
-    stored_value::{TAGGED, tags_of, versions},
+    stored_value::TAGGED,
 };
 use crate::engine::ttl::When;
 
@@ -149,69 +151,6 @@ impl Commands {
     /// Replies as `PTTL`.
     pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
         TTL.call(&[self.keyspace.record(key)])
-    }
-
-    /// Returns `value`, which a plain command has returned and removed, if none of its tags was removed. Most values have
-    /// none.
-    pub(super) async fn live(
-        &self,
-        key: &[u8],
-        value: Option<Vec<u8>>,
-    ) -> Result<Option<Vec<u8>>, Error> {
-        let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
-        let keys: Vec<_> =
-            versions(tags).map(|(tag, _)| self.version_key(shard(key), tag)).collect();
-        let call =
-            keys[1..].iter().fold(Call::command("MGET", &keys[0]), |call, key| call.arg(key));
-        let current: Vec<Option<Vec<u8>>> = match call.send_multi_key(&self.client).await? {
-            Some(current) => current,
-            None => {
-                let each = keys.iter().map(|key| Call::command("GET", key));
-                try_join_all(each.map(|call| call.send_idempotent(&self.client))).await?
-            }
-        };
-        let is_live = versions(tags)
-            .map(|(_, version)| Some(version))
-            .eq(current.iter().map(Option::as_deref));
-        Ok(value.filter(|_| is_live))
-    }
-
-    /// Reads the live value of a key.
-    pub(super) async fn get_live(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let value = self.get(key).send_idempotent(&self.client).await?;
-        self.live_or_current(key, value).await
-    }
-
-    /// Returns the live value of a key at which `GET` has read `value`.
-    pub(super) async fn live_or_current(
-        &self,
-        key: &[u8],
-        value: Option<Vec<u8>>,
-    ) -> Result<Option<Vec<u8>>, Error> {
-        let had_value = value.is_some();
-        let live = self.live(key, value).await?;
-        if live.is_some() || !had_value {
-            return Ok(live);
-        }
-        // It may have been replaced before its tag was removed: the key then had a live value all the time.
-        let current = self.get_many(&[key]).send_multi_key::<[_; 1]>(&self.client).await?;
-        match current {
-            Some([current]) => Ok(current),
-            None => self.live(key, self.get(key).send_idempotent(&self.client).await?).await,
-        }
-    }
-
-    /// Returns `value`, which a plain command has read and given this expiry, if it is live.
-    pub(super) async fn live_until(
-        &self,
-        key: &[u8],
-        value: Option<Vec<u8>>,
-        expiry: Expiry,
-    ) -> Result<Option<Vec<u8>>, Error> {
-        let Some(tags) = value.as_deref().and_then(tags_of) else { return Ok(value) };
-        let call = KEEP_TAGS.call(&[self.keyspace.record(key)]).arg(self.retention_arg());
-        let is_live: bool = call.arg(tags).arg(expiry.arg()).send_once(&self.client).await?;
-        Ok(value.filter(|_| is_live))
     }
 
     /// Counts the live values of keys of one shard.

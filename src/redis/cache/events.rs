@@ -290,7 +290,7 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`retry_in`](LosslessEvents::retry_in).
+    /// The same as for [`retry_in`](LosslessEvents::retry_in).
     pub async fn fail(&mut self, reason: impl Into<String>) -> Result<bool, Error> {
         Ok(self.give_back(RetryAfter::Backoff, Some(reason.into())))
     }

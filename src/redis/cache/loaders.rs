@@ -104,8 +104,9 @@ where
         }
     }
 
-    /// As [`get_or_set_with`](Cache::get_or_set_with), with a fallible loader. The outer `Result` contains the errors
-    /// of the server, and the inner one those of the loader.
+    /// Returns the live value of a key, or loads it by a loader that may fail, like
+    /// [`get_or_set_with`](Cache::get_or_set_with). The outer `Result` contains the errors of the server, and the inner
+    /// one those of the loader.
     ///
     /// If the load fails, all waiters in this process get the loader's error. Waiters in other processes, and waiters
     /// that expect another error type, run their own loaders. With
@@ -118,7 +119,7 @@ where
     ///
     /// # Errors
     ///
-    /// As for [`get_or_set_with`](Cache::get_or_set_with); the inner error is the loader's.
+    /// The outer errors are those of [`get_or_set_with`](Cache::get_or_set_with); the inner error is the loader's.
     ///
     /// # Cancel safety
     ///

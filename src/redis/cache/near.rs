@@ -44,7 +44,8 @@ pub(super) trait DynNearCache<V>: NearCounters {
     /// Looks up a cached answer. Returns true, with the answer in `found`, if there is one that may be used.
     fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool>;
 
-    /// As [`poll_cached`](DynNearCache::poll_cached), with the time at which the value expires.
+    /// Looks up a cached answer like [`poll_cached`](DynNearCache::poll_cached). Also returns the time at which the value
+    /// expires.
     fn poll_found(
         &self,
         key: &[u8],
@@ -397,7 +398,8 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCounters for NearC
     }
 }
 
-/// As [`DynNearCache::poll_cached`], for a user's key. A key that cannot be encoded is answered with the error.
+/// Looks up a cached answer for a user's key by [`DynNearCache::poll_cached`]. A key that cannot be encoded is answered
+/// with the error.
 #[inline]
 pub(super) fn poll_cached<Q, V>(
     near: &Arc<dyn DynNearCache<V>>,

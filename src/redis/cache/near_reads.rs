@@ -16,7 +16,7 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    /// As [`get`](Cache::get), for an encoded key, with the time at which the value expires.
+    /// Reads an encoded key like [`get`](Cache::get). Also returns the time at which the value expires.
     pub(super) async fn get_near_encoded(
         &self,
         near: &Arc<dyn DynNearCache<V>>,

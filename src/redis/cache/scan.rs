@@ -178,7 +178,7 @@ where
         Ok(each.into_iter().filter(|is_live| *is_live).count())
     }
 
-    /// As `count_live.lua`, with plain commands.
+    /// Returns whether a key is live, by plain commands: the counterpart of `count_live.lua`.
     async fn is_live(&self, key: &[u8]) -> Result<bool, Error> {
         match self.commands().get(key).send_idempotent(self.client()).await {
             Err(Error::WrongType { .. }) => Ok(true),

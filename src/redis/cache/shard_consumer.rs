@@ -24,11 +24,11 @@ pub(super) struct StreamId {
     pub(super) failures: u32,
 }
 
-/// When an event that failed is to be delivered again.
+/// Time at which an event that failed is delivered again.
 pub(super) enum RetryAfter {
-    /// As if its subscriber had crashed: it could not be decoded, but a subscriber of another release may be able to.
+    /// When its lease ends. It could not be decoded, but a subscriber of another release may be able to.
     Lease,
-    /// The longer, the more attempts have failed.
+    /// After a delay that grows with the number of failed attempts.
     Backoff,
     Delay(Duration),
 }
@@ -52,7 +52,7 @@ pub(super) struct ShardConsumer {
     /// Ids that the next poll sends. They are kept until the server has replied, because a request may be lost; to send
     /// them twice changes nothing.
     acked: Vec<String>,
-    /// The same for events that are given back, with their number of failed attempts, and the delay of their delivery.
+    /// Events to give back, with their number of failed attempts, and the delay of their delivery.
     nacked: Vec<(String, u32, Duration)>,
     missed: LeasedMissed,
     /// Id of the lease on this number. Each has another one, so that no copy of a request ends a later one.

@@ -20,7 +20,7 @@ use serde_json::{Error, Value, to_string};
 
 /// Name under which `serde_json` serializes a number with `arbitrary_precision`, and the only field of it.
 const NUMBER: &str = "$serde_json::private::Number";
-/// The same of `RawValue`, with feature `raw_value`.
+/// Name under which `serde_json` serializes a `RawValue`, with feature `raw_value`, and the only field of it.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// A key as JSON.

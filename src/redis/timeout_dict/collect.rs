@@ -35,7 +35,7 @@ pub(super) enum CollectMode {
     Claim {
         lease: Duration,
     },
-    /// As `Take`, for dead letters.
+    /// Removes dead letters.
     TakeDead,
 }
 
