@@ -145,30 +145,41 @@ impl Loads {
         *next = Instant::now() + self.process.max_delay;
         let (version, name) = (self.database.read(key) + 1, name(key));
         let ttl = Duration::from_millis((1 << random.random_range(0..9)) - 1);
-        let method = random.random_range(0..9);
+        let method = random.random_range(0..10);
         let polls = if random.random_ratio(1, 30) { random.random_range(0..20) } else { u32::MAX };
         let cache = &self.caches[key % 2];
         self.database.write(key, version);
-        // Returns false if an older value may be loaded after this call.
+        // A write with a TTL of more than a minute leaves the load that it supersedes.
+        let long = 80 * self.lease.max(SECOND);
+        // Returns the version before which none is read after this call, or zero if the call changed nothing.
         let call = async {
             match method {
-                0 => cache.set(name, version).await.map(|_| true),
-                // A write with a TTL of more than a minute leaves the load that it supersedes.
-                1 => cache.set_ex(name, version, 80 * self.lease.max(SECOND)).await.map(|_| true),
-                2 => cache.set_many([(name, version)], Some(ttl)).await.map(|()| true),
-                3 => cache.update(&name, |it| *it = version).await.map(|did| did.is_some()),
-                4 => cache.set_tagged(name, version, ttl, ["tag"]).await.map(|_| true),
-                5 => cache.remove(&name).await.map(|_| true),
-                6 => cache.remove_many([&name]).await.map(|_| true),
-                7 => cache.set_keep_ttl(name, version).await.map(|_| true),
-                _ => cache.set_ex(name, version, ttl).await.map(|_| true),
+                0 => cache.set(name, version).await.map(|_| version),
+                1 => cache.set_ex(name, version, long).await.map(|_| version),
+                2 => cache.set_many([(name, version)], Some(ttl)).await.map(|()| version),
+                3 => {
+                    let updated = cache.update(&name, |it| *it = version).await;
+                    updated.map(|updated| updated.map_or(0, |()| version))
+                }
+                4 => cache.set_tagged(name, version, ttl, ["tag"]).await.map(|_| version),
+                5 => cache.remove(&name).await.map(|_| version),
+                6 => cache.remove_many([&name]).await.map(|_| version),
+                7 => cache.set_keep_ttl(name, version).await.map(|_| version),
+                8 => {
+                    // A tag of its own: no load may begin before it is removed.
+                    let tag = format!("{name} only");
+                    cache.set_tagged(name, version, long, [tag.as_str()]).await?;
+                    self.database.write(key, version + 1);
+                    cache.remove_tag(&tag).await.map(|()| version + 1)
+                }
+                _ => cache.set_ex(name, version, ttl).await.map(|_| version),
             }
         };
         match self.run(call, polls, true).await {
-            Outcome::Done(is_done) => {
+            Outcome::Done(committed) => {
                 *next = Instant::now();
-                if is_done {
-                    self.committed.write(key, version);
+                if committed > 0 {
+                    self.committed.write(key, committed);
                 }
             }
             Outcome::Refused => *next = Instant::now(),

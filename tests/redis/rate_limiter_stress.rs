@@ -33,20 +33,21 @@ struct History {
     charges: Vec<Charge>,
     /// Refunds: index of the charge, time from which the units may count no more, and units.
     refunds: Vec<(usize, Instant, u64)>,
-    /// Quotas, with the time from which each may apply.
-    quotas: Vec<(Instant, u32)>,
+    /// Quotas, with the begin and the end of the call that set each, if it has ended.
+    quotas: Vec<(Instant, Option<Instant>, u32)>,
 }
 
 impl History {
     /// Returns the largest quota that may have applied between two instants.
     fn quota(&self, begin: Instant, end: Instant) -> u64 {
         let may_apply = |index: &usize| {
-            let next = self.quotas.get(index + 1).map(|(at, _)| *at);
-            self.quotas[*index].0 <= end && next.is_none_or(|next| next + PER / 10 >= begin)
+            let replaced_at = self.quotas.get(index + 1).and_then(|(_, end, _)| *end);
+            self.quotas[*index].0 <= end
+                && replaced_at.is_none_or(|replaced_at| replaced_at >= begin)
         };
         let may_apply = (0..self.quotas.len()).filter(may_apply);
         may_apply
-            .map(|index| self.quotas[index].1.into())
+            .map(|index| self.quotas[index].2.into())
             .max()
             .expect("the first quota applies from the start")
     }
@@ -77,7 +78,10 @@ async fn hammer(window: Window) -> bool {
         .unwrap();
     let is_gcra = window == Window::Gcra;
     let begin = Instant::now();
-    let history = Arc::new(Mutex::new(History { quotas: vec![(begin, 40)], ..History::default() }));
+    let history = Arc::new(Mutex::new(History {
+        quotas: vec![(begin, Some(begin), 40)],
+        ..History::default()
+    }));
     let mut tasks = JoinSet::new();
     for task in 0..8_u64 {
         let (limiter, history) = (limiter.clone(), history.clone());
@@ -110,9 +114,12 @@ async fn hammer(window: Window) -> bool {
                     }
                     6 if task == 0 && !is_gcra => {
                         let quota = rng.random_range(20..60);
-                        // Recorded before the call, as the quota may apply at any time during it.
-                        history.lock().unwrap().quotas.push((from, quota));
+                        // Recorded before the call, as the quota may apply at any time during it, and the one
+                        // before until its end.
+                        history.lock().unwrap().quotas.push((from, None, quota));
                         limiter.set_limits([Limit::new(quota, PER)]).await.unwrap();
+                        let end = Some(Instant::now());
+                        history.lock().unwrap().quotas.last_mut().expect("it was pushed").1 = end;
                         continue;
                     }
                     _ => {
