@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     clock::ms,
-    history::{History, Outcome, Process, check, max_delay, now},
+    history::{History, Outcome, Process, check, max_delay, now, numbers_of},
     patience::patience,
     servers::connect,
 };
@@ -265,24 +265,17 @@ struct Deliveries {
 impl Deliveries {
     fn of(records: &[Vec<String>]) -> Self {
         let (mut out, mut acks, mut reads) = Default::default();
-        for line in records.iter().flatten() {
-            let (kind, numbers) = line.split_once(' ').expect("a line has several items");
-            let numbers: Vec<u64> = numbers.split(' ').flat_map(str::parse).collect();
-            match (kind, &numbers[..]) {
-                ("out", &[value, subscription, begin, at]) => {
-                    let all: &mut Vec<_> = BTreeMap::entry(&mut out, value).or_default();
-                    all.push((subscription, begin, at));
-                }
-                ("ack", &[value, subscription, at]) => {
-                    let all: &mut Vec<_> = BTreeMap::entry(&mut acks, value).or_default();
-                    all.push((subscription, at));
-                }
-                ("get", &[_, value, begin]) => {
-                    let latest = BTreeMap::entry(&mut reads, value).or_insert(begin);
-                    *latest = begin.max(*latest);
-                }
-                _ => {}
-            }
+        for [value, subscription, begin, at] in numbers_of(records, "out") {
+            let all: &mut Vec<_> = BTreeMap::entry(&mut out, value).or_default();
+            all.push((subscription, begin, at));
+        }
+        for [value, subscription, at] in numbers_of(records, "ack") {
+            let all: &mut Vec<_> = BTreeMap::entry(&mut acks, value).or_default();
+            all.push((subscription, at));
+        }
+        for [_, value, begin] in numbers_of(records, "get") {
+            let latest = BTreeMap::entry(&mut reads, value).or_insert(begin);
+            *latest = begin.max(*latest);
         }
         Self { out, acks, reads }
     }

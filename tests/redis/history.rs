@@ -215,11 +215,8 @@ impl History {
     }
 
     fn check_errors(&self, records: &[Vec<String>]) {
-        for line in records.iter().flatten() {
-            if let Some(at) = line.strip_prefix("error ") {
-                let at: u64 = at.parse().unwrap();
-                assert!(at >= self.first_fault, "an error without a fault");
-            }
+        for [at] in numbers_of(records, "error") {
+            assert!(at >= self.first_fault, "an error without a fault");
         }
     }
 
@@ -318,6 +315,18 @@ impl Drop for History {
 
 fn signal(process: &Child, signal: &str) {
     let _ = Command::new("kill").args([signal, &process.id().to_string()]).status();
+}
+
+/// Returns the numbers of all records of a kind, in their order.
+pub(crate) fn numbers_of<'a, const N: usize>(
+    records: &'a [Vec<String>],
+    kind: &'a str,
+) -> impl Iterator<Item = [u64; N]> {
+    let of_kind = move |line: &'a String| line.strip_prefix(kind)?.strip_prefix(' ');
+    records.iter().flatten().filter_map(of_kind).map(|numbers| {
+        let numbers: Vec<u64> = numbers.split(' ').map(|it| it.parse().unwrap()).collect();
+        numbers.try_into().expect("each record of a kind has the same number of items")
+    })
 }
 
 /// Returns the maximum delay of a lost call; for [`History::run`].

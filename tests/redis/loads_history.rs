@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    history::{History, Outcome, PROCESSES, Process, check, max_delay, now},
+    history::{History, Outcome, PROCESSES, Process, check, max_delay, now, numbers_of},
     patience::patience,
 };
 
@@ -255,13 +255,7 @@ async fn no_process_gets_a_value_older_than_a_committed_write() {
 }
 
 fn check_loads(records: &[Vec<String>], first_fault: u64) {
-    let mut loads: Vec<[u64; 3]> = Vec::new();
-    for line in records.iter().flatten() {
-        if let Some(load) = line.strip_prefix("load ") {
-            let mut numbers = load.split(' ').map(|it| it.parse().unwrap());
-            loads.push([(); 3].map(|()| numbers.next().expect("a load has three numbers")));
-        }
-    }
+    let mut loads: Vec<[u64; 3]> = numbers_of(records, "load").collect();
     loads.sort_unstable();
     let mut checked = 0;
     for pair in loads.windows(2) {

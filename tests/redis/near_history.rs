@@ -19,7 +19,7 @@ use tokio::{sync::Mutex, task::yield_now};
 
 use crate::{
     clock::ms,
-    history::{History, PROCESSES, Process, check, max_delay, now},
+    history::{History, PROCESSES, Process, check, max_delay, now, numbers_of},
 };
 
 const TASKS: usize = 6;
@@ -235,39 +235,29 @@ async fn no_process_reads_a_version_older_than_it_has_seen() {
     check(async || {
         let mut history = History::new(&[]).await;
         let records = history.run(name, max_delay()).await;
-        let lines: Vec<(&str, Vec<u64>)> =
-            records.iter().flatten().map(|line| fields(line)).collect();
         let mut sum = [0; 2];
-        for (_, counts) in lines.iter().filter(|(kind, _)| *kind == "near") {
+        for counts in numbers_of::<2>(&records, "near") {
             sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         let [hits, invalidations] = sum;
         println!("{hits} near hits, {invalidations} invalidations");
         assert!(hits > 0 && invalidations > 0);
-        check_ages(&lines, history.first_fault());
+        check_ages(&records, history.first_fault());
     })
     .await;
 }
 
-/// Splits a record into its kind and its numbers.
-fn fields(line: &str) -> (&str, Vec<u64>) {
-    let (kind, numbers) = line.split_once(' ').expect("each record has a kind and numbers");
-    (kind, numbers.split(' ').map(|it| it.parse().unwrap()).collect())
-}
-
 /// Checks that no read returned an older version than one that was written long before: longer than a change needs to
 /// become visible before the first fault, and longer than values are kept near afterwards.
-fn check_ages(lines: &[(&str, Vec<u64>)], first_fault: u64) {
+fn check_ages(records: &[Vec<String>], first_fault: u64) {
     let mut writes: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
-    for (_, write) in lines.iter().filter(|(kind, _)| *kind == "written") {
-        let &[key, version, at] = &write[..] else { unreachable!("a write has three numbers") };
+    for [key, version, at] in numbers_of(records, "written") {
         writes.entry(key).or_default().push((at, version));
     }
     writes.values_mut().for_each(|writes| writes.sort_unstable());
     // Visible changes that a read must have returned, before and after the first fault.
     let mut checked = [0; 2];
-    for (_, read) in lines.iter().filter(|(kind, _)| *kind == "read") {
-        let &[key, version, begun] = &read[..] else { unreachable!("a read has three numbers") };
+    for [key, version, begun] in numbers_of(records, "read") {
         let is_quiet = begun < first_fault;
         let max_age = if is_quiet { ms(250) } else { MAX_AGE + max_delay() };
         let Some(visible_since) = begun.checked_sub(max_age.as_nanos() as u64) else { continue };
