@@ -100,6 +100,10 @@ pub(super) const MAX_KEYS_PER_READ: usize = 1_000;
 /// reply that takes longer than the client's timeout would be lost.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 
+/// TTL of the value that `clear` changes, in milliseconds: longer than any load. `publish.lua` extends it for a stale copy
+/// that is kept for longer.
+const CLEARED_TTL_MILLIS: u64 = 86_400_000;
+
 impl Commands {
     pub(super) fn new(
         client: &Client,
@@ -315,7 +319,7 @@ impl Commands {
         let cleared = &self.shards[usize::from(shard)].cleared;
         // Random and not a counter: the key may expire or be evicted, and a counter would then repeat its values.
         let unique: u64 = rand::make_rng::<SmallRng>().random();
-        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(self.cleared_ttl())
+        CLEAR_LOADS.call(&[cleared]).arg(unique).arg(CLEARED_TTL_MILLIS)
     }
 
     /// Writes values at keys of one shard.
@@ -339,14 +343,7 @@ impl Commands {
         // An empty token takes no lease.
         let (token, duration) = lease.unwrap_or_default();
         let call = LOOKUP_LEASE.call(&[self.keyspace.record(key), self.load_key(key), cleared]);
-        call.arg(token).arg(Expiry::of(duration).arg()).arg(self.cleared_ttl())
-    }
-
-    /// Returns the TTL of the value that `clear` changes, in milliseconds.
-    fn cleared_ttl(&self) -> u64 {
-        /// Longer than any load. The stale window is added.
-        const DAY: u64 = 86_400_000;
-        self.stale.saturating_add(DAY)
+        call.arg(token).arg(Expiry::of(duration).arg()).arg(CLEARED_TTL_MILLIS)
     }
 
     /// Renews a lease held with `token` and hands it to `holder`; a `duration` of zero releases it.
