@@ -1,7 +1,7 @@
 //! The public methods of both kinds of queues, written once. Each method checks the name, chooses the thread for its
 //! work, and leaves the work to the kind's [`Protocol`].
 
-use std::{fmt, panic::resume_unwind, path::Path, sync::Arc, time::Duration};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use tokio::{task::JoinSet, time::sleep};
@@ -17,6 +17,7 @@ use super::{
     shared_purge::purge_all,
     walk::Walk,
 };
+use crate::engine::panics::resume_panic_of;
 
 /// A directory queue of either kind: [`QueueSimple`](super::QueueSimple), or [`Queue`](super::Queue).
 ///
@@ -333,11 +334,11 @@ impl<P: Protocol> DirQueue<P> {
         waiting.spawn(async move { queue.wait_for_capacity(&bound, count).await });
         match waiting.join_next().await.expect("it has one task") {
             Ok(permit) => permit.map(Some),
-            Err(ended) => match ended.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
+            Err(ended) => {
+                resume_panic_of(ended);
                 // The runtime is shut down.
-                Err(_) => Err(failed("count", self.path())),
-            },
+                Err(failed("count", self.path()))
+            }
         }
     }
 

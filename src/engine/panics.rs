@@ -29,6 +29,14 @@ pub(crate) async fn caught<F: Future>(future: F) -> thread::Result<F::Output> {
     .await
 }
 
+/// Resumes the panic of a task. Returns if the task was cancelled instead.
+#[cfg(any(feature = "redis", all(feature = "dirq", unix)))]
+pub(crate) fn resume_panic_of(ended: tokio::task::JoinError) {
+    if let Ok(panic) = ended.try_into_panic() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// Returns the message of a panic, if it has one.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&'static str>().copied();

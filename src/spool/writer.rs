@@ -4,7 +4,6 @@
 mod tests;
 
 use std::{
-    panic::resume_unwind,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll},
@@ -27,7 +26,10 @@ use super::{
 };
 use crate::{
     dirq::{Error, Purge},
-    engine::{event::Event, panics::drop_all},
+    engine::{
+        event::Event,
+        panics::{drop_all, resume_panic_of},
+    },
 };
 
 /// Pause after a failed attempt. It doubles after each further failure, up to the longest.
@@ -158,11 +160,11 @@ impl Writer {
                     pause = LONGEST_PAUSE.min(pause * 2);
                 }
                 Ok(_) => pause = FIRST_PAUSE,
-                Err(error) => match error.try_into_panic() {
-                    Ok(panic) => resume_unwind(panic),
+                Err(ended) => {
+                    resume_panic_of(ended);
                     // The runtime is shutting down, and drops this run at its next await.
-                    Err(_) => sleep(pause).await,
-                },
+                    sleep(pause).await;
+                }
             }
         }
     }

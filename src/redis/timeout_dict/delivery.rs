@@ -10,7 +10,7 @@ use super::{
     counters::HeldClaim,
     state::{DictState, Failure},
 };
-use crate::redis::Error;
+use crate::{engine::panics::resume_panic_of, redis::Error};
 
 /// A taken or claimed entry. Dropping it does what [`OnDrop`] says.
 pub(super) struct Delivery {
@@ -143,10 +143,10 @@ pub(super) async fn run_to_end<T: Send + 'static>(
 ) -> Result<T, Error> {
     match tokio::spawn(future).await {
         Ok(outcome) => outcome,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
+        Err(ended) => {
+            resume_panic_of(ended);
             // Cancelled by the shutdown of the runtime, which drops this future, too.
-            Err(_) => std::future::pending().await,
-        },
+            std::future::pending().await
+        }
     }
 }
