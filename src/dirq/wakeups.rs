@@ -48,10 +48,14 @@ struct State {
     /// Numbers of turns that were given, and that were used.
     given: u64,
     used: u64,
+    /// Turns up to this number were counted as used before they ended, because they took too long.
+    written_off: u64,
     /// The task that gives unused turns to other streams, and the runtime of the latest waiter, where it runs.
     turn_task: Option<JoinHandle<()>>,
     runtime: Option<Handle>,
     last_scan: Instant,
+    /// When a stream last watched the directories again after a failure.
+    watch_retried_at: Option<Instant>,
     /// When the next backoff ends.
     due: Option<Instant>,
     /// Time of the last check for backoffs, in microseconds since 1970.
@@ -65,9 +69,11 @@ impl Wakeups {
             left: 0,
             given: 0,
             used: 0,
+            written_off: 0,
             turn_task: None,
             runtime: None,
             last_scan: Instant::now(),
+            watch_retried_at: None,
             due: None,
             last_check: 0,
         };
@@ -104,7 +110,8 @@ impl Wakeups {
     fn turn(self: &Arc<Self>, state: &mut State, rest: Option<Rest>) -> Turn {
         state.given += 1;
         let number = rest.map_or(state.given, |rest| rest.number);
-        Turn { wakeups: Arc::downgrade(self), number, after: rest.map(|rest| rest.after) }
+        let (serial, after) = (state.given, rest.map(|rest| rest.after));
+        Turn { wakeups: Arc::downgrade(self), number, serial, after }
     }
 
     /// Announces that the backoff of an element ends after `delay`.
@@ -150,6 +157,18 @@ impl Wakeups {
             self.wake_one();
         }
         (updated.is_complete, updated.failure)
+    }
+
+    /// Returns whether this stream should watch the directories again, after a failure. One of all streams does so after
+    /// each pause.
+    pub(super) fn begin_watch_retry(&self) -> bool {
+        let now = Instant::now();
+        let mut state = self.state();
+        let is_due = state.watch_retried_at.is_none_or(|at| now >= at + SystemWatch::RETRY_AFTER);
+        if is_due {
+            state.watch_retried_at = Some(now);
+        }
+        is_due
     }
 
     /// Returns the turn that is left for a stream whose latest scan began after the turn `scanned`, or the receiver of a
@@ -239,6 +258,13 @@ impl State {
         let by_interval = entered.max(self.last_scan).checked_add(every);
         self.due.into_iter().chain(by_interval).min()
     }
+
+    /// Counts a turn as used, once.
+    fn end_turn(&mut self, serial: u64) {
+        if serial > self.written_off {
+            self.used += 1;
+        }
+    }
 }
 
 /// The turn of a stream that was woken: it should scan the queue. Dropping it gives the turn to another stream.
@@ -246,6 +272,8 @@ pub(super) struct Turn {
     wakeups: Weak<Wakeups>,
     /// Number of the turn, or of the one of which this is the rest.
     number: u64,
+    /// Number of this turn.
+    serial: u64,
     after: Option<Name>,
 }
 
@@ -270,7 +298,7 @@ impl Turn {
     /// Ends the turn: nothing was found.
     pub(super) fn finish(mut self) {
         if let Some(wakeups) = mem::take(&mut self.wakeups).upgrade() {
-            wakeups.state().used += 1;
+            wakeups.state().end_turn(self.serial);
         }
     }
 
@@ -287,7 +315,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(wakeups) = self.wakeups.upgrade() {
-            wakeups.state().used += 1;
+            wakeups.state().end_turn(self.serial);
             wakeups.wake_one();
         }
     }
@@ -302,7 +330,7 @@ async fn pass_on_unused_turns(wakeups: Weak<Wakeups>) {
             let mut state = wakeups.state();
             let is_used = state.used >= state.given;
             // Counted as used, so that each is passed on once.
-            state.used = state.given;
+            (state.used, state.written_off) = (state.given, state.given);
             if is_used || state.waiters.is_empty() {
                 if !is_used {
                     // Not for the stream that has the turn: its scan may only take long.
@@ -361,5 +389,30 @@ mod tests {
         sleep(2 * MAX_TURN).await;
         turn.finish();
         assert!(wakeups.enter(scanned).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_are_passed_on_after_another_ended_late() {
+        let wakeups = Wakeups::new();
+        let slow = wakeups.enter(wakeups.latest_turn()).err().expect("no turn is left");
+        wakeups.wake_one();
+        let turn = slow.await.expect("it is woken");
+        sleep(2 * MAX_TURN).await;
+        turn.finish();
+        let scanned = wakeups.begin_scan();
+        let _not_polled = wakeups.enter(scanned).err().expect("no turn is left");
+        let waits = wakeups.enter(scanned).err().expect("no turn is left");
+        wakeups.wake_one();
+        timeout(2 * MAX_TURN, waits).await.expect("it is woken").expect("the sender exists");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_stream_watches_again_after_each_pause() {
+        let wakeups = Wakeups::new();
+        for _ in 0..3 {
+            let retries = (0..64).filter(|_| wakeups.begin_watch_retry()).count();
+            assert_eq!(retries, 1);
+            sleep(SystemWatch::RETRY_AFTER).await;
+        }
     }
 }

@@ -57,11 +57,15 @@ impl Watch {
         self.purge(queue).await;
         // Once: otherwise, each retry of the system watch would postpone the scan.
         let entered = Instant::now();
+        let mut is_complete = self.update(queue).await;
         let turn = loop {
-            let is_complete = self.update(queue).await;
             let retry_after = if is_complete { Duration::MAX } else { SystemWatch::RETRY_AFTER };
             if let Ok(turn) = timeout(retry_after, self.next_turn(entered)).await {
                 break turn;
+            }
+            // One of the streams: the retry lists the queue.
+            if self.wakeups.begin_watch_retry() {
+                is_complete = self.update(queue).await;
             }
         };
         let after = turn.after();
