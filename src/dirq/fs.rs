@@ -25,9 +25,9 @@ use rustix::{
 };
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) use self::inotify::Watcher;
+pub(super) use self::inotify::{WatchId, Watcher};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) use self::notify::Watcher;
+pub(super) use self::notify::{WatchId, Watcher};
 use self::{call::call, make_dir::make_dir_at};
 pub(super) use self::{
     dir::{Dir, OpenFor},

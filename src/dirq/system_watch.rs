@@ -1,7 +1,7 @@
 //! The directories of a queue that the operating system watches for new elements (inotify and similar).
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::BTreeMap,
     io, mem,
     path::{Path, PathBuf},
 };
@@ -11,7 +11,7 @@ use tokio::time::{Duration, Instant};
 use super::{
     Error,
     file_name::{directory_of, element_of},
-    fs::{Watcher, file_id, stat},
+    fs::{WatchId, Watcher},
 };
 
 /// The directories that the system watches. Only new elements and directories count: waking for each unlocked element
@@ -20,8 +20,8 @@ use super::{
 pub(super) struct SystemWatch {
     /// `None` before the first use, and after a failure.
     watcher: Option<Watcher>,
-    /// Device and inode of each watched directory: another one may replace it at its path.
-    watched: BTreeMap<PathBuf, (u64, u64)>,
+    /// The watch of each directory: another directory may replace it at its path.
+    watched: BTreeMap<PathBuf, WatchId>,
     /// Time before which a failure is not followed by another attempt, which may start a thread.
     retry_at: Option<Instant>,
     /// True if the latest update failed, as a whole or for some directories.
@@ -72,12 +72,6 @@ impl SystemWatch {
         directories: impl Iterator<Item = PathBuf>,
         notify: impl Fn() + Send + 'static,
     ) -> Result<Updated, Error> {
-        // Identified before they are watched: if one is replaced in between, the next update finds a difference.
-        let now: BTreeMap<_, _> = [root.to_owned()]
-            .into_iter()
-            .chain(directories)
-            .filter_map(|path| stat(&path).ok().map(|stat| (path, file_id(&stat))))
-            .collect();
         let watcher = match &mut self.watcher {
             Some(watcher) => watcher,
             none => {
@@ -85,29 +79,32 @@ impl SystemWatch {
                 none.insert(watcher.map_err(|error| watch_error(root, error))?)
             }
         };
-        self.watched.retain(|path, id| {
-            let stays = now.get(path) == Some(id);
-            if !stays {
-                watcher.unwatch(path);
-            }
-            stays
-        });
         let mut updated = Updated { has_new: false, is_complete: true, failure: None };
-        // They may already be removed, or contain elements: a scan follows.
-        for (path, id) in now {
-            let Entry::Vacant(place) = self.watched.entry(path) else { continue };
-            match watcher.watch(place.key(), place.key() == root) {
+        let mut watched = BTreeMap::new();
+        // All of them, even if they are watched: a directory that was deleted and created again may have the same inode.
+        for path in [root.to_owned()].into_iter().chain(directories) {
+            let before = self.watched.get(&path).copied();
+            let watch = match watcher.watch(&path, path == root) {
+                // It may contain elements: a scan follows.
+                Ok(watch) => {
+                    updated.has_new |= before != Some(watch);
+                    Some(watch)
+                }
                 // A purge removed the directory in the meantime.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => {
                     // Without the permission, its elements cannot be read either. The next update tries again.
                     updated.is_complete &= error.kind() == io::ErrorKind::PermissionDenied;
-                    let error = watch_error(place.key(), error);
-                    updated.failure.get_or_insert(error);
+                    updated.failure.get_or_insert(watch_error(&path, error));
+                    before
                 }
-                _ => {
-                    place.insert(id);
-                    updated.has_new = true;
-                }
+            };
+            watched.extend(watch.map(|watch| (path, watch)));
+        }
+        for (path, watch) in mem::replace(&mut self.watched, watched) {
+            // A directory that was moved keeps its watch.
+            if !self.watched.values().any(|&stays| stays == watch) {
+                watcher.unwatch(&path, watch);
             }
         }
         // The queue may have been moved away, and may be created again.

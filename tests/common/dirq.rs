@@ -40,6 +40,17 @@ pub(crate) fn test_name(module: &str, test: &str) -> String {
     }
 }
 
+/// Runs an ignored test of this program in a process of its own: `command` executes its arguments.
+pub(crate) fn run_alone(mut command: Command, test: &str) {
+    let exe = std::env::current_exe().expect("the program has a path");
+    let output = command.arg(exe).args(["--exact", test, "--ignored", "--nocapture"]).output();
+    let output = output.expect("the command starts");
+    let output_text =
+        String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
+    println!("{output_text}");
+}
+
 /// Creates a directory in memory if possible, for tests that write a lot.
 pub(crate) fn scratch() -> TempDir {
     match Path::new("/dev/shm").is_dir() {

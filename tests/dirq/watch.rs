@@ -28,7 +28,7 @@ use super::{
 use crate::{
     WATCHES,
     clock::{in_time, ms},
-    directory::{add_two_at_once, make_old, name, test_name, tree},
+    directory::{add_two_at_once, make_old, name, run_alone, test_name, tree},
     patience::patience,
     skipped::skipped,
 };
@@ -104,14 +104,9 @@ fn watch_falls_back_to_polling_without_system_watches() {
         command
     };
     let is_limited = namespace().arg("true").output().is_ok_and(|output| output.status.success());
-    let exe = env::current_exe().unwrap();
     let _takes_all = (!is_limited).then(|| WATCHES.blocking_write());
-    let mut command = if is_limited { namespace() } else { Command::new("env") };
-    let test = test_name(module_path!(), "without_watches");
-    let output = command.arg(exe).args(["--exact", &test, "--ignored"]).output().unwrap();
-    let output_text =
-        String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
+    let command = if is_limited { namespace() } else { Command::new("env") };
+    run_alone(command, &test_name(module_path!(), "without_watches"));
 }
 
 #[tokio::test]
@@ -160,19 +155,7 @@ fn watch_uses_the_system_again_after_a_failure() {
         skipped("tests with a limited number of watches: they need user namespaces");
         return;
     }
-    run_alone(namespace(), "with_watches_after_a_failure");
-}
-
-/// Runs an ignored test of this file in a process of its own.
-fn run_alone(mut command: Command, test: &str) {
-    let test = test_name(module_path!(), test);
-    let exe = env::current_exe().unwrap();
-    let output = command.arg(exe).args(["--exact", &test, "--ignored", "--nocapture"]).output();
-    let output = output.unwrap();
-    let output_text =
-        String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");
-    println!("{output_text}");
+    run_alone(namespace(), &test_name(module_path!(), "with_watches_after_a_failure"));
 }
 
 #[tokio::test]
@@ -210,6 +193,27 @@ async fn watch_wakes_in_a_directory_that_replaced_the_queue() {
             assert_eq!(lock.name(), &added);
             lock.ack().await.unwrap();
         }
+    }
+}
+
+/// As a program that deletes all: some file systems give the new directory the inode of the deleted one.
+#[tokio::test]
+async fn watch_wakes_in_a_directory_that_was_deleted_and_created_again() {
+    let _has_watches = WATCHES.read().await;
+    let (_dir, queue) = queue().await;
+    let mut locks = queue.watch(HOUR);
+    for body in ["a", "b", "c"] {
+        let next = timeout(Duration::from_millis(50), locks.next());
+        assert!(next.await.is_err(), "nothing is there");
+        fs::remove_dir_all(queue.path()).unwrap();
+        fs::create_dir(queue.path()).unwrap();
+        let next = timeout(Duration::from_millis(50), locks.next());
+        assert!(next.await.is_err(), "nothing is there");
+        let added = queue.add(body).await.unwrap();
+        let lock = timeout(patience(), locks.next()).await.expect("the stream wakes");
+        let lock = lock.unwrap().unwrap();
+        assert_eq!(lock.name(), &added);
+        lock.ack().await.unwrap();
     }
 }
 
@@ -339,7 +343,8 @@ async fn unreadable_directory_does_not_end_the_watch_of_the_others() {
         }
     }
     command.env(UNREADABLE, queue.path());
-    let run = move || run_alone(command, "with_an_unreadable_directory");
+    let run =
+        move || run_alone(command, &test_name(module_path!(), "with_an_unreadable_directory"));
     tokio::task::spawn_blocking(run).await.unwrap();
 }
 
@@ -376,7 +381,7 @@ fn watch_uses_the_watches_that_are_left() {
         skipped("tests with a limited number of watches: they need user namespaces");
         return;
     }
-    run_alone(namespace(), "with_two_watches");
+    run_alone(namespace(), &test_name(module_path!(), "with_two_watches"));
 }
 
 #[tokio::test]
@@ -430,7 +435,7 @@ async fn elements_that_fail_do_not_circle_between_waiting_streams() {
 #[test]
 fn idle_streams_share_one_watch_and_do_not_wake_for_each_element() {
     let _has_watches = WATCHES.blocking_read();
-    run_alone(Command::new("env"), "many_idle_streams");
+    run_alone(Command::new("env"), &test_name(module_path!(), "many_idle_streams"));
 }
 
 #[cfg(target_os = "linux")]

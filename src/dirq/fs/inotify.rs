@@ -4,11 +4,10 @@
 //! process that watches a queue about ten times per element.
 
 use std::{
-    collections::BTreeMap,
     io::{self, PipeReader, PipeWriter},
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     thread,
     time::Duration,
@@ -23,10 +22,12 @@ use rustix::{
 /// Pause after a failed call of the thread, for instance because the system is out of memory.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The watch of a directory. If the directory is deleted and created again, it is another one.
+pub(in super::super) type WatchId = i32;
+
 /// Watches directories, on a thread of its own, until it is dropped.
 pub(in super::super) struct Watcher {
     inotify: Arc<OwnedFd>,
-    watches: BTreeMap<PathBuf, i32>,
     /// The thread ends when it is closed.
     _stop: PipeWriter,
 }
@@ -43,23 +44,24 @@ impl Watcher {
         let reports = inotify.clone();
         let thread = thread::Builder::new().name("fleeting-inotify".to_owned());
         thread.spawn(move || run(&reports, &stopped, is_new, notify))?;
-        Ok(Self { inotify, watches: BTreeMap::new(), _stop: stop })
+        Ok(Self { inotify, _stop: stop })
     }
 
-    /// Watches a directory. `is_root` also reports that it is moved or removed.
-    pub(in super::super) fn watch(&mut self, directory: &Path, is_root: bool) -> io::Result<()> {
+    /// Watches a directory, and returns its watch: the present one if the directory is watched already. `is_root` also
+    /// reports that it is moved or removed.
+    pub(in super::super) fn watch(
+        &mut self,
+        directory: &Path,
+        is_root: bool,
+    ) -> io::Result<WatchId> {
         let mut flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         flags.set(WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF, is_root);
-        let watch = inotify::add_watch(&self.inotify, directory, flags)?;
-        self.watches.insert(directory.to_owned(), watch);
-        Ok(())
+        Ok(inotify::add_watch(&self.inotify, directory, flags)?)
     }
 
-    pub(in super::super) fn unwatch(&mut self, directory: &Path) {
-        if let Some(watch) = self.watches.remove(directory) {
-            // The system has removed the watch of a removed directory.
-            let _ = inotify::remove_watch(&self.inotify, watch);
-        }
+    pub(in super::super) fn unwatch(&mut self, _: &Path, watch: WatchId) {
+        // The system has removed the watch of a removed directory.
+        let _ = inotify::remove_watch(&self.inotify, watch);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reports of new names in directories on systems other than Linux, by the crate `notify`.
 
 use std::{
+    collections::BTreeMap,
     io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -13,10 +14,18 @@ use ::notify::{
     recommended_watcher,
 };
 
+use super::{file_id, stat};
+
+/// The watch of a directory. If the directory is replaced, it is another one.
+pub(in super::super) type WatchId = u64;
+
 /// Watches directories until it is dropped.
 pub(in super::super) struct Watcher {
     watcher: RecommendedWatcher,
     root: Arc<OnceLock<PathBuf>>,
+    /// Device and inode of each watched directory, and its watch.
+    watched: BTreeMap<PathBuf, ((u64, u64), WatchId)>,
+    watches: WatchId,
 }
 
 impl Watcher {
@@ -38,20 +47,40 @@ impl Watcher {
                 notify();
             }
         });
-        Ok(Self { watcher: watcher.map_err(io_error)?, root })
+        let watcher = watcher.map_err(io_error)?;
+        Ok(Self { watcher, root, watched: BTreeMap::new(), watches: 0 })
     }
 
-    /// Watches a directory. `is_root` also reports that it is moved or removed.
-    pub(in super::super) fn watch(&mut self, directory: &Path, is_root: bool) -> io::Result<()> {
+    /// Watches a directory, and returns its watch: the present one if the directory is watched already. `is_root` also
+    /// reports that it is moved or removed.
+    pub(in super::super) fn watch(
+        &mut self,
+        directory: &Path,
+        is_root: bool,
+    ) -> io::Result<WatchId> {
         if is_root {
             self.root.get_or_init(|| directory.to_owned());
         }
-        self.watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io_error)
+        // Identified before it is watched: if it is replaced in between, the next call finds a difference.
+        let id = file_id(&stat(directory)?);
+        if let Some(&(watched, watch)) = self.watched.get(directory) {
+            if watched == id {
+                return Ok(watch);
+            }
+            self.unwatch(directory, watch);
+        }
+        self.watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io_error)?;
+        self.watches += 1;
+        self.watched.insert(directory.to_owned(), (id, self.watches));
+        Ok(self.watches)
     }
 
-    pub(in super::super) fn unwatch(&mut self, directory: &Path) {
-        // The system stops watching removed directories by itself.
-        let _ = self.watcher.unwatch(directory);
+    pub(in super::super) fn unwatch(&mut self, directory: &Path, watch: WatchId) {
+        if self.watched.get(directory).is_some_and(|&(_, current)| current == watch) {
+            self.watched.remove(directory);
+            // The system stops watching removed directories by itself.
+            let _ = self.watcher.unwatch(directory);
+        }
     }
 }
 
