@@ -209,3 +209,49 @@ async fn add_succeeds_whatever_a_concurrent_purge_removes() {
         },
     );
 }
+
+/// The writer is only slow: its element is older than `max_temp` when it is published.
+#[tokio::test]
+async fn purge_changes_no_element_that_its_writer_publishes_concurrently() {
+    for config in Config::all().filter(|config| config.normal) {
+        let (mut published, mut lost) = (0, 0);
+        for call_number in 1.. {
+            let temp_dir = temp_dir();
+            let process = Process::start(&temp_dir.path().join("queue"), config);
+            let name = process.add("old").expect("no fault is injected");
+            let element = process.path().join(name.to_string());
+            let unpublished = process.path().join("temporary/00000000000001");
+            fs::rename(&element, &unpublished).expect("the directory exists");
+            make_stale(process.path());
+            let files = || fs::read_dir(&element).map(|files| files.count());
+            let mut calls = 0;
+            let has_more_calls = Rc::new(RefCell::new(false));
+            let plan = {
+                let has_more_calls = has_more_calls.clone();
+                let (unpublished, element) = (unpublished.clone(), element.clone());
+                move |what: &'static str| {
+                    calls += 1;
+                    if calls == call_number {
+                        has_more_calls.replace(true);
+                        let _ = fs::rename(&unpublished, &element);
+                    }
+                    config.default_fault(what)
+                }
+            };
+            let report = with_plan(plan, || process.purge()).expect("no fault is injected");
+            let context = format!("{config:?}, before the {call_number}. call");
+            assert_eq!(report.failed, 0, "{context}");
+            match files() {
+                Ok(files) => {
+                    assert_eq!(files, 2, "{context}: files of the element");
+                    published += 1;
+                }
+                Err(_) => lost += 1,
+            }
+            if !has_more_calls.take() {
+                break;
+            }
+        }
+        assert!(published > 0 && lost > 0, "{config:?}: {published} published, {lost} not");
+    }
+}

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{
     layout::{LOCKED, Normal, OBSOLETE, TEMPORARY},
-    remove::remove_element_dir,
+    remove::{remove_element_dir, remove_unpublished},
 };
 use crate::dirq::{
     Error, Purge, PurgeReport,
@@ -21,9 +21,9 @@ impl Normal {
         let cutoffs = purge.cutoffs();
         let mut report = PurgeReport::default();
         remove_empty_directories(&self.root, &mut report)?;
-        if let Some(cutoff) = cutoffs.temporary {
+        if cutoffs.temporary.is_some() {
             for directory in [TEMPORARY, OBSOLETE] {
-                if let Err(error) = self.purge_half_done(directory, cutoff, &mut report) {
+                if let Err(error) = self.purge_half_done(directory, &cutoffs, &mut report) {
                     report.fail(error);
                 }
             }
@@ -42,10 +42,12 @@ impl Normal {
     fn purge_half_done(
         &self,
         directory: &str,
-        cutoff: i128,
+        cutoffs: &Cutoffs,
         report: &mut PurgeReport,
     ) -> Result<(), Error> {
-        let Some(dir) = self.root.opener().open_named(directory)? else { return Ok(()) };
+        let Some(cutoff) = cutoffs.temporary else { return Ok(()) };
+        let mut opener = self.root.opener();
+        let Some(dir) = opener.open_named(directory)? else { return Ok(()) };
         let mut found = Vec::new();
         let listed = dir.list(|name, _| found.extend(element_of(name.to_bytes())));
         match listed {
@@ -56,12 +58,21 @@ impl Normal {
             let element = FileName::element(element);
             let name = element.c_str();
             let removed = match dir.stat(name) {
-                Ok(stat) if is_older(&stat, cutoff) => remove_element_dir(&dir, name),
-                Ok(_) => continue,
+                Ok(stat) if is_older(&stat, cutoff) && directory == TEMPORARY => {
+                    let obsolete = self.root.open_or_make(&mut opener, OBSOLETE)?;
+                    let moved = FileName::element(self.root.names.next());
+                    remove_unpublished(&dir, name, &obsolete, moved.c_str()).map(|()| true)
+                }
+                Ok(stat) if is_older(&stat, cutoff) => {
+                    remove_element_dir(&dir, name).map(|()| true)
+                }
+                // A clock was wrong: it would not become stale before that time.
+                Ok(stat) if cutoffs.is_future(&stat) => dir.touch(name).map(|()| false),
+                Ok(_) => Ok(false),
                 Err(error) => Err(error),
             };
             match removed {
-                Ok(()) => report.temporary += 1,
+                Ok(is_removed) => report.temporary += u64::from(is_removed),
                 // Another process removed it first, or it does not have the format of an element.
                 Err(
                     Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::LOOP,

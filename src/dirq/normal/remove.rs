@@ -114,6 +114,32 @@ pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno>
     parent.rmdir(name)
 }
 
+/// Deletes a directory of `temporary` whose writer seems to have crashed. It is first moved to `obsolete`, because a
+/// writer that is only slow may publish it at any moment: either this rename or that of the writer fails, and the writer
+/// then writes the element again.
+pub(super) fn remove_unpublished(
+    temporary: &Dir,
+    name: &CStr,
+    obsolete: &Dir,
+    moved: &CStr,
+) -> Result<(), Errno> {
+    let found = match temporary.open_subdir(name, OpenFor::Listing) {
+        Ok(element) => Contents::of(&element)?,
+        // As in `remove_element_dir`.
+        Err(error) if is_out_of_file_descriptors(error) => return temporary.rmdir(name),
+        Err(error) => return Err(error),
+    };
+    if found.directory.is_some() {
+        return Err(Errno::NOTEMPTY);
+    }
+    match temporary.rename(name, obsolete, moved) {
+        Ok(()) => remove_element_dir(obsolete, moved),
+        // On the lower layer of an overlay, which has no writers, or without the permission to change its contents.
+        Err(Errno::XDEV | Errno::ACCESS) => remove_element_dir(temporary, name),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns the files of an element, which must be locked. All must have valid field names.
 fn data_files(element: &Dir) -> Result<Vec<CString>, Error> {
     let found = match Contents::of(element) {
