@@ -7,15 +7,17 @@ mod protocol;
 mod purge;
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use self::layout::Simple;
+use self::{add::Parts, layout::Simple};
 use super::{
     DirQueue, DirQueueBuilder, Error, Name,
     blocking::{Work, run, run_blocking},
+    bound::CapacityPermit,
     group::{self, Group},
     retry_budget::RetryBudget,
     root::Options,
@@ -102,6 +104,14 @@ impl DirQueue<Simple> {
         }
         let data = data.as_ref().to_vec();
         let permit = self.reserve_capacity(1).await?;
+        self.add_at_once(data, permit).await
+    }
+
+    async fn add_at_once(
+        &self,
+        data: Vec<u8>,
+        permit: Option<CapacityPermit>,
+    ) -> Result<Name, Error> {
         if group::accepts(&self.protocol.root, data.len()) {
             return group::add(&self.protocol, data, permit).await;
         }
@@ -120,23 +130,39 @@ impl DirQueue<Simple> {
         let mut permit = self.reserve_capacity(1).await?;
         let mut retries = RetryBudget::of("add to");
         loop {
-            let mut parts = None;
-            for part in data.chunks(MAX_COPY) {
-                let part = part.to_vec();
-                let write = move |queue: &Arc<Simple>| queue.write_part(parts, &part);
-                parts = Some(run("add to", Work::Long, &self.protocol, write).await?);
-            }
-            let Some(parts) = parts else { unreachable!("there are several parts") };
-            // The permit is held until the element is in the queue, even if the caller is dropped.
-            let publish = move |queue: &Arc<Simple>| Ok((queue.publish_parts(parts)?, permit));
-            let (name, unused) = run("add to", Work::Long, &self.protocol, publish).await?;
-            if let Some(name) = name {
-                return Ok(name);
+            let written = match self.write_in_parts(data).await {
+                // The umask may not permit this process to open its own file again.
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                    return self.add_at_once(data.to_vec(), permit).await;
+                }
+                written => written?,
+            };
+            if let Some(parts) = written {
+                // The permit is held until the element is in the queue, even if the caller is dropped.
+                let publish = move |queue: &Arc<Simple>| Ok((queue.publish_parts(parts)?, permit));
+                let (name, unused) = run("add to", Work::Long, &self.protocol, publish).await?;
+                if let Some(name) = name {
+                    return Ok(name);
+                }
+                permit = unused;
             }
             // A purge took the file for the leftover of a crashed writer.
-            permit = unused;
             retries.spend(|| self.path().to_owned())?;
         }
+    }
+
+    /// Writes the parts of an element. Returns `None` if a purge has removed the file in the meantime.
+    async fn write_in_parts(&self, data: &[u8]) -> Result<Option<Parts>, Error> {
+        let mut written = None;
+        for part in data.chunks(MAX_COPY) {
+            let (parts, part) = (written.take(), part.to_vec());
+            let write = move |queue: &Arc<Simple>| queue.write_part(parts, &part);
+            written = run("add to", Work::Long, &self.protocol, write).await?;
+            if written.is_none() {
+                break;
+            }
+        }
+        Ok(written)
     }
 
     /// Adds one element for each of `bodies`, in order. On a disk, this is usually faster than single adds, because all

@@ -6,6 +6,7 @@ use std::{
     io::ErrorKind,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
+    process::Command,
     time::{Duration, SystemTime},
 };
 
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::{IN_MEMORY, tempdir};
-use crate::directory::{age, all, kind, make_old, name, tree};
+use crate::directory::{age, all, kind, make_old, name, run_alone, test_name, tree};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -520,6 +521,30 @@ async fn long_element_is_added_as_a_whole_or_not_at_all() {
         }
         for name in all(queue.names()).await {
             assert_eq!(queue.peek(&name).await.unwrap().unwrap().len(), body.len());
+        }
+    }
+}
+
+/// Runs the test `many_long_adds` of this binary in a process that may open few files.
+#[test]
+fn long_adds_that_wait_for_a_thread_keep_no_file_open() {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", r#"ulimit -n 100 && exec "$@""#, "sh"]);
+    run_alone(limited, &test_name(module_path!(), "many_long_adds"));
+}
+
+#[tokio::test]
+#[ignore = "it is started by the test of long adds"]
+async fn many_long_adds() {
+    let (dir, _) = queue().await;
+    for sync in [false, true] {
+        let queue = QueueSimple::builder(dir.path().join("queue")).sync(sync);
+        let queue = queue.open().await.unwrap();
+        let long = vec![b'x'; (2 << 20) + 1];
+        let added = join_all((0..120).map(|_| queue.add(&long))).await;
+        for name in added {
+            let data = queue.dequeue(&name.unwrap()).await.unwrap().unwrap();
+            assert!(data == long, "{} bytes", data.len());
         }
     }
 }

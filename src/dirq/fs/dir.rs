@@ -100,6 +100,24 @@ impl Dir {
         })
     }
 
+    /// Writes `data` at the end of a file: `ELOOP` if it is a link.
+    pub(in crate::dirq) fn append(&self, name: &CStr, data: &[u8]) -> Result<()> {
+        let file = self.open_to_append(name)?;
+        file.append(data)?;
+        file.close()
+    }
+
+    /// Syncs the content of a file that this process has written: `ELOOP` if it is a link.
+    pub(in crate::dirq) fn sync_file(&self, name: &CStr) -> Result<()> {
+        self.open_to_append(name)?.sync()
+    }
+
+    fn open_to_append(&self, name: &CStr) -> Result<NewFile> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = call("open to append", || openat(&self.fd, name, flags, Mode::empty()))?;
+        Ok(NewFile::from(file))
+    }
+
     /// Reads a regular file: `ELOOP` if it is a link, `EINVAL` if it is not a regular file, `EFBIG` if it is longer
     /// than `limit`.
     pub(in crate::dirq) fn read(&self, name: &CStr, limit: u64) -> Result<Vec<u8>> {

@@ -13,8 +13,14 @@ use rustix::{
 
 use super::{call::call, stat::is_file};
 
-/// A new, completely written file that is still open.
+/// A file of this process that is open for writing.
 pub(in crate::dirq) struct NewFile(OwnedFd);
+
+impl From<OwnedFd> for NewFile {
+    fn from(file: OwnedFd) -> Self {
+        Self(file)
+    }
+}
 
 impl NewFile {
     /// Starts writing the file to disk, so that a later sync of several files takes less time: Linux starts writing
@@ -29,7 +35,7 @@ impl NewFile {
     pub(super) fn begin_sync(&self) {}
 
     /// Writes `data` at the end of the file.
-    pub(in crate::dirq) fn append(&self, mut data: &[u8]) -> Result<()> {
+    pub(super) fn append(&self, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
             match call("write", || write(&self.0, data)) {
                 // No file system should return 0. Retrying could loop forever.

@@ -32,28 +32,30 @@ impl Simple {
         self.root.finish_add(name)
     }
 
-    /// Writes the next part of an element that is too long to be copied as a whole.
+    /// Writes the next part of an element that is too long to be copied as a whole. Returns `None` if a purge has removed
+    /// the file.
+    ///
+    /// The file is open only while it is written: many adds may be between two parts.
     pub(super) fn write_part(
         self: &Arc<Self>,
         parts: Option<Parts>,
         part: &[u8],
-    ) -> Result<Parts, Error> {
+    ) -> Result<Option<Parts>, Error> {
         let Some(parts) = parts else {
-            let temp = Some(self.write(&mut None, part, true)?);
-            return Ok(Parts { queue: self.clone(), temp });
+            let temp = Some(self.write(&mut None, part, false)?);
+            return Ok(Some(Parts { queue: self.clone(), temp }));
         };
         let temp = parts.temp.as_ref().expect("it is published last");
-        let (file, name) = (temp.open.as_ref(), temp.name.as_ref());
-        let path = || temp.target.dir.path_of(name.expect("it is published last").c_str());
-        let file = file.expect("it is closed after the last part");
-        file.append(part).map_err(Error::on("write", path))?;
-        Ok(parts)
+        let written = temp.change(|dir, name| dir.append(name, part))?;
+        Ok(written.map(|()| parts))
     }
 
     /// Adds an element whose parts have been written. Returns `None` if a purge has removed the file.
     pub(super) fn publish_parts(&self, mut parts: Parts) -> Result<Option<Name>, Error> {
         let mut temp = parts.temp.take().expect("it is published once");
-        temp.finish(self.root.sync)?;
+        if self.root.sync && temp.change(Dir::sync_file)?.is_none() {
+            return Ok(None);
+        }
         let to = &temp.target;
         let from = temp.name.as_ref().expect("a file is published once").c_str();
         let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
@@ -246,17 +248,25 @@ impl AddInGroups for Simple {
 }
 
 impl TempFile {
-    /// Closes the file if it is open, and before that, syncs it if `sync`.
-    fn finish(&mut self, sync: bool) -> Result<(), Error> {
-        let (Some(file), Some(name)) = (self.open.take(), &self.name) else { return Ok(()) };
-        let finished = if sync { file.sync() } else { file.close() };
-        finished.map_err(Error::on("write", || self.target.dir.path_of(name.c_str())))
+    /// Calls `change` with the file's directory and name. Returns `None` if a purge has removed the file.
+    fn change(
+        &self,
+        change: impl FnOnce(&Dir, &CStr) -> Result<(), Errno>,
+    ) -> Result<Option<()>, Error> {
+        let dir = &self.target.dir;
+        let name = self.name.as_ref().expect("it has not been published").c_str();
+        match change(dir, name) {
+            Ok(()) => Ok(Some(())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(Error::io("write", dir.path_of(name), error)),
+        }
     }
 }
 
 impl Unpublished for TempFile {
     fn sync(&mut self) -> Result<(), Error> {
-        self.finish(true)
+        let (Some(file), Some(name)) = (self.open.take(), &self.name) else { return Ok(()) };
+        file.sync().map_err(Error::on("write", || self.target.dir.path_of(name.c_str())))
     }
 }
 
