@@ -118,9 +118,8 @@ pub(super) fn run_detached<P: Protocol + ?Sized>(
     match Handle::try_current() {
         Ok(runtime) if !runs_in_place => {
             if let Some(run) = root.shared.defer(Box::new(work)) {
-                let handoff = root.handoff.clone();
-                // The task waits for a thread, and the thread for the disk.
-                runtime.spawn(async move { handoff.run(false, move || drop(run)).await });
+                // Not a task: a runtime of one thread polls tasks only while it is driven.
+                root.handoff.run_detached(runtime, move || drop(run));
             }
         }
         _ => work(),

@@ -30,6 +30,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::oneshot::{self, Receiver, Sender, error::TryRecvError},
     task::spawn_blocking,
 };
@@ -133,6 +134,23 @@ impl SpinHandoff {
         };
         // The panic continues in the caller, as if the work had run in place.
         Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
+    /// Runs `work` on a blocking thread of `runtime`. If none is free, the work waits for one.
+    pub(super) fn run_detached(
+        self: &Arc<Self>,
+        runtime: Handle,
+        work: impl FnOnce() + Send + 'static,
+    ) {
+        let handoff = self.clone();
+        self.threads.spawn(runtime, move |permit| {
+            let work = move || {
+                let _permit = permit;
+                work();
+            };
+            let (sender, _) = oneshot::channel();
+            handoff.run_jobs(Box::new(Task { work: Some(work), done: None, sender }), false);
+        });
     }
 
     /// Runs a job on the spinning thread, or on a new one. Returns the result if it was seen by spinning.

@@ -53,17 +53,31 @@ impl Threads {
             state.free -= 1;
             return Ok((job, ThreadPermit(self.clone())));
         }
-        state.tickets += 1;
-        let ticket = state.tickets;
         let start = Box::new(move |permit| start(job, permit));
-        state.waiting.push_back(WaitingJob { ticket, runtime: Handle::current(), start });
+        let ticket = state.push(Handle::current(), start);
         Err(PlaceInLine { threads: self.clone(), ticket })
+    }
+
+    /// Runs `start` on a blocking thread of `runtime` when a thread is free. The job cannot be withdrawn.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        runtime: Handle,
+        start: impl FnOnce(ThreadPermit) + Send + 'static,
+    ) {
+        let mut state = self.state();
+        state.push(runtime, Box::new(start));
+        self.start_jobs(state);
     }
 
     /// Frees a thread, and starts the next job.
     fn release(self: &Arc<Self>) {
         let mut state = self.state();
         state.free += 1;
+        self.start_jobs(state);
+    }
+
+    /// Starts the next jobs of the line, as far as threads are free.
+    fn start_jobs<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) {
         // The other call may be below this one on the stack: a runtime that has shut down drops the job that it should
         // run, and with it the permit. One loop starts all jobs, however many runtimes have shut down.
         if mem::replace(&mut state.is_starting, true) {
@@ -88,6 +102,15 @@ impl Threads {
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent at every point where a thread can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Adds a job to the line, and returns its ticket.
+    fn push(&mut self, runtime: Handle, start: Box<dyn FnOnce(ThreadPermit) + Send>) -> u64 {
+        self.tickets += 1;
+        self.waiting.push_back(WaitingJob { ticket: self.tickets, runtime, start });
+        self.tickets
     }
 }
 

@@ -289,6 +289,23 @@ fn lock_can_be_dropped_after_its_runtime() {
     assert!(!is_locked(&queue, &name));
 }
 
+/// As in a program that enters its runtime only for single calls.
+#[test]
+fn dropped_lock_is_released_while_its_runtime_is_not_driven() {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let (_dir, queue, name) = runtime.block_on(async {
+        let (dir, queue) = queue().await;
+        let name = queue.add("x").await.unwrap();
+        drop(queue.locked().next().await.unwrap().unwrap());
+        (dir, queue, name)
+    });
+    let begin = Instant::now();
+    while is_locked(&queue, &name) {
+        assert!(begin.elapsed() < patience(), "the lock is not released");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn prefetching_needs_a_time_driver() {
     let runtime = Builder::new_current_thread().build().unwrap();
