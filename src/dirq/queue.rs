@@ -51,8 +51,8 @@ impl<P: Protocol> DirQueue<P> {
         self.protocol.root().path()
     }
 
-    /// Returns the number of elements, including locked ones. Reads the whole queue, so the cost grows with the number
-    /// of elements.
+    /// Returns the number of elements, including locked ones; 0 if the queue's directory is missing, for instance because
+    /// its disk is not mounted. Reads the whole queue, so the cost grows with the number of elements.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl<P: Protocol> DirQueue<P> {
         run("count", Work::Long, &self.protocol, |queue| queue.count()).await
     }
 
-    /// Returns the names of all elements in order, including locked ones.
+    /// Returns the names of all elements in order, including locked ones. A missing directory is an empty queue.
     #[doc(alias = "first")]
     pub fn names(&self) -> Walk<Name> {
         Walk::names(self.protocol.clone())
@@ -98,10 +98,10 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// On a disk, one round trip to another thread locks several elements if they are requested quickly. The stream
     /// then locks and reads up to 63 elements, and up to one mebibyte, ahead of the caller. These elements are unlocked
-    /// when the stream is dropped, or if no element was requested for one second. The same applies to elements that are
-    /// locked for a call of `next` whose future was dropped. If the process is killed, they stay locked until a
-    /// [`purge`](Self::purge) removes their locks. In [memory](super#cost), each element is locked when it is
-    /// requested.
+    /// when the stream is dropped, or, by a task of the runtime, if no element was requested for one second: a
+    /// current-thread runtime must be driven in the meantime. The same applies to elements that are locked for a call of
+    /// `next` whose future was dropped. If the process is killed, they stay locked until a [`purge`](Self::purge)
+    /// removes their locks. In [memory](super#cost), each element is locked when it is requested.
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
     ///
@@ -315,6 +315,11 @@ impl<P: Protocol> DirQueue<P> {
             Ok(report)
         })
         .await
+    }
+
+    /// Returns the bound of the queue; `None` if the number of elements is not bounded.
+    pub(crate) fn max_elements(&self) -> Option<u64> {
+        self.protocol.root().bound.as_ref().map(|bound| bound.max)
     }
 
     /// Reserves capacity for `count` elements if the queue is bounded. Waits for it if the queue was opened with

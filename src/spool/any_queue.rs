@@ -31,6 +31,14 @@ impl AnyQueue {
         }
     }
 
+    /// Returns `None` if the number of elements is not bounded.
+    pub(super) fn max_elements(&self) -> Option<u64> {
+        match self {
+            Self::Simple(queue) => queue.max_elements(),
+            Self::Normal(queue) => queue.max_elements(),
+        }
+    }
+
     pub(super) async fn purge(&self, purge: Purge) -> Result<(), Error> {
         match self {
             Self::Simple(queue) => queue.purge(purge).await.map(drop),

@@ -27,10 +27,11 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn new() -> Self {
+    /// The backlog of a queue of up to `bound` elements; `None` if it is not bounded.
+    pub(super) fn new(bound: Option<u64>) -> Self {
         Self {
             records: VecDeque::new(),
-            batch_size: BatchSize::new(),
+            batch_size: BatchSize::new(bound),
             written: 0,
             unsynced: 0,
             unwritable: 0,

@@ -25,6 +25,7 @@ pub(super) struct Record {
 
 #[derive(Clone, Copy, Serialize)]
 struct Meta {
+    #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<f64>,
     at: f64,
     cause: &'static str,

@@ -60,7 +60,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(queue: AnyQueue) -> Self {
         let write_permit = Arc::new(Semaphore::new(1));
-        let backlog = Mutex::new(Backlog::new());
+        let backlog = Mutex::new(Backlog::new(queue.max_elements()));
         Self {
             queue,
             write_permit,

@@ -111,6 +111,48 @@ async fn normal_queue_receives_fields_and_a_table() {
     assert!(names.next().await.is_none());
 }
 
+#[tokio::test(start_paused = true)]
+async fn event_of_a_persistent_value_has_no_deadline() {
+    let temp_dir = scratch();
+    let cache = Cache::builder().publish([Cause::Removed]).build();
+    let queue = QueueSimple::open(temp_dir.path()).await.unwrap();
+    let run =
+        tokio::spawn(Spool::new(queue).causes([Cause::Removed]).run(cache.events_lossless(10)));
+    cache.set(8, "forever").await;
+    cache.remove(&8).await;
+    cache.shutdown().await;
+    assert_eq!(run.await.unwrap().written, 1);
+    let bodies = bodies(temp_dir.path());
+    assert_eq!(bodies[0]["meta"].get("deadline"), None, "{bodies:?}");
+}
+
+/// A batch that is longer than the queue's bound would never be accepted.
+#[tokio::test]
+async fn burst_that_exceeds_the_bound_of_the_queue_is_no_failure() {
+    const EVENTS: u64 = 1_000;
+    let temp_dir = scratch();
+    let queue = QueueSimple::builder(temp_dir.path()).max_elements(100);
+    let queue = queue.wait_for_room(Duration::from_millis(1)).open().await.unwrap();
+    let cache = Cache::new();
+    let events = cache.events_lossless(EVENTS as usize);
+    for key in 0..EVENTS {
+        cache.set_ex(key, (), Duration::ZERO).await;
+    }
+    cache.shutdown().await;
+    let run = tokio::spawn(Spool::new(queue.clone()).run(events));
+    let mut found = 0;
+    while found < EVENTS {
+        let mut jobs = queue.locked();
+        while let Some(job) = jobs.next().await {
+            job.unwrap().ack().await.unwrap();
+            found += 1;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    let stats = run.await.unwrap();
+    assert_eq!((stats.written, stats.failures), (EVENTS, 0));
+}
+
 #[tokio::test]
 async fn queue_with_another_schema_is_rejected() {
     let temp_dir = scratch();
