@@ -316,17 +316,25 @@ async fn main() -> ExitCode {
     match done {
         Err(failure) if failure.is::<Interrupted>() => ExitCode::from(130),
         Ok(true) => ExitCode::SUCCESS,
-        // The lines of these commands report elements as `false`, and not as bad.
-        Ok(false) if matches!(args.command, Command::Lock { .. } | Command::Revive { .. }) => {
-            ExitCode::FAILURE
-        }
-        Ok(false) if args.skip_bad => ExitCode::SUCCESS,
+        Ok(false) if args.skip_bad && fails_by_bad_elements(&args.command) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
             report(&*failure);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns whether a command that returns false has only found bad elements. The lines of the others report failures as
+/// `false`, or count them.
+fn fails_by_bad_elements(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Lock { .. }
+            | Command::Revive { .. }
+            | Command::Purge { .. }
+            | Command::Watch { exec: Some(_), .. }
+    )
 }
 
 /// The end of a command by a signal.
@@ -514,12 +522,13 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             return match Either::open(args, queue, kind, max_attempts).await? {
                 Either::Simple(queue) => {
                     let jobs = queue.watch(POLL_INTERVAL);
-                    execute_each(jobs, |bytes| bytes.to_vec(), command, *limit).await
+                    execute_each(jobs, |bytes| bytes.to_vec(), command, *limit, args.skip_bad).await
                 }
                 Either::Normal(queue, _) => {
                     require_schema(&queue)?;
                     let json = |element: &Element| of_element(element).to_string().into_bytes();
-                    execute_each(queue.watch(POLL_INTERVAL), json, command, *limit).await
+                    execute_each(queue.watch(POLL_INTERVAL), json, command, *limit, args.skip_bad)
+                        .await
                 }
             };
         }
@@ -832,12 +841,14 @@ async fn print_all<T: Send + 'static>(
 /// Interval at which the lock of an element is renewed while its command runs.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Runs a shell command for each element, and prints a line with its success. Returns false if any element failed.
+/// Runs a shell command for each element, and prints a line with its success. Returns false if any command failed, or if
+/// an element could not be read and bad elements are not skipped.
 async fn execute_each<T: Send + 'static>(
     mut jobs: Walk<Lock<T>>,
     to_bytes: impl Fn(&T) -> Vec<u8>,
     command: &str,
     limit: Option<u64>,
+    skip_bad: bool,
 ) -> Result<bool, Failure> {
     let (mut unreadable, bar, mut all) = (Unreadable::default(), progress(None), true);
     let mut stopped = pin!(stopped());
@@ -879,7 +890,7 @@ async fn execute_each<T: Send + 'static>(
         print_line(&line)?;
         bar.inc(1);
     }
-    Ok(all && unreadable.0.is_empty())
+    Ok(all && (skip_bad || unreadable.0.is_empty()))
 }
 
 /// Ignores that a lock was lost to another process, which ends the element itself.
@@ -905,6 +916,9 @@ fn spawn(command: &str, name: &Name, attempts: u32) -> io::Result<process::Child
         .spawn()
 }
 
+/// Number of bytes of stderr that are kept: its last line is the reason of a failure.
+const MAX_STDERR: usize = 64 * 1024;
+
 /// Time for which stderr is read after the end of a command: a process that it has left in the background may keep
 /// stderr open.
 const STDERR_GRACE: Duration = Duration::from_millis(100);
@@ -927,7 +941,11 @@ async fn finish_command(
         let read = async {
             if let Some(stderr) = &mut stderr {
                 // On failure, the reason lacks the rest.
-                let _ = stderr.read_to_end(&mut output).await;
+                while stderr.read_buf(&mut output).await.is_ok_and(|count| count > 0) {
+                    if output.len() > 2 * MAX_STDERR {
+                        output.drain(..output.len() - MAX_STDERR);
+                    }
+                }
             }
         };
         let mut pipes = pin!(async { tokio::join!(write, read) }.fuse());
@@ -1054,8 +1072,10 @@ async fn finish<T: Send + 'static>(
     bar.inc(1);
     match moved {
         Ok(name) => {
-            print_line(&json!({ "from": lock.name(), "name": name }))?;
+            let from = *lock.name();
+            // First: if the line cannot be printed, the element must not be in both queues.
             lock.ack().await?;
+            print_line(&json!({ "from": from, "name": name }))?;
             Ok(true)
         }
         Err(failure) => {

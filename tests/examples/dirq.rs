@@ -617,6 +617,16 @@ fn watch_runs_a_command_for_each_element_and_removes_those_that_succeed() {
 }
 
 #[test]
+fn reason_is_the_last_line_of_a_long_stderr() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    run(&["add", queue, "x"]);
+    let command = "yes noise | head -c 1000000 >&2; echo >&2; echo 'the reason' >&2; exit 1";
+    let done = output(&["watch", queue, "--limit", "1", "--exec", command], "");
+    assert_eq!(lines(&done)[0]["reason"], "exit status: 1: the reason");
+}
+
+#[test]
 fn interrupted_command_is_no_failed_attempt() {
     for signal in ["-TERM", "-INT"] {
         let dir = dir();
@@ -823,6 +833,31 @@ fn skip_bad_continues_after_any_bad_element_and_does_not_hide_lines_with_false()
         assert_eq!(printed.status.code(), Some(1), "{command}");
         assert_eq!(String::from_utf8_lossy(&printed.stderr).lines().count(), 1, "{command}");
     }
+}
+
+#[test]
+fn skip_bad_does_not_hide_failed_commands() {
+    let dir = dir();
+    let queue = &path(&dir, "queue");
+    for (command, code) in [("false", 1), ("true", 0)] {
+        run(&["add", queue, "x"]);
+        let done = output(&["--skip-bad", "watch", queue, "--limit", "1", "--exec", command], "");
+        assert_eq!(done.status.code(), Some(code), "{command}");
+    }
+}
+
+#[test]
+fn convert_leaves_no_element_in_both_queues_if_its_lines_cannot_be_printed() {
+    let dir = dir();
+    let (from, to) = (&path(&dir, "from"), &path(&dir, "to"));
+    run(&["add", from, "a", "b", "c"]);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut convert = command(&[SCHEMA[0], SCHEMA[1], "convert", "--field", "body", from, to]);
+    let status = convert.stdout(writer).status().expect("dirq starts");
+    assert_eq!(status.code(), Some(1));
+    let count = |queue| run(&["count", queue])[0]["count"].as_u64().expect("it is a number");
+    assert_eq!((count(from), count(to)), (2, 1));
 }
 
 /// Returns the lines that the command printed before it failed.
