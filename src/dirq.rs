@@ -61,6 +61,8 @@
 //!   ([`QueueSimple`]). If the disk or the quota has no free block or inode for it, the element cannot be locked, and
 //!   so cannot be removed: each iteration then yields one [`Error::NoSpaceForLock`] and ends. Free some space outside
 //!   of the queue first.
+//! - **Removals on the lower layer of an overlay** (files of a container's image) delete an element of a [`Queue`] file
+//!   by file. If the process is killed in between, an incomplete element stays.
 //! - **No access control of its own.** The permissions of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Retries and dead letters
@@ -118,7 +120,8 @@
 //! **Synced** adds of concurrent callers to one queue are grouped: a dedicated thread executes the adds of up to 64
 //! callers that arrived during the previous group, because a disk can sync several files at once. The thread ends when
 //! no more adds arrive. Each caller gets its own result. The files are open until they are synced: up to 64 per queue
-//! and about 256 per process, or fewer if the process's limit is lower.
+//! and about 256 per process, or fewer if the process's limit is lower. An add of more than one mebibyte opens its file
+//! for each mebibyte again, and keeps none open while it waits for a thread.
 //!
 //! **In memory** no call waits for a disk, and the round trip would be most of its cost. If a queue's directory is on
 //! Linux' tmpfs or ramfs when it is opened, as in `/dev/shm`, operations on single elements are executed in place, by
@@ -127,7 +130,7 @@
 //! lets others run about once per millisecond. Operations that may take long still go to another thread: listing,
 //! counting, purging, adding or reading more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk.
 //!
-//! In memory and on a local disk (ext2 to ext4, XFS, Btrfs, F2FS), a queue keeps up to four of its directories open,
+//! In memory and on a local disk (ext2 to ext4, XFS, Btrfs, F2FS), a queue keeps up to six of its directories open,
 //! and all queues of a process keep up to 64. Their file systems cannot be unmounted in the meantime.
 //!
 //! # From Python's `dirq`

@@ -19,7 +19,8 @@ pub struct DeadElement {
     pub name: Name,
     /// Number of failed deliveries.
     pub attempts: u32,
-    /// Reason of the last failed delivery that had one, given to [`Lock::fail`].
+    /// Reason of the last failed delivery that had one: given to [`Lock::fail`], or the error of an element that could
+    /// not be read.
     pub reason: Option<String>,
 }
 

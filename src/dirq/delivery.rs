@@ -180,8 +180,8 @@ impl Delivery {
         match records.get(name)? {
             found if found == self.record() => Ok(true),
             None => Ok(false),
-            // The dead letter was revived under its lock, and was not delivered since.
-            Some(found) if found.attempts == 0 && self.is_dead() => Ok(false),
+            // It was revived under its lock. A later delivery would have been counted.
+            Some(found) if found.attempts == 0 => Ok(false),
             Some(_) => Err(Error::NotLocked { path: root.path_of(name) }),
         }
     }

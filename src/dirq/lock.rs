@@ -22,8 +22,8 @@ use crate::engine::retries::cut_reason;
 /// [`ack`](Self::ack) removes the element when the work is done. If the lock is dropped before that, for example
 /// because of an error or a panic, the element is unlocked and delivered again, here or to another process. Inside of a
 /// Tokio runtime, the drop returns immediately, and the element is unlocked by another thread: other processes see that
-/// a moment later, and later calls to the queue in this process see it in any case. Outside of a runtime, and in
-/// [memory](super#cost), the drop makes the file system call itself. [`unlock`](Self::unlock) waits for it.
+/// a moment later, and later calls of this process to the queue by the same path see it in any case. Outside of a
+/// runtime, and in [memory](super#cost), the drop makes the file system call itself. [`unlock`](Self::unlock) waits for it.
 ///
 /// The age of a lock counts from the time at which it was acquired. For an element that
 /// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element
@@ -117,10 +117,10 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. On a
-    /// local file system, only one ack succeeds, even if a purge has let another worker lock the element. If
-    /// the process or the system is short of file descriptors or memory, the removal is tried again for a second before
-    /// it fails.
+    /// [`Error::NotLocked`] if a purge removed the lock, and [`Error::Io`]. The element may then be delivered again. In
+    /// memory and on a local disk (see [*Cost*](super#cost)), only one ack succeeds, even if a purge has let another
+    /// worker lock the element. If the process or the system is short of file descriptors or memory, the removal is
+    /// tried again for a second before it fails.
     ///
     /// # Cancel safety
     ///

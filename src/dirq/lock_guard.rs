@@ -237,5 +237,5 @@ pub(super) const PAUSES: [Duration; 4] = [
     Duration::from_millis(700),
 ];
 
-/// Minimum age of a lock that a purge removes, in nanoseconds.
+/// Smallest age for which a purge of prefetched locks is noticed, in nanoseconds. `Purge::max_lock` documents it.
 const MIN_MAX_LOCK: i128 = 1_000_000_000;

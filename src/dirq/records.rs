@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use super::{
     Error, Name, PurgeReport,
     file_name::{FileName, RecordEntry},
-    fs::{Dir, Mode},
+    fs::{Dir, Mode, file_id, stat},
     record::Record,
     retry_budget::RetryBudget,
     root::Root,
@@ -237,6 +237,9 @@ impl Records {
         for name in names {
             match element_exists(root, &name) {
                 Ok(true) => {}
+                // Elements are found by path, and the records by an open directory. If the queue was moved away in the
+                // meantime, its elements only seem to be gone.
+                Ok(false) if !self.belongs_to(root) => return Ok(()),
                 Ok(false) => match self.remove_all(&name, with_reason.contains(&name)) {
                     Ok(()) => report.records += 1,
                     Err(error) => report.fail(error),
@@ -245,6 +248,12 @@ impl Records {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the records are those of the directory that the path of the queue leads to now.
+    fn belongs_to(&self, root: &Root) -> bool {
+        let (parent, found) = (self.dir.stat(c".."), stat(root.path()));
+        parent.is_ok_and(|parent| found.is_ok_and(|found| file_id(&parent) == file_id(&found)))
     }
 
     /// Removes the record of an element, its reason and their drafts.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::{
     Error, Purge, PurgeReport,
     file_name::FileName,
-    fs::{Dir, rmdir},
+    fs::{Dir, is_out_of_file_descriptors, rmdir},
     protocol::Protocol,
     records::Records,
     root::Root,
@@ -24,11 +24,12 @@ pub(super) struct PurgeTurn {
 }
 
 impl PurgeTurn {
-    /// Returns `None` if another purge has it. It may have been suspended, so this does not wait: the next purge finds
-    /// the lock again.
+    /// Returns `None` if another purge has it, or if the system lacks resources. That purge may have been suspended, so
+    /// this does not wait: the next purge finds the lock again.
     pub(super) fn take(dir: &Dir) -> Option<Self> {
         match dir.try_lock() {
-            Err(Errno::WOULDBLOCK) => None,
+            Err(Errno::WOULDBLOCK | Errno::INTR | Errno::NOMEM | Errno::NOLCK) => None,
+            Err(error) if is_out_of_file_descriptors(error) => None,
             lock => Some(Self { _lock: lock.ok() }),
         }
     }

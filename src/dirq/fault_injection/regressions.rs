@@ -676,3 +676,109 @@ async fn lock_is_released_if_the_process_is_short_of_file_descriptors_for_a_mome
         }
     }
 }
+
+/// Another purge may be removing the same lock.
+#[tokio::test]
+async fn purge_that_cannot_exclude_others_for_lack_of_files_keeps_the_lock() {
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        let name = process.add("x").expect("no fault is injected");
+        assert!(process.lock(&name).expect("no fault is injected"));
+        make_stale(process.path());
+        // The purge lists the directory before it removes a lock.
+        let no_files = |what: &'static str| match what {
+            "lock" => Fault::Fail(Errno::MFILE),
+            _ => Fault::None,
+        };
+        let report = with_plan(no_files, || process.purge()).expect("no fault is injected");
+        assert_eq!((report.locks, report.failed), (0, 0), "{config:?}");
+        // Without advisory locks, all purges would do nothing.
+        let no_locks = |what: &'static str| match what {
+            "lock" => Fault::Fail(Errno::OPNOTSUPP),
+            _ => Fault::None,
+        };
+        let report = with_plan(no_locks, || process.purge()).expect("no fault is injected");
+        assert_eq!(report.locks, 1, "{config:?}");
+    }
+}
+
+/// Opens a queue whose only elements are two dead letters.
+fn queue_with_dead_letters(path: &Path) -> (QueueSimple, Vec<Name>) {
+    let queue = in_place(QueueSimple::builder(path).max_attempts(1).open());
+    let queue = queue.expect("no fault is injected");
+    let names = in_place(queue.add_many(["a", "b"])).expect("no fault is injected");
+    let mut jobs = queue.locked();
+    while let Some(job) = in_place(jobs.next()) {
+        in_place(job.expect("it can be locked").fail("a reason")).expect("no fault is injected");
+    }
+    (queue, names)
+}
+
+#[tokio::test]
+async fn owner_of_an_element_keeps_it_while_an_earlier_revive_ends() {
+    let temp_dir = temp_dir();
+    let (queue, names) = queue_with_dead_letters(&temp_dir.path().join("queue"));
+    let owned = Rc::new(RefCell::new(None));
+    let plan = {
+        let (other, name, owned) = (queue.clone(), names[0], owned.clone());
+        move |what: &'static str| {
+            if what == "unlink" && owned.borrow().is_none() {
+                let revived = in_place(other.revive(&name, Duration::ZERO));
+                assert!(revived.expect("no fault is injected"));
+                *owned.borrow_mut() = in_place(other.locked().next());
+            }
+            Fault::None
+        }
+    };
+    let revived = with_plan(plan, || in_place(queue.revive(&names[0], Duration::from_secs(3600))));
+    assert!(revived.expect("no fault is injected"));
+    let job = owned.take().expect("it was due").expect("it can be locked");
+    assert_eq!(job.name(), &names[0]);
+    in_place(job.ack()).expect("the owner has its lock");
+}
+
+#[tokio::test]
+async fn purge_keeps_the_records_of_a_queue_that_is_moved_away_concurrently() {
+    for call_number in 1.. {
+        let temp_dir = temp_dir();
+        let path = temp_dir.path().join("queue");
+        let moved = temp_dir.path().join("moved");
+        let (queue, names) = queue_with_dead_letters(&path);
+        let mut calls = 0;
+        let plan = {
+            let (path, moved) = (path.clone(), moved.clone());
+            move |_: &'static str| {
+                calls += 1;
+                if calls == call_number {
+                    fs::rename(&path, &moved).expect("the queue exists");
+                    fs::create_dir(&path).expect("the queue was moved");
+                }
+                Fault::None
+            }
+        };
+        let _ = with_plan(plan, || in_place(queue.purge(Purge::default())));
+        if !moved.exists() {
+            break;
+        }
+        let moved = in_place(QueueSimple::open(&moved)).expect("no fault is injected");
+        let dead = in_place(moved.dead()).expect("no fault is injected");
+        let dead: Vec<_> = dead.into_iter().map(|dead| dead.name).collect();
+        assert_eq!(dead, names, "moved before the {call_number}. call");
+    }
+}
+
+/// The umask may make a file read-only for its own process.
+#[tokio::test]
+async fn long_element_is_added_although_its_file_cannot_be_opened_again() {
+    let temp_dir = temp_dir();
+    let queue = in_place(QueueSimple::open(temp_dir.path().join("queue"))).expect("no fault");
+    let long = vec![b'x'; 3 << 20];
+    let plan = |what: &'static str| match what {
+        "open to append" => Fault::Fail(Errno::ACCESS),
+        _ => Fault::None,
+    };
+    let name = with_plan(plan, || in_place(queue.add(&long))).expect("it is written at once");
+    assert!(in_place(queue.peek(&name)).expect("no fault").is_some_and(|data| data == long));
+    assert_eq!(tree(queue.path()).len(), 2, "the directory and the element");
+}
