@@ -1,6 +1,6 @@
 //! Random calls on real threads: results of the callers, events and the remaining entries must agree.
 //!
-//! `FLEETING_STRESS_SECONDS` sets the duration of the first test (10 by default); the others take half as long.
+//! `FLEETING_STRESS_SECONDS` sets the duration of the first test (4 by default); the others take half as long.
 
 use std::{
     collections::HashMap,
@@ -187,7 +187,7 @@ fn cache(event_capacity: usize) -> Cache<u64, Value> {
 
 fn seconds(share: f64) -> Duration {
     let seconds = std::env::var("FLEETING_STRESS_SECONDS")
-        .map_or(10.0, |text| text.parse().expect("FLEETING_STRESS_SECONDS must be a number"));
+        .map_or(4.0, |text| text.parse().expect("FLEETING_STRESS_SECONDS must be a number"));
     Duration::from_secs_f64(seconds * share)
 }
 

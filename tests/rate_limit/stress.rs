@@ -1,6 +1,6 @@
 //! Rate limits on real threads and with the real clock: no window exceeds its quota, and no waiter waits forever.
 //!
-//! `FLEETING_STRESS_SECONDS` sets the total duration (10 by default, of which each test takes a share).
+//! `FLEETING_STRESS_SECONDS` sets the total duration (4 by default, of which each test takes a share).
 
 use std::{
     collections::BTreeSet,
@@ -337,7 +337,7 @@ fn random(seed: u64, task: u64) -> SmallRng {
 
 fn seconds(share: f64) -> Duration {
     let seconds = std::env::var("FLEETING_STRESS_SECONDS")
-        .map_or(10.0, |text| text.parse().expect("FLEETING_STRESS_SECONDS must be a number"));
+        .map_or(4.0, |text| text.parse().expect("FLEETING_STRESS_SECONDS must be a number"));
     Duration::from_secs_f64(seconds * share)
 }
 
