@@ -30,6 +30,29 @@ impl Retries {
         max_attempts: u32::MAX,
     };
 
+    /// Sets the backoff of a builder.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `first` is longer than `max`.
+    pub(crate) fn set_backoff(&mut self, first: Duration, max: Duration) {
+        assert!(
+            first <= max,
+            "backoff: first must not be longer than max, got {first:?} and {max:?}"
+        );
+        (self.first, self.max) = (first, max);
+    }
+
+    /// Sets the number of attempts of a builder.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `attempts` is 0.
+    pub(crate) fn set_max_attempts(&mut self, attempts: u32) {
+        assert!(attempts > 0, "max_attempts must be at least 1, got 0");
+        self.max_attempts = attempts;
+    }
+
     /// Returns whether an entry is dead after this number of failed attempts.
     pub(crate) fn is_exhausted(&self, attempts: u32) -> bool {
         // `u32::MAX`, the default, means no maximum, also for attempts that have saturated at it.

@@ -114,11 +114,7 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     ///
     /// Panics if `first` is longer than `max`.
     pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
-        assert!(
-            first <= max,
-            "the first backoff must not be longer than max, got {first:?} and {max:?}"
-        );
-        (self.retries.first, self.retries.max) = (first, max);
+        self.retries.set_backoff(first, max);
         self
     }
 
@@ -131,8 +127,7 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     ///
     /// Panics if `attempts` is 0.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        assert!(attempts > 0, "max_attempts must be at least 1, got 0");
-        self.retries.max_attempts = attempts;
+        self.retries.set_max_attempts(attempts);
         self
     }
 
