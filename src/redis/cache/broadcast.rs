@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use ::redis::{FromRedisValue, ParsingError, Value as Reply};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -39,9 +40,26 @@ struct StreamPosition {
     counts_id: String,
 }
 
-/// Reply of `read_stream.lua`: the server's time, entries, whether there are more, the stream's version, the position
-/// after the entries (three fields), and the number of missed events.
-type ReadStreamReply = (u64, Vec<StreamEntry>, bool, String, String, u64, String, u64);
+/// Reply of `read_stream.lua`, in its order.
+struct ReadStreamReply {
+    /// Time of the server.
+    server: u64,
+    entries: Vec<StreamEntry>,
+    has_more: bool,
+    stream_version: String,
+    /// The position after the entries.
+    position: StreamPosition,
+    missed: u64,
+}
+
+impl FromRedisValue for ReadStreamReply {
+    fn from_redis_value(reply: Reply) -> Result<Self, ParsingError> {
+        let (server, entries, has_more, stream_version, last_id, number, counts_id, missed) =
+            FromRedisValue::from_redis_value(reply)?;
+        let position = StreamPosition { last_id, number, counts_id };
+        Ok(Self { server, entries, has_more, stream_version, position, missed })
+    }
+}
 
 struct BroadcastTask<K, V> {
     /// Name of the cache, for log messages.
@@ -98,10 +116,10 @@ async fn stream_ends(commands: &Commands) -> Result<Vec<StreamPosition>, Error> 
     let ends = (0..SHARDS).map(async |shard| {
         loop {
             let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg("").arg(0);
-            let (_, _, more, _, last_id, number, counts_id, _): ReadStreamReply =
+            let reply: ReadStreamReply =
                 call.send_idempotent(&commands.client.for_batches()).await?;
-            if !more {
-                return Ok(StreamPosition { last_id, number, counts_id });
+            if !reply.has_more {
+                return Ok(reply.position);
             }
         }
     });
@@ -164,23 +182,20 @@ where
         let answers = few_at_once(polls).await;
         let mut more = false;
         for (shard, answer, local) in answers {
-            let answer = match answer {
-                Ok(answer) => answer,
+            let reply = match answer {
+                Ok(reply) => reply,
                 // The position is unchanged, so that the next poll reads the same events.
                 Err(error) => {
                     failure = Some(error);
                     continue;
                 }
             };
-            let (server, entries, has_more, stream_version, last_id, number, counts_id, missed) =
-                answer;
-            let now = ClockPair { server, local };
-            let position = StreamPosition { last_id, number, counts_id };
-            self.positions[usize::from(shard)] = position;
-            self.hints.record_read(shard, now, stream_version, has_more, CHECK_EVERY);
-            more |= has_more;
-            self.report_missed(missed);
-            for entry in entries {
+            let now = ClockPair { server: reply.server, local };
+            self.positions[usize::from(shard)] = reply.position;
+            self.hints.record_read(shard, now, reply.stream_version, reply.has_more, CHECK_EVERY);
+            more |= reply.has_more;
+            self.report_missed(reply.missed);
+            for entry in reply.entries {
                 self.publish(&EventRecord::from(entry), now);
             }
         }

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use ::redis::{FromRedisValue, ParsingError, Value as Reply};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -98,8 +99,50 @@ struct ConsumerTask<K, V> {
     is_unreachable: bool,
 }
 
-/// Reply of `read_group.lua`.
-type ReadGroupReply = (u64, Vec<StreamEntry>, Vec<u32>, bool, String, usize, String, u64, bool);
+/// Reply of `read_group.lua`, in its order.
+struct ReadGroupReply {
+    /// Time of the server.
+    server: u64,
+    entries: Vec<StreamEntry>,
+    /// Number of failed deliveries of each entry.
+    failures: Vec<u32>,
+    has_more: bool,
+    stream_version: String,
+    /// Number of events that the group has leased, including those of other subscribers.
+    leased_in_group: usize,
+    counts_id: String,
+    missed: u64,
+    /// True if the group has been removed.
+    is_removed: bool,
+}
+
+impl FromRedisValue for ReadGroupReply {
+    fn from_redis_value(reply: Reply) -> Result<Self, ParsingError> {
+        let (
+            server,
+            entries,
+            failures,
+            has_more,
+            stream_version,
+            leased_in_group,
+            counts_id,
+            missed,
+            is_removed,
+        ) = FromRedisValue::from_redis_value(reply)?;
+        let reply = Self {
+            server,
+            entries,
+            failures,
+            has_more,
+            stream_version,
+            leased_in_group,
+            counts_id,
+            missed,
+            is_removed,
+        };
+        Ok(reply)
+    }
+}
 
 /// Group that marks a stream whose groups have been created: `MARKER` in subscriber_prelude.lua.
 const RESERVED_GROUP: &str = "fleeting:restored";
@@ -281,7 +324,7 @@ where
         for (number, answer, local) in answers {
             match answer {
                 Ok(reply) => {
-                    let clock = ClockPair { server: reply.0, local };
+                    let clock = ClockPair { server: reply.server, local };
                     more |= self.record_reply(number, reply, clock, capacity > 0);
                 }
                 Err(error) => {
@@ -308,20 +351,19 @@ where
         clock: ClockPair,
         was_read: bool,
     ) -> bool {
-        let (_, entries, failures, has_more, stream_version, leased_count, counts_id, ..) = reply;
-        let (.., missed, is_removed) = reply;
+        let has_more = reply.has_more;
         let shard = &mut self.shards[usize::from(number)];
-        let is_shared = shard.record_reply(counts_id, leased_count, missed);
+        let is_shared = shard.record_reply(reply.counts_id, reply.leased_in_group, reply.missed);
         if was_read {
             // Events leased by other subscribers become available when those crash, without any hint.
             let next_check = if is_shared { self.lease / 2 } else { CHECK_EVERY };
             let next_check = next_check.min(CHECK_EVERY);
-            self.hints.record_read(number, clock, stream_version, has_more, next_check);
+            self.hints.record_read(number, clock, reply.stream_version, has_more, next_check);
         }
-        for (entry, failures) in entries.into_iter().zip(failures) {
+        for (entry, failures) in reply.entries.into_iter().zip(reply.failures) {
             self.deliver(number, entry.into(), failures, clock);
         }
-        if is_removed {
+        if reply.is_removed {
             self.is_removed.store(true, Relaxed);
             // The subscriber receives the buffered deliveries, and then the end of the stream.
             self.deliveries = None;
