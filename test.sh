@@ -104,7 +104,8 @@ core() {
     step "clippy, default features"
     lean clippy --lib --tests -- -D warnings
     step "tests, default features"
-    lean test --lib --tests
+    # A part of the random cases: the tests with all features run all.
+    PROPTEST_CASES=${PROPTEST_CASES:-64} FLEETING_STRESS_SECONDS=${FLEETING_STRESS_SECONDS:-1} lean test --lib --tests
 }
 
 features() {
