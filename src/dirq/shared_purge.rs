@@ -28,7 +28,7 @@ impl PurgeTurn {
     /// this does not wait: the next purge finds the lock again.
     pub(super) fn take(dir: &Dir) -> Option<Self> {
         match dir.try_lock() {
-            Err(Errno::WOULDBLOCK | Errno::INTR | Errno::NOMEM | Errno::NOLCK) => None,
+            Err(Errno::WOULDBLOCK | Errno::INTR | Errno::NOMEM) => None,
             Err(error) if is_out_of_file_descriptors(error) => None,
             lock => Some(Self { _lock: lock.ok() }),
         }
