@@ -35,24 +35,29 @@ impl Simple {
     /// Writes the next part of an element that is too long to be copied as a whole. Returns `None` if a purge has removed
     /// the file.
     ///
-    /// The file is open only while it is written: many adds may be between two parts.
+    /// The file and its directory are open only while it is written: many adds may be between two parts.
     pub(super) fn write_part(
         self: &Arc<Self>,
         parts: Option<Parts>,
         part: &[u8],
     ) -> Result<Option<Parts>, Error> {
-        let Some(parts) = parts else {
-            let temp = Some(self.write(&mut None, part, false)?);
-            return Ok(Some(Parts { queue: self.clone(), temp }));
+        let mut temp = match parts {
+            None => self.write(&mut None, part, false)?,
+            Some(parts) => {
+                let Some(temp) = parts.open()? else { return Ok(None) };
+                if temp.change(|dir, name| dir.append(name, part))?.is_none() {
+                    return Ok(None);
+                }
+                temp
+            }
         };
-        let temp = parts.temp.as_ref().expect("it is published last");
-        let written = temp.change(|dir, name| dir.append(name, part))?;
-        Ok(written.map(|()| parts))
+        let (queue, directory, name) = (self.clone(), temp.target.directory, temp.name.take());
+        Ok(Some(Parts { queue, directory, name }))
     }
 
     /// Adds an element whose parts have been written. Returns `None` if a purge has removed the file.
-    pub(super) fn publish_parts(&self, mut parts: Parts) -> Result<Option<Name>, Error> {
-        let mut temp = parts.temp.take().expect("it is published once");
+    pub(super) fn publish_parts(&self, parts: Parts) -> Result<Option<Name>, Error> {
+        let Some(mut temp) = parts.open()? else { return Ok(None) };
         if self.root.sync && temp.change(Dir::sync_file)?.is_none() {
             return Ok(None);
         }
@@ -218,15 +223,32 @@ struct TempFile {
 /// A file whose parts are written by several calls. Dropping it removes the file, on a thread that may block.
 pub(super) struct Parts {
     queue: Arc<Simple>,
-    /// `None` if it is being published.
-    temp: Option<TempFile>,
+    directory: u32,
+    /// `None` if another call has it.
+    name: Option<FileName>,
+}
+
+impl Parts {
+    /// Returns the file for a call, which removes it unless it takes its name. Returns `None` if its directory is
+    /// missing.
+    fn open(mut self) -> Result<Option<TempFile>, Error> {
+        let directory = self.directory;
+        let dir = self.queue.root.open(directory)?;
+        let name = self.name.take();
+        Ok(dir.map(|dir| TempFile { target: Target { dir, directory }, name, open: None }))
+    }
 }
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        if let Some(temp) = self.temp.take() {
-            run_detached(&self.queue, || drop(temp));
-        }
+        let Some(name) = self.name.take() else { return };
+        let (queue, directory) = (self.queue.clone(), self.directory);
+        run_detached(&self.queue, move || {
+            // On failure the purge removes it later.
+            if let Ok(Some(dir)) = queue.root.open(directory) {
+                let _ = dir.unlink(name.c_str());
+            }
+        });
     }
 }
 
