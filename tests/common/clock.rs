@@ -53,14 +53,14 @@ pub(crate) async fn in_time(case: impl AsyncFn()) {
     case().await;
 }
 
-/// Repeats `attempt` until it returns true: until the faults that it injects have had an effect.
+/// Repeats `attempt` until it returns true: until what it needs has happened, such as an effect of injected faults.
 pub(crate) async fn until_enough(attempt: impl AsyncFn() -> bool) {
     for _ in 0..30 {
         if attempt().await {
             return;
         }
     }
-    panic!("the injected faults had no effect in thirty attempts");
+    panic!("thirty attempts did not have the effect that the case needs");
 }
 
 /// Measures how late the machine is: by a thread that sleeps repeatedly, and by the time for which the thread of the

@@ -2,7 +2,7 @@
 
 use std::{
     mem,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, RwLockWriteGuard},
 };
 
 use tokio::sync::{Notify, futures::Notified};
@@ -42,30 +42,47 @@ impl CurrentLimits {
         current.has_changed.then(|| current.limits.clone())
     }
 
-    /// Returns whether these stored limits are the current ones; `None` stands for those of the builder.
-    pub(super) fn is_stored(&self, stored: Option<&[Limit]>) -> bool {
-        let current = self.get();
-        match stored {
-            Some(limits) => *current.limits == *limits,
-            None => !current.has_changed,
-        }
-    }
-
     /// Replaces the limits, or restores those of the builder if `stored` is `None`. Returns `false` if they are equal to
     /// the current ones.
     ///
-    /// The set is another `Arc` in any case: a poll that began before it must not replace it.
+    /// The set is another `Arc` in any case: the result of a poll that began before it is out of date.
     pub(super) fn replace(&self, stored: Option<Vec<Limit>>, window: Window) -> bool {
-        let has_changed = stored.is_some();
-        let limits = stored.unwrap_or_else(|| self.of_builder.clone());
-        let is_change = *self.get().limits != *limits;
-        let limit_set = Arc::new(LimitSet::new(limits, window, has_changed));
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let old = mem::replace(&mut *current, limit_set);
+        let limit_set = Arc::new(self.limit_set_of(stored, window));
+        let old = mem::replace(&mut *self.current_mut(), limit_set.clone());
+        old.limits != limit_set.limits
+    }
+
+    /// Replaces the limits by the result of a poll, unless they were replaced since the poll began with `before`. Returns
+    /// whether they have changed.
+    pub(super) fn apply_poll(
+        &self,
+        stored: Option<Vec<Limit>>,
+        window: Window,
+        before: &Arc<LimitSet>,
+    ) -> bool {
+        let is_stored = match &stored {
+            Some(limits) => *before.limits == **limits,
+            None => !before.has_changed,
+        };
+        if is_stored {
+            return false;
+        }
+        let limit_set = Arc::new(self.limit_set_of(stored, window));
+        // Under one lock: otherwise limits that are set after the comparison would be lost.
+        let mut current = self.current_mut();
+        let is_current = Arc::ptr_eq(&current, before);
+        let old = is_current.then(|| mem::replace(&mut *current, limit_set.clone()));
         drop(current);
-        // After unlock, as every deallocation.
-        drop(old);
-        is_change
+        old.is_some()
+    }
+
+    fn limit_set_of(&self, stored: Option<Vec<Limit>>, window: Window) -> LimitSet {
+        let has_changed = stored.is_some();
+        LimitSet::new(stored.unwrap_or_else(|| self.of_builder.clone()), window, has_changed)
+    }
+
+    fn current_mut(&self) -> RwLockWriteGuard<'_, Arc<LimitSet>> {
+        self.current.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the tasks that wait for a change.
@@ -83,5 +100,33 @@ impl LimitSet {
     fn new(limits: Vec<Limit>, window: Window, has_changed: bool) -> Self {
         let args = limits.iter().map(|limit| LimitArgs::new(limit, window)).collect();
         Self { limits: limits.into(), args, has_changed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Barrier, thread};
+
+    use super::*;
+
+    /// The time between comparing and replacing is too short to be hit at each attempt, hence many.
+    #[test]
+    fn result_of_a_poll_does_not_replace_limits_that_were_set_since_it_began() {
+        let (of_builder, set) = (vec![Limit::per_hour(10)], vec![Limit::per_hour(5)]);
+        for _ in 0..2_000 {
+            let current = CurrentLimits::new(of_builder.clone(), Window::Gcra);
+            current.replace(Some(vec![Limit::per_hour(7)]), Window::Gcra);
+            let (before, start) = (current.get(), Barrier::new(2));
+            thread::scope(|threads| {
+                threads.spawn(|| {
+                    start.wait();
+                    current.apply_poll(None, Window::Gcra, &before);
+                });
+                start.wait();
+                current.replace(Some(set.clone()), Window::Gcra);
+            });
+            assert_eq!(*current.get().limits, *set);
+            assert!(!current.apply_poll(None, Window::Gcra, &before), "it is out of date");
+        }
     }
 }

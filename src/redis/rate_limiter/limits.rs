@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     super::{Error, script::Call},
+    limit_set::LimitSet,
     state::LimiterState,
 };
 use crate::rate_limit::Limit;
@@ -81,10 +82,7 @@ impl LimiterState {
                     continue;
                 }
             };
-            // If they differ, this process has set or cleared limits since: the value may have been read before that.
-            if Arc::ptr_eq(&limiter.current_limits.get(), &before) {
-                limiter.apply_stored(stored);
-            }
+            limiter.apply_stored(stored, &before);
         }
     }
 
@@ -104,14 +102,15 @@ impl LimiterState {
     }
 
     /// Applies the result of a poll; `None` if no limits are stored.
-    fn apply_stored(&self, stored: Option<Vec<Limit>>) {
-        if self.current_limits.is_stored(stored.as_deref()) {
-            return;
-        }
+    ///
+    /// If the limits are not those of `before` the poll, this process has set or cleared them since, and the result may
+    /// be older than that.
+    fn apply_stored(&self, stored: Option<Vec<Limit>>, before: &Arc<LimitSet>) {
         let is_override = stored.is_some();
-        if !self.change_limits(stored) {
+        if !self.current_limits.apply_poll(stored, self.window, before) {
             return;
         }
+        self.announce_change();
         let limits = &*self.limits_text();
         match is_override {
             true => tracing::info!(
@@ -133,17 +132,19 @@ impl LimiterState {
         limits.iter().map(Limit::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// Replaces the limits, or restores those of the builder. Returns whether they have changed.
-    fn change_limits(&self, stored: Option<Vec<Limit>>) -> bool {
-        let is_change = self.current_limits.replace(stored, self.window);
-        if is_change {
-            // Before waiters are woken, which check again at once.
-            if let Some(denials) = &self.deny_cache {
-                denials.forget_all();
-            }
-            self.current_limits.notify_change();
+    /// Replaces the limits, or restores those of the builder.
+    fn change_limits(&self, stored: Option<Vec<Limit>>) {
+        if self.current_limits.replace(stored, self.window) {
+            self.announce_change();
         }
-        is_change
+    }
+
+    fn announce_change(&self) {
+        // Before waiters are woken, which check again at once.
+        if let Some(denials) = &self.deny_cache {
+            denials.forget_all();
+        }
+        self.current_limits.notify_change();
     }
 
     /// Returns the key of the stored limits. It differs from every subject, as those end with a brace.
