@@ -101,7 +101,7 @@ where
     K: Hash + Eq + Clone,
     S: BuildHasher + Clone,
 {
-    let mut run = SweepRun::new(shared);
+    let mut run = SweepRun::new(shared, None);
     while let Step::Yield = run.step_safely(shared) {
         tokio::task::yield_now().await;
     }

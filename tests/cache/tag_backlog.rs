@@ -49,7 +49,18 @@ async fn values_removed_by_a_tag_are_freed_while_a_subscriber_of_another_cause_n
 
 #[tokio::test(start_paused = true)]
 async fn entries_expire_while_a_subscriber_of_removed_tags_never_reads() {
-    let cache = Cache::builder().shards(2).publish([Cause::Removed, Cause::Expired]).build();
+    entries_expire(Sweep::default()).await;
+}
+
+/// Within this budget, only the first pass of a sweep is complete.
+#[tokio::test(start_paused = true)]
+async fn entries_expire_within_a_budget_while_a_subscriber_of_removed_tags_never_reads() {
+    entries_expire(Sweep::default().budget(1e-15)).await;
+}
+
+async fn entries_expire(sweep: Sweep) {
+    let builder = Cache::builder().shards(2).sweep(sweep);
+    let cache = builder.publish([Cause::Removed, Cause::Expired]).build();
     let _removed = cache.events_lossless(CAPACITY).only([Cause::Removed]);
     let mut expired = cache.events().only([Cause::Expired]);
     for key in 0..ENTRIES {
@@ -67,6 +78,26 @@ async fn entries_expire_while_a_subscriber_of_removed_tags_never_reads() {
         assert!(event.lag().unwrap() <= SECOND / 5, "{:?}", event.lag());
     }
     assert_eq!(cache.stats().overflow, 0);
+    let sweeps = cache.stats().sweeps;
+    sleep(SECOND).await;
+    assert!(cache.stats().sweeps >= sweeps + 5, "each tick has a sweep");
+}
+
+/// The sweeper would rest after 300 ticks without work.
+#[tokio::test(start_paused = true)]
+async fn removal_by_a_tag_continues_when_a_subscriber_reads_after_a_long_time() {
+    let cache = Cache::builder().shards(2).publish([Cause::Removed]).build();
+    let mut removed = cache.events_lossless(CAPACITY);
+    for key in 0..ENTRIES {
+        cache.set_tagged(key, key, SECOND * 3_600, ["all"]).await;
+    }
+    cache.remove_tag("all").await;
+    sleep(300 * SECOND).await;
+    for _ in 0..ENTRIES {
+        timeout(SECOND, removed.recv()).await.expect("the removal continues");
+    }
+    sleep(SECOND).await;
+    assert!(cache.is_empty());
 }
 
 /// The subscriber reads so often that the sweeper never waits for long.

@@ -3,7 +3,6 @@
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hash},
-    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
@@ -46,8 +45,8 @@ pub(crate) struct SweepRun<K, V> {
     moved: u64,
     /// Purge of entries whose tag was removed; it runs before the first pass.
     tag_purge: Option<TagPurge>,
-    /// True if all passes are done, and the purge waits for a lossless subscriber of removals.
-    waits_to_purge: bool,
+    /// True if all passes are done, and only the purge may be left.
+    is_expired: bool,
     /// Shards that the current pass has not finished, with the number of times that each was found locked.
     pending: VecDeque<(ShardPass, u32)>,
     /// Examined and expired entries of the report when the current pass began.
@@ -70,7 +69,11 @@ impl<K, V> SweepRun<K, V>
 where
     K: Hash + Eq + Clone,
 {
-    pub(crate) fn new<S: BuildHasher + Clone>(cache: &SharedState<K, V, S>) -> Self {
+    /// Begins a sweep, which continues the purge of the last one.
+    pub(crate) fn new<S: BuildHasher + Clone>(
+        cache: &SharedState<K, V, S>,
+        tag_purge: Option<TagPurge>,
+    ) -> Self {
         let span = tracing::debug_span!(
             "sweep",
             cache = cache.name(),
@@ -83,13 +86,13 @@ where
         );
         let report = SweepReport::default();
         let (pending, unrecorded) = (VecDeque::new(), Vec::new());
-        let tag_purge = cache.store.begin_tag_purge();
+        let tag_purge = tag_purge.or_else(|| cache.store.begin_tag_purge());
         let mut sweep = Self {
             sweep: cache.sweep(),
             report,
             moved: 0,
             tag_purge,
-            waits_to_purge: false,
+            is_expired: false,
             pending,
             pass_start: (0, 0),
             unrecorded,
@@ -132,6 +135,11 @@ where
         })
     }
 
+    /// Returns the rest of the purge, for the next sweep.
+    pub(super) fn take_tag_purge(&mut self) -> Option<TagPurge> {
+        self.tag_purge.take()
+    }
+
     /// Returns the report of a finished sweep.
     pub(crate) fn finish<S: BuildHasher + Clone>(
         self,
@@ -157,11 +165,11 @@ where
             self.report.elapsed += cache.clock.now().since(start);
             return Step::Yield;
         }
-        // A full subscriber of removals does not hold expirations back. More entries may be due since the purge waits.
-        if mem::take(&mut self.waits_to_purge) {
-            self.begin_pass(cache);
-        }
+        // A full subscriber of removals does not hold expirations back.
         let step = loop {
+            if self.is_expired {
+                break Step::Done;
+            }
             let Some((shard_pass, tries)) = self.pending.pop_front() else {
                 match self.end_pass(cache, self.report.elapsed + now.since(start)) {
                     Some(step) => break step,
@@ -183,11 +191,11 @@ where
             }
         };
         self.report.elapsed += cache.clock.now().since(start);
-        if let Step::Done = step
-            && self.tag_purge.is_some()
-        {
-            self.waits_to_purge = true;
-            return Step::HeldBack(Cause::Removed);
+        if let Step::Done = step {
+            self.is_expired = true;
+            if self.tag_purge.is_some() {
+                return Step::HeldBack(Cause::Removed);
+            }
         }
         step
     }

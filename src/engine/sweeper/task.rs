@@ -43,13 +43,14 @@ pub(super) async fn run<K, V, S>(
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     let mut history = History::new();
+    let mut tag_purge = None;
     loop {
         let tick = interval.tick().await;
         let Some(cache) = shared.upgrade() else { return };
         if cache.is_paused() {
             continue;
         }
-        let mut sweep = SweepRun::new(&cache);
+        let mut sweep = SweepRun::new(&cache, tag_purge.take());
         // Dropped before each await: while the task holds it, dropping the last handle would not end the cache.
         drop(cache);
         loop {
@@ -61,13 +62,17 @@ pub(super) async fn run<K, V, S>(
             drop(cache);
             match step {
                 Step::Yield => tokio::task::yield_now().await,
+                Step::HeldBack(Cause::Removed) => {
+                    // More entries expire, so the next sweep is not delayed. It continues the purge.
+                    let next_tick = tick + interval.period();
+                    if timeout_at(next_tick, publisher.wait_for_room(Cause::Removed)).await.is_err()
+                    {
+                        break;
+                    }
+                }
                 Step::HeldBack(cause) => {
                     let every = interval.period();
                     while timeout(every, publisher.wait_for_room(cause)).await.is_err() {
-                        if cause == Cause::Removed {
-                            // The next step looks for entries that have expired in the meantime.
-                            break;
-                        }
                         purge(&shared, &mut sweep).await;
                     }
                 }
@@ -75,8 +80,12 @@ pub(super) async fn run<K, V, S>(
             }
         }
         let Some(cache) = shared.upgrade() else { return };
+        tag_purge = sweep.take_tag_purge();
         history.end_sweep(&cache, sweep);
-        let wake_at = history.end_of_rest(&cache, tick, interval.period());
+        // It does not rest while it waits to purge.
+        let may_rest = tag_purge.is_none();
+        let wake_at =
+            may_rest.then(|| history.end_of_rest(&cache, tick, interval.period())).flatten();
         drop(cache);
         if let Some(wake_at) = wake_at {
             let has_elapsed = timeout_at(wake_at, publisher.wake_requested()).await.is_err();
