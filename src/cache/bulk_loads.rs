@@ -188,7 +188,10 @@ where
             }
             // The slots were taken from the end.
             self.own_loads.sort_by_key(|load| load.slot);
-            if !self.own_loads.is_empty() {
+            if loader.is_some() && self.follows_superseded_load() {
+                // Its key is looked up again when it has ended, and may then have to be loaded with the others.
+                self.give_up_leads();
+            } else if !self.own_loads.is_empty() {
                 match loader.take() {
                     Some((loader, ttl)) => self.run_own_loads(slots, ttl, loader).await,
                     // The loader was called before these flights lost their leaders. Other callers may take the lead.
@@ -224,6 +227,20 @@ where
                 }
             }
         }
+    }
+
+    /// Returns whether a write before this call may have superseded a load that it follows, and moves that to the front.
+    fn follows_superseded_load(&mut self) -> bool {
+        let found = self.followed.iter().position(|followed| followed.joined_at_version > 0);
+        if let Some(index) = found {
+            self.followed.swap(0, index);
+        }
+        found.is_some()
+    }
+
+    /// Lets other callers load the keys that this call leads, because it is going to wait.
+    fn give_up_leads(&mut self) {
+        self.pending.extend(self.own_loads.drain(..).map(|load| load.slot));
     }
 
     /// Calls the loader for the keys that this call leads, stores the values and ends the flights.

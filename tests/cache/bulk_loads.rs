@@ -1,6 +1,6 @@
 //! One load for many keys: `get_many_or_set_with`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use fleeting::{Builder, Cache, Sweep, Ttl};
 use futures::FutureExt;
@@ -137,6 +137,43 @@ async fn write_takes_precedence_over_a_bulk_load() {
     notify.notify_one();
     assert_ready_eq!(load.poll(), vec![Some(10), Some(20)]);
     assert_eq!(cache.get_many(&[1, 2]).await, [Some(9), Some(20)]);
+}
+
+/// The result of the superseded load is of no use to a call that begins after the write. The key is loaded with the
+/// others, when that load has ended; meanwhile another call may load those.
+#[tokio::test(start_paused = true)]
+async fn call_after_a_write_loads_keys_whose_loads_the_write_superseded() {
+    let cache = builder().build();
+    let (first, second) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let load_after = |notify: &Arc<Notify>, value| {
+        let notify = notify.clone();
+        async move || {
+            notify.notified().await;
+            value
+        }
+    };
+    let mut superseded = spawn(cache.get_or_set_with(&2, SECOND, load_after(&first, 2)));
+    assert_pending!(superseded.poll());
+    assert_eq!(cache.remove(&2).await, None);
+    let mut calls = 0;
+    let mut bulk = spawn(cache.get_many_or_set_with([1, 2, 3], SECOND, async |missing| {
+        calls += 1;
+        assert_eq!(missing, [2, 3]);
+        tenfold(missing).await
+    }));
+    assert_pending!(bulk.poll());
+    let mut single = spawn(cache.get_or_set_with(&1, SECOND, load_after(&second, 7)));
+    assert_pending!(single.poll(), "it leads the load of 1");
+    first.notify_one();
+    assert_ready_eq!(superseded.poll(), 2);
+    assert!(bulk.is_woken());
+    assert_pending!(bulk.poll(), "it waits for the load of 1");
+    second.notify_one();
+    assert_ready_eq!(single.poll(), 7);
+    assert_ready_eq!(bulk.poll(), vec![Some(7), Some(20), Some(30)]);
+    drop(bulk);
+    assert_eq!(calls, 1);
+    assert_eq!(cache.get_many(&[1, 2, 3]).await, [Some(7), Some(20), Some(30)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -265,6 +265,19 @@ fn build_without_a_time_driver_panics_and_leaves_no_task() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn stream_that_has_ended_does_not_hold_a_sweep_back() {
+    let cache = Cache::builder().sweep(Sweep::manual()).build();
+    let _ended = cache.events_lossless(1);
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    cache.shutdown().await;
+    cache.set_ex(2, 2, SECOND).await;
+    advance(SECOND).await;
+    let report = cache.sweep().await;
+    assert_eq!((report.expired, report.held_back, cache.len()), (1, false, 0));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_shutdown_calls_all_return() {
     for _ in 0..50 {

@@ -223,7 +223,7 @@ impl<K, V> Log<K, V> {
     /// Returns whether any subscriber may delay the sweeper.
     pub(super) fn may_block_sweeper(&self) -> bool {
         let blocks = |channel| SWEEPER_CAUSES.iter().any(|cause| blocks_sweeper(channel, *cause));
-        self.channels.iter().any(|(_, channel)| blocks(channel))
+        !self.closed && self.channels.iter().any(|(_, channel)| blocks(channel))
     }
 
     #[cfg(feature = "metrics")]
@@ -238,6 +238,9 @@ impl<K, V> Log<K, V> {
     }
 
     pub(super) fn room(&mut self, cause: Cause) -> u64 {
+        if self.closed {
+            return u64::MAX;
+        }
         let channels = self.channels.iter_mut().map(|(_, channel)| channel);
         let room =
             channels.filter(|channel| blocks_sweeper(channel, cause)).map(Channel::room).min();
