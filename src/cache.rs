@@ -123,6 +123,10 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedStat
 /// used from other runtimes and outside of any runtime. After the runtime of the cache has shut down, reads and writes
 /// still work, but the sweeper and the callbacks of [`on_expired`](Cache::on_expired) no longer run.
 ///
+/// Background refreshes run on the runtime of the cache if that is a `multi_thread` runtime that has not shut down, and
+/// otherwise on that of the caller. They need a timer (`enable_time`). Without one they have no time limit, and each
+/// calls the panic hook, since Tokio offers no other way to learn of it; with `panic = "abort"` the process ends.
+///
 /// A `static` cache therefore belongs to the runtime of the task that used it first. Under `#[tokio::test]` that
 /// runtime ends with its test: in later tests nothing is swept and no callback is called. If that test had paused its
 /// clock, the clock stands still and no entry ever expires. The [guide](crate::guide::handles#a-static-cache) shows the

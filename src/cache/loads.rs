@@ -7,21 +7,19 @@ use std::{
     time::Duration,
 };
 
-use equivalent::Equivalent;
-use tokio::time::timeout;
-
 use super::{
     Cache,
     freshness::{Freshness, TimeToLive},
     load_guard::LoadGuard,
     reentrancy::ReentrancyScope,
-    refresh::{REFRESH_TIMEOUT, has_timer},
+    refresh::{REFRESH_TIMEOUT, within_timeout},
 };
 use crate::engine::{
     clock::{Deadline, Now},
     store::{Failure, Flight, LoadLookup, Location, WaitOutcome},
     to_key::ToKey,
 };
+use equivalent::Equivalent;
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -118,13 +116,7 @@ where
     pub(super) async fn wait_for_load(&self, load_guard: &LoadGuard<K, V, S>) -> WaitOutcome<V> {
         let LoadGuard { flight, location, .. } = load_guard;
         if flight.is_refreshing() {
-            let limited = {
-                let runtime = self.driven_runtime();
-                let _context = runtime.enter();
-                has_timer().then(|| timeout(REFRESH_TIMEOUT, flight.wait()))
-            };
-            let Some(limited) = limited else { return flight.wait().await };
-            if let Ok(outcome) = Box::pin(limited).await {
+            if let Some(outcome) = Box::pin(within_timeout(flight.wait())).await {
                 return outcome;
             }
             if self.shared.store.end_stalled_refresh(*location, flight) {

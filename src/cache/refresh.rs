@@ -2,14 +2,22 @@
 
 use std::{
     fmt::Debug,
+    future::{pending, poll_fn},
     hash::{BuildHasher, Hash},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    pin::pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    task::Poll,
+    thread,
     time::Duration,
 };
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
+    sync::oneshot,
     time::{Instant, sleep, timeout},
 };
 
@@ -57,7 +65,15 @@ where
         };
         let load_guard = self.load_guard(location, flight, true);
         let (weak_cache, key) = (self.downgrade(), key.to_key());
-        self.driven_runtime().spawn(run_refresh(weak_cache, load_guard, key, ttl, loader));
+        let refresh =
+            Arc::new(Mutex::new(Some(run_refresh(weak_cache, load_guard, key, ttl, loader))));
+        let task = self.driven_runtime().spawn(run_taken(refresh.clone()));
+        // A runtime that has shut down drops its tasks at once.
+        if task.is_finished()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(run_taken(refresh));
+        }
     }
 
     /// Returns a runtime, with a timer if possible, for a task that callers may wait for.
@@ -65,7 +81,7 @@ where
     /// A multi-thread runtime drives itself, but that of the cache may have no timer. A `current_thread` runtime is
     /// driven only during `block_on`, and that of the cache perhaps never again, so the caller's runtime is preferred to
     /// it.
-    pub(super) fn driven_runtime(&self) -> Handle {
+    fn driven_runtime(&self) -> Handle {
         let own = &self.shared.runtime;
         if own.runtime_flavor() != RuntimeFlavor::CurrentThread {
             return own.clone();
@@ -79,9 +95,47 @@ where
     }
 }
 
-/// Returns whether the runtime of this context has a timer. There is no other way to learn it.
-pub(super) fn has_timer() -> bool {
-    catch_unwind(|| drop(sleep(Duration::ZERO))).is_ok()
+/// Returns whether this context has a runtime with a timer. There is no other way to learn it than by a panic.
+fn has_timer() -> bool {
+    Handle::try_current().is_ok() && catch_unwind(|| drop(sleep(Duration::ZERO))).is_ok()
+}
+
+/// Waits for `future` until the time limit of a refresh, by a timer of the caller: that of a runtime that is not driven
+/// never elapses. Returns `None` if it elapses first.
+pub(super) async fn within_timeout<F: Future>(future: F) -> Option<F::Output> {
+    if has_timer() {
+        return timeout(REFRESH_TIMEOUT, future).await.ok();
+    }
+    let (mut future, mut sleep) = (pin!(future), pin!(sleep_on_thread(REFRESH_TIMEOUT)));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Waits for this time by a thread, which ends with the future. Never ends if there is none to be had.
+async fn sleep_on_thread(duration: Duration) {
+    let (elapsed, wait) = oneshot::channel();
+    let (_cancels, is_cancelled) = mpsc::channel::<()>();
+    let sleep = move || {
+        if let Err(RecvTimeoutError::Timeout) = is_cancelled.recv_timeout(duration) {
+            let _ = elapsed.send(());
+        }
+    };
+    let thread = thread::Builder::new().name("fleeting-timeout".to_owned()).spawn(sleep);
+    if thread.is_err() || wait.await.is_err() {
+        pending::<()>().await;
+    }
+}
+
+/// Runs a refresh, unless another task has taken it.
+async fn run_taken<F: Future<Output = ()>>(refresh: Arc<Mutex<Option<F>>>) {
+    let taken = refresh.lock().unwrap_or_else(PoisonError::into_inner).take();
+    drop(refresh);
+    if let Some(refresh) = taken {
+        refresh.await;
+    }
 }
 
 /// Runs a loader in the background. It holds the cache weakly, so that a refresh does not keep it alive.
@@ -173,6 +227,39 @@ async fn run_refresh<K, V, S, E, F, Fut>(
                 &key,
                 &format_args!("panicked: {}", panics::message(&*panic)),
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_sleeps_without_a_runtime_and_ends_with_its_future() {
+        let start = std::time::Instant::now();
+        let mut sleep = tokio_test::task::spawn(sleep_on_thread(Duration::from_millis(20)));
+        assert!(sleep.poll().is_pending());
+        while !sleep.is_woken() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(sleep.poll().is_ready());
+        assert!(start.elapsed() >= Duration::from_millis(20));
+        let hour = Duration::from_secs(3_600);
+        let mut sleep = tokio_test::task::spawn(sleep_on_thread(hour));
+        assert!(sleep.poll().is_pending());
+        let threads = || {
+            let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
+            let names = tasks.filter_map(|task| {
+                std::fs::read_to_string(task.expect("it is readable").path().join("comm")).ok()
+            });
+            names.filter(|name| name.trim() == "fleeting-timeou").count()
+        };
+        for (count, sleep) in [(1, Some(sleep)), (0, None)] {
+            while threads() != count {
+                thread::sleep(Duration::from_millis(1));
+            }
+            drop(sleep);
         }
     }
 }

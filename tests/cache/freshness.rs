@@ -12,6 +12,7 @@ use std::{
 use fleeting::{Builder, Cache, Cause, Freshness, Sweep, Ttl};
 use futures::FutureExt;
 use tokio::time::{Instant, advance, sleep};
+use tokio_test::{assert_pending, assert_ready_eq, task};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANOSECOND: Duration = Duration::from_nanos(1);
@@ -357,6 +358,23 @@ async fn invalid_freshness_settings_panic_with_their_name() {
 }
 
 /// A refresh has no caller who could cancel it, so it needs a timeout.
+#[tokio::test(start_paused = true)]
+async fn refresh_does_not_wait_for_waiters_of_a_cancelled_load() {
+    let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
+    let mut leader = task::spawn(cache.get_or_set_with(&1, SECOND, std::future::pending::<u32>));
+    assert_pending!(leader.poll());
+    let mut kept = task::spawn(cache.get_or_set_with(&1, SECOND, async || 7));
+    assert_pending!(kept.poll());
+    drop(leader);
+    // Woken, but not polled.
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    assert_eq!(cache.get_or_set_with(&1, 1_000 * SECOND, async || 2).await, 1);
+    sleep(SECOND).await;
+    assert_eq!(cache.get(&1).await, Some(2));
+    assert_ready_eq!(kept.poll(), 2, "it looks the key up again");
+}
+
 #[tokio::test(start_paused = true)]
 async fn hanging_refresh_times_out_after_a_minute() {
     let cache = builder().stale_while_revalidate(30 * SECOND).build();

@@ -44,6 +44,21 @@ fn refresh_runs_on_the_runtime_of_its_caller_if_that_of_the_cache_is_not_driven(
     ended.expect("no call waits for a runtime that is not driven");
 }
 
+#[test]
+fn refresh_runs_on_the_runtime_of_its_caller_after_that_of_the_cache_has_shut_down() {
+    let first = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let cache = stale_cache_of(&first, 3_600 * SECOND);
+    drop(first);
+    let calls = async {
+        assert_eq!(cache.get_or_set_with(&1, 3_600 * SECOND, async || 2).await, 1);
+        while cache.get(&1).await != Some(2) {
+            sleep(MILLISECOND).await;
+        }
+    };
+    let ended = current_thread().block_on(async { timeout(patience(), calls).await });
+    ended.expect("the value is refreshed");
+}
+
 /// Callers on threads without a runtime, and on runtimes without a timer, wait for a refresh as well.
 #[test]
 fn refresh_needs_no_timer_on_the_runtime_of_its_caller() {

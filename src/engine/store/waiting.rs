@@ -67,7 +67,8 @@ where
         }
         let tags = found.and_then(|(bucket, _)| locked.current_tags(bucket));
         let waiters = locked.waiters_mut();
-        if waiters.loads.find(hash, key).is_some_and(|load| !load.is_finished()) {
+        let is_running = |load: &Arc<Flight<V>>| !load.is_finished() && !load.end_leaderless();
+        if waiters.loads.find(hash, key).is_some_and(is_running) {
             return None;
         }
         let flight = || Flight::of_refresh(tags);

@@ -11,6 +11,8 @@
 //!    has removed that value from memory by then.
 //! 4. A background refresh leads a flight without a caller that drives it. If its runtime is not driven, a waiter ends
 //!    the flight by [`end_refresh`](Flight::end_refresh). That counts as a write, so the refresh stores nothing later.
+//!    A new refresh does not wait for the waiters of a leaderless flight, which may be kept without being polled: it
+//!    ends that flight.
 
 use std::{any::Any, mem, pin::pin, sync::Arc};
 
@@ -44,7 +46,8 @@ enum Phase<V> {
     /// The leader has gone, and no other caller has taken its place yet.
     Leaderless,
     Finished(Arc<LoadResult<V>>),
-    /// A waiter has ended the flight, because the background refresh that leads it makes no progress.
+    /// The flight has ended without a result, because its background refresh makes no progress, or because its waiters do
+    /// not take the lead.
     Stalled,
 }
 
@@ -67,7 +70,7 @@ pub(crate) enum WaitOutcome<V> {
     /// The waiter is now the leader.
     Leader,
     Finished(Arc<LoadResult<V>>),
-    /// The background refresh made no progress, and the flight has ended without a result.
+    /// The flight has ended without a result.
     Stalled,
 }
 
@@ -119,6 +122,17 @@ impl<V> Flight<V> {
             *phase = Phase::Stalled;
         }
         is_refreshing
+    }
+
+    /// Ends a flight without a leader, and returns true; does nothing if it has one. Called under the lock of the key's
+    /// shard. Its waiters were woken when it lost its leader.
+    pub(crate) fn end_leaderless(&self) -> bool {
+        let mut phase = self.phase();
+        let is_leaderless = matches!(*phase, Phase::Leaderless);
+        if is_leaderless {
+            *phase = Phase::Stalled;
+        }
+        is_leaderless
     }
 
     pub(crate) fn wake_waiters(&self) {
