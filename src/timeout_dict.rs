@@ -102,10 +102,12 @@ use crate::engine::{
 /// # Runtimes
 ///
 /// A dictionary needs no runtime, except to wait in `next_expired` and `next_claim`. While several calls
-/// wait, a task on the runtime of one of them ensures that due entries are delivered. A dictionary that is
-/// created on a runtime whose clock can be paused (`current_thread`) uses the clock of that runtime;
-/// otherwise it uses real time. A waiter on a runtime with a different clock, such as a test that pauses
-/// time, checks the clock of the dictionary every 10 ms.
+/// wait, a task on the runtime of the first of them ensures that due entries are delivered although a
+/// waiter is not polled; if that runtime is not driven, they are delivered when the waiter is polled or
+/// dropped. A dictionary that is created on a runtime whose clock can be paused (`current_thread`) uses
+/// the clock of that runtime; otherwise it uses real time. A waiter on a runtime with a different clock,
+/// such as a test that pauses time, checks the clock of the dictionary every 10 ms from the time at which
+/// its own clock has reached the deadline.
 ///
 /// # Examples
 ///

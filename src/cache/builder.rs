@@ -122,8 +122,16 @@ impl<K, V, S> Builder<K, V, S> {
     /// Reserves memory for this many entries, which is not released until the cache is dropped.
     ///
     /// If the allocation fails, [`build`](Builder::build) panics or aborts the process. Defaults to 0.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `entries` is above `isize::MAX`.
     #[doc(alias = "with_capacity")]
     pub fn initial_capacity(mut self, entries: usize) -> Self {
+        assert!(
+            entries <= isize::MAX as usize,
+            "initial_capacity must be at most isize::MAX, got {entries}"
+        );
         self.initial_capacity = entries;
         self
     }

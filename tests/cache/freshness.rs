@@ -357,7 +357,6 @@ async fn invalid_freshness_settings_panic_with_their_name() {
     assert!(panics(|b| b.negative_ttl(Duration::ZERO)).contains("negative_ttl"));
 }
 
-/// A refresh has no caller who could cancel it, so it needs a timeout.
 #[tokio::test(start_paused = true)]
 async fn refresh_does_not_wait_for_waiters_of_a_cancelled_load() {
     let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
@@ -375,6 +374,7 @@ async fn refresh_does_not_wait_for_waiters_of_a_cancelled_load() {
     assert_ready_eq!(kept.poll(), 2, "it looks the key up again");
 }
 
+/// A refresh has no caller who could cancel it, so it needs a timeout.
 #[tokio::test(start_paused = true)]
 async fn hanging_refresh_times_out_after_a_minute() {
     let cache = builder().stale_while_revalidate(30 * SECOND).build();

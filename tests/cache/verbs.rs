@@ -501,6 +501,12 @@ fn shards_of_zero_panic() {
 }
 
 #[test]
+#[should_panic(expected = "initial_capacity must be at most isize::MAX, got 18446744073709551615")]
+fn impossible_initial_capacity_panics() {
+    drop(Cache::<u32, u32>::builder().initial_capacity(usize::MAX));
+}
+
+#[test]
 #[should_panic(expected = "event_capacity must be at least 1, got 0")]
 fn event_capacity_of_zero_panics() {
     let _ = Cache::<u8, u8>::builder().event_capacity(0);
