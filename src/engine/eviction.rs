@@ -106,17 +106,31 @@ impl EvictionState {
         is_unreadable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
-        match weights {
-            // If all entries are readable and weigh the same, the table need not be read.
-            None if !may_have_unreadable => policy.victim(exempt, false, |_| BucketState::Live),
-            weights => policy.victim(exempt, may_have_unreadable, |bucket| {
-                let has_weight = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);
-                match () {
-                    () if may_have_unreadable && is_unreadable(bucket) => BucketState::Expired,
-                    () if has_weight() => BucketState::Live,
-                    () => BucketState::Weightless,
+        // The search is generic, and long. So it is not instantiated for closures of this function, whose types depend on
+        // those of the table, except behind one type for all.
+        if may_have_unreadable {
+            let mut state_of = |bucket: usize| match is_unreadable(bucket) {
+                true => BucketState::Expired,
+                false => {
+                    weights.as_ref().map_or(BucketState::Live, |weights| by_weight(weights)(bucket))
                 }
-            }),
+            };
+            let state_of: &mut dyn FnMut(usize) -> BucketState = &mut state_of;
+            return policy.victim(exempt, true, state_of);
+        }
+        match weights {
+            // The table need not be read.
+            None => policy.victim(exempt, false, live),
+            Some(weights) => policy.victim(exempt, false, by_weight(weights)),
         }
     }
+}
+
+fn live(_: usize) -> BucketState {
+    BucketState::Live
+}
+
+/// Returns a function that returns the state of a bucket with a readable entry.
+fn by_weight(weights: &[u32]) -> impl Fn(usize) -> BucketState {
+    |bucket| if weights[bucket] > 0 { BucketState::Live } else { BucketState::Weightless }
 }

@@ -77,8 +77,11 @@ where
     /// Moves some entries out of the old table. If the table grows for them, exempt entries are then in other buckets.
     #[cold]
     fn move_candidates<const N: usize>(&mut self, exempt: &mut [Option<usize>; N]) {
-        let hash = |bucket| self.entry_at(bucket).map(|(key, _)| self.context().hash_or_zero(key));
-        let hashes = exempt.map(|bucket| bucket.and_then(hash));
+        let mut hashes = [None; N];
+        for (hash, bucket) in hashes.iter_mut().zip(&*exempt) {
+            let entry = bucket.and_then(|bucket| self.entry_at(bucket));
+            *hash = entry.map(|(key, _)| self.context().hash_or_zero(key));
+        }
         let generation = self.state().generation;
         let (_, emptied) = self.move_windows();
         debug_assert!(
@@ -86,7 +89,9 @@ where
             "a table that was moved is empty"
         );
         if self.state().generation != generation {
-            *exempt = hashes.map(|hash| self.bucket_of_hash(hash?));
+            for (bucket, hash) in exempt.iter_mut().zip(hashes) {
+                *bucket = hash.and_then(|hash| self.bucket_of_hash(hash));
+            }
         }
     }
 

@@ -332,11 +332,13 @@ where
                 let Some(locked) = locked else { continue };
                 let mut locked = Shard::new(&self.context, locked);
                 // Under the lock, see `note_written`.
-                let exempt = exempt().map(|exempt| match index == exempt.shard() {
-                    true => locked.bucket_of_hash(exempt.hash()),
-                    false => None,
-                });
-                let freed = locked.evict(to_evict, exempt, now, drop_queue);
+                let mut buckets = [None; N];
+                for (bucket, exempt) in buckets.iter_mut().zip(exempt()) {
+                    if index == exempt.shard() {
+                        *bucket = locked.bucket_of_hash(exempt.hash());
+                    }
+                }
+                let freed = locked.evict(to_evict, buckets, now, drop_queue);
                 drop(locked);
                 to_evict = to_evict.saturating_sub(freed);
                 found |= freed > 0;
