@@ -140,7 +140,7 @@ async fn write_takes_precedence_over_a_bulk_load() {
 }
 
 /// The result of the superseded load is of no use to a call that begins after the write. The key is loaded with the
-/// others, when that load has ended; meanwhile another call may load those.
+/// others when that load has ended. In the meantime, another call may load those.
 #[tokio::test(start_paused = true)]
 async fn call_after_a_write_loads_keys_whose_loads_the_write_superseded() {
     let cache = builder().build();

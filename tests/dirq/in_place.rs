@@ -260,7 +260,7 @@ async fn open_directories_are_bounded_across_a_thousand_queues() {
         let paths = fds.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
         paths.filter(|path: &PathBuf| path.starts_with(dir.path())).count()
     };
-    // In one of several attempts: none stays open while other tests of this process keep 64 of theirs open.
+    // In one of several attempts: none stays open while other tests of this process keep 64 directories open.
     until_enough(async || {
         sleep(SETTLED).await;
         for queue in &queues {
