@@ -198,8 +198,8 @@ fn send(load: &Runtime, port: u16, client: u64) -> AbortHandle {
     sending.abort_handle()
 }
 
-/// Views the dashboard as a browser does: opens a stream, and the next one when it ends, and requests each sample that it
-/// announces.
+/// Views the dashboard as a browser does: opens a stream, and the next one when it ends, and requests each sample that
+/// it announces.
 fn view(load: &Runtime, port: u16) -> AbortHandle {
     let viewing = load.spawn(async move {
         let samples =

@@ -304,8 +304,8 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // `watch --exec` returns its element first, so that the interruption is not a failed attempt. `remove` first removes
-    // the element that it has locked, because no guard would release that lock.
+    // `watch --exec` returns its element first, so that the interruption is not a failed attempt. `remove` first
+    // removes the element that it has locked, because no guard would release that lock.
     let ends_itself =
         matches!(args.command, Command::Watch { exec: Some(_), .. } | Command::Remove { .. });
     // If a signal wins, `run` is dropped between two steps, which releases its locks.
@@ -841,8 +841,8 @@ async fn print_all<T: Send + 'static>(
 /// Interval at which the lock of an element is renewed while its command runs.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Runs a shell command for each element, and prints a line with its success. Returns false if any command failed, or if
-/// an element could not be read and bad elements are not skipped.
+/// Runs a shell command for each element, and prints a line with its success. Returns false if any command failed, or
+/// if an element could not be read and bad elements are not skipped.
 async fn execute_each<T: Send + 'static>(
     mut jobs: Walk<Lock<T>>,
     to_bytes: impl Fn(&T) -> Vec<u8>,

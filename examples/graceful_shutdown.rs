@@ -1,5 +1,6 @@
-//! Graceful shutdown of a service at SIGTERM: requests in flight end, requests that wait for a limit are answered, event
-//! streams end, and the spool writes the last events: `cargo run --example graceful_shutdown -- ADDRESS DIRECTORY`.
+//! Graceful shutdown of a service at SIGTERM: requests in flight end, requests that wait for a limit are answered,
+//! event streams end, and the spool writes the last events:
+//! `cargo run --example graceful_shutdown -- ADDRESS DIRECTORY`.
 
 use std::{error::Error, time::Duration};
 

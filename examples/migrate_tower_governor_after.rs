@@ -1,5 +1,5 @@
-//! A limit per address, after its migration from tower-governor: `migrate_tower_governor_before` is the same program with
-//! tower-governor.
+//! A limit per address, after its migration from tower-governor: `migrate_tower_governor_before` is the same program
+//! with tower-governor.
 
 use std::{env, error::Error, net::SocketAddr, time::Duration};
 

@@ -1,5 +1,5 @@
-//! A limit per address with tower-governor, before its migration: `migrate_tower_governor_after` is the same program with
-//! this crate.
+//! A limit per address with tower-governor, before its migration: `migrate_tower_governor_after` is the same program
+//! with this crate.
 
 use std::{env, error::Error, net::SocketAddr, thread, time::Duration};
 

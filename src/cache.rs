@@ -294,9 +294,9 @@ where
 
     /// Sets the value of `key` with the given TTL, and returns the live value it replaced (Redis: `SETEX`).
     ///
-    /// With a TTL of zero the entry expires immediately; with one that overflows it is persistent. A TTL of five seconds
-    /// or more is counted from the last tick of the kernel's coarse clock, like a default TTL of that length: the value
-    /// never lives longer, and expires at most some milliseconds early (50 if the machine is late).
+    /// With a TTL of zero the entry expires immediately; with one that overflows it is persistent. A TTL of five
+    /// seconds or more is counted from the last tick of the kernel's coarse clock, like a default TTL of that length:
+    /// the value never lives longer, and expires at most some milliseconds early (50 if the machine is late).
     ///
     /// # Examples
     ///

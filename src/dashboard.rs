@@ -1,5 +1,5 @@
-//! A live page of all caches, limiters, dictionaries, sets, queues, spools and connections to Redis of the process, mounted
-//! by the user in any router. The page uses only relative addresses.
+//! A live page of all caches, limiters, dictionaries, sets, queues, spools and connections to Redis of the process,
+//! mounted by the user in any router. The page uses only relative addresses.
 
 mod groups;
 mod history;
@@ -21,8 +21,8 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 /// spools and connections to Redis of the process (feature `dashboard`).
 ///
 /// The page shows their sizes and rates, also over the last five minutes and the last hour: hits, expirations,
-/// evictions, the lag of events, entries that are due, leased or dead, the lengths of queues, the backlog of spools, and
-/// the keys that limiters deny most often. Values above a threshold are marked. Keys are shown as hashes, unless
+/// evictions, the lag of events, entries that are due, leased or dead, the lengths of queues, the backlog of spools,
+/// and the keys that limiters deny most often. Values above a threshold are marked. Keys are shown as hashes, unless
 /// [`show_keys`](crate::RateLimiterBuilder::show_keys) allows their names. A cache with an
 /// [`inspect`](crate::Builder::inspect) function can be searched for the TTL of a key; values are never shown. Caches
 /// and limiters on Redis are shown by the calls of this process, and dictionaries on Redis as the server has them.
@@ -37,12 +37,13 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 /// # Cost
 ///
 /// A thread (`fleeting-dashboard`) reads all metrics once per second while a router from this function exists. Each
-/// object costs some microseconds per second, and about ten kilobytes of memory for its last hour. A limiter takes one of
-/// its eight locks for each call that it denies. Directory queues and dictionaries on Redis are
-/// measured as [for their metrics](crate::guide::metrics). Each browser holds two connections, no matter how many tabs show the page: a stream announces each sample, and the page requests it. The stream ends after
-/// ten seconds and is then requested again, so an open page delays a graceful shutdown by at most ten seconds, even if its
-/// browser does not read. (Like every response, the metrics themselves delay it while a client has requested them and
-/// does not read.)
+/// object costs some microseconds per second, and about ten kilobytes of memory for its last hour. A limiter takes one
+/// of its eight locks for each call that it denies. Directory queues and dictionaries on Redis are
+/// measured as [for their metrics](crate::guide::metrics). Each browser holds two connections, no matter how many tabs
+/// show the page: a stream announces each sample, and the page requests it. The stream ends after ten seconds and is
+/// then requested again, so an open page delays a graceful shutdown by at most ten seconds, even if its browser does
+/// not read. (Like every response, the metrics themselves delay it while a client has requested them and does not
+/// read.)
 ///
 /// # Examples
 ///

@@ -92,22 +92,22 @@
 //! Counting costs six to eight system calls per delivery, and disables prefetching on a disk. If a record cannot be
 //! written, for instance on a full disk, the element is delivered nevertheless, its failure does not count, and a
 //! warning is logged. If a record cannot be read, the element is not delivered, because it may be a dead letter: an
-//! iteration yields the error, and ends if it cannot list the records. Without these settings, a queue counts only calls
-//! of `retry_in` and `fail`.
+//! iteration yields the error, and ends if it cannot list the records. Without these settings, a queue counts only
+//! calls of `retry_in` and `fail`.
 //!
 //! Each iteration, and each scan of a `watch`, reads the records of the elements that are locked or wait for a backoff.
-//! The records of dead letters are kept in the directory `retries/dead`, which is listed again only after another element
-//! has become a dead letter or is none any more. On a local file system, a directory whose elements are all dead letters
-//! is not listed again either until it changes. So a job costs the same with thousands of old dead letters, except for
-//! one `stat` per directory of elements. If dead letters and new elements share a directory, each scan lists both:
-//! remove dead letters from time to time.
+//! The records of dead letters are kept in the directory `retries/dead`, which is listed again only after another
+//! element has become a dead letter or is none any more. On a local file system, a directory whose elements are all
+//! dead letters is not listed again either until it changes. So a job costs the same with thousands of old dead
+//! letters, except for one `stat` per directory of elements. If dead letters and new elements share a directory, each
+//! scan lists both: remove dead letters from time to time.
 //!
 //! # Cost
 //!
 //! File system calls are made on the runtime's blocking threads, with one round trip per call. The handles of a process
 //! on one path use up to 16 of these threads at a time. Further calls wait in order without a thread, so a disk that
-//! hangs does not delay work on other disks. A call that is dropped while it waits is not executed. A round trip between
-//! threads costs 20 to 50 µs, which is more than an add to a local disk. For many elements, use
+//! hangs does not delay work on other disks. A call that is dropped while it waits is not executed. A round trip
+//! between threads costs 20 to 50 µs, which is more than an add to a local disk. For many elements, use
 //! [`add_many`](QueueSimple::add_many) and [`locked`](QueueSimple::locked), which share round trips, or call from
 //! several tasks concurrently.
 //!

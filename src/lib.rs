@@ -81,8 +81,8 @@
 //!
 //! # Guide
 //!
-//! The [guide] has a page for each main type and feature, [example programs](guide#examples), migration tables, lists of
-//! all [log messages](guide::log_messages) and [errors](guide::errors), and [measurements](guide::measured).
+//! The [guide] has a page for each main type and feature, [example programs](guide#examples), migration tables, lists
+//! of all [log messages](guide::log_messages) and [errors](guide::errors), and [measurements](guide::measured).
 //!
 //! Recipes for common tasks:
 //!

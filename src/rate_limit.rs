@@ -93,8 +93,9 @@ use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 /// A flood of keys can therefore lock *new* keys out (a client with an IPv6 /48 has 65,536 networks of 64 bits). While
 /// the flood lasts, all new keys together get one quota. New keys get quotas of their own as the keys of the flood
 /// become idle, each `per` after its last call. After a flood that was too large to record, this takes until no charge
-/// to the shared quota counts any more. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well above the
-/// number of keys that one client may have, or also limit by a shorter prefix (`TrustedProxies::ipv6_prefix`).
+/// to the shared quota counts any more. Known keys are not affected, and memory stays bounded. Choose a `max_keys` well
+/// above the number of keys that one client may have, or also limit by a shorter prefix
+/// (`TrustedProxies::ipv6_prefix`).
 ///
 /// # User code under the lock
 ///

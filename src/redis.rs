@@ -14,8 +14,8 @@
 //! # Permissions
 //!
 //! The commands that a user of the server needs (`ACL SETUSER`), on the keys `prefix:*` (`~fleeting:*`; each type needs
-//! only [a part of these](crate::guide::before_production)), or with `compat` on those of the other programs. Apart from
-//! these, only the commands that make a connection are sent, `PING`, and to a cluster `CLUSTER SLOTS`.
+//! only [a part of these](crate::guide::before_production)), or with `compat` on those of the other programs. Apart
+//! from these, only the commands that make a connection are sent, `PING`, and to a cluster `CLUSTER SLOTS`.
 //!
 //! | for | commands |
 //! | --- | --- |
@@ -28,9 +28,9 @@
 //! | [`TimeoutDict`] | `EXISTS GET HDEL HGET HINCRBY HLEN HMGET HSET INFO SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
 //! | its `compat` | `DEL HGETALL HSET` |
 //!
-//! Scripts declare the keys that they access, except those of the tags of a `Cache`, and those of entries that the script
-//! itself finds to be due: in the events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared. These
-//! are in the same slot as the declared keys. A server that refuses undeclared keys (Dragonfly without
+//! Scripts declare the keys that they access, except those of the tags of a `Cache`, and those of entries that the
+//! script itself finds to be due: in the events of a `Cache`, and when entries of a `TimeoutDict` are taken or cleared.
+//! These are in the same slot as the declared keys. A server that refuses undeclared keys (Dragonfly without
 //! `allow-undeclared-keys`) supports none of these.
 
 mod cache;

@@ -1,4 +1,5 @@
-//! Admission of a request: its check, and the response to a denial. `settlement` follows the response to an admitted one.
+//! Admission of a request: its check, and the response to a denial. `settlement` follows the response to an admitted
+//! one.
 //!
 //! All requests take these steps. If the key comes from a function and the limiter is in memory, no step has to wait,
 //! so such a layer needs no boxed future.

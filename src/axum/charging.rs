@@ -46,8 +46,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// or [`charge_after`](RateLimitLayer::charge_after) return; `charge_when` and
     /// [`charge_sent`](RateLimitLayer::charge_sent) have no effect. With [`wait`](RateLimitLayer::wait), requests wait
     /// in no particular order, since they take nothing from each other;
-    /// [`max_waiting`](crate::RateLimiterBuilder::max_waiting) counts them apart from other waiters of the key. On Redis,
-    /// each request takes one round trip and each failure another two.
+    /// [`max_waiting`](crate::RateLimiterBuilder::max_waiting) counts them apart from other waiters of the key. On
+    /// Redis, each request takes one round trip and each failure another two.
     ///
     /// # Examples
     ///
@@ -83,8 +83,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// refund: the cost of a request is also its minimum.
     ///
     /// Set it if `cost` is an estimate. Neither function should then return 0 for requests that caused work, because
-    /// these requests are not limited at all. A response to `HEAD` has no body, for example, nor has one with status 304,
-    /// and a client may disconnect before the body is sent.
+    /// these requests are not limited at all. A response to `HEAD` has no body, for example, nor has one with status
+    /// 304, and a client may disconnect before the body is sent.
     pub fn refund_unused(mut self) -> Self {
         self.settings().refund_unused = true;
         self

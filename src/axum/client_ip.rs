@@ -15,9 +15,9 @@ use ::axum::{
 ///
 /// It is a key for a [`RateLimiter`](crate::RateLimiter), and an extractor. Two values are equal if their networks are
 /// equal. For IPv4, the network is the whole address, unless a [prefix](crate::TrustedProxies::ipv4_prefix) is set; for
-/// IPv6, it is the [prefix](crate::TrustedProxies::ipv6_prefix), 64 bits by default, because a client with one address of
-/// such a network usually has all of them. An IPv4-mapped IPv6 address is the IPv4 address. `Display` writes the network:
-/// `192.0.2.1` or `2001:db8:0:1::/64`.
+/// IPv6, it is the [prefix](crate::TrustedProxies::ipv6_prefix), 64 bits by default, because a client with one address
+/// of such a network usually has all of them. An IPv4-mapped IPv6 address is the IPv4 address. `Display` writes the
+/// network: `192.0.2.1` or `2001:db8:0:1::/64`.
 ///
 /// The extractor returns the address of the connection's peer. If an outer layer `Extension(TrustedProxies)` trusts the
 /// peer, the extractor returns the client address that the peer reports: see [`TrustedProxies`](crate::TrustedProxies).

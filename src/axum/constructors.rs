@@ -91,7 +91,8 @@ impl<S> RateLimitLayer<(), S> {
     /// # Examples
     ///
     /// ```
-    /// use axum::{Router, body::Body, extract::Request, http, middleware::{Next, from_fn}, response::Response, routing::get};
+    /// use axum::{Router, body::Body, extract::Request, http, routing::get};
+    /// use axum::{middleware::{Next, from_fn}, response::Response};
     /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
     /// use tower::ServiceExt;
     ///

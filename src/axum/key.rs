@@ -25,8 +25,8 @@ pub(super) type ExtractedKey<K> = ControlFlow<Response, Option<K>>;
 /// Source of a request's key.
 pub(super) enum KeyExtractor<K> {
     Function(RequestFn<ExtractedKey<K>>),
-    /// Adds what it finds to the extensions of the request, for the handler. So it runs for requests that are not limited,
-    /// too.
+    /// Adds what it finds to the extensions of the request, for the handler. So it runs for requests that are not
+    /// limited, too.
     Recording(RecordingFn<K>),
     FromRequest(Extractor<K>),
 }

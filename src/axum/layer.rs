@@ -86,7 +86,8 @@ use crate::{engine::hasher::DefaultHasher, rate_limit::Limited};
 /// can fill memory with a long key, and two long keys share no quota. The limiter stores the shortened key, so
 /// [`RateLimiter::peek`](crate::RateLimiter::peek) with the original key finds nothing. The length of keys of other
 /// types is not limited: that includes a struct around a `String`, as an extractor for [`by`](RateLimitLayer::by) or
-/// [`by_extension`](RateLimitLayer::by_extension) often returns. Reject or shorten a long text from the request there. The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
+/// [`by_extension`](RateLimitLayer::by_extension) often returns. Reject or shorten a long text from the request there.
+/// The number of keys is limited by [`max_keys`](crate::RateLimiterBuilder::max_keys).
 ///
 /// # With Redis
 ///
@@ -280,8 +281,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// `RateLimit` field. Defaults to zero.
     ///
     /// Without it, all clients that are denied by one limit return at the same second, and most are denied again.
-    /// [`on_limited`](RateLimitLayer::on_limited) receives a [`Limited`] that includes the same addition, so its response
-    /// agrees with the fields; [`on_decision`](RateLimitLayer::on_decision) receives one without it.
+    /// [`on_limited`](RateLimitLayer::on_limited) receives a [`Limited`] that includes the same addition, so its
+    /// response agrees with the fields; [`on_decision`](RateLimitLayer::on_decision) receives one without it.
     ///
     /// # Panics
     ///

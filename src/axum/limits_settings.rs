@@ -70,7 +70,8 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Sets an async lookup of a key's limits that may fail, as [`limits_by_key`](RateLimitLayer::limits_by_key).
     ///
     /// If it fails, the last limits of the key apply for up to an hour after their `ttl`, and otherwise the limiter's
-    /// own. The failure is logged at WARN, at most once per second, and not cached: a later request looks the limits up again.
+    /// own. The failure is logged at WARN, at most once per second, and not cached: a later request looks the limits up
+    /// again.
     ///
     /// # Panics
     ///

@@ -21,8 +21,8 @@ use crate::redis;
 const GRPC: &str = "application/grpc";
 
 /// 429, with `Retry-After`, `Cache-Control: no-store`, the fields of [`Headers::Draft11`] for the limit that denied the
-/// call, and the body described at [`RateLimitLayer`](crate::RateLimitLayer). The denial is also an extension of the response, so that an
-/// outer layer can replace the fields by those of its own [`Headers`].
+/// call, and the body described at [`RateLimitLayer`](crate::RateLimitLayer). The denial is also an extension of the
+/// response, so that an outer layer can replace the fields by those of its own [`Headers`].
 ///
 /// # Examples
 ///
@@ -121,8 +121,8 @@ pub(super) fn problem(limited: &Limited, denied: &RetryAfter<'_>) -> Response {
     response
 }
 
-/// Writes `Cache-Control: no-store`, unless the field is present. A cache would otherwise serve the denial of one client
-/// to all: some store any 200, which a gRPC denial is, or are configured to store errors.
+/// Writes `Cache-Control: no-store`, unless the field is present. A cache would otherwise serve the denial of one
+/// client to all: some store any 200, which a gRPC denial is, or are configured to store errors.
 pub(super) fn forbid_storing(headers: &mut HeaderMap) {
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
 }

@@ -49,8 +49,8 @@ const IPV6_PREFIX: u8 = 64;
 /// they write only `Forwarded`, call [`forwarded`](TrustedProxies::forwarded); if they write a field of their own, call
 /// [`header`](TrustedProxies::header).
 ///
-/// A proxy that writes `Forwarded` must quote what it copies from the request, such as `host`. Otherwise a client adds an
-/// element of its own by a comma in its `Host`, and no reader can detect that. Prefer `X-Forwarded-For` then.
+/// A proxy that writes `Forwarded` must quote what it copies from the request, such as `host`. Otherwise a client adds
+/// an element of its own by a comma in its `Host`, and no reader can detect that. Prefer `X-Forwarded-For` then.
 ///
 /// If a proxy is not trusted, all clients behind it count as one. A warning is logged when an untrusted peer sends such
 /// a field, at most twice per `TrustedProxies` and its clones: for the first such peer in a private network, where most

@@ -229,7 +229,8 @@ where
         }
     }
 
-    /// Returns whether a write before this call may have superseded a load that it follows, and moves that to the front.
+    /// Returns whether a write before this call may have superseded a load that it follows, and moves that to the
+    /// front.
     fn follows_superseded_load(&mut self) -> bool {
         let found = self.followed.iter().position(|followed| followed.joined_at_version > 0);
         if let Some(index) = found {

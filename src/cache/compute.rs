@@ -58,7 +58,8 @@ where
     ///
     /// `change` runs while the shard of `key` is locked, and values that it overwrites are dropped under that lock. It
     /// must be short and must not call the cache, because the call may deadlock. If it panics, the value stays as
-    /// `change` left it, with its new weight. If the weigher panics, the entry is removed as [`Cause::Evicted`](crate::Cause::Evicted).
+    /// `change` left it, with its new weight. If the weigher panics, the entry is removed as
+    /// [`Cause::Evicted`](crate::Cause::Evicted).
     ///
     /// # Examples
     ///
@@ -181,8 +182,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: if the call is cancelled, it has changed nothing and loses its place in the queue. The exception is a
-    /// call that is cancelled while it evicts very many entries: see [`Cache`](Cache#cancel-safety).
+    /// Cancel safe: if the call is cancelled, it has changed nothing and loses its place in the queue. The exception is
+    /// a call that is cancelled while it evicts very many entries: see [`Cache`](Cache#cancel-safety).
     ///
     /// # Examples
     ///

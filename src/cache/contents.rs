@@ -46,8 +46,8 @@ where
     /// Removes all entries, at most one shard at a time (Redis: `FLUSHDB`).
     ///
     /// Live entries are removed with cause [`Cause::Removed`](crate::Cause::Removed), expired ones with cause
-    /// [`Cause::Expired`](crate::Cause::Expired). The method is not atomic: an entry that is inserted concurrently may or
-    /// may not be removed.
+    /// [`Cause::Expired`](crate::Cause::Expired). The method is not atomic: an entry that is inserted concurrently may
+    /// or may not be removed.
     ///
     /// # Cancel safety
     ///

@@ -79,8 +79,8 @@ where
     /// Returns a runtime, with a timer if possible, for a task that callers may wait for.
     ///
     /// A multi-thread runtime drives itself, but that of the cache may have no timer. A `current_thread` runtime is
-    /// driven only during `block_on`, and that of the cache perhaps never again, so the caller's runtime is preferred to
-    /// it.
+    /// driven only during `block_on`, and that of the cache perhaps never again, so the caller's runtime is preferred
+    /// to it.
     fn driven_runtime(&self) -> Handle {
         let own = &self.shared.runtime;
         if own.runtime_flavor() != RuntimeFlavor::CurrentThread {

@@ -36,9 +36,9 @@ where
     ///
     /// A few entries at a time are cloned under the read lock of their shard, for about 50 µs, and encoded and written
     /// after the lock is released. If the cache is large, Tokio's threads for blocking work help the caller's task to
-    /// copy and encode: at most half as many as there are processors, and at most three. `Clone` and `Serialize` of keys
-    /// and values run there too; if one panics, so does this call. The memory needed does not grow with the cache: it is
-    /// about a megabyte at most, plus a few copies of large values.
+    /// copy and encode: at most half as many as there are processors, and at most three. `Clone` and `Serialize` of
+    /// keys and values run there too; if one panics, so does this call. The memory needed does not grow with the cache:
+    /// it is about a megabyte at most, plus a few copies of large values.
     ///
     /// Keys and values are encoded as MessagePack by serde, with the names of fields. So a later version of the program
     /// can read them even if its types have fewer fields, or more (with `#[serde(default)]`). Values with the same

@@ -1,6 +1,6 @@
 //! History of each object over the last five minutes and the last hour: levels, and rates per second that are derived
-//! from counters. A line has one point per second also if its value was unknown, or if the sampler was late: that point is
-//! NaN, which JSON writes as null. Without it, all older points would seem to be later than they are.
+//! from counters. A line has one point per second also if its value was unknown, or if the sampler was late: that point
+//! is NaN, which JSON writes as null. Without it, all older points would seem to be later than they are.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -116,7 +116,8 @@ impl Histories {
     /// Adds a sample, `elapsed` after the previous one. Groups that are not in it have ended and are removed.
     pub(super) fn add(&mut self, groups: Vec<Group>, elapsed: Duration) {
         let mut before = std::mem::take(&mut self.groups);
-        // The thread was stopped, or waited for a processor. The number of the sample shows clients that some are missing.
+        // The thread was stopped, or waited for a processor. The number of the sample shows clients that some are
+        // missing.
         let missing = (elapsed.as_secs_f64().round() as u64).saturating_sub(1);
         for number in (self.number..self.number + missing).take(MAX_MISSING) {
             let lines = before.values_mut().flat_map(|entry| entry.lines.values_mut());
@@ -285,7 +286,8 @@ impl Recent {
     }
 }
 
-/// Returns the number of waiting elements over the last minute; `None` for kinds without them, and before it has passed.
+/// Returns the number of waiting elements over the last minute; `None` for kinds without them, and before it has
+/// passed.
 fn waiting_of(marks: &VecDeque<Mark>, group: &Group) -> Option<Vec<f64>> {
     let waiting = marks.iter().map(|mark| mark.waiting);
     let waiting = waiting.chain([group.levels.get("waiting").copied()]);

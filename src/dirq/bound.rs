@@ -65,8 +65,8 @@ impl Bound {
         (*allowance >= count).then(|| self.grant(allowance, count))
     }
 
-    /// Returns a permit for `count` elements, or the free capacity if that is less. Counts the elements if the allowance
-    /// is used up.
+    /// Returns a permit for `count` elements, or the free capacity if that is less. Counts the elements if the
+    /// allowance is used up.
     pub(super) fn reserve(
         self: &Arc<Self>,
         count: u64,

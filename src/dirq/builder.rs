@@ -34,17 +34,18 @@ impl<S> DirQueueBuilder<S> {
     /// checked. Waiters are served in FIFO order, except that an add of several elements lets others go first for up to
     /// 100 intervals. An add of more elements than the bound fails immediately. By default, adds to a full queue fail.
     ///
-    /// With this setting, [`add`](super::DirQueue::add) and the other adding methods need a runtime with a time driver. A
-    /// waiting future that is not polled keeps only the capacity for its own elements from others, until it is dropped.
+    /// With this setting, [`add`](super::DirQueue::add) and the other adding methods need a runtime with a time driver.
+    /// A waiting future that is not polled keeps only the capacity for its own elements from others, until it is
+    /// dropped.
     pub fn wait_for_room(mut self, every: Duration) -> Self {
         self.options.wait_for_room = Some(every);
         self
     }
 
-    /// Sets the interval between purges of the queue by the streams of [`watch`](super::DirQueue::watch). The queue is purged
-    /// at the end of a scan if the last such purge by this process was at least `every` ago, however many streams there
-    /// are. If the purge removes locks, a stream then scans the queue again, so the elements of killed workers are
-    /// delivered. Defaults to no purges.
+    /// Sets the interval between purges of the queue by the streams of [`watch`](super::DirQueue::watch). The queue is
+    /// purged at the end of a scan if the last such purge by this process was at least `every` ago, however many
+    /// streams there are. If the purge removes locks, a stream then scans the queue again, so the elements of killed
+    /// workers are delivered. Defaults to no purges.
     ///
     /// A purge reads the whole queue, and delays the stream. Errors are logged.
     pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
@@ -53,20 +54,20 @@ impl<S> DirQueueBuilder<S> {
     }
 
     /// Sets whether new elements survive a crash of the machine. If so, each add waits until its files, their
-    /// names, and the names of all parent directories up to the mount point are on disk. Defaults to false, as in the other
-    /// implementations.
+    /// names, and the names of all parent directories up to the mount point are on disk. Defaults to false, as in the
+    /// other implementations.
     ///
     /// Concurrent adds are [synced together](super#cost).
     ///
-    /// If this process may write to a directory of the queue and not read it (a drop box), each add syncs the whole file
-    /// system, which takes longer.
+    /// If this process may write to a directory of the queue and not read it (a drop box), each add syncs the whole
+    /// file system, which takes longer.
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
         self
     }
 
-    /// Sets the maximum size in bytes of an element, or of each field of an element in a [`Queue`](super::Queue). Longer
-    /// ones are neither added nor read ([`Error::TooLarge`](super::Error::TooLarge)). Defaults to 1 GiB.
+    /// Sets the maximum size in bytes of an element, or of each field of an element in a [`Queue`](super::Queue).
+    /// Longer ones are neither added nor read ([`Error::TooLarge`](super::Error::TooLarge)). Defaults to 1 GiB.
     ///
     /// An element is read into memory as a whole, and any process with write access to the queue can choose its size.
     pub fn max_size(mut self, bytes: u64) -> Self {
@@ -86,8 +87,8 @@ impl<S> DirQueueBuilder<S> {
         self
     }
 
-    /// Sets the number of failures after which an element is a [dead letter](super::DirQueue::take_dead). Defaults to no
-    /// limit.
+    /// Sets the number of failures after which an element is a [dead letter](super::DirQueue::take_dead). Defaults to
+    /// no limit.
     ///
     /// This setting [enables the counting of deliveries](super#retries-and-dead-letters).
     pub fn max_attempts(mut self, attempts: u32) -> Self {

@@ -154,8 +154,8 @@ impl<P: Protocol> DirQueue<P> {
     /// Makes a dead letter available again after `delay`, as if it had never failed. Returns false if the element is
     /// missing, or is not a dead letter.
     ///
-    /// A waiting stream of [`watch`](Self::watch) of this process then gets it. Those of other processes find it at their
-    /// next scan.
+    /// A waiting stream of [`watch`](Self::watch) of this process then gets it. Those of other processes find it at
+    /// their next scan.
     ///
     /// # Errors
     ///

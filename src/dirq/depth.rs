@@ -1,5 +1,5 @@
-//! Numbers of elements of a queue, for its metrics. They are measured on the disk, by a thread of their own: neither the
-//! exporter of metrics nor a worker of a runtime waits for a disk.
+//! Numbers of elements of a queue, for its metrics. They are measured on the disk, by a thread of their own: neither
+//! the exporter of metrics nor a worker of a runtime waits for a disk.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},

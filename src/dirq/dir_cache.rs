@@ -43,8 +43,8 @@ struct CachedDir {
 }
 
 impl DirCache {
-    /// Enough for the directories of a normal queue's elements that are read and written, for `temporary` and `obsolete`,
-    /// and for both directories of records.
+    /// Enough for the directories of a normal queue's elements that are read and written, for `temporary` and
+    /// `obsolete`, and for both directories of records.
     const MAX_OPEN: usize = 6;
 
     /// Checks the queue's directory, and clears the cache if it has changed. Returns the generation, which differs from

@@ -8,8 +8,8 @@ use super::{Name, fs::is_out_of_file_descriptors};
 
 /// Error of an operation on a directory queue.
 ///
-/// Variants name their subject if there is one: a path, a name, or a field. Interference by another process, such as a lock that it
-/// acquired or an element that it removed first, is not an error if the return type can express it.
+/// Variants name their subject if there is one: a path, a name, or a field. Interference by another process, such as a
+/// lock that it acquired or an element that it removed first, is not an error if the return type can express it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

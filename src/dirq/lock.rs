@@ -23,7 +23,8 @@ use crate::engine::retries::cut_reason;
 /// because of an error or a panic, the element is unlocked and delivered again, here or to another process. Inside of a
 /// Tokio runtime, the drop returns immediately, and the element is unlocked by another thread: other processes see that
 /// a moment later, and later calls of this process to the queue by the same path see it in any case. Outside of a
-/// runtime, and in [memory](super#cost), the drop makes the file system call itself. [`unlock`](Self::unlock) waits for it.
+/// runtime, and in [memory](super#cost), the drop makes the file system call itself. [`unlock`](Self::unlock) waits for
+/// it.
 ///
 /// The age of a lock counts from the time at which it was acquired. For an element that
 /// [`locked`](super::DirQueue::locked) or [`watch`](super::DirQueue::watch) has prefetched, this is before the element
@@ -70,8 +71,8 @@ impl<T: Send + 'static> Lock<T> {
             Err(error) => {
                 guard.mark_delivered();
                 let reason = cut_reason(error_chain(&error)).into_string();
-                // The error of reading is more useful than that of the record. A guard that should try again is dropped,
-                // which does so.
+                // The error of reading is more useful than that of the record. A guard that should try again is
+                // dropped, which does so.
                 drop(guard.try_unlock(&Outcome::Unreadable(reason)));
                 Err(error)
             }

@@ -21,7 +21,8 @@ pub(super) struct LockGuard<P: Protocol + ?Sized> {
     name: Name,
     /// `None` if only the lock was requested, or if the element was read outside of an iteration.
     delivery: Option<Delivery>,
-    /// The result of recording the outcome, if the lock could not be released afterwards: the time of the next delivery.
+    /// The result of recording the outcome, if the lock could not be released afterwards: the time of the next
+    /// delivery.
     recorded: Option<Result<Option<u64>, Error>>,
     /// The [time](Protocol::lock_time) of the lock of a prefetched element.
     prefetched_at: Option<i128>,
@@ -141,8 +142,8 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         }
     }
 
-    /// Records the outcome and releases the lock. Streams of this process that wait learn when the element can be locked
-    /// again. After an error that passes, only the lock is left to be released, by another call.
+    /// Records the outcome and releases the lock. Streams of this process that wait learn when the element can be
+    /// locked again. After an error that passes, only the lock is left to be released, by another call.
     fn unlock_once(&mut self, outcome: &Outcome) -> Result<(), Error> {
         let root = self.queue.root();
         // Recorded before unlocking: otherwise the element could be delivered according to the old record.

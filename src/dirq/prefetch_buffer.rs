@@ -39,8 +39,8 @@ struct State<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> PrefetchBuffer<T> {
-    /// Since before the first lock was acquired. Older locks may be lost, because a purge may have removed them. Not more
-    /// than the shortest `max_lock`.
+    /// Since before the first lock was acquired. Older locks may be lost, because a purge may have removed them. Not
+    /// more than the shortest `max_lock`.
     const MAX_AGE: Duration = Duration::from_secs(1);
 
     pub(super) fn new() -> Self {

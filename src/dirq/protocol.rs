@@ -44,8 +44,8 @@ pub trait Protocol: Send + Sync + 'static {
     /// Locks an element. Returns false if it is already locked or missing.
     fn lock(&self, name: &Name) -> Result<bool, Error>;
 
-    /// Locks an element and reads it. Returns `None` if it cannot be locked. If it can be locked and not read, the inner
-    /// result is an error, and the element stays locked.
+    /// Locks an element and reads it. Returns `None` if it cannot be locked. If it can be locked and not read, the
+    /// inner result is an error, and the element stays locked.
     fn take(
         &self,
         opener: &Opener<'_>,

@@ -40,8 +40,8 @@ impl Purge {
     /// Sets the maximum age of a lock, since it was acquired or touched. [`Duration::ZERO`] keeps all locks. Defaults
     /// to 600 seconds.
     ///
-    /// An age of less than one second also removes locks of elements that a stream has just prefetched: the work of these
-    /// may be done twice.
+    /// An age of less than one second also removes locks of elements that a stream has just prefetched: the work of
+    /// these may be done twice.
     pub fn max_lock(mut self, age: Duration) -> Self {
         self.max_lock = age;
         self

@@ -51,8 +51,8 @@ impl<P: Protocol> DirQueue<P> {
         self.protocol.root().path()
     }
 
-    /// Returns the number of elements, including locked ones; 0 if the queue's directory is missing, for instance because
-    /// its disk is not mounted. Reads the whole queue, so the cost grows with the number of elements.
+    /// Returns the number of elements, including locked ones; 0 if the queue's directory is missing, for instance
+    /// because its disk is not mounted. Reads the whole queue, so the cost grows with the number of elements.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl<P: Protocol> DirQueue<P> {
     /// On a disk, one round trip to another thread locks several elements if they are requested quickly. The stream
     /// then locks and reads up to 63 elements, and up to one mebibyte, ahead of the caller. These elements are unlocked
     /// when the stream is dropped, or, by a task of the runtime, if no element was requested for one second: a
-    /// current-thread runtime must be driven in the meantime. The same applies to elements that are locked for a call of
-    /// `next` whose future was dropped. If the process is killed, they stay locked until a [`purge`](Self::purge)
+    /// current-thread runtime must be driven in the meantime. The same applies to elements that are locked for a call
+    /// of `next` whose future was dropped. If the process is killed, they stay locked until a [`purge`](Self::purge)
     /// removes their locks. In [memory](super#cost), each element is locked when it is requested.
     ///
     /// Elements that wait for their backoff, and [dead letters](super#retries-and-dead-letters), are skipped too.
@@ -290,8 +290,8 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// Items that cannot be read or removed for lack of permission are skipped and [counted](PurgeReport::failed).
     ///
-    /// If stale locks were removed, a waiting stream of [`watch`](Self::watch) of this process gets their elements. Those
-    /// of other processes find them at their next scan.
+    /// If stale locks were removed, a waiting stream of [`watch`](Self::watch) of this process gets their elements.
+    /// Those of other processes find them at their next scan.
     ///
     /// If the owner of a stale lock unlocks the element during the purge and another process locks it immediately, the
     /// purge may remove the new lock: the format has no atomic way to check and remove a lock. To make this rare,

@@ -200,8 +200,8 @@ impl Records {
         Ok(None)
     }
 
-    /// Replaces a file in the directory `to` atomically by a draft, which `create` writes. `is_done` returns whether the
-    /// file already has the new content.
+    /// Replaces a file in the directory `to` atomically by a draft, which `create` writes. `is_done` returns whether
+    /// the file already has the new content.
     fn replace(
         &self,
         to: &Dir,

@@ -81,7 +81,8 @@ impl SystemWatch {
         };
         let mut updated = Updated { has_new: false, is_complete: true, failure: None };
         let mut watched = BTreeMap::new();
-        // All of them, even if they are watched: a directory that was deleted and created again may have the same inode.
+        // All of them, even if they are watched: a directory that was deleted and created again may have the same
+        // inode.
         for path in [root.to_owned()].into_iter().chain(directories) {
             let before = self.watched.get(&path).copied();
             let watch = match watcher.watch(&path, path == root) {

@@ -136,8 +136,8 @@ impl Wakeups {
         }
     }
 
-    /// Makes the system report new elements in `directories` of the queue at `root`. Returns whether it reports all that
-    /// this process may read, and an error for the first failure of a series.
+    /// Makes the system report new elements in `directories` of the queue at `root`. Returns whether it reports all
+    /// that this process may read, and an error for the first failure of a series.
     pub(super) fn watch_directories(
         self: &Arc<Self>,
         root: &Path,
@@ -159,8 +159,8 @@ impl Wakeups {
         (updated.is_complete, updated.failure)
     }
 
-    /// Returns whether this stream should watch the directories again, after a failure. One of all streams does so after
-    /// each pause.
+    /// Returns whether this stream should watch the directories again, after a failure. One of all streams does so
+    /// after each pause.
     pub(super) fn begin_watch_retry(&self) -> bool {
         let now = Instant::now();
         let mut state = self.state();
@@ -171,8 +171,8 @@ impl Wakeups {
         is_due
     }
 
-    /// Returns the turn that is left for a stream whose latest scan began after the turn `scanned`, or the receiver of a
-    /// turn.
+    /// Returns the turn that is left for a stream whose latest scan began after the turn `scanned`, or the receiver of
+    /// a turn.
     ///
     /// # Panics
     ///

@@ -106,8 +106,8 @@ impl EvictionState {
         is_unreadable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
-        // The search is generic, and long. So it is not instantiated for closures of this function, whose types depend on
-        // those of the table, except behind one type for all.
+        // The search is generic, and long. So it is not instantiated for closures of this function, whose types depend
+        // on those of the table, except behind one type for all.
         if may_have_unreadable {
             let mut state_of = |bucket: usize| match is_unreadable(bucket) {
                 true => BucketState::Expired,

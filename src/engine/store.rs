@@ -3,8 +3,8 @@
 //! Invariants:
 //!
 //! 1. **The store never judges expiry by a clock of its own.** Every method takes `now` and evaluates it under the
-//!    shard's lock. So an entry that one caller has seen as expired is never returned to a later caller, and the times of
-//!    a key's departures never decrease.
+//!    shard's lock. So an entry that one caller has seen as expired is never returned to a later caller, and the times
+//!    of a key's departures never decrease.
 //! 2. **One shard lock at a time.** No method waits for the lock of a shard while it holds that of another. Under a
 //!    shard lock only the mutexes of the journal, of a flight's phase and of the hit model (by `try_lock`) are taken;
 //!    no lock is taken under those.
@@ -141,8 +141,8 @@ where
         }
     }
 
-    /// Drops all entries one by one. If the tables were dropped as a whole, a panic in the `Drop` of an entry would leak
-    /// the rest of its shard, and a second one in another shard would abort the process.
+    /// Drops all entries one by one. If the tables were dropped as a whole, a panic in the `Drop` of an entry would
+    /// leak the rest of its shard, and a second one in another shard would abort the process.
     fn drain(&mut self) {
         if !needs_drop::<(K, V)>() {
             return;

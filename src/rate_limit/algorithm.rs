@@ -58,8 +58,8 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
         *self = Self::default();
     }
 
-    /// Converts the usage if the limit changes: as many units are in use by `new` as were by `old`, at most the quota of
-    /// `new` and what was a debt.
+    /// Converts the usage if the limit changes: as many units are in use by `new` as were by `old`, at most the quota
+    /// of `new` and what was a debt.
     fn adapt(&mut self, _old: &LimitParams, _new: &LimitParams, _now: &impl Now) {}
 
     /// Returns the number of units in use.

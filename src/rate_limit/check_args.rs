@@ -18,8 +18,8 @@ pub(super) struct Check<'a> {
 pub(super) enum Caller<'a> {
     /// Its denial is counted.
     Final,
-    /// It may continue to wait, so its denial is not counted. If it is in a queue, its units are ahead of those of later
-    /// waiters until they are charged.
+    /// It may continue to wait, so its denial is not counted. If it is in a queue, its units are ahead of those of
+    /// later waiters until they are charged.
     Waiter(Option<&'a WaiterUnits>),
 }
 

@@ -35,8 +35,8 @@ impl Gcra {
         self.per == params.per && self.quota == params.quota
     }
 
-    /// Converts the usage to other parameters: it remains the same number of units. If `caps`, quota that was used is at
-    /// most the new quota, and only a debt is more.
+    /// Converts the usage to other parameters: it remains the same number of units. If `caps`, quota that was used is
+    /// at most the new quota, and only a debt is more.
     #[cold]
     fn convert(&mut self, params: &LimitParams, now: &impl Now, caps: bool) {
         let (per, quota) = (u128::from(params.per), u128::from(params.quota));

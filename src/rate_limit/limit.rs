@@ -62,9 +62,9 @@ pub enum Window {
     /// time by one with a quota above 65,535, its usage counts as if it were charged at that call.
     Buckets(usize),
     /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, exactly, even if
-    /// that is less than a nanosecond (on Redis, rounded up to whole microseconds). Smooth, with the least memory. But a
-    /// key may use its whole quota at once and then one unit every `per / quota`: up to twice the quota, less one unit,
-    /// within one `per`.
+    /// that is less than a nanosecond (on Redis, rounded up to whole microseconds). Smooth, with the least memory. But
+    /// a key may use its whole quota at once and then one unit every `per / quota`: up to twice the quota, less one
+    /// unit, within one `per`.
     ///
     /// It stores only a sum and not each call. If several permits of a key are refunded, permits issued before the last
     /// refund may give back less than they should, but never more. A permit gives nothing back once its key was checked

@@ -89,8 +89,8 @@ mod serde_form {
         }
     }
 
-    /// Deserialized from a text such as `100/min`, or from fields: `{quota, per, name, of_bytes}`, where `per` is a text
-    /// such as `60s` or a number of seconds.
+    /// Deserialized from a text such as `100/min`, or from fields: `{quota, per, name, of_bytes}`, where `per` is a
+    /// text such as `60s` or a number of seconds.
     ///
     /// # Examples
     ///

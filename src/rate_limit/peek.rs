@@ -73,8 +73,8 @@ where
         self.with_limits(limits, |limits, params| {
             let now = self.shared.clock.lazy_now();
             let denied = self.inspect(key, params, &now, |state| {
-                // Index of the call's last unit behind those ahead, from 0. `ahead` runs under the lock of the usage, as
-                // `Waiter::ahead` requires.
+                // Index of the call's last unit behind those ahead, from 0. `ahead` runs under the lock of the usage,
+                // as `Waiter::ahead` requires.
                 let last = ahead().saturating_add(cost.into()).saturating_sub(1);
                 let each = params.iter().enumerate().map(|(limit, params)| {
                     let quota = u64::from(params.quota);

@@ -30,8 +30,8 @@ impl Permit {
     /// Returns how many more units would have passed at the time of the check: the smallest number that any of the
     /// limits had left.
     ///
-    /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if there
-    /// were no limits.
+    /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if
+    /// there were no limits.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

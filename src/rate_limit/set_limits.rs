@@ -29,9 +29,9 @@ where
     ///
     /// A limit that is removed loses its usage, so another one at its position begins with nothing in use.
     ///
-    /// With [`Window::Gcra`](super::Window::Gcra), used quota is converted to the same number of units, at most the new quota (a debt stays a
-    /// debt); usage under other [plans](RateLimiter::check_with) is unchanged. A refund of a permit from before the
-    /// change has no effect.
+    /// With [`Window::Gcra`](super::Window::Gcra), used quota is converted to the same number of units, at most the new
+    /// quota (a debt stays a debt); usage under other [plans](RateLimiter::check_with) is unchanged. A refund of a
+    /// permit from before the change has no effect.
     ///
     /// # Cost
     ///

@@ -94,9 +94,9 @@ where
     /// # Errors
     ///
     /// Returns [`Limited`] if the call cannot pass within `max_wait`. It is denied immediately if it cannot pass in
-    /// time, given the current usage and the calls ahead of it, or if [`max_waiting`](super::RateLimiterBuilder::max_waiting)
-    /// calls already wait for the key; otherwise it is denied when `max_wait` has elapsed. So no more calls wait for a
-    /// key than can pass in time.
+    /// time, given the current usage and the calls ahead of it, or if
+    /// [`max_waiting`](super::RateLimiterBuilder::max_waiting) calls already wait for the key; otherwise it is denied
+    /// when `max_wait` has elapsed. So no more calls wait for a key than can pass in time.
     ///
     /// # Cancel safety
     ///

@@ -1,6 +1,6 @@
 //! Untracked keys, which have no entry: keys beyond [`max_keys`](super::RateLimiterBuilder::max_keys), which share one
-//! window, and keys that were swept before one of their calls was settled. The usage of each is known by the hash of the
-//! key, and moves to its entry when it gets one. So no key evades its limit, and no other key pays for it.
+//! window, and keys that were swept before one of their calls was settled. The usage of each is known by the hash of
+//! the key, and moves to its entry when it gets one. So no key evades its limit, and no other key pays for it.
 //!
 //! The lock here is sometimes taken under a shard's lock, so no shard may be locked under it.
 

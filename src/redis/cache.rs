@@ -84,9 +84,9 @@ use crate::engine::ttl::Ttl;
 ///
 /// Without [events](CacheBuilder::events), most methods send the plain command named in their documentation. Methods
 /// that remove a value or give it a TTL of less than a minute send a script of two commands, because they also
-/// invalidate a [load](Cache::get_or_set_with) of the key. `ttl`, `set_keep_ttl`, `expire` and `persist` send their command
-/// in a script that also checks [tags](Cache::set_tagged). `contains_key` and `set_nx` send such a script after their
-/// command, if they find a value with tags.
+/// invalidate a [load](Cache::get_or_set_with) of the key. `ttl`, `set_keep_ttl`, `expire` and `persist` send their
+/// command in a script that also checks [tags](Cache::set_tagged). `contains_key` and `set_nx` send such a script after
+/// their command, if they find a value with tags.
 ///
 /// With events, methods that only read send the same. Methods that write send a script, which takes the server several
 /// times as long. Each value with a TTL also takes the memory of a sorted-set entry and of a second copy

@@ -47,9 +47,9 @@ use crate::{engine::shown_hash::shown_hash, rate_limit::Limited};
 ///
 /// # Keys in texts
 ///
-/// A key may be a secret, such as a session token. So the texts of an error (`Display` and `Debug`), and the log messages
-/// that contain them, have a hash in place of the part of the key that the program chose. The hash is that of the
-/// dashboard, and differs between processes. The field `key` is the whole key. The source of a
+/// A key may be a secret, such as a session token. So the texts of an error (`Display` and `Debug`), and the log
+/// messages that contain them, have a hash in place of the part of the key that the program chose. The hash is that of
+/// the dashboard, and differs between processes. The field `key` is the whole key. The source of a
 /// [`Decode`](Error::Decode) names the expected type, and nothing of the data.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -59,8 +59,8 @@ pub enum Error {
     #[error("invalid address of a Redis server; see `Urls` for the supported URLs")]
     Address(#[source] RedisError),
 
-    /// A name cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a cluster. Or the
-    /// name of a group is reserved.
+    /// A name cannot be part of a key: it is empty, or contains `{` or `}`, which delimit hash tags in a cluster. Or
+    /// the name of a group is reserved.
     #[error(
         "invalid name {0:?}; a name must not be empty, contain {{ or }}, or be that of a reserved group"
     )]
@@ -209,8 +209,8 @@ impl fmt::Debug for Error {
 
 /// Returns a key of the server with a hash in place of the part that the program chose, for texts.
 ///
-/// Keys of this crate are `prefix:type:{name:shard}`, a suffix, and possibly `:` and the program's key; those of limiters
-/// are `prefix:type:name:{key}`. Any other key belongs to another program, so all of it may be a secret.
+/// Keys of this crate are `prefix:type:{name:shard}`, a suffix, and possibly `:` and the program's key; those of
+/// limiters are `prefix:type:name:{key}`. Any other key belongs to another program, so all of it may be a secret.
 pub(super) fn hide(key: &str) -> String {
     let hash = |part: &str| format!("#{:012x}", shown_hash(part.as_bytes()) >> 16);
     let head = |tag: &str| key.find(tag).map(|at| key.split_at(at + tag.len()));

@@ -1,6 +1,6 @@
-//! Entry points of the fuzzer to the encoding of keys and values. Compiled only with `--cfg fleeting_fuzzing`, and not a
-//! part of the public API. `--cfg fuzzing` also applies if a program that uses this crate is fuzzed, whose copy of the
-//! crate does not contain this file.
+//! Entry points of the fuzzer to the encoding of keys and values. Compiled only with `--cfg fleeting_fuzzing`, and not
+//! a part of the public API. `--cfg fuzzing` also applies if a program that uses this crate is fuzzed, whose copy of
+//! the crate does not contain this file.
 
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -52,16 +52,16 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// A denied check returns the error [`Error::Limited`]. A denial is an `Err` of the same `Result` as other errors, so
 /// that `limiter.check(&user).await?` also stops denied calls. If the server fails,
-/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes (`Allow`), is decided by an embedded limiter
-/// (`Local`), or returns the error (`Deny`). With
+/// [`on_error`](RateLimiterBuilder::on_error) decides whether the call passes (`Allow`), is decided by an embedded
+/// limiter (`Local`), or returns the error (`Deny`). With
 /// feature `axum` errors are responses: 429 with all fields of [`Limited`](crate::Limited) for a denial, 503 for a
 /// temporary error, otherwise 500.
 ///
 /// # Cost
 ///
 /// A check takes one round trip. It takes none if the key was denied and is checked again too early
-/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is above a quota, and while the circuit breaker is open.
-/// A call that waits takes one round trip for each of its checks.
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), if the cost is above a quota, and while the circuit breaker is
+/// open. A call that waits takes one round trip for each of its checks.
 ///
 /// The server keeps one key per rate-limit key, `prefix:limit1:name:{key}`. It expires when all its charges have left
 /// their windows, or slightly later: by up to an eighth of the TTL that this takes. Memory and work per rate-limit key:
@@ -73,18 +73,18 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// | `Gcra` | 26, plus 24 per limit | O(1) |
 ///
 /// A `Log` stores each call once, regardless of the number of limits. If checks with other windows use the same key, as
-/// during a rollout that changes them, the numbers of up to eight further limits are kept too, and the calls for as long as
-/// their windows, until one to two windows after the last such check. A key longer than 256 bytes is shortened to its
-/// first 256 bytes and a hash.
+/// during a rollout that changes them, the numbers of up to eight further limits are kept too, and the calls for as
+/// long as their windows, until one to two windows after the last such check. A key longer than 256 bytes is shortened
+/// to its first 256 bytes and a hash.
 ///
 /// # Time
 ///
-/// All times are those of the server, in microseconds, to which windows, buckets and the intervals of `Gcra` are rounded up. The clocks of the
-/// processes do not matter. If the server's clock goes back, for example after a failover to a server whose clock is
-/// behind, the stored times of a key are moved back accordingly. The change therefore delays a call by at most one
-/// window and admits no call too early. Permits that were issued before the change can no longer be refunded.
-/// [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this process. If
-/// no other call uses the key, a call made after that time is admitted.
+/// All times are those of the server, in microseconds, to which windows, buckets and the intervals of `Gcra` are
+/// rounded up. The clocks of the processes do not matter. If the server's clock goes back, for example after a failover
+/// to a server whose clock is behind, the stored times of a key are moved back accordingly. The change therefore delays
+/// a call by at most one window and admits no call too early. Permits that were issued before the change can no longer
+/// be refunded. [`retry_after`](crate::Limited::retry_after) counts from the arrival of the reply, by the clock of this
+/// process. If no other call uses the key, a call made after that time is admitted.
 ///
 /// # Atomicity
 ///
@@ -334,11 +334,11 @@ impl<K> RateLimiter<K> {
     /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
     ///
-    /// Existing charges stay, except that calls which had already left a shorter window are not counted in a longer one.
-    /// With [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use than the
-    /// new quota, and is denied until the difference has leaked. They also stay if there are fewer limits than before,
-    /// for the case that other processes use all of them. The embedded limiter reduces them to the new quota, and removes
-    /// those of missing limits.
+    /// Existing charges stay, except that calls which had already left a shorter window are not counted in a longer
+    /// one. With [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use
+    /// than the new quota, and is denied until the difference has leaked. They also stay if there are fewer limits than
+    /// before, for the case that other processes use all of them. The embedded limiter reduces them to the new quota,
+    /// and removes those of missing limits.
     /// Callers that are already waiting in this process are checked against the new limits. One round trip.
     ///
     /// # Panics
@@ -356,8 +356,8 @@ impl<K> RateLimiter<K> {
         self.state.set_limits(limits).await
     }
 
-    /// Removes the limits that [`set_limits`](RateLimiter::set_limits) has set, so that those of the builder apply again
-    /// in all processes.
+    /// Removes the limits that [`set_limits`](RateLimiter::set_limits) has set, so that those of the builder apply
+    /// again in all processes.
     ///
     /// Each process applies the limits of its own builder: this one immediately, others within two seconds. Existing
     /// charges stay, as with `set_limits`. Has no effect if no limits are set. One round trip.

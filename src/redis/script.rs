@@ -97,8 +97,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sends an idempotent call: one that only reads, or whose copy does no harm, no matter how late the server executes
-    /// it. It is sent again once if its reply is lost.
+    /// Sends an idempotent call: one that only reads, or whose copy does no harm, no matter how late the server
+    /// executes it. It is sent again once if its reply is lost.
     pub(super) async fn send_idempotent<T: FromRedisValue>(
         self,
         client: &Client,
@@ -106,8 +106,8 @@ impl<'a> Call<'a> {
         self.send(client, Resend::Once).await
     }
 
-    /// Sends a read of several keys. Returns `None` if they are on two nodes, because their slot is being migrated, which
-    /// may take longer than the timeout: the caller then reads them one by one.
+    /// Sends a read of several keys. Returns `None` if they are on two nodes, because their slot is being migrated,
+    /// which may take longer than the timeout: the caller then reads them one by one.
     pub(super) async fn send_multi_key<T: FromRedisValue>(
         mut self,
         client: &Client,

@@ -87,8 +87,8 @@ const MAX_CLEARED: usize = 512;
 /// keys, and its scores the deadlines in microseconds since the Unix epoch. Deadlines are even; an odd score is the end
 /// of the lease of an entry. In addition, `.dead` is a sorted set of the dead letters, ordered by the time at which
 /// they became dead, `.failed` is a hash with the number of failed claims of each entry, and `.reasons` is a hash with
-/// the reasons that were given to [`Claim::fail`]. The keys have no Redis expiry, so the server must not evict: use `maxmemory-policy noeviction` or one of the `volatile` policies.
-/// A warning is logged if it may evict them.
+/// the reasons that were given to [`Claim::fail`]. The keys have no Redis expiry, so the server must not evict: use
+/// `maxmemory-policy noeviction` or one of the `volatile` policies. A warning is logged if it may evict them.
 ///
 /// # Cost
 ///
@@ -221,8 +221,8 @@ where
 
     /// Writes `value` at `key`, due in `ttl`, only if the key has no entry; returns whether it did.
     ///
-    /// An entry that is due, claimed or a dead letter also prevents it, and is not changed. So a job is queued once until
-    /// it is acked or removed, regardless of the number of calls.
+    /// An entry that is due, claimed or a dead letter also prevents it, and is not changed. So a job is queued once
+    /// until it is acked or removed, regardless of the number of calls.
     ///
     /// # Errors
     ///

@@ -18,9 +18,10 @@ use crate::{
 /// A set whose members are ordered by score, like a sorted set of Redis.
 ///
 /// A `SortedSet` is a handle to one shared set; cloning it is cheap. A score may be of any type that is
-/// [`Ord`], such as an integer, or a [`Score`](crate::Score) for floating point numbers. Each member is in the set once; inserting it again moves it to its new score, behind the other
-/// members that have that score. Members with equal scores are all kept, in the order in which they were
-/// inserted. The rank of a member is the number of members before it.
+/// [`Ord`], such as an integer, or a [`Score`](crate::Score) for floating point numbers. Each member is in the set
+/// once; inserting it again moves it to its new score, behind the other members that have that score. Members with
+/// equal scores are all kept, in the order in which they were inserted. The rank of a member is the number of members
+/// before it.
 ///
 /// It is an [`ExpiringSet`](crate::ExpiringSet) without time: nothing expires, and no runtime is needed. Each
 /// call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for

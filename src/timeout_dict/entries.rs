@@ -150,9 +150,9 @@ impl<K, V> Entries<K, V> {
         self.counts
     }
 
-    /// Counts the due and the leased entries, in a time that grows with a hundredth of their number. A lease without end
-    /// is not counted. An ended lease that no call has noticed counts as due, even if its entry has no attempts left: to
-    /// tell them apart, each entry would have to be read.
+    /// Counts the due and the leased entries, in a time that grows with a hundredth of their number. A lease without
+    /// end is not counted. An ended lease that no call has noticed counts as due, even if its entry has no attempts
+    /// left: to tell them apart, each entry would have to be read.
     #[cfg(feature = "metrics")]
     pub(super) fn due(&mut self, now: Tick) -> DueCounts {
         let ended = self.leases.count_until(now);

@@ -1,5 +1,5 @@
-//! Checks that tests wait by `tests/common`: for `patience()`, which an environment variable stretches, or for a time of
-//! `ms()`, which doubles when a case is repeated. A fixed limit fails on a machine that is later than its author's.
+//! Checks that tests wait by `tests/common`: for `patience()`, which an environment variable stretches, or for a time
+//! of `ms()`, which doubles when a case is repeated. A fixed limit fails on a machine that is later than its author's.
 
 use std::{
     fs,

@@ -292,7 +292,8 @@ async fn denial_of_a_cost_above_the_quota_has_the_time_until_more_units_are_avai
     assert_eq!(number(denied.headers(), "x-ratelimit-reset"), Some(3_590));
 }
 
-/// The coarse clock, by which GCRA counts, lies up to some milliseconds before the charge. The real clock is the subject.
+/// The coarse clock, by which GCRA counts, lies up to some milliseconds before the charge. The real clock is the
+/// subject.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn fields_count_each_charge_once_right_after_it() {
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {

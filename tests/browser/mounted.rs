@@ -1,5 +1,5 @@
-//! Tests of the dashboard in a service of this process: each kind of object, charts, tables, hostile names, and browsers
-//! that cannot share a stream.
+//! Tests of the dashboard in a service of this process: each kind of object, charts, tables, hostile names, and
+//! browsers that cannot share a stream.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Random sequences of all cache methods, compared with a map that is simple enough to be obviously correct.
 //!
-//! `PROPTEST_CASES` sets the number of sequences (1,000 by default), `FLEETING_SEED` their seed. The fuzzer makes the same
-//! comparison with any settings and any times.
+//! `PROPTEST_CASES` sets the number of sequences (1,000 by default), `FLEETING_SEED` their seed. The fuzzer makes the
+//! same comparison with any settings and any times.
 
 use std::{ops::Range, time::Duration};
 

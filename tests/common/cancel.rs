@@ -47,8 +47,8 @@ enum Little {
 }
 
 /// Runs `call` on new states until it completes, and drops it after each possible number of polls before that: without
-/// a poll, at each wait for budget, at each other wait, and when that ends. `check` gets the state and the reply, or `None` if the call
-/// was dropped.
+/// a poll, at each wait for budget, at each other wait, and when that ends. `check` gets the state and the reply, or
+/// `None` if the call was dropped.
 pub(crate) async fn at_each_await<S, T>(
     new: impl AsyncFn() -> S,
     call: impl AsyncFn(&S) -> T,
@@ -134,7 +134,8 @@ pub(crate) fn with_effects<N, C>(
 
 /// Cancels `call` at each wait, and checks its effect on `observe`d parts. Then it is called again, and must complete.
 ///
-/// Unless the effect is [`Effect::Nothing`], a completed call must change the parts: otherwise, the test could not fail.
+/// Unless the effect is [`Effect::Nothing`], a completed call must change the parts: otherwise, the test could not
+/// fail.
 pub(crate) async fn has_effect<S, T>(
     effect: Effect,
     name: &str,

@@ -1,5 +1,5 @@
-//! Oracle of the cache: a map that is simple enough to be obviously correct. Model tests and the fuzzer compare the cache
-//! with it.
+//! Oracle of the cache: a map that is simple enough to be obviously correct. Model tests and the fuzzer compare the
+//! cache with it.
 //!
 //! It returns the result of each method, and knows the resident entries, the published events and the kept errors. It
 //! does not predict chance: the sample of a sweep, the victims of a bound, a refresh ahead, and the effect of jitter.

@@ -1,5 +1,5 @@
-//! Property of `TrustedProxies`, for tests and for the fuzzer: the address found is the one that the nearest proxies wrote,
-//! regardless of the text that the client sends.
+//! Property of `TrustedProxies`, for tests and for the fuzzer: the address found is the one that the nearest proxies
+//! wrote, regardless of the text that the client sends.
 
 use std::net::IpAddr;
 

@@ -378,8 +378,8 @@ async fn records_of_removed_elements_do_not_accumulate_without_a_purge() {
         }
     }
     assert!(next(&queue).await.is_none());
-    // Two files for each of 401 failed elements. A purge that finds 51 elements is followed by one at 166 records, which
-    // may be exceeded by those of one more round.
+    // Two files for each of 401 failed elements. A purge that finds 51 elements is followed by one at 166 records,
+    // which may be exceeded by those of one more round.
     let left = record_files(queue.path()).len();
     assert!(left < 2 * (166 + 50), "{left} files are left");
     assert_eq!(queue.dead().await.unwrap()[0].name, kept);

@@ -18,7 +18,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Mounts an ext4 file system of `size` bytes. Returns `None`, with a message, if this system does not allow mounts.
+    /// Mounts an ext4 file system of `size` bytes. Returns `None`, with a message, if this system does not allow
+    /// mounts.
     pub(crate) fn mount(size: u64) -> Option<Self> {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let image = dir.path().join("image");

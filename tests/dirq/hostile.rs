@@ -374,7 +374,8 @@ fn remove_empty(top: PathBuf, stop: Arc<AtomicBool>, removed: Arc<AtomicU64>) ->
                 let hits = removals.count() as u64;
                 removed.fetch_add(hits, Relaxed);
                 if hits > 0 {
-                    // Otherwise it could hit each of the 256 attempts of one call, on a machine that rarely runs the writer.
+                    // Otherwise it could hit each of the 256 attempts of one call, on a machine that rarely runs the
+                    // writer.
                     thread::sleep(Duration::from_micros(100));
                 }
             }

@@ -191,7 +191,8 @@ async fn elements_locked_for_a_dropped_next_are_released() {
     until_enough(drop_next_while_it_locks).await;
 }
 
-/// Drops the future of a `next` that was polled once, as `select!` and `timeout` do. Returns true if the call had begun.
+/// Drops the future of a `next` that was polled once, as `select!` and `timeout` do. Returns true if the call had
+/// begun.
 async fn drop_next_while_it_locks() -> bool {
     let (_dir, queue) = queue().await;
     let names = queue.add_many((0..60).map(|i| i.to_string())).await.unwrap();

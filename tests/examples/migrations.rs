@@ -1,4 +1,5 @@
-//! Tests of the examples of migrations: pairs of programs, with another crate and with this one, and two Python libraries.
+//! Tests of the examples of migrations: pairs of programs, with another crate and with this one, and two Python
+//! libraries.
 
 use axum::http::StatusCode;
 

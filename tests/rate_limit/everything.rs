@@ -57,8 +57,8 @@ impl Model {
         self.charges.iter().filter(counts).map(|charge| charge.units).sum()
     }
 
-    /// Lower bound on the usage by GCRA, in parts, of which a unit has `per` and a nanosecond leaks `quota`: as if refunded
-    /// charges had never been made, and without the charges from before the limits changed.
+    /// Lower bound on the usage by GCRA, in parts, of which a unit has `per` and a nanosecond leaks `quota`: as if
+    /// refunded charges had never been made, and without the charges from before the limits changed.
     fn level(&self, limit: &Limit) -> u128 {
         let (quota, unit) = (u128::from(limit.quota()), limit.per().as_nanos());
         let mut level = 0_u128;

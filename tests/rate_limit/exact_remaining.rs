@@ -1,5 +1,5 @@
-//! Remaining quota by the real clock, whose coarse reading lies up to some milliseconds in the past: neither a charge nor
-//! a unit that is free again is missed. The real clock is the subject.
+//! Remaining quota by the real clock, whose coarse reading lies up to some milliseconds in the past: neither a charge
+//! nor a unit that is free again is missed. The real clock is the subject.
 
 use std::{hint::spin_loop, time::Duration};
 

@@ -60,7 +60,8 @@ async fn peek_at_many_calls_of_which_half_have_left_the_window_takes_no_walk() {
         assert_similar(async |calls| {
             let limits = [Limit::new(QUOTA, middle.elapsed())];
             let state = limiter.peek_with(&calls, &limits).await;
-            // If the thread is suspended between the two readings of the clock, more than half of them have left, or all.
+            // If the thread is suspended between the two readings of the clock, more than half of them have left, or
+            // all.
             let left = black_box(state).remaining() + calls - QUOTA;
             assert!((calls / 2..=calls).contains(&left), "{left} of {calls} calls have left");
             exact.set(exact.get() + u32::from(left == calls / 2));

@@ -110,8 +110,8 @@ async fn run_server(redis: &str) {
     axum::serve(listen().await, app).await.unwrap();
 }
 
-/// Forwards requests to the servers, in turns; those whose quota is in memory always to the same one. Adds the address of
-/// the client to `X-Forwarded-For`, as nginx's `$proxy_add_x_forwarded_for`.
+/// Forwards requests to the servers, in turns; those whose quota is in memory always to the same one. Adds the address
+/// of the client to `X-Forwarded-For`, as nginx's `$proxy_add_x_forwarded_for`.
 async fn run_proxy(ports: [u16; 2]) {
     let listener = listen().await;
     let idle: Arc<[Mutex<Vec<TcpStream>>; 2]> = Arc::default();

@@ -1,5 +1,5 @@
-//! Calls of the types on Redis, cancelled after each poll: they have the effect that `src/guide/cancel_safety.md` states,
-//! and block no other caller.
+//! Calls of the types on Redis, cancelled after each poll: they have the effect that `src/guide/cancel_safety.md`
+//! states, and block no other caller.
 
 mod cache;
 mod events;

@@ -1,5 +1,5 @@
-//! Randomized test of the claims of `redis::TimeoutDict` in four processes. No job is lost, none is acked twice, and none
-//! is handed out after its ack. All faults of [`history`](crate::history) are injected.
+//! Randomized test of the claims of `redis::TimeoutDict` in four processes. No job is lost, none is acked twice, and
+//! none is handed out after its ack. All faults of [`history`](crate::history) are injected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

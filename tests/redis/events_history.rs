@@ -1,6 +1,6 @@
-//! Randomized test of a group of subscribers of `redis::Cache` in four processes. Each expiration is delivered, no replaced
-//! or removed value is, and none is delivered again after its ack. All faults of [`history`](crate::history) are
-//! injected.
+//! Randomized test of a group of subscribers of `redis::Cache` in four processes. Each expiration is delivered, no
+//! replaced or removed value is, and none is delivered again after its ack. All faults of [`history`](crate::history)
+//! are injected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

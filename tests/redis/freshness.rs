@@ -62,7 +62,8 @@ async fn jitter_shortens_the_ttl_of_written_and_loaded_values() {
             ttls.insert(ttl.as_secs() / 60);
         }
         assert!(ttls.len() > 10, "values that are written together do not expire together");
-        // Each is shortened by more than a minute of thirty, with a probability of 29 in 30. None of ten is: once in 10^14.
+        // Each is shortened by more than a minute of thirty, with a probability of 29 in 30. None of ten is: once in
+        // 10^14.
         let mut shortened = [0; 6];
         for n in 0..10 {
             let verbs = ["set", "set_ex", "set_nx", "keep", "loaded", "default"];

@@ -54,7 +54,8 @@ pub(crate) enum Fault {
     ClockForward,
     /// The clock of the servers jumps back.
     ClockBack,
-    /// The clock of the servers stands still for a time, and then jumps forward. Not on Valkey, which does not support it.
+    /// The clock of the servers stands still for a time, and then jumps forward. Not on Valkey, which does not support
+    /// it.
     ClockStop,
 }
 

@@ -1,6 +1,6 @@
-//! Randomized test of the loaders of `redis::Cache` in four processes. The cached values come from a database, a file that
-//! each process reads and writes. No process gets a value older than the last write that had succeeded before its call,
-//! at most one load of a key runs at a time while there are no faults, and no call waits forever. All faults of
+//! Randomized test of the loaders of `redis::Cache` in four processes. The cached values come from a database, a file
+//! that each process reads and writes. No process gets a value older than the last write that had succeeded before its
+//! call, at most one load of a key runs at a time while there are no faults, and no call waits forever. All faults of
 //! [`history`](crate::history) are injected.
 
 use std::{

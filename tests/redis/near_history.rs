@@ -1,6 +1,6 @@
-//! Randomized test of near caches in four processes. Each process checks that it never reads a version older than it has
-//! seen or written. Their parent compares the reads of all processes with the writes, for the age of near values. All
-//! faults of [`history`](crate::history) are injected.
+//! Randomized test of near caches in four processes. Each process checks that it never reads a version older than it
+//! has seen or written. Their parent compares the reads of all processes with the writes, for the age of near values.
+//! All faults of [`history`](crate::history) are injected.
 //!
 //! With `--release`, four minutes run ten million operations on two cores.
 
@@ -27,8 +27,8 @@ const TASKS: usize = 6;
 /// Number of keys of each process. The first half are never removed, and have no TTL.
 const KEYS: usize = 24;
 
-/// Maximum age of near values. A read that shares the request of another may return a value that is older by the time of
-/// that request.
+/// Maximum age of near values. A read that shares the request of another may return a value that is older by the time
+/// of that request.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Knowledge of one process. For each key: twice the version that was last seen or written, plus one if that version

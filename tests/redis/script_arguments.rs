@@ -1,5 +1,5 @@
-//! Hostile arguments of the methods that run scripts: keys, values, names, TTLs and costs that Lua or the protocol could
-//! take for something else. Random calls are compared with what was set.
+//! Hostile arguments of the methods that run scripts: keys, values, names, TTLs and costs that Lua or the protocol
+//! could take for something else. Random calls are compared with what was set.
 //!
 //! `FLEETING_SEED` determines the calls.
 
@@ -93,7 +93,8 @@ fn ok<T>(call: &str, result: Result<T, Error>) -> T {
     result.unwrap_or_else(|error| panic!("{call}: {error:?}"))
 }
 
-/// An entry of a model: a value, and whether it has a TTL. A TTL at the end of the range of the server may count as none.
+/// An entry of a model: a value, and whether it has a TTL. A TTL at the end of the range of the server may count as
+/// none.
 type Entry = (Vec<u8>, Option<bool>);
 
 type Model = BTreeMap<String, Entry>;

@@ -24,8 +24,8 @@ async fn take_counts(server: &Server) -> (u64, u64) {
     take_counts_without(server, &[]).await
 }
 
-/// Number of calls of commands, and of scripts, since the last call. The commands are those of an idle waiter, which sends
-/// no scripts: without the scripts that count the entries for the metrics, and the commands in them.
+/// Number of calls of commands, and of scripts, since the last call. The commands are those of an idle waiter, which
+/// sends no scripts: without the scripts that count the entries for the metrics, and the commands in them.
 async fn take_idle_counts(server: &Server) -> (u64, u64) {
     let (all, scripts) = take_counts_without(server, &["time", "zcard", "zcount", "hlen"]).await;
     (all - scripts, scripts)

@@ -285,7 +285,8 @@ async fn reads_after_a_mass_expiration_return_live_members_only() {
     assert_eq!(keys, Vec::from_iter(0..2 * MANY));
 }
 
-/// Expired members are removed in batches. Between them the lock is free, so no other caller waits for a mass expiration.
+/// Expired members are removed in batches. Between them the lock is free, so no other caller waits for a mass
+/// expiration.
 #[tokio::test(start_paused = true)]
 async fn each_change_after_a_mass_expiration_lets_other_calls_through() {
     const MANY: u32 = 10_000;

@@ -1,4 +1,5 @@
-//! Dead letters, released claims and `set_nx`, where they are exact in memory. `tests/redis/conformance/dict` has the rest.
+//! Dead letters, released claims and `set_nx`, where they are exact in memory. `tests/redis/conformance/dict` has the
+//! rest.
 
 use std::{mem::forget, time::Duration};
 

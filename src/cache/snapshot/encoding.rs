@@ -2,8 +2,8 @@
 //!
 //! 1. An encoder takes a shard, clones some of its entries at a time under its read lock, and encodes them after the
 //!    lock is released. When its block is full, it sends the block to the caller together with the rest of the shard.
-//! 2. The caller returns the rest to the others when it receives the block. So a shard has one encoder at a time, and its
-//!    blocks are written in the order in which they were copied: `restore` keeps the later of two copies.
+//! 2. The caller returns the rest to the others when it receives the block. So a shard has one encoder at a time, and
+//!    its blocks are written in the order in which they were copied: `restore` keeps the later of two copies.
 //! 3. Helpers are short jobs on the threads that Tokio has for blocking work. A helper ends when enough blocks wait for
 //!    the writer. It never waits, because the writer may need its thread, and the caller never waits for a helper to be
 //!    started, because all threads may be in use: it encodes too.
@@ -64,8 +64,8 @@ struct Progress<K, V> {
     begun: Vec<ShardCopy<K, V>>,
     /// Number of blocks that are being encoded or wait for the caller.
     blocks: usize,
-    /// Memory of written blocks. An allocation of this size makes some allocators tidy up all small ones that were freed,
-    /// such as the copies.
+    /// Memory of written blocks. An allocation of this size makes some allocators tidy up all small ones that were
+    /// freed, such as the copies.
     spare: Vec<Vec<u8>>,
     /// Number of helpers that were started and have not ended, or will never run.
     helpers: usize,

@@ -1,5 +1,5 @@
-//! The cost of dead letters: system calls and names in listings, which grow with their number, for a job that has nothing
-//! to do with them.
+//! The cost of dead letters: system calls and names in listings, which grow with their number, for a job that has
+//! nothing to do with them.
 
 use super::*;
 use crate::dirq::fs::faults::listed;

@@ -198,8 +198,8 @@ async fn record_that_cannot_be_read_neither_ends_a_backoff_nor_restarts_the_coun
     }
 }
 
-/// Iterates over a queue with an element that waits for its backoff and one that is due again, and injects an error into
-/// system call number `fault_at`. Returns false if the iteration made fewer calls.
+/// Iterates over a queue with an element that waits for its backoff and one that is due again, and injects an error
+/// into system call number `fault_at`. Returns false if the iteration made fewer calls.
 fn iterate_with_fault(config: Config, fault_at: usize, error: Errno) -> bool {
     let temp_dir = temp_dir();
     let process = Process::start(&temp_dir.path().join("queue"), config);

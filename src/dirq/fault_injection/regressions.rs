@@ -315,8 +315,8 @@ async fn failed_lock_does_not_change_the_age_of_the_element() {
     }
 }
 
-/// Linux may create a link to a file whose name was removed since the call found it, if the file has yet another name. An
-/// element has one while Python adds it.
+/// Linux may create a link to a file whose name was removed since the call found it, if the file has yet another name.
+/// An element has one while Python adds it.
 #[tokio::test]
 async fn element_that_was_removed_during_the_link_of_its_lock_is_not_delivered() {
     let temp_dir = temp_dir();

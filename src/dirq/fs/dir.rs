@@ -236,7 +236,8 @@ impl Dir {
         }
     }
 
-    /// Syncs the whole file system of the directory, which needs no permission to read. `EACCES` if neither is possible.
+    /// Syncs the whole file system of the directory, which needs no permission to read. `EACCES` if neither is
+    /// possible.
     #[cfg(target_os = "linux")]
     fn sync_file_system(&self) -> Result<()> {
         // A file without a name, because a descriptor for paths only cannot be synced.

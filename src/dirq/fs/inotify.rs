@@ -1,7 +1,7 @@
 //! Reports of Linux's inotify about new names in directories.
 //!
-//! The crate `notify`, which other systems use, also asks for each open, write, close and removal, which would wake each
-//! process that watches a queue about ten times per element.
+//! The crate `notify`, which other systems use, also asks for each open, write, close and removal, which would wake
+//! each process that watches a queue about ten times per element.
 
 use std::{
     io::{self, PipeReader, PipeWriter},

@@ -39,8 +39,8 @@ impl<T: Send + 'static> Lock<T> {
     /// # Errors
     ///
     /// [`Error::NotLocked`] if a purge removed the lock. If the lock could not be renewed for ten minutes, the default
-    /// [`max_lock`](crate::dirq::Purge::max_lock), the error of the last attempt: purges of other processes may then remove
-    /// the lock. `work` is then dropped before it is finished.
+    /// [`max_lock`](crate::dirq::Purge::max_lock), the error of the last attempt: purges of other processes may then
+    /// remove the lock. `work` is then dropped before it is finished.
     ///
     /// # Examples
     ///

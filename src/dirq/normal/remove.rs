@@ -115,8 +115,8 @@ pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno>
 }
 
 /// Deletes a directory of `temporary` whose writer seems to have crashed. It is first moved to `obsolete`, because a
-/// writer that is only slow may publish it at any moment: either this rename or that of the writer fails, and the writer
-/// then writes the element again.
+/// writer that is only slow may publish it at any moment: either this rename or that of the writer fails, and the
+/// writer then writes the element again.
 pub(super) fn remove_unpublished(
     temporary: &Dir,
     name: &CStr,

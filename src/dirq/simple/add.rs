@@ -32,8 +32,8 @@ impl Simple {
         self.root.finish_add(name)
     }
 
-    /// Writes the next part of an element that is too long to be copied as a whole. Returns `None` if a purge has removed
-    /// the file.
+    /// Writes the next part of an element that is too long to be copied as a whole. Returns `None` if a purge has
+    /// removed the file.
     ///
     /// The file and its directory are open only while it is written: many adds may be between two parts.
     pub(super) fn write_part(

@@ -46,12 +46,14 @@ impl Simple {
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
-        // By the name of the element, because `link` can succeed after another worker has removed the element and its lock:
-        // if it had found the element before, and the file still has its temporary name, which Python's add removes last.
+        // By the name of the element, because `link` can succeed after another worker has removed the element and its
+        // lock: if it had found the element before, and the file still has its temporary name, which Python's add
+        // removes last.
         match inspect(&dir, element.c_str()) {
             Ok(seen) => Ok(Some((dir, seen))),
             Err(error) => {
-                // On failure the purge removes it later. And the original error is more useful than that of the cleanup.
+                // On failure the purge removes it later. And the original error is more useful than that of the
+                // cleanup.
                 let _ = dir.unlink(lock.c_str());
                 match error {
                     Errno::NOENT => Ok(None),

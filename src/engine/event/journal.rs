@@ -202,7 +202,8 @@ impl<K, V> Journal<K, V> {
         self.flags.wake_requested.swap(false, AcqRel)
     }
 
-    /// Returns whether any part may hold a departure. Acquire: pairs with the Release store in `raise`, after the departure was put in.
+    /// Returns whether any part may hold a departure. Acquire: pairs with the Release store in `raise`, after the
+    /// departure was put in.
     #[inline]
     pub(crate) fn is_dirty(&self) -> bool {
         self.flags.dirty.load(Acquire)

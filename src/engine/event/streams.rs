@@ -30,8 +30,8 @@ pub struct Events<K, V>(Subscription<K, V>);
 /// expired entries stay in memory, unreadable, for that time. Readers and writers never wait for a stream. The events
 /// that they cause are queued beyond the capacity, without a limit: [`Stats::overflow`](crate::Stats::overflow) reports
 /// the largest such excess of any lossless stream. A stream that is [limited](LosslessEvents::only) to causes without
-/// [`Expired`](Cause::Expired) delays no expiration. One with [`Removed`](Cause::Removed) delays the removal of entries by
-/// [`remove_tag`](crate::Cache::remove_tag) from memory.
+/// [`Expired`](Cause::Expired) delays no expiration. One with [`Removed`](Cause::Removed) delays the removal of entries
+/// by [`remove_tag`](crate::Cache::remove_tag) from memory.
 ///
 /// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
 /// stream returns the remaining events and then ends. It does not keep the cache alive.

@@ -32,15 +32,16 @@ pub(crate) struct Bound<K, V> {
     /// [`Deadline::order`] of a time before which no entry in any shard expires; `u64::MAX` if none expires. See
     /// `Store::expire_to_fit` for how it is raised.
     pub(crate) earliest_expiry: AtomicU64,
-    /// Weight above the limit whose eviction was deferred. Any writer adds to it, and the one whose turn it is subtracts.
+    /// Weight above the limit whose eviction was deferred. Any writer adds to it, and the one whose turn it is
+    /// subtracts.
     deferred: AtomicU64,
     /// Hash of the key whose write was the last to defer evictions. Its entry is evicted only by later writes.
     deferred_for: AtomicU64,
     /// Hash of the key that was written last while evictions were deferred. Its write helps to evict the deferred
     /// weight, and must not evict its own entry.
     last_written: AtomicU64,
-    /// Held while deferred weight is evicted. If two calls did that at a time, both might evict the same weight, and the
-    /// slower one would subtract it again from the weight that another write has deferred since.
+    /// Held while deferred weight is evicted. If two calls did that at a time, both might evict the same weight, and
+    /// the slower one would subtract it again from the weight that another write has deferred since.
     turn: Mutex<()>,
     /// The shard at which the next eviction outside of the written shard begins. Rotates, so that all shards are
     /// evicted from equally.
@@ -98,8 +99,8 @@ impl<K, V> Bound<K, V> {
     }
 
     pub(crate) fn set_limit(&self, limit: u64) {
-        // SeqCst, as are the addition and the load in `adjust`, and the loads in `excess`: a writer adds weight and then
-        // reads the limit, and this caller lowers the limit and then reads the weight. One of the two must see the
+        // SeqCst, as are the addition and the load in `adjust`, and the loads in `excess`: a writer adds weight and
+        // then reads the limit, and this caller lowers the limit and then reads the weight. One of the two must see the
         // other's change and evict.
         self.limit.store(limit, SeqCst);
     }
@@ -177,8 +178,8 @@ impl<K, V> Bound<K, V> {
     pub(crate) fn defer(&self, weight: u64, hash: u64) {
         self.deferred_for.store(hash, Relaxed);
         self.last_written.store(hash, Relaxed);
-        // Release, for `deferred`: a call that knows of this weight knows that it is in use, and must not find the store
-        // within its bound.
+        // Release, for `deferred`: a call that knows of this weight knows that it is in use, and must not find the
+        // store within its bound.
         self.deferred.fetch_add(weight, Release);
     }
 

@@ -14,8 +14,8 @@ use std::sync::{
 
 use super::access_word::{AGES, CLASSES, WIDTHS};
 
-/// Number of observations of a class at which all of its counts are halved: per entry of the cache, and at least. A scan
-/// of as many keys as a large cache has entries must not displace all that was learnt before it.
+/// Number of observations of a class at which all of its counts are halved: per entry of the cache, and at least. A
+/// scan of as many keys as a large cache has entries must not displace all that was learnt before it.
 const OBSERVATIONS_PER_ENTRY: usize = 2;
 const MIN_OBSERVATIONS: usize = 4_096;
 
@@ -82,8 +82,8 @@ impl HitModel {
         self.worths[usize::from(class) % SLOTS][usize::from(age) % SLOTS].load(Relaxed)
     }
 
-    /// Adds observations of a cache with about `entries` entries, unless another shard is adding at the moment: an eviction
-    /// never waits here, since it holds a shard lock.
+    /// Adds observations of a cache with about `entries` entries, unless another shard is adding at the moment: an
+    /// eviction never waits here, since it holds a shard lock.
     pub(crate) fn add(&self, batch: &[Observation], entries: usize) {
         let Ok(mut observations) = self.observations.try_lock() else { return };
         observations.fit(entries);
@@ -199,8 +199,8 @@ fn worths(chances: &[f32; AGES]) -> [f32; AGES] {
 }
 
 /// Returns the chances that are assumed before anything was observed: they fall with age, so that at first the oldest
-/// entries are evicted. After a hit they are several times higher, so that entries with hits are evicted after the others.
-/// Hit ratios hardly depend on these numbers, but hot keys do if a scan is the first to fill the cache.
+/// entries are evicted. After a hit they are several times higher, so that entries with hits are evicted after the
+/// others. Hit ratios hardly depend on these numbers, but hot keys do if a scan is the first to fill the cache.
 fn initial_chances(class: usize) -> [f32; AGES] {
     let mut passed = 0.0;
     WIDTHS.map(|width| {

@@ -59,8 +59,8 @@ pub(crate) struct Policy {
     /// The bucket at which the next sample begins.
     cursor: usize,
     runner_ups: [usize; RUNNER_UPS],
-    /// The bucket of the last insert, which is compared in each sample. In a loop or a scan it is the best victim, so that
-    /// the other entries stay.
+    /// The bucket of the last insert, which is compared in each sample. In a loop or a scan it is the best victim, so
+    /// that the other entries stay.
     newest: usize,
     /// Number of entries at the last insert.
     len: usize,

@@ -87,7 +87,8 @@ fn deadline_of_a_concurrent_write_is_never_lost() {
         let keys = |shard| {
             (0..).filter(|key| parts.store.locate::<u8>(key).shard() == shard).take(4).collect()
         };
-        // The shard of the new entry is the first to be asked for its earliest expiry, and no other write looks into it.
+        // The shard of the new entry is the first to be asked for its earliest expiry, and no other write looks into
+        // it.
         let (expiring, live): (Vec<u8>, Vec<u8>) = (keys(0), keys(1));
         let set = |parts: &Parts, key: u8, at: u64, until: u64| {
             let deadline = parts.until(until);

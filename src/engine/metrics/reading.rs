@@ -24,8 +24,8 @@ impl Reading {
         self.series[0].id()
     }
 
-    /// Returns the count of a series with this label, or of one without labels if it is empty; `None` if the kind has no
-    /// such series.
+    /// Returns the count of a series with this label, or of one without labels if it is empty; `None` if the kind has
+    /// no such series.
     pub(crate) fn count(&self, series: &str, label: &str) -> Option<u64> {
         self.of(series).find_map(|(series, value)| match value {
             MetricValue::Count(count) if series.id().1 == label => Some(*count),

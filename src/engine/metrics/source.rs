@@ -6,8 +6,8 @@ use crate::engine::ttl::Ttl;
 
 /// An object with metrics.
 pub(crate) trait Source: Send + Sync + 'static {
-    /// Publishes the events that are not published yet, so that the values include them. Runs user code, so it is called
-    /// under no lock.
+    /// Publishes the events that are not published yet, so that the values include them. Runs user code, so it is
+    /// called under no lock.
     fn publish_events(&self) {}
 
     /// Appends the current values, in the order of the series of its kind.

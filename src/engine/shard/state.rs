@@ -186,8 +186,8 @@ impl<K, V> ShardWriteGuard<'_, K, V, ShardState<K, V>> {
 
 impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
     /// Returns the entry in a bucket of the current table, if it holds one, for a scan.
-    // Inlined, and so are the methods of the result: a result that is returned in memory is read only after the stores of
-    // the previous copy, so the cache misses of a scan would not overlap.
+    // Inlined, and so are the methods of the result: a result that is returned in memory is read only after the stores
+    // of the previous copy, so the cache misses of a scan would not overlap.
     #[cfg(feature = "serde")]
     #[inline]
     pub(crate) fn scanned(&self, bucket: usize) -> Option<ScannedEntry<'_, K, V>> {

@@ -1,5 +1,5 @@
-//! The table of a shard, and the shards with their locks. The only file that names DashMap or the table inside of it, and
-//! the crate's only `unsafe`.
+//! The table of a shard, and the shards with their locks. The only file that names DashMap or the table inside of it,
+//! and the crate's only `unsafe`.
 //!
 //! `hashbrown` accesses buckets by index only through `unsafe` calls. Each of them is sound because:
 //!
@@ -340,8 +340,8 @@ impl<K, V> Table<K, V> {
     #[inline]
     pub(crate) fn entry_at_mut(&mut self, index: usize) -> &mut Entry<V> {
         assert!(self.is_full(index), "bucket {index} holds no entry");
-        // SAFETY: the index is in bounds, as `is_full` asserts, the bucket is full, and the table is borrowed exclusively
-        // while the entry is.
+        // SAFETY: the index is in bounds, as `is_full` asserts, the bucket is full, and the table is borrowed
+        // exclusively while the entry is.
         let (_, entry) = unsafe { self.0.bucket(index).as_mut() };
         entry.get_mut()
     }
@@ -368,16 +368,16 @@ impl<K, V> Table<K, V> {
         unsafe { self.0.bucket_index(&bucket) }
     }
 
-    /// Writes to each page of an empty table, so that the system maps its memory now and not while a lock is held: mapping
-    /// is half of the cost of filling the table.
+    /// Writes to each page of an empty table, so that the system maps its memory now and not while a lock is held:
+    /// mapping is half of the cost of filling the table.
     pub(crate) fn touch_pages(&mut self) {
         assert!(self.is_empty(), "only the memory of an empty table may be overwritten");
         let entries = self.buckets() * size_of::<(K, SharedValue<Entry<V>>)>();
         let (start, layout) = self.0.allocation_info();
         // The entries come first in the allocation, the control bytes after them.
         for offset in (0..entries.min(layout.size())).step_by(PAGE) {
-            // SAFETY: the offset is inside of the allocation, which is borrowed exclusively. No entry is overwritten, as
-            // the table is empty, nor a control byte, as the offset is below them.
+            // SAFETY: the offset is inside of the allocation, which is borrowed exclusively. No entry is overwritten,
+            // as the table is empty, nor a control byte, as the offset is below them.
             unsafe { start.as_ptr().add(offset).write_volatile(0) };
         }
     }
@@ -393,8 +393,8 @@ impl<K, V> Table<K, V> {
     fn for_each_in_window(&self, start: usize, mut each: impl FnMut(&K, &Entry<V>)) {
         let (full, count) = self.full_buckets(start..start + WINDOW);
         for offset in &full[..count] {
-            // SAFETY: `full_buckets` returns offsets of full buckets of this table, and nothing changes them while it is
-            // borrowed.
+            // SAFETY: `full_buckets` returns offsets of full buckets of this table, and nothing changes them while it
+            // is borrowed.
             let (key, entry) = unsafe { self.0.bucket(start + usize::from(*offset)).as_ref() };
             each(key, entry.get());
         }
@@ -419,8 +419,8 @@ impl<K, V> Table<K, V> {
         };
         for (examined, offset) in full[..count].iter().enumerate() {
             let index = range.start + usize::from(*offset);
-            // SAFETY: `full_buckets` returns offsets of full buckets of this table, and nothing changes them while it is
-            // borrowed.
+            // SAFETY: `full_buckets` returns offsets of full buckets of this table, and nothing changes them while it
+            // is borrowed.
             let deadline = unsafe { self.0.bucket(index).as_ref() }.1.get().deadline();
             if deadline.is_expired(now) {
                 if selection.len == max_selected {
@@ -436,8 +436,8 @@ impl<K, V> Table<K, V> {
         selection
     }
 
-    /// Takes all entries of the window in `range` out of the table, to be moved to another one, and passes each to `taken`,
-    /// with its bucket.
+    /// Takes all entries of the window in `range` out of the table, to be moved to another one, and passes each to
+    /// `taken`, with its bucket.
     pub(crate) fn drain_window(
         &mut self,
         range: Range<usize>,
@@ -446,8 +446,8 @@ impl<K, V> Table<K, V> {
         let (full, count) = self.full_buckets(range.clone());
         for offset in &full[..count] {
             let index = range.start + usize::from(*offset);
-            // SAFETY: `full_buckets` returns offsets of full buckets of this table. It is borrowed exclusively, each bucket
-            // is removed once, and removing an entry moves no other one.
+            // SAFETY: `full_buckets` returns offsets of full buckets of this table. It is borrowed exclusively, each
+            // bucket is removed once, and removing an entry moves no other one.
             let ((key, entry), _) = unsafe { self.0.remove(self.0.bucket(index)) };
             taken(index, key, entry.into_inner());
         }
@@ -455,8 +455,8 @@ impl<K, V> Table<K, V> {
 
     /// Returns the offsets of the full buckets in the first [`WINDOW`] buckets of `range`, and their number.
     ///
-    /// About half of the buckets are empty, in an order that no branch predictor can learn. So nothing here branches on it,
-    /// which halves the cost of a sweep that finds nothing.
+    /// About half of the buckets are empty, in an order that no branch predictor can learn. So nothing here branches on
+    /// it, which halves the cost of a sweep that finds nothing.
     fn full_buckets(&self, range: Range<usize>) -> ([u8; WINDOW], usize) {
         let mut full = [0; WINDOW];
         let mut count = 0;

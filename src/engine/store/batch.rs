@@ -123,9 +123,9 @@ where
         places
     }
 
-    /// Returns the locations of keys to be written, as [`locate_all`](Self::locate_all) does. In a store that evicts, the keys
-    /// stay in their order. If they were grouped by shard, keys of the last shards would evict each other while those
-    /// of the first stay.
+    /// Returns the locations of keys to be written, as [`locate_all`](Self::locate_all) does. In a store that evicts,
+    /// the keys stay in their order. If they were grouped by shard, keys of the last shards would evict each other
+    /// while those of the first stay.
     pub(crate) fn locate_all_to_put<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Places
     where
         K: 'a,

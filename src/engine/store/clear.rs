@@ -22,8 +22,8 @@ where
     /// Removes the entries of the next windows of a shard, or of the whole shard at once if no subscriber or waiter
     /// needs the departures. Returns whether entries may be left.
     pub(crate) fn clear_windows(&self, cursor: &mut TableCursor, now: &impl Now) -> bool {
-        // Allocated before the lock: under it, readers would wait for the allocator. Only for the step that replaces the
-        // table, since the capacity may be that of millions of entries.
+        // Allocated before the lock: under it, readers would wait for the allocator. Only for the step that replaces
+        // the table, since the capacity may be that of millions of entries.
         let mut replacement =
             self.may_replace_table(cursor).then(|| Table::with_capacity(self.reserved));
         let mut departures = Vec::with_capacity(BUCKETS_PER_LOCK);

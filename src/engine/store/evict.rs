@@ -113,8 +113,8 @@ where
         bound.excess()
     }
 
-    /// Records a write, which may have to help with the evictions that others have deferred. Called under the lock of the
-    /// written shard, so that an eviction that is under way sees it before it chooses victims there.
+    /// Records a write, which may have to help with the evictions that others have deferred. Called under the lock of
+    /// the written shard, so that an eviction that is under way sees it before it chooses victims there.
     #[inline]
     pub(super) fn note_written(&self, location: Location) {
         if let Some(bound) = self.context.evicting_bound() {
@@ -154,8 +154,8 @@ where
         bound.deferred() > 0
     }
 
-    /// Removes expired entries of any shard, window by window, and then values with removed tags, as long as `weight` more
-    /// would exceed the limit. Returns false if it stopped earlier, because it has kept its worker for long.
+    /// Removes expired entries of any shard, window by window, and then values with removed tags, as long as `weight`
+    /// more would exceed the limit. Returns false if it stopped earlier, because it has kept its worker for long.
     ///
     /// An index moment may be too early. So some windows are examined without finding an expired entry; each such
     /// examination corrects the index.
@@ -183,10 +183,10 @@ where
             }
             steps += 1;
             bound.earliest_expiry.store(u64::MAX, Relaxed);
-            // Store buffering, with `Store::note_deadline`, which stores the earliest expiry of its shard, and only then,
-            // after a fence, reads the bound's: after this fence, either the loads of `meta` below return a writer's
-            // earlier deadline, or that writer sees `u64::MAX` here and lowers it again. A writer that does not lower its
-            // shard's earliest expiry follows, under the same lock, one that did.
+            // Store buffering, with `Store::note_deadline`, which stores the earliest expiry of its shard, and only
+            // then, after a fence, reads the bound's: after this fence, either the loads of `meta` below return a
+            // writer's earlier deadline, or that writer sees `u64::MAX` here and lowers it again. A writer that does
+            // not lower its shard's earliest expiry follows, under the same lock, one that did.
             fence(SeqCst);
             let mut earliest = u64::MAX;
             for shard in 0..self.shard_count() {
@@ -209,9 +209,9 @@ where
         true
     }
 
-    /// Removes values with removed tags, some windows at a time, as long as `weight` more would exceed the limit. No index
-    /// shows where they are, so one call examines a limited number of entries, and the next writer continues there: each
-    /// removal of a tag costs the writers at most about one pass over the table.
+    /// Removes values with removed tags, some windows at a time, as long as `weight` more would exceed the limit. No
+    /// index shows where they are, so one call examines a limited number of entries, and the next writer continues
+    /// there: each removal of a tag costs the writers at most about one pass over the table.
     #[cold]
     fn purge_tags_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
         let mut cost = 0;
@@ -238,8 +238,8 @@ where
     }
 
     /// Evicts `to_evict` of weight for the entry that was just written, and unlocks its shard. Evicts entries of the
-    /// same shard first; if these are too few, or entries of any shard may have expired, continues after the unlock. Very
-    /// many evictions are deferred: see [`evict_deferred`](Self::evict_deferred).
+    /// same shard first; if these are too few, or entries of any shard may have expired, continues after the unlock.
+    /// Very many evictions are deferred: see [`evict_deferred`](Self::evict_deferred).
     pub(super) fn evict_to_fit(
         &self,
         mut locked: Shard<'_, K, V, S>,
@@ -277,9 +277,9 @@ where
         }
     }
 
-    /// Evicts at most `to_evict` of live entries of any shard, as [`evict_from_any_shard`](Self::evict_from_any_shard) does,
-    /// for the entries of two writes. If they do not fit together, the later one, which comes second, displaces the
-    /// other. Returns the remaining weight to evict; zero if there is no entry to evict.
+    /// Evicts at most `to_evict` of live entries of any shard, as [`evict_from_any_shard`](Self::evict_from_any_shard)
+    /// does, for the entries of two writes. If they do not fit together, the later one, which comes second, displaces
+    /// the other. Returns the remaining weight to evict; zero if there is no entry to evict.
     #[cold]
     fn evict_for_both(
         &self,
@@ -312,7 +312,8 @@ where
         let shards = self.shard_count();
         let first = bound.next_shard(shards);
         // The first round skips locked shards. If it frees nothing, the next one waits for each lock in turn. If that
-        // frees nothing either, only exempt entries are left, or the writers that hold the rest will evict it themselves.
+        // frees nothing either, only exempt entries are left, or the writers that hold the rest will evict it
+        // themselves.
         let mut blocks = false;
         let mut steps = 0;
         loop {

@@ -97,8 +97,8 @@ where
     pub(crate) fn arm_wake_deadline(&self, at: Tick) -> bool {
         let wake_deadline = Deadline::from(self.stale_cutoff(at)).order();
         self.context.wake_deadline.store(wake_deadline, Relaxed);
-        // Pairs with the fence in `note_earliest_expiry`, see there. A tag removal needs no fence: `remove_tag` requests the
-        // wake-up in any case.
+        // Pairs with the fence in `note_earliest_expiry`, see there. A tag removal needs no fence: `remove_tag`
+        // requests the wake-up in any case.
         fence(SeqCst);
         let mut earliest = self.context.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
         let may_sleep = earliest.all(|earliest| earliest >= wake_deadline)

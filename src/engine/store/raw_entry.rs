@@ -85,8 +85,8 @@ where
     }
 
     /// Calls `change` with the entry at `location` for which `matches` returns true, live or expired, under its shard's
-    /// lock. `change` may only move the deadline later. `matches` is also called with entries of other hashes, because the
-    /// table compares only seven bits.
+    /// lock. `change` may only move the deadline later. `matches` is also called with entries of other hashes, because
+    /// the table compares only seven bits.
     pub(crate) fn change_where<R>(
         &self,
         location: Location,

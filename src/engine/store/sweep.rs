@@ -44,8 +44,8 @@ where
         ShardPass::of(shard)
     }
 
-    /// Examines the next due windows of a pass and removes up to `limits.max_expired` expired entries. Their departures are
-    /// recorded in the journal, or left in `expired` if they have no subscribers.
+    /// Examines the next due windows of a pass and removes up to `limits.max_expired` expired entries. Their departures
+    /// are recorded in the journal, or left in `expired` if they have no subscribers.
     ///
     /// Returns `None` if the shard stays locked for longer than `limits.lock_wait` allows. The pass has ended once
     /// [`ShardPass::is_done`].

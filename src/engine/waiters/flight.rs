@@ -7,8 +7,8 @@
 //!    superseded load is not stored. It is returned only to callers that joined before the write; later ones wait until
 //!    it finishes and look the key up again. So no two loads of a key run at the same time, and no caller gets a value
 //!    that is older than a write it has seen.
-//! 3. The removal of a tag of the value that is loaded again counts as a write, too, even if an eviction or its deadline
-//!    has removed that value from memory by then.
+//! 3. The removal of a tag of the value that is loaded again counts as a write, too, even if an eviction or its
+//!    deadline has removed that value from memory by then.
 //! 4. A background refresh leads a flight without a caller that drives it. If its runtime is not driven, a waiter ends
 //!    the flight by [`end_refresh`](Flight::end_refresh). That counts as a write, so the refresh stores nothing later.
 //!    A new refresh does not wait for the waiters of a leaderless flight, which may be kept without being polled: it
@@ -28,9 +28,9 @@ use crate::engine::{
 
 /// One load of one key. Shared by its leader and its followers.
 pub(crate) struct Flight<V> {
-    /// Number of writes to the key since the flight began. Written under the lock of the key's shard, and compared under
-    /// it when a result is stored. A leader reads it without the lock when its load starts. Relaxed is enough there: if
-    /// it misses a concurrent write, its result is discarded needlessly, but never stored over that write.
+    /// Number of writes to the key since the flight began. Written under the lock of the key's shard, and compared
+    /// under it when a result is stored. A leader reads it without the lock when its load starts. Relaxed is enough
+    /// there: if it misses a concurrent write, its result is discarded needlessly, but never stored over that write.
     write_version: AtomicU32,
     /// Tags of the value that was resident when the flight began, live or within its stale window. None of them was
     /// removed then, because the first load starts at version 0.
@@ -46,8 +46,8 @@ enum Phase<V> {
     /// The leader has gone, and no other caller has taken its place yet.
     Leaderless,
     Finished(Arc<LoadResult<V>>),
-    /// The flight has ended without a result, because its background refresh makes no progress, or because its waiters do
-    /// not take the lead.
+    /// The flight has ended without a result, because its background refresh makes no progress, or because its waiters
+    /// do not take the lead.
     Stalled,
 }
 

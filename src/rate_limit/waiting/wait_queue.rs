@@ -7,8 +7,8 @@ use tokio::{sync::Notify, time::Instant};
 use crate::engine::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Time that a head may miss its announced check before it is woken once more, and again before it loses its slot. Long
-/// enough for a task on a busy machine, and short enough for a head that is not polled for minutes. The two together are
-/// the second that `until_ready` documents.
+/// enough for a task on a busy machine, and short enough for a head that is not polled for minutes. The two together
+/// are the second that `until_ready` documents.
 const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Longest sleep of the waiters behind the head. The head may be dropped long before its announced check, and the next

@@ -75,8 +75,8 @@ struct BroadcastTask<K, V> {
     is_unreachable: bool,
 }
 
-/// Subscribes to expirations from now on, and starts the task if it is not running. If it is, the subscriber also receives
-/// earlier ones that the task has not read yet.
+/// Subscribes to expirations from now on, and starts the task if it is not running. If it is, the subscriber also
+/// receives earlier ones that the task has not read yet.
 pub(super) async fn subscribe<K, V>(
     state: &CacheState<K, V>,
 ) -> Result<Receiver<BroadcastItem<K, V>>, Error>

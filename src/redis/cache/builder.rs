@@ -110,8 +110,8 @@ impl<K, V> CacheBuilder<K, V> {
     /// Publishes expirations to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
     /// [`on_expired`](Cache::on_expired). By default, a cache has no events and uses plain commands.
     ///
-    /// The server removes events that are older than `retention`, about a hundred of a shard at a time. The last ones of
-    /// a shard remain until it has had no event for `retention`. Younger events are kept until all
+    /// The server removes events that are older than `retention`, about a hundred of a shard at a time. The last ones
+    /// of a shard remain until it has had no event for `retention`. Younger events are kept until all
     /// [groups](Cache::events_lossless) have acknowledged them, and for at least a minute for the subscribers of
     /// [`events`](Cache::events), whose positions the server does not store. If no subscriber reads for longer than
     /// `retention`, events are lost. Subscribers receive their number as [`Error::Missed`] or
@@ -119,9 +119,9 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// An expired value whose event was not published takes memory on the server until its retention has passed. After
     /// that, its key stays in the index of its shard until a write to the shard or a subscriber removes it. Without
-    /// groups, the index expires an eighth of `retention` after the retention of its latest deadline. It does not expire
-    /// if there are groups, because it is needed to count lost events: [remove](Cache::remove_group) groups that are not
-    /// used any more. After that, only the names of the groups and a few counters remain.
+    /// groups, the index expires an eighth of `retention` after the retention of its latest deadline. It does not
+    /// expire if there are groups, because it is needed to count lost events: [remove](Cache::remove_group) groups that
+    /// are not used any more. After that, only the names of the groups and a few counters remain.
     ///
     /// Redis' own keyspace notifications are not used: they arrive minutes late or never, and without the value.
     /// Instead, the deadlines of each shard are in a sorted set next to its values. A value with a deadline is stored
@@ -132,8 +132,8 @@ impl<K, V> CacheBuilder<K, V> {
     /// Either all processes that share a name must enable events, or none. Values written by a process without events
     /// expire without an event, and values that it removes may be reported as expired. The same applies to values that
     /// other programs delete or that the server evicts, so the server should not evict (`maxmemory-policy noeviction`).
-    /// If its settings permit evictions, the first subscription logs a warning, unless the Redis user is not permitted to
-    /// run `INFO`.
+    /// If its settings permit evictions, the first subscription logs a warning, unless the Redis user is not permitted
+    /// to run `INFO`.
     pub fn events(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
@@ -255,9 +255,9 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// While [`stale_while_revalidate`](CacheBuilder::stale_while_revalidate) or
     /// [`refresh_ahead`](CacheBuilder::refresh_ahead) hides the outage of a source from callers, this hook reports it:
-    /// count the failures, or raise an alarm. The error is that of the loader, or an [`Error`] if its value could not be
-    /// encoded. If the loader panicked or took more than a minute, it is a message that names the cause. Each failure
-    /// is also logged as `background refresh failed`, with `cache` and `error`.
+    /// count the failures, or raise an alarm. The error is that of the loader, or an [`Error`] if its value could not
+    /// be encoded. If the loader panicked or took more than a minute, it is a message that names the cause. Each
+    /// failure is also logged as `background refresh failed`, with `cache` and `error`.
     ///
     /// The hook is not called for loads that a caller waits for, nor if the last handle of the cache was dropped during
     /// the refresh. It runs on the task that refreshed and under no lock; it should not block. A panic in it is logged.

@@ -1,5 +1,5 @@
-//! Commands and scripts of the methods of a [`Cache`](super::Cache). Calls are built here and sent by the methods, except
-//! those that read and check a value with tags (`live_reads`).
+//! Commands and scripts of the methods of a [`Cache`](super::Cache). Calls are built here and sent by the methods,
+//! except those that read and check a value with tags (`live_reads`).
 //!
 //! 1. A record is a plain string with the server's own TTL, so that reads are plain commands. With events
 //!    (`retention`), writes are scripts, which also keep the values whose expiry is to be published: see `prelude.lua`.
@@ -100,8 +100,8 @@ pub(super) const MAX_KEYS_PER_READ: usize = 1_000;
 /// reply that takes longer than the client's timeout would be lost.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 
-/// TTL of the value that `clear` changes, in milliseconds: longer than any load. `publish.lua` extends it for a stale copy
-/// that is kept for longer.
+/// TTL of the value that `clear` changes, in milliseconds: longer than any load. `publish.lua` extends it for a stale
+/// copy that is kept for longer.
 const CLEARED_TTL_MILLIS: u64 = 86_400_000;
 
 impl Commands {

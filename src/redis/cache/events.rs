@@ -53,9 +53,9 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 ///
 /// Events that the group did not acknowledge within their [retention](super::CacheBuilder::events) are lost. One of the
 /// subscribers receives their number as [`Error::Missed`]: the delivered events and these numbers add up to all events
-/// since the group was created. An event that is delivered twice counts once, and so does a number that another subscriber
-/// receives again because the first crashed, or stalled for longer than its lease. If the server loses its data, such a
-/// number may be lost, too.
+/// since the group was created. An event that is delivered twice counts once, and so does a number that another
+/// subscriber receives again because the first crashed, or stalled for longer than its lease. If the server loses its
+/// data, such a number may be lost, too.
 ///
 /// Up to 1,024 events, or about 16 MiB, are read ahead into this process. If the subscription is dropped, unread events
 /// and numbers are given back immediately.
@@ -80,8 +80,8 @@ where
     ///
     /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
     /// subscriber keeps up. One task feeds all subscriptions of a cache in one process. If it is running already, a new
-    /// subscription may also receive expirations from before it that the task has not read yet, usually those of the last
-    /// [`poll_every`](super::CacheBuilder::poll_every).
+    /// subscription may also receive expirations from before it that the task has not read yet, usually those of the
+    /// last [`poll_every`](super::CacheBuilder::poll_every).
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -117,8 +117,8 @@ where
     ///
     /// A new group receives the events from its creation on. The server remembers the group until it is
     /// [removed](Cache::remove_group), even after a period without events that is longer than the
-    /// [retention](super::CacheBuilder::events). Events that occur while the group has no subscriber are delivered to its
-    /// next subscriber, if that subscribes within the retention; otherwise, it receives their number.
+    /// [retention](super::CacheBuilder::events). Events that occur while the group has no subscriber are delivered to
+    /// its next subscriber, if that subscribes within the retention; otherwise, it receives their number.
     ///
     /// The lag is at most [`poll_every`](super::CacheBuilder::poll_every) and two round trips, as long as the
     /// subscribers keep up. Events of one key are delivered in the order in which they occurred, but several
@@ -261,9 +261,10 @@ impl<K, V> LosslessEvents<K, V> {
     /// there is none, or if it was acknowledged or given back already.
     ///
     /// This counts as a failed attempt: see [`fail`](LosslessEvents::fail). This subscriber renews its lease until the
-    /// delay has passed. If the subscription is dropped before, the event is delivered again after the delay or its lease,
-    /// whichever is shorter. If the process crashes, the event is delivered again when the lease has expired, and the
-    /// attempt does not count. No round trip: the task of the subscription informs the server with its next poll.
+    /// delay has passed. If the subscription is dropped before, the event is delivered again after the delay or its
+    /// lease, whichever is shorter. If the process crashes, the event is delivered again when the lease has expired,
+    /// and the attempt does not count. No round trip: the task of the subscription informs the server with its next
+    /// poll.
     ///
     /// # Errors
     ///
@@ -280,9 +281,9 @@ impl<K, V> LosslessEvents<K, V> {
     /// doubles with each failed attempt up to 1 min, with jitter. Returns false if there is no such event, or if it was
     /// acknowledged or given back already.
     ///
-    /// An event whose processing failed 16 times is dead: `reason` is logged as an error, and the event is not delivered
-    /// again. It was delivered, so it does not count as [missed](Error::Missed); an event that could not be decoded 16
-    /// times does, when its retention has passed. Crashes of subscribers are not failed attempts.
+    /// An event whose processing failed 16 times is dead: `reason` is logged as an error, and the event is not
+    /// delivered again. It was delivered, so it does not count as [missed](Error::Missed); an event that could not be
+    /// decoded 16 times does, when its retention has passed. Crashes of subscribers are not failed attempts.
     ///
     /// # Errors
     ///

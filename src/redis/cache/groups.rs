@@ -31,9 +31,9 @@ impl<K, V> Cache<K, V> {
     /// whether there was such a group.
     ///
     /// Its subscribers, in all processes, receive the events that they have already read, then
-    /// [`Error::GroupRemoved`], and then the end of the stream. A later subscription with that name creates a new group,
-    /// which receives the events from then on. The same applies to a group that another program has destroyed with
-    /// `XGROUP DESTROY`.
+    /// [`Error::GroupRemoved`], and then the end of the stream. A later subscription with that name creates a new
+    /// group, which receives the events from then on. The same applies to a group that another program has destroyed
+    /// with `XGROUP DESTROY`.
     ///
     /// One script per shard. The shards are not changed atomically: a subscription that begins at the same time may end
     /// with this error, too.

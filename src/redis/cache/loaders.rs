@@ -60,8 +60,8 @@ where
     /// [failed](super::CacheStats::failed_loads). The waiters ask the server again and get the error.
     ///
     /// A server whose memory is full (`OOM`) grants no lease. Then one loader runs per key and process, for all callers
-    /// that waited when it began. They get its value, or the stale value if there is one and the load fails. The value is
-    /// not cached, and the error is logged and counted in the same way.
+    /// that waited when it began. They get its value, or the stale value if there is one and the load fails. The value
+    /// is not cached, and the error is logged and counted in the same way.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,8 @@
 //! Near cache: answers cached in this process, in a bounded embedded cache, while the server reports changes.
 //!
-//! Each answer is cached with the version that its key had before the request (`client/key_versions`), and is used while that
-//! version is current. So a changed key need not be removed: its outdated answer is ignored until it expires.
+//! Each answer is cached with the version that its key had before the request (`client/key_versions`), and is used
+//! while that version is current. So a changed key need not be removed: its outdated answer is ignored until it
+//! expires.
 
 use std::{
     collections::HashMap,
@@ -44,8 +45,8 @@ pub(super) trait DynNearCache<V>: NearCounters {
     /// Looks up a cached answer. Returns true, with the answer in `found`, if there is one that may be used.
     fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool>;
 
-    /// Looks up a cached answer like [`poll_cached`](DynNearCache::poll_cached). Also returns the time at which the value
-    /// expires.
+    /// Looks up a cached answer like [`poll_cached`](DynNearCache::poll_cached). Also returns the time at which the
+    /// value expires.
     fn poll_found(
         &self,
         key: &[u8],

@@ -27,10 +27,10 @@ where
     ///
     /// One script. A method that reads a value with tags by a plain command, such as [`get`](Cache::get), takes another
     /// round trip, in which the tags are checked; the [guide](crate::guide::redis#methods-and-their-costs) lists these
-    /// methods. Such values are not cached [near](super::CacheBuilder::near). On the server, a value takes 20 more bytes
-    /// for each tag, and the tag itself. A tag takes a small key in each shard with such values, until the last of them
-    /// expires (if one of them was persistent, until the tag is removed). If the server evicts that key, the values are
-    /// removed.
+    /// methods. Such values are not cached [near](super::CacheBuilder::near). On the server, a value takes 20 more
+    /// bytes for each tag, and the tag itself. A tag takes a small key in each shard with such values, until the last
+    /// of them expires (if one of them was persistent, until the tag is removed). If the server evicts that key, the
+    /// values are removed.
     ///
     /// While a cluster moves a slot, the value and the keys of its tags may be on two nodes. [`get`](Cache::get) asks
     /// both, but the other methods wait, or count the value as missing.

@@ -103,7 +103,8 @@ impl ClientBuilder {
     /// [`Error::TooLarge`], and nothing is sent.
     ///
     /// The server closes the connection after a longer value than its setting `proto-max-bulk-len`, so that all other
-    /// calls in flight fail. If the server has another setting than its default, set the same here. Defaults to 512 MiB.
+    /// calls in flight fail. If the server has another setting than its default, set the same here. Defaults to 512
+    /// MiB.
     pub fn max_value_bytes(mut self, bytes: usize) -> Self {
         self.max_value_bytes = bytes;
         self

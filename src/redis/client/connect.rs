@@ -23,8 +23,8 @@ use super::{
 };
 
 /// Maximum number of commands in flight on a connection. Further callers wait until one of them was answered, so that a
-/// call that runs out of time has not been sent. A server answers so many small commands within a fraction of the default
-/// timeout.
+/// call that runs out of time has not been sent. A server answers so many small commands within a fraction of the
+/// default timeout.
 pub(super) const MAX_IN_FLIGHT: usize = 1_024;
 
 /// Longest duration that settings may have, a century: longer ones could overflow an `Instant` or the server's

@@ -5,8 +5,8 @@
 //!    [`Outage`].
 //! 2. A connection that has ended is retired. So is a silent one: it made no progress for [`SILENCE_LIMIT`], or
 //!    until a caller gave up, and then none for [`PING_TIMEOUT`](super::watchdog::PING_TIMEOUT). The next caller waits
-//!    for a new connection, and so does a caller whose command may be repeated. Other waiters still get the replies that
-//!    arrive on the old one.
+//!    for a new connection, and so does a caller whose command may be repeated. Other waiters still get the replies
+//!    that arrive on the old one.
 //! 3. A connection that is to be renewed is used until its successor is ready.
 
 mod attempts;

@@ -39,8 +39,8 @@ impl Client {
         }
         let keys = &self.inner.large_keys;
         if total > LARGE {
-            // Before it is sent: a later write of the key uses the same connection, and is executed after this one, even
-            // if the caller does not wait for the reply.
+            // Before it is sent: a later write of the key uses the same connection, and is executed after this one,
+            // even if the caller does not wait for the reply.
             keys.insert(cmd);
             return Ok(Lane::Large);
         }

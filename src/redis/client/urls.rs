@@ -10,12 +10,12 @@
 /// | `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db]` | the master that the sentinels monitor as `service` |
 /// | `rediss+sentinel://...` | the same over TLS |
 ///
-/// `?protocol=2` requests RESP2. The URL of a Unix socket may also have the parameters `db`, `user` and `pass`. Any other
-/// parameter is an error.
+/// `?protocol=2` requests RESP2. The URL of a Unix socket may also have the parameters `db`, `user` and `pass`. Any
+/// other parameter is an error.
 ///
 /// The login in a sentinel URL is that of the master. The login of the sentinels is given by the parameters
-/// `?sentinel_password=...` and `sentinel_username=...`. Their values may contain any character, but `&` and `%` must be
-/// escaped as `%26` and `%25`.
+/// `?sentinel_password=...` and `sentinel_username=...`. Their values may contain any character, but `&` and `%` must
+/// be escaped as `%26` and `%25`.
 pub trait Urls {
     /// Returns the URLs, and whether they belong to a cluster.
     #[doc(hidden)]

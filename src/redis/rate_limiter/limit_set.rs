@@ -42,8 +42,8 @@ impl CurrentLimits {
         current.has_changed.then(|| current.limits.clone())
     }
 
-    /// Replaces the limits, or restores those of the builder if `stored` is `None`. Returns `false` if they are equal to
-    /// the current ones.
+    /// Replaces the limits, or restores those of the builder if `stored` is `None`. Returns `false` if they are equal
+    /// to the current ones.
     ///
     /// The set is another `Arc` in any case: the result of a poll that began before it is out of date.
     pub(super) fn replace(&self, stored: Option<Vec<Limit>>, window: Window) -> bool {
@@ -52,8 +52,8 @@ impl CurrentLimits {
         old.limits != limit_set.limits
     }
 
-    /// Replaces the limits by the result of a poll, unless they were replaced since the poll began with `before`. Returns
-    /// whether they have changed.
+    /// Replaces the limits by the result of a poll, unless they were replaced since the poll began with `before`.
+    /// Returns whether they have changed.
     pub(super) fn apply_poll(
         &self,
         stored: Option<Vec<Limit>>,

@@ -55,8 +55,8 @@ impl Fallback {
         )
     }
 
-    /// Decides about a call for which the server returned `error`; `None` if calls are not counted. If not `charges`, the
-    /// local limiter charges nothing.
+    /// Decides about a call for which the server returned `error`; `None` if calls are not counted. If not `charges`,
+    /// the local limiter charges nothing.
     pub(super) async fn decide(
         &self,
         error: Error,

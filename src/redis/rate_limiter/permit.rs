@@ -39,8 +39,8 @@ impl Permit {
     /// Returns how many more units would have passed at the time of the check: the smallest number that any of the
     /// limits had left.
     ///
-    /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if there
-    /// were no limits, or if [`OnError::Allow`](super::OnError::Allow) admitted the call while the server failed.
+    /// After a call of cost 0, this is the remaining quota, as of [`peek`](super::RateLimiter::peek). `u32::MAX` if
+    /// there were no limits, or if [`OnError::Allow`](super::OnError::Allow) admitted the call while the server failed.
     pub fn remaining(&self) -> u32 {
         self.remaining
     }

@@ -1,5 +1,5 @@
-//! Replies of `lease.lua` and `dead_letters.lua`: one string of MessagePack, because a reply with thousands of parts takes the server and the
-//! client longer than everything else.
+//! Replies of `lease.lua` and `dead_letters.lua`: one string of MessagePack, because a reply with thousands of parts
+//! takes the server and the client longer than everything else.
 
 use std::fmt;
 

@@ -114,14 +114,14 @@ impl<K, V> Claim<K, V> {
         self.end_failed(Some(delay), None).await
     }
 
-    /// Returns the entry to the dictionary as a failed attempt with a reason, due again after its backoff; returns false
-    /// if the claim is void, or if its lease has expired: the attempt then has failed already, without a reason, and the
-    /// entry is due (or a dead letter) without a backoff.
+    /// Returns the entry to the dictionary as a failed attempt with a reason, due again after its backoff; returns
+    /// false if the claim is void, or if its lease has expired: the attempt then has failed already, without a reason,
+    /// and the entry is due (or a dead letter) without a backoff.
     ///
     /// Differs from a drop of the claim in that the call waits for the server, and in the reason, which
     /// [`dead_letters`](super::TimeoutDict::dead_letters) returns if the entry becomes a dead letter. It replaces the
-    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. A dictionary shared
-    /// with the [original](super::TimeoutDict::compat) stores no reasons.
+    /// reason of an earlier attempt. A reason longer than 1,024 bytes is cut at a character boundary. A dictionary
+    /// shared with the [original](super::TimeoutDict::compat) stores no reasons.
     ///
     /// One round trip, one script.
     ///

@@ -40,8 +40,8 @@ impl DictState {
         let shards =
             shards.filter(|(_, (taken, unreadable))| !taken.is_empty() || !unreadable.is_empty());
         let outcomes = shards.map(async |(shard, (mut taken, mut unreadable))| {
-            // Disarmed below whatever the outcome: if the reply is lost, it is unknown whether they were removed, and if
-            // they were not, their leases expire.
+            // Disarmed below whatever the outcome: if the reply is lost, it is unknown whether they were removed, and
+            // if they were not, their leases expire.
             let outcome = self.confirm_in(shard, &taken, &unreadable, until).await;
             unreadable.iter_mut().for_each(Delivery::disarm);
             match &outcome {

@@ -81,11 +81,11 @@ where
     /// Waits until an entry is due, then removes and returns it. The entry is delivered at most once, as by
     /// [`take_expired`](Self::take_expired).
     ///
-    /// The call sleeps until the earliest deadline or end of a lease. It knows the next few deadlines of each shard, for at
-    /// most [`ask_every`](super::TimeoutDictBuilder::ask_every), because other processes may set entries with earlier
-    /// deadlines. So a call that finds an entry takes two scripts and rarely a command more; while there is a backlog, an
-    /// entry that another process returned with its former deadline may come some entries late. Waiters on this handle
-    /// or its clones, here or in [`next_claim`](Self::next_claim), are served in FIFO
+    /// The call sleeps until the earliest deadline or end of a lease. It knows the next few deadlines of each shard,
+    /// for at most [`ask_every`](super::TimeoutDictBuilder::ask_every), because other processes may set entries with
+    /// earlier deadlines. So a call that finds an entry takes two scripts and rarely a command more; while there is a
+    /// backlog, an entry that another process returned with its former deadline may come some entries late. Waiters on
+    /// this handle or its clones, here or in [`next_claim`](Self::next_claim), are served in FIFO
     /// order, and only the first one asks the server.
     ///
     /// # Cancel safety

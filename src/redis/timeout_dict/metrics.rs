@@ -1,5 +1,5 @@
-//! Metrics of a dictionary for the `metrics` facade: what this process did, and the numbers of entries, which are measured
-//! on the server.
+//! Metrics of a dictionary for the `metrics` facade: what this process did, and the numbers of entries, which are
+//! measured on the server.
 
 use std::{
     collections::BTreeMap,
@@ -116,7 +116,8 @@ impl MeasuredHandle {
     }
 }
 
-/// Counts the entries in all shards concurrently. A script per shard, since a cluster keeps the shards on several nodes.
+/// Counts the entries in all shards concurrently. A script per shard, since a cluster keeps the shards on several
+/// nodes.
 async fn measure(client: &Client, layout: &Layout) -> Result<Counts, Error> {
     let calls = layout.shards().iter().map(|shard| {
         let call = layout.scripts.measure.call(&shard.all()).arg(&shard.record_prefix);

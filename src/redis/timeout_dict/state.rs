@@ -127,8 +127,8 @@ impl DictState {
         }
     }
 
-    /// To be called by each call that sets, takes or claims entries. The first has the entries measured for the metrics,
-    /// and has a task warn of a server that may evict them or their index.
+    /// To be called by each call that sets, takes or claims entries. The first has the entries measured for the
+    /// metrics, and has a task warn of a server that may evict them or their index.
     pub(super) fn on_use(&self) {
         // A load first: the swap would take the cache line from other processors at each call.
         if !self.is_used.load(Relaxed) && !self.is_used.swap(true, Relaxed) {

@@ -120,8 +120,8 @@ impl Events {
         self.0.values().flatten().filter(|event| event.step == Step::Acked).count()
     }
 
-    /// Checks that no element was lost, and that none was delivered again after it was acked. `max_lock` is the age from
-    /// which purges have removed locks. `is_killed` returns whether a process was killed.
+    /// Checks that no element was lost, and that none was delivered again after it was acked. `max_lock` is the age
+    /// from which purges have removed locks. `is_killed` returns whether a process was killed.
     pub(super) fn check(&self, max_lock: Duration, is_killed: impl Fn(u32) -> bool) -> Summary {
         let (mut summary, mut faults) = (Summary::default(), Vec::new());
         for (id, events) in &self.0 {

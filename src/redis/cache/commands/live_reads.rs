@@ -11,8 +11,8 @@ use crate::redis::{
 };
 
 impl Commands {
-    /// Returns `value`, which a plain command has returned and removed, if none of its tags was removed. Most values have
-    /// none.
+    /// Returns `value`, which a plain command has returned and removed, if none of its tags was removed. Most values
+    /// have none.
     pub(in crate::redis::cache) async fn live(
         &self,
         key: &[u8],
