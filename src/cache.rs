@@ -5,6 +5,7 @@
 //! file has the methods that read and write single values. Deadlines, loaders, batches, event streams, sweeping,
 //! statistics and shutdown have a file each.
 
+mod any_key;
 mod bounds;
 mod builder;
 mod bulk_loads;
@@ -154,7 +155,7 @@ use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedStat
 /// ```
 pub struct Cache<K, V, S = DefaultHasher> {
     /// Its strong count is the number of handles. That of `shared` is not, because the sweeper holds it while it works.
-    freshness_policy: Arc<FreshnessPolicy<K, S>>,
+    freshness_policy: Arc<FreshnessPolicy<K>>,
     shared: Arc<SharedState<K, V, S>>,
 }
 

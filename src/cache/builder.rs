@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     Cache,
+    any_key::KnownHash,
     bounds::Bound,
     failed_loads::Failures,
     freshness_policy::{FreshnessPolicy, RefreshErrorHook, Settings},
@@ -245,19 +246,13 @@ where
             || settings.refresh_ahead > 0.0
             || settings.stale_while_revalidate > Duration::ZERO;
         let failures = keeps_failures.then(|| {
-            let bound = match self.bound {
-                Bound::None => Bound::None,
-                Bound::Entries(entries) => Bound::Entries(entries),
-                Bound::Weight(..) => Bound::Entries(MAX_FAILURES_BY_WEIGHT),
+            let max_entries = match self.bound {
+                Bound::None => None,
+                Bound::Entries(entries) => Some(entries),
+                Bound::Weight(..) => Some(MAX_FAILURES_BY_WEIGHT),
             };
-            let failures = Builder {
-                hasher: self.hasher.clone(),
-                sweep: self.sweep,
-                bound,
-                name: format!("{} failures", self.name),
-                ..Builder::<K, _>::new().hasher(self.hasher.clone())
-            };
-            Failures::new(failures.start_sweeper(&mut rng), settings.negative_ttl)
+            let name = format!("{} failures", self.name);
+            start_failures(max_entries, self.sweep, name, settings.negative_ttl, &mut rng)
         });
         let hook = self.refresh_error_hook.take();
         let freshness_policy =
@@ -298,6 +293,19 @@ where
             SharedState::new(store, self.causes, self.event_capacity, self.sweep, self.name);
         sweeper::start(shared)
     }
+}
+
+/// Creates the store of failed loads, and starts its sweeper. Not generic: see [`Failures`].
+fn start_failures(
+    max_entries: Option<usize>,
+    sweep: Sweep,
+    name: String,
+    negative_ttl: Option<Duration>,
+    rng: &mut SmallRng,
+) -> Failures {
+    let bound = max_entries.map_or(Bound::None, Bound::Entries);
+    let builder = Builder { sweep, bound, name, ..Builder::new().hasher(KnownHash::default()) };
+    Failures::new(builder.start_sweeper(rng), negative_ttl)
 }
 
 impl<K, V, S> fmt::Debug for Builder<K, V, S> {

@@ -58,7 +58,10 @@ where
     where
         Q: Hash + ?Sized,
     {
-        self.freshness_policy.failures.as_ref().map(|failures| failures.location(key))
+        self.freshness_policy
+            .failures
+            .as_ref()
+            .map(|failures| failures.location(self.shared.store.locate(key).hash()))
     }
 
     /// Discards the failed load of a key that was written or removed. Call this after the write: an error recorded

@@ -1,7 +1,7 @@
 //! Failed loads: errors kept by `negative_ttl`, and the backoff of background refreshes.
 
 use std::{
-    hash::{BuildHasher, Hash},
+    any::Any,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -10,20 +10,29 @@ use std::{
 };
 
 use equivalent::Equivalent;
-use tokio::task::consume_budget;
+use futures_core::future::BoxFuture;
+use tokio::task::{JoinHandle, consume_budget};
 
-use super::refresh_backoff::refresh_backoff;
+use super::{
+    any_key::{AnyKey, KeyQuery, KnownHash},
+    refresh_backoff::refresh_backoff,
+    sweeping::sweep,
+};
 use crate::engine::{
     clock::{Deadline, Now},
     state::SharedState,
     store::{Entry, Failure, Location, TableCursor},
+    sweeper::{self, Sweep},
 };
 
 /// Recently failed loads by key. They are kept in a store of their own, which is bounded and swept like that of the
 /// values.
-pub(super) struct Failures<K, S> {
+///
+/// As much as possible is not generic, and so is compiled with this crate, and not again with each that uses a cache. A
+/// future is boxed for the same reason.
+pub(super) struct Failures {
     /// Store, clock and sweeper of the failed loads.
-    shared: Arc<SharedState<K, Failed, S>>,
+    shared: Arc<SharedState<AnyKey, Failed, KnownHash>>,
     /// TTL of an error; `None` if errors are not kept.
     negative_ttl: Option<Duration>,
     /// True once any load has failed. Until then, writes and lookups skip the store of failures.
@@ -43,36 +52,41 @@ pub(super) struct Failed {
     retry_at: Deadline,
 }
 
-impl<K, S> Failures<K, S>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-{
+impl Failures {
     pub(super) fn new(
-        shared: Arc<SharedState<K, Failed, S>>,
+        shared: Arc<SharedState<AnyKey, Failed, KnownHash>>,
         negative_ttl: Option<Duration>,
     ) -> Self {
         Self { shared, negative_ttl, has_recorded: AtomicBool::new(false) }
     }
 
-    /// Returns the kept error of `key`, if it has the type `E`.
-    pub(super) fn error<Q, E>(&self, key: &Q) -> Option<Arc<E>>
+    /// Returns the kept error of `key`, which has this hash, if the error has the type `E`.
+    #[inline]
+    pub(super) fn error<K, Q, E>(&self, hash: u64, key: &Q) -> Option<Arc<E>>
     where
-        Q: Hash + Equivalent<K> + ?Sized,
+        K: 'static,
+        Q: Equivalent<K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        let failed = self.find(key)?;
-        let is_kept = !self.shared.clock.is_expired(failed.error_expires_at);
+        let error = self.kept_error(hash, &is_equal(key))?;
         // A loader with another type of error cannot return it, and loads again.
-        failed.error.filter(|_| is_kept)?.downcast().ok()
+        error.downcast().ok()
+    }
+
+    fn kept_error(&self, hash: u64, is_equal: &dyn Fn(&dyn Any) -> bool) -> Option<Failure> {
+        let failed = self.find(hash, is_equal)?;
+        let is_kept = !self.shared.clock.is_expired(failed.error_expires_at);
+        failed.error.filter(|_| is_kept)
     }
 
     /// Returns whether a refresh of `key` may be started: it has not failed recently, or its backoff has ended.
-    pub(super) fn may_retry<Q>(&self, key: &Q) -> bool
+    pub(super) fn may_retry<K, Q>(&self, hash: u64, key: &Q) -> bool
     where
-        Q: Hash + Equivalent<K> + ?Sized,
+        K: 'static,
+        Q: Equivalent<K> + ?Sized,
     {
-        self.find(key).is_none_or(|failed| self.shared.clock.is_expired(failed.retry_at))
+        let failed = self.find(hash, &is_equal(key));
+        failed.is_none_or(|failed| self.shared.clock.is_expired(failed.retry_at))
     }
 
     /// Records a failed load of `key`, with its error unless it panicked or timed out.
@@ -80,13 +94,19 @@ where
     /// `is_superseded` returns whether a write has taken precedence over the load. It is checked before and after the
     /// record, and a writer [discards](Self::discard) the record after its write. So at least one of the two sees the
     /// other, and no error is kept for a key that was written after the load had started.
-    pub(super) fn record(&self, key: K, error: Option<Failure>, is_superseded: impl Fn() -> bool) {
+    pub(super) fn record(
+        &self,
+        key: AnyKey,
+        error: Option<Failure>,
+        is_superseded: &dyn Fn() -> bool,
+    ) {
         if is_superseded() {
             return;
         }
-        let location = self.location(&key);
+        let location = self.location(key.hash());
         let now = self.shared.clock.now();
-        let consecutive = self.find(&key).map_or(0, |failed| failed.consecutive);
+        let last = self.find(key.hash(), &|other| key.equals(other));
+        let consecutive = last.map_or(0, |failed| failed.consecutive);
         let backoff = refresh_backoff(consecutive);
         let negative_ttl = self.negative_ttl.unwrap_or_default();
         let failed = Failed {
@@ -108,13 +128,10 @@ where
         }
     }
 
-    /// Returns the location of `key` in the store of failures.
+    /// Returns the location of keys with this hash in the store of failures.
     #[inline]
-    pub(super) fn location<Q>(&self, key: &Q) -> Location
-    where
-        Q: Hash + ?Sized,
-    {
-        self.shared.store.locate(key)
+    pub(super) fn location(&self, hash: u64) -> Location {
+        self.shared.store.locate_hash(hash)
     }
 
     /// Discards the failure at `location`. The caller has written the key and no longer owns it, so this finds failures
@@ -125,10 +142,13 @@ where
         if !self.has_recorded.load(SeqCst) {
             return;
         }
+        self.discard_recorded(location);
+    }
+
+    fn discard_recorded(&self, location: Location) {
         // The table compares seven bits of the hash, so most of what it finds belongs to other keys.
-        let is_known = |key: &K, failed: &Failed| {
-            failed.consecutive > 0 && self.location(key).hash() == location.hash()
-        };
+        let is_known =
+            |key: &AnyKey, failed: &Failed| failed.consecutive > 0 && key.hash() == location.hash();
         let discard = |entry: &mut Entry<Failed>| {
             entry.value.consecutive = 0;
             entry.value.error.take()
@@ -140,31 +160,49 @@ where
         }
     }
 
-    /// Returns the store of the failures, to be swept like that of the values.
-    pub(super) fn shared(&self) -> &Arc<SharedState<K, Failed, S>> {
-        &self.shared
+    /// Sweeps the store of the failures.
+    pub(super) fn sweep(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async { _ = sweep(&self.shared).await })
+    }
+
+    pub(super) fn set_sweep(&self, sweep: Sweep) {
+        sweeper::set_sweep(&self.shared, sweep);
+    }
+
+    /// Returns the task of the sweeper, to be aborted. No further one is started.
+    pub(super) fn end_task(&self) -> Option<JoinHandle<()>> {
+        self.shared.end_task()
     }
 
     /// Discards all failures.
-    pub(super) async fn discard_all(&self) {
-        for shard in 0..self.shared.store.shard_count() {
-            let mut cursor = TableCursor::of(shard);
-            while self.shared.store.clear_windows(&mut cursor, &self.shared.clock) {
-                consume_budget().await;
+    pub(super) fn discard_all(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            for shard in 0..self.shared.store.shard_count() {
+                let mut cursor = TableCursor::of(shard);
+                while self.shared.store.clear_windows(&mut cursor, &self.shared.clock) {
+                    consume_budget().await;
+                }
             }
-        }
+        })
     }
 
-    /// Returns the failure of `key`, if there is one that was not discarded.
-    fn find<Q>(&self, key: &Q) -> Option<Failed>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    /// Returns the failure of the key with this hash, if there is one that was not discarded.
+    fn find(&self, hash: u64, is_equal: &dyn Fn(&dyn Any) -> bool) -> Option<Failed> {
         // No ordering is required here, only the one of `discard` reused: a caller that misses a concurrent failure
         // loads again.
         if !self.has_recorded.load(SeqCst) {
             return None;
         }
-        self.shared.store.get(key, &self.shared.clock).filter(|failed| failed.consecutive > 0)
+        let failed = self.shared.store.get(&KeyQuery { hash, is_equal }, &self.shared.clock);
+        failed.filter(|failed| failed.consecutive > 0)
     }
+}
+
+/// Returns a function that returns whether a key of any type equals `key`.
+fn is_equal<K, Q>(key: &Q) -> impl Fn(&dyn Any) -> bool
+where
+    K: 'static,
+    Q: Equivalent<K> + ?Sized,
+{
+    |other| other.downcast_ref().is_some_and(|other: &K| key.equivalent(other))
 }

@@ -16,17 +16,14 @@ use std::{
 use super::failed_loads::Failures;
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::{Histogram, Slot};
-use crate::engine::{
-    hasher::DefaultHasher,
-    split_mix::{GAMMA, unit_fraction},
-};
+use crate::engine::split_mix::{GAMMA, unit_fraction};
 
 /// Freshness settings of a cache. Handles own it and the sweeper does not, so its strong count is the number of
 /// handles: see [`Cache`](super::Cache).
-pub(crate) struct FreshnessPolicy<K, S = DefaultHasher> {
+pub(crate) struct FreshnessPolicy<K> {
     pub(crate) settings: Settings,
     rng: Rng,
-    pub(super) failures: Option<Failures<K, S>>,
+    pub(super) failures: Option<Failures>,
     pub(crate) loads: Arc<LoadCounters>,
     pub(crate) refresh_error_hook: Option<RefreshErrorHook<K>>,
 }
@@ -93,11 +90,11 @@ impl Settings {
     }
 }
 
-impl<K, S> FreshnessPolicy<K, S> {
+impl<K> FreshnessPolicy<K> {
     pub(super) fn new(
         settings: Settings,
         seed: u64,
-        failures: Option<Failures<K, S>>,
+        failures: Option<Failures>,
         refresh_error_hook: Option<RefreshErrorHook<K>>,
     ) -> Self {
         let rng = Rng(AtomicU64::new(seed));

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     Cache,
+    any_key::AnyKey,
     freshness::{Freshness, TimeToLive},
     load_guard::LoadGuard,
     reentrancy::ReentrancyScope,
@@ -43,8 +44,9 @@ where
         let store = &self.shared.store;
         let location = store.locate(key);
         loop {
+            let failures = self.freshness_policy.failures.as_ref();
             if let Some(error) =
-                self.freshness_policy.failures.as_ref().and_then(|failures| failures.error(key))
+                failures.and_then(|failures| failures.error::<K, _, _>(location.hash(), key))
             {
                 return self.stale_or_error(key, error);
             }
@@ -206,7 +208,8 @@ where
         error: Option<Failure>,
     ) {
         let Some(failures) = &self.freshness_policy.failures else { return };
-        failures.record(key, error, || flight.write_version() != started_at_version);
+        let key = AnyKey::new(self.shared.store.locate(&key).hash(), key);
+        failures.record(key, error, &|| flight.write_version() != started_at_version);
     }
 
     /// Returns the result of a call whose load failed: the stale value if `stale_if_error` allows it, else the error.

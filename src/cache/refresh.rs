@@ -54,11 +54,11 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        if self.freshness_policy.failures.as_ref().is_some_and(|failures| !failures.may_retry(key))
-        {
+        let location = self.shared.store.locate(key);
+        let failures = self.freshness_policy.failures.as_ref();
+        if failures.is_some_and(|failures| !failures.may_retry::<K, _>(location.hash(), key)) {
             return;
         }
-        let location = self.shared.store.locate(key);
         let Some(flight) = self.shared.store.lead(location, key, || key.to_key(), seen_deadline)
         else {
             return;

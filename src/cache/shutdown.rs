@@ -26,11 +26,8 @@ where
     pub async fn shutdown(&self) {
         // The aborted tasks are not awaited, because their runtime may not be running. A window that the sweeper is
         // examining ends under the lock of its shard, and `expire_shard` waits for that lock.
-        let failures = self
-            .freshness_policy
-            .failures
-            .as_ref()
-            .and_then(|failures| failures.shared().end_task());
+        let failures =
+            self.freshness_policy.failures.as_ref().and_then(|failures| failures.end_task());
         for task in self.shared.end_task().into_iter().chain(failures) {
             task.abort();
         }

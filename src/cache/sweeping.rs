@@ -43,7 +43,7 @@ where
     #[doc(alias = "run_pending_tasks")]
     pub async fn sweep(&self) -> SweepReport {
         if let Some(failures) = &self.freshness_policy.failures {
-            sweep(failures.shared()).await;
+            failures.sweep().await;
         }
         sweep(&self.shared).await
     }
@@ -78,7 +78,7 @@ where
     /// ```
     pub fn set_sweep(&self, sweep: Sweep) {
         if let Some(failures) = &self.freshness_policy.failures {
-            sweeper::set_sweep(failures.shared(), sweep);
+            failures.set_sweep(sweep);
         }
         sweeper::set_sweep(&self.shared, sweep);
     }
@@ -96,7 +96,7 @@ where
 }
 
 /// Runs one sweep of `shared`, yielding to the runtime between its steps.
-async fn sweep<K, V, S>(shared: &SharedState<K, V, S>) -> SweepReport
+pub(super) async fn sweep<K, V, S>(shared: &SharedState<K, V, S>) -> SweepReport
 where
     K: Hash + Eq + Clone,
     S: BuildHasher + Clone,

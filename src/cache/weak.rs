@@ -71,7 +71,7 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// # }
 /// ```
 pub struct WeakCache<K, V, S = DefaultHasher> {
-    freshness_policy: Weak<FreshnessPolicy<K, S>>,
+    freshness_policy: Weak<FreshnessPolicy<K>>,
     shared: Weak<SharedState<K, V, S>>,
 }
 
