@@ -1,6 +1,7 @@
 //! Errors kept by `negative_ttl`, and the backoff of refreshes: lifetime, discarding, and bound.
 
 use std::{
+    hash::{BuildHasherDefault, Hasher},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering::SeqCst},
@@ -76,6 +77,34 @@ async fn kept_error_survives_calls_that_do_not_write() {
     assert!(!cache.expire(&1, MINUTE).await);
     let load = async || Ok::<_, &str>(2);
     assert!(cache.get_or_try_set_with(&1, MINUTE, load).await.is_err(), "the error is kept");
+}
+
+/// All keys have one hash, so only their values tell their errors apart.
+#[tokio::test(start_paused = true)]
+async fn kept_error_is_found_by_a_borrowed_key() {
+    let builder = Cache::<String, u32>::builder().hasher(BuildHasherDefault::<SameHash>::default());
+    let cache = builder.negative_ttl(MINUTE).build();
+    for key in ["ada", "grace"] {
+        let load = async move || Err::<u32, _>(key);
+        assert_eq!(*cache.get_or_try_set_with(key, MINUTE, load).await.unwrap_err(), key);
+    }
+    for key in ["ada", "grace"] {
+        let load = async || Ok::<_, &str>(2);
+        assert_eq!(*cache.get_or_try_set_with(key, MINUTE, load).await.unwrap_err(), key);
+    }
+    let load = async || Ok::<_, &str>(2);
+    assert_eq!(cache.get_or_try_set_with("alan", MINUTE, load).await, Ok(2));
+}
+
+#[derive(Default)]
+struct SameHash;
+
+impl Hasher for SameHash {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn finish(&self) -> u64 {
+        7
+    }
 }
 
 /// A live value has a kept error if a refresh ahead of its deadline has failed.
