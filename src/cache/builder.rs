@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
 use super::{
     Cache,
     any_key::KnownHash,
@@ -17,8 +19,6 @@ use super::{
     failed_loads::Failures,
     freshness_policy::{FreshnessPolicy, RefreshErrorHook, Settings},
 };
-use rand::{RngExt, SeedableRng, rngs::SmallRng};
-
 #[cfg(feature = "dashboard")]
 use crate::engine::state::Inspect;
 use crate::engine::{

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use equivalent::Equivalent;
+
 use super::{
     Cache,
     any_key::AnyKey,
@@ -20,7 +22,6 @@ use crate::engine::{
     store::{Failure, Flight, LoadLookup, Location, WaitOutcome},
     to_key::ToKey,
 };
-use equivalent::Equivalent;
 
 impl<K, V, S> Cache<K, V, S>
 where
