@@ -198,7 +198,7 @@ where
     /// Usage is stored by the position of a limit in `limits`. If a key is checked with other limits than before, each
     /// limit starts with the usage recorded at its position, or with none if the earlier calls had no limit there. With
     /// [`Window::Gcra`], the usage is kept as the same number of units. Charges that have already left a shorter window
-    /// are not counted again in a longer one. If `limits` is empty, every call passes and nothing is charged.
+    /// may be counted again in a longer one. If `limits` is empty, every call passes and nothing is charged.
     ///
     /// # Errors
     ///

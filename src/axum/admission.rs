@@ -24,7 +24,7 @@ use super::limiter::RedisBackend;
 use super::{
     Headers,
     decision::RateLimitDecision,
-    headers::{Field, Partition, Policy},
+    headers::{Field, Partition, Policy, remove_fields},
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Decision, LayerPermit},
     limits_lookup::LimitsLookup,
@@ -305,6 +305,10 @@ where
         // A `Retry-After` that `on_limited` has set stays.
         retry_after.write(response.headers_mut());
         forbid_storing(response.headers_mut());
+        if self.headers == Headers::None {
+            // `on_limited` may have copied the response of `Limited`.
+            remove_fields(response.headers_mut());
+        }
         self.write_headers(field_args, remaining, Some(&retry_after), response.headers_mut());
         response
     }

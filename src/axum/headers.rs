@@ -119,10 +119,14 @@ impl Headers {
         fields: impl Iterator<Item = Field<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
-        for name in [POLICY, RATE_LIMIT, LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET] {
-            headers.remove(name);
-        }
+        remove_fields(headers);
         self.add(partition, fields, headers);
+    }
+}
+
+pub(super) fn remove_fields(headers: &mut HeaderMap) {
+    for name in [POLICY, RATE_LIMIT, LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET] {
+        headers.remove(name);
     }
 }
 

@@ -56,7 +56,7 @@ where
         admission: Admission<K>,
         response: &mut HttpResponse<R>,
     ) -> Option<Box<BodyMeter>> {
-        let Charged { limits, mut remaining, partition, correctable } = admission?;
+        let Charged { mut limits, mut remaining, partition, correctable } = admission?;
         let mut meter = None;
         if let Some(correctable) = correctable {
             let Correctable { key, permit, cost } = *correctable;
@@ -71,6 +71,8 @@ where
                         None => meter = self.meter(LayerPermit::Memory(permit), cost),
                     }
                     if meter.is_none() {
+                        // The first `set_limits` may have come after the admission.
+                        limits = limits.or_else(|| limiter.changed_limits());
                         remaining = limiter.remaining(&key, limits.as_deref());
                     }
                 }

@@ -58,7 +58,11 @@ where
     fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
         let found = self.with_params(permit, |params| self.give_back_by(permit, charges, params));
         // After the change, so that a waiter finds it.
-        self.wake_waiters(permit.hash);
+        match permit.state {
+            // The keys beyond the bound share the charged quota.
+            None if !charges.is_empty() => self.wake_all_waiters(),
+            _ => self.wake_waiters(permit.hash),
+        }
         found
     }
 

@@ -167,6 +167,13 @@ where
         self.probing.wake(hash);
     }
 
+    /// Wakes the waiters of all keys.
+    pub(super) fn wake_all_waiters(&self) {
+        self.waiting.wake_all();
+        #[cfg(feature = "axum")]
+        self.probing.wake_all();
+    }
+
     /// Reports a denial to the dashboard and, at most once per second, to the log. Called without a lock: a tracing
     /// subscriber may be slow, and `stats` reads all shards.
     #[inline]

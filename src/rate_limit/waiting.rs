@@ -15,6 +15,7 @@ use std::{
     hash::{BuildHasher, Hash},
     mem,
     pin::{Pin, pin},
+    ptr,
     sync::{Arc, PoisonError},
     task::Poll,
     time::Duration,
@@ -26,7 +27,7 @@ use rand::{RngExt, rngs::SmallRng};
 use tokio::time::Instant;
 
 pub(crate) use self::wait_queue::WaiterUnits;
-use self::wait_queue::{Place, SharedWaiter, WaitQueue};
+use self::wait_queue::{Place, SharedWaiter, WaitQueue, Wakes};
 use crate::engine::sync::{
     Mutex, MutexGuard,
     atomic::{
@@ -135,9 +136,12 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
         if self.len.load(SeqCst) == 0 {
             return;
         }
-        // Another key of the same hash is woken needlessly, and checks its limits again.
         let mut wait_queues = self.lock();
-        let head = match wait_queues.by_key.raw_entry_mut().from_hash(hash, |_| true) {
+        let by_key = &mut wait_queues.by_key;
+        // The map compares only seven bits of the hash before it asks whether a key is the one.
+        let has_hash = |key: &K| by_key.hasher().hash_one(key) == hash;
+        let found = by_key.raw_entry().from_hash(hash, has_hash).map(|(key, _)| ptr::from_ref(key));
+        let head = match by_key.raw_entry_mut().from_hash(hash, |key| found == Some(key)) {
             RawEntryMut::Occupied(mut found) => {
                 // The announced time may be far away; the waiters behind a silent head would wait until then.
                 let wait_queue = found.get_mut();
@@ -148,6 +152,23 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
         };
         drop(wait_queues);
         head.notify();
+    }
+
+    /// Wakes the heads of all queues, after usage was released that any of their keys may share.
+    pub(crate) fn wake_all(&self) {
+        // As in `wake`.
+        self.releases.fetch_add(1, SeqCst);
+        if self.len.load(SeqCst) == 0 {
+            return;
+        }
+        let mut wait_queues = self.lock();
+        let heads = wait_queues.by_key.values_mut().map(|wait_queue| {
+            wait_queue.asks_at = None;
+            wait_queue.wakes(false)
+        });
+        let heads: Vec<_> = heads.collect();
+        drop(wait_queues);
+        heads.into_iter().for_each(Wakes::notify);
     }
 
     /// Wakes the head of the queue of `key`, after usage of the key was released.

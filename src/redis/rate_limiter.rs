@@ -334,7 +334,7 @@ impl<K> RateLimiter<K> {
     /// start later use them too, until [`clear_limits`](RateLimiter::clear_limits). They are stored under one key on
     /// the server. If that key is removed in any other way, the limits of the builder apply again.
     ///
-    /// Existing charges stay, except that calls which had already left a shorter window are not counted in a longer
+    /// Existing charges stay. Calls that had already left a shorter window may be counted in a longer
     /// one. With [`Window::Gcra`](crate::Window::Gcra), a lower quota does not reduce them: a key may have more in use
     /// than the new quota, and is denied until the difference has leaked. They also stay if there are fewer limits than
     /// before, for the case that other processes use all of them. The embedded limiter reduces them to the new quota,

@@ -417,3 +417,22 @@ async fn waiting_request_of_a_small_plan_delays_those_behind_it() {
     let (first, second) = tokio::join!(timed("/1"), timed("/2"));
     assert_eq!((first, second), ((200, 60 * SECOND), (200, 60 * SECOND)));
 }
+
+/// The first change of the limits, while the handler runs.
+#[tokio::test(start_paused = true)]
+async fn fields_after_a_correction_are_of_one_set_of_limits() {
+    let limiter = RateLimiter::<String>::builder().limit(Limit::per_minute(100)).build();
+    let layer = RateLimitLayer::new(limiter.clone(), all).charge_when(|_| true);
+    let handler = move || {
+        let limiter = limiter.clone();
+        async move { limiter.set_limits([Limit::per_second(1), Limit::per_hour(1_000)]) }
+    };
+    let app = Router::new().route("/", get(handler)).layer(layer);
+    let response = ask(&app, get_path("/")).await;
+    let [policies, left] = [policies(response.headers()), left(response.headers())];
+    let numbers = |fields: &[(String, [Option<i64>; 2])], at: usize| -> Vec<_> {
+        fields.iter().map(|(_, numbers)| numbers[at]).collect()
+    };
+    assert_eq!(numbers(&policies, 0), [Some(1), Some(1_000)]);
+    assert_eq!(numbers(&left, 0).len(), 2);
+}

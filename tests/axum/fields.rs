@@ -314,3 +314,18 @@ async fn fields_count_each_charge_once_right_after_it() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn layer_without_fields_removes_those_that_on_limited_returns() {
+    let layer = RateLimitLayer::new(hourly(1), all)
+        .headers(Headers::None)
+        .on_limited(|limited, _| limited.clone());
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    assert_eq!(ask(&app, get_with(&[])).await.status(), 200);
+    let denied = ask(&app, get_with(&[])).await;
+    assert_eq!(denied.status(), 429);
+    for name in ["ratelimit", "ratelimit-policy"] {
+        assert!(!denied.headers().contains_key(name), "{name}");
+    }
+    assert!(denied.headers().contains_key("retry-after"));
+}

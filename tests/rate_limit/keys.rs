@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fleeting::{Limit, RateLimiter, Sweep, Window};
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::borrowed::Borrowed;
 
@@ -278,4 +278,17 @@ async fn keys_are_found_by_any_type_that_implements_to_key() {
         assert_eq!(*order.lock().unwrap(), [1, 2], "{window:?}");
         assert!(limiter.reset(&parts).await && !limiter.reset(&whole).await);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_beyond_max_keys_wakes_all_waiters_that_share_the_quota() {
+    let builder = RateLimiter::<u32>::builder().limit(Limit::per_hour(1));
+    let limiter = builder.max_keys(1).build();
+    limiter.check(&0).await.expect("it takes the only place");
+    let permit = limiter.check(&1).await.expect("it takes the shared quota");
+    let waiter = limiter.clone();
+    let wait = tokio::spawn(async move { waiter.until_ready(&2).await });
+    sleep(SECOND).await;
+    permit.refund().await;
+    timeout(SECOND, wait).await.expect("the shared quota is free again").unwrap();
 }

@@ -1,6 +1,7 @@
 //! `until_ready`: the order of waiters, cancellation and maximum waits; and that checks do not starve other tasks.
 
 use std::{
+    hash::{BuildHasherDefault, Hasher},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -53,6 +54,41 @@ async fn waiters_for_a_key_are_admitted_in_the_order_of_joining() {
         let expected: Vec<_> = (0..50).map(|id| (id, id * SECOND)).collect();
         assert_eq!(*order.lock().unwrap(), expected, "{window:?}");
         assert_eq!(limiter.stats().admitted, 50);
+    }
+}
+
+/// The map of queues compares only a part of the hash before it asks whether a key is the one.
+#[tokio::test(start_paused = true)]
+async fn refund_wakes_the_waiters_of_its_own_key_among_similar_hashes() {
+    let builder = RateLimiter::<u64>::builder().limit(Limit::per_hour(1));
+    let limiter = builder.hasher(BuildHasherDefault::<KeyIsHash>::default()).build();
+    let (mut permits, mut waits) = (Vec::new(), Vec::new());
+    for key in [0_u64, 1 << 32] {
+        permits.push(limiter.check(&key).await.unwrap());
+        let limiter = limiter.clone();
+        waits.push(tokio::spawn(async move { limiter.until_ready(&key).await }));
+        sleep(MILLISECOND).await;
+    }
+    permits.pop().unwrap().refund().await;
+    let wait = timeout(SECOND, waits.pop().unwrap()).await;
+    wait.expect("the refund wakes the waiter of its key").unwrap();
+    assert!(!waits[0].is_finished());
+}
+
+#[derive(Default)]
+struct KeyIsHash(u64);
+
+impl Hasher for KeyIsHash {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a key is a number");
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
