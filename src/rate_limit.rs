@@ -41,6 +41,7 @@ pub(crate) mod top_denied;
 mod totals;
 mod until_ready;
 mod untracked_keys;
+mod usage;
 mod waiting;
 
 use std::{

@@ -149,7 +149,8 @@ impl Failures {
         // The table compares seven bits of the hash, so most of what it finds belongs to other keys.
         let is_known =
             |key: &AnyKey, failed: &Failed| failed.consecutive > 0 && key.hash() == location.hash();
-        let discard = |entry: &mut Entry<Failed>| {
+        let discard = |entry: Option<&mut Entry<Failed>>| {
+            let entry = entry?;
             entry.value.consecutive = 0;
             entry.value.error.take()
         };

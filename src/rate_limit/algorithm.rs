@@ -1,5 +1,7 @@
 //! Interface of the window algorithms, and the parameters that they compute with. Pure: no map, no clock.
 
+use std::cmp::Ordering;
+
 use super::{Limit, Window};
 use crate::engine::clock::{Now, Tick};
 
@@ -33,6 +35,17 @@ pub(crate) struct Remaining {
     pub(crate) more_at: Option<Tick>,
 }
 
+impl Remaining {
+    /// Returns what remains if both apply: the fewer units, until the later time if they are equal.
+    pub(super) fn least(self, other: Self) -> Self {
+        match self.units.cmp(&other.units) {
+            Ordering::Less => self,
+            Ordering::Equal => Self { more_at: self.more_at.max(other.more_at), ..self },
+            Ordering::Greater => other,
+        }
+    }
+}
+
 /// Window algorithm: the usage of one limit by one key.
 ///
 /// 1. If [`ready`](Algorithm::ready) returned `None`, [`charge`](Algorithm::charge) may follow with the same `now` and
@@ -64,6 +77,9 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
 
     /// Returns the number of units in use.
     fn used(&self, params: &LimitParams, now: &impl Now) -> u32;
+
+    /// Returns `true` only if nothing is in use, by any parameters.
+    fn is_empty(&self, now: &impl Now) -> bool;
 
     /// Returns the time at which nothing is in use, so that the state equals a new one; `None` for a new one.
     fn idle_from(&self, params: &LimitParams) -> Option<Tick>;

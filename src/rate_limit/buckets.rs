@@ -190,6 +190,10 @@ impl Algorithm for Buckets {
         self.releases(params).used(self.total(), now)
     }
 
+    fn is_empty(&self, _: &impl Now) -> bool {
+        self.used == 0
+    }
+
     #[inline]
     fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
         // The time of the newest bucket, even if it is empty: a little late, but without a search.

@@ -13,7 +13,7 @@ use super::{
     per_limit::PerLimit,
     settle::Settle,
 };
-use crate::engine::store::Entry;
+use crate::engine::{clock::Now, store::Entry};
 
 impl<K, A, S> Settle for Limiter<K, A, S>
 where
@@ -57,6 +57,8 @@ where
     /// Takes charges back. Returns `true` if the state that was charged still exists.
     fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
         let found = self.with_params(permit, |params| self.give_back_by(permit, charges, params));
+        // Wakes the sweeper if it sleeps beyond the moved deadline of an idle key.
+        self.shared.publisher.flush();
         // After the change, so that a waiter finds it.
         match permit.state {
             // The keys beyond the bound share the charged quota.
@@ -75,8 +77,15 @@ where
         // By hash and state number: another key of the same hash has another number, and so has the key after a reset.
         let is_it = |_: &K, state: &KeyState<A>| state.id == id.get();
         let place = self.shared.store.locate_hash(permit.hash);
-        let give_back = |entry: &mut Entry<KeyState<A>>| entry.value.refund(charges, params, &now);
-        self.shared.store.change_where(place, is_it, give_back).is_some()
+        self.shared.store.change_where(place, is_it, |entry| {
+            let Some(entry) = entry else { return false };
+            entry.value.refund(charges, params, &now);
+            // Otherwise the key would take a place among `max_keys` for the rest of its window.
+            if entry.value.is_idle(&now) {
+                entry.set_deadline(now.tick().into());
+            }
+            true
+        })
     }
 
     /// Charges the cost of a call beyond its permit. A permit contains the hash of its key, not the key.
@@ -95,21 +104,18 @@ where
         // By state number first: with a bad hasher, several keys may have the same hash.
         let was_charged =
             |_: &K, state: &KeyState<A>| permit.state.is_some_and(|id| state.id == id.get());
-        if store.change_where(place, was_charged, charge).is_some()
-            || store.change_where(place, is_it, charge).is_some()
-        {
+        if store.change_where(place, was_charged, |entry| entry.map(charge)).is_some() {
             return;
         }
-        // A permit of cost 0 has no state either, but was not charged to the shared window.
-        let has_shared = permit.state.is_none() && !permit.charges.is_empty();
-        self.untracked.add_debt(hash, params, &now, cost, has_shared);
-        // A check may have created the key's entry since the look-up above, without this debt. Entries are created
-        // under the shard's lock, so the debt is moved under it.
-        store.change_where(place, is_it, |entry| {
-            if let Some(debt) = self.untracked.take(hash, &now) {
-                entry.value.absorb(&debt, params, &now);
-                move_deadline(entry, params);
+        store.change_where(place, is_it, |entry| match entry {
+            Some(entry) => charge(entry),
+            // Under the shard's lock, under which a check creates the key's entry from this record.
+            None => {
+                // A permit of cost 0 has no state either, but was not charged to the shared window.
+                let has_shared = permit.state.is_none() && !permit.charges.is_empty();
+                self.untracked.add_debt(hash, params, &now, cost, has_shared);
             }
         });
+        self.untracked.drop_idle();
     }
 }

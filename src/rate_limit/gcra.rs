@@ -230,6 +230,10 @@ impl Algorithm for Gcra {
         u32::try_from(self.units(now)).unwrap_or(u32::MAX)
     }
 
+    fn is_empty(&self, now: &impl Now) -> bool {
+        self.idle_at().is_none_or(|idle_at| now.has_reached(idle_at))
+    }
+
     #[inline]
     fn idle_from(&self, _: &LimitParams) -> Option<Tick> {
         self.idle_at()

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::key_state::KeyState;
 use crate::engine::{
-    clock::{LazyNow, Now},
+    clock::{LazyNow, Now, Tick},
     panics::drop_all,
     state::SharedState,
     store::{Location, LockWait, StepLimits, Store},
@@ -28,23 +28,24 @@ pub(super) struct IdleEvictor {
 }
 
 impl IdleEvictor {
-    /// Removes some keys that are idle and not yet swept; returns `true` if there were any. It locks shards, so the
-    /// caller must not hold a shard's lock.
+    /// Returns `true` unless a search was unsuccessful a short time ago.
+    pub(super) fn is_due(&self, now: &LazyNow<'_>) -> bool {
+        now.has_reached(Tick::from_nanoseconds(self.not_before.load(Relaxed)))
+    }
+
+    /// Removes some keys that are idle and not yet swept, if there are any. It locks shards, so the caller must not hold
+    /// a shard's lock.
     #[cold]
     pub(super) fn evict_idle<K, A, S>(
         &self,
         shared: &SharedState<K, KeyState<A>, S>,
         place: Location,
         now: &LazyNow<'_>,
-    ) -> bool
-    where
+    ) where
         K: Hash + Eq,
         S: BuildHasher + Clone,
     {
         let now = now.tick();
-        if now.nanoseconds() < self.not_before.load(Relaxed) {
-            return false;
-        }
         let store = &shared.store;
         let mut idle = Vec::new();
         let mut examined = 0;
@@ -65,12 +66,11 @@ impl IdleEvictor {
                 if !idle.is_empty() {
                     // Dropped after the lock is released, since the drop of a key is user code.
                     drop_all(idle);
-                    return true;
+                    return;
                 }
             }
         }
         // `Relaxed`, and no exchange: a concurrent search that starts in the meantime only costs time.
         self.not_before.store(now.later(SEARCH_PAUSE).nanoseconds(), Relaxed);
-        false
     }
 }

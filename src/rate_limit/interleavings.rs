@@ -1,4 +1,5 @@
-//! Interleavings of threads in the wait queue of a key; see `crate::engine::interleavings`.
+//! Interleavings of threads in the wait queue of a key, and of calls at the bound of keys; see
+//! `crate::engine::interleavings`.
 
 use std::{
     future::pending,
@@ -12,8 +13,11 @@ use std::{
 use shuttle::{future::block_on, thread};
 use tokio::time::Instant;
 
-use super::waiting::{Waiter, Waiting};
-use crate::engine::hasher::DefaultHasher;
+use super::{
+    Limit, RateLimiter,
+    waiting::{Waiter, Waiting},
+};
+use crate::{Sweep, engine::hasher::DefaultHasher};
 
 type WaitQueue = Waiting<u8, DefaultHasher>;
 
@@ -21,6 +25,14 @@ const KEY: u8 = 1;
 
 fn waiting() -> Arc<WaitQueue> {
     Arc::new(Waiting::new(DefaultHasher::default()))
+}
+
+fn limiter(limit: Limit, max_keys: usize) -> RateLimiter<u8> {
+    // Only to build it: its sweeps are manual.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let _context = runtime.enter();
+    let builder = RateLimiter::builder().limit(limit).max_keys(max_keys);
+    builder.shards(2).sweep(Sweep::manual()).build()
 }
 
 /// Waits for a turn by notifications alone; the clock does not move.
@@ -100,5 +112,40 @@ fn interleavings_of_a_wait_queue_whose_head_is_not_polled() {
         let threads = [silent, passes(), passes()];
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
         assert!(waiting.is_empty());
+    });
+}
+
+#[test]
+fn interleavings_of_checks_of_a_key_that_gets_a_place() {
+    explore(|| {
+        let limiter = limiter(Limit::per_hour(1), 1);
+        block_on(limiter.check(&0)).expect("nothing is in use");
+        let passes = |makes_room: bool| {
+            let limiter = limiter.clone();
+            thread::spawn(move || {
+                if makes_room {
+                    block_on(limiter.reset(&0));
+                }
+                block_on(limiter.check(&KEY)).is_ok()
+            })
+        };
+        let passed = [passes(false), passes(true)].map(|thread| thread.join().unwrap());
+        assert_ne!(passed, [true, true], "the key passed twice");
+        assert!(block_on(limiter.check(&KEY)).is_err());
+    });
+}
+
+#[test]
+fn interleavings_of_a_debt_of_a_key_that_gets_a_place() {
+    explore(|| {
+        let limiter = limiter(Limit::per_hour(9), 9);
+        let free = block_on(limiter.check_n(&KEY, 0)).expect("nothing is in use");
+        let debtor = {
+            let limiter = limiter.clone();
+            thread::spawn(move || block_on(limiter.check(&KEY)).is_ok())
+        };
+        block_on(free.settle(3));
+        assert!(debtor.join().unwrap());
+        assert_eq!(block_on(limiter.peek(&KEY)).remaining(), 5);
     });
 }

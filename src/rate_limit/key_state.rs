@@ -62,11 +62,11 @@ impl Exceeded {
     #[inline]
     pub(super) fn are_several(self) -> bool {
         let bits = self.0 >> 32;
-        bits & bits.wrapping_sub(1) != 0
+        bits & bits.wrapping_sub(1) != 0 || bits != 0 && self.longest() >= 32
     }
 
     pub(super) fn contains(self, limit: usize) -> bool {
-        limit < 32 && self.0 >> (32 + limit) & 1 == 1
+        limit == self.longest() || limit < 32 && self.0 >> (32 + limit) & 1 == 1
     }
 }
 
@@ -160,17 +160,6 @@ impl<A: Algorithm> KeyState<A> {
         }
     }
 
-    /// Adds the usage of another state of the same key, as if it were charged now.
-    pub(super) fn absorb(&mut self, other: &Self, params: &[LimitParams], now: &LazyNow<'_>) {
-        self.grow_to(params.len());
-        for ((state, other), params) in self.each.iter_mut().zip(&*other.each).zip(params) {
-            let used = other.used(params, now);
-            if used > 0 {
-                state.charge(params, now, used);
-            }
-        }
-    }
-
     /// Converts the usage to the parameters of other limits, and removes that of limits which are missing there.
     pub(super) fn adapt(&mut self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
         for (index, (state, old)) in self.each.iter_mut().zip(old).enumerate() {
@@ -218,6 +207,11 @@ impl<A: Algorithm> KeyState<A> {
         }
     }
 
+    /// Returns `true` if nothing is in use, by any limits.
+    pub(super) fn is_idle(&self, now: &LazyNow<'_>) -> bool {
+        self.each.iter().all(|state| state.is_empty(now))
+    }
+
     /// Adds states if a plan has more limits than earlier ones. States of further limits stay.
     #[inline]
     fn grow_to(&mut self, limits: usize) {
@@ -257,7 +251,7 @@ pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, params
     if let Some(idle) = entry.value.idle_from(params).map(Deadline::from)
         && idle.is_later_than(entry.deadline())
     {
-        // The store requires that deadlines only move later, so a key with refunded charges is removed a little late.
+        // Only later: an earlier charge may have been by limits with a longer window.
         entry.set_deadline(idle);
     }
 }

@@ -97,7 +97,8 @@ impl Limited {
         &self.limit
     }
 
-    /// Returns all limits that denied the call, in the order in which they were given.
+    /// Returns all limits that denied the call, in the order in which they were given. Of more than 32 limits, those
+    /// after the first 32 are included only if they have the longest wait.
     pub fn exceeded(&self) -> &[Limit] {
         self.several.as_ref().map_or(std::slice::from_ref(&self.limit), |several| &several.0)
     }

@@ -28,6 +28,7 @@ use super::{
     settle::Registration,
     stats::CheckCounts,
     untracked_keys::UntrackedKeys,
+    usage::Usage,
     waiting::{WaitSettings, Waiting},
 };
 use crate::engine::{
@@ -197,7 +198,7 @@ where
         limits: Option<&[Limit]>,
         cost: u32,
         caller: Caller<'_>,
-        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
@@ -240,7 +241,7 @@ where
         check: Check<'_>,
         key: &Q,
         limits: &[Limit],
-        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
@@ -278,7 +279,7 @@ where
         &self,
         entry: &mut Entry<KeyState<A>>,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
         let charged = entry.value.charge(check.params, &check.now, check.cost);
         // Even if the check was denied: by the limits of this call, the usage may count for longer than by the last
@@ -287,7 +288,7 @@ where
         // Still under the lock, so that it adds by a load and a store, which is faster than an atomic addition.
         let denied = charged.as_ref().err().map(Denied::longest);
         check.count(denied, &self.counts[check.place.shard()]);
-        inspect(&entry.value, check);
+        inspect(Usage { own: &entry.value, shared: None }, check);
         charged.map(|admitted| (entry.value.id, admitted))
     }
 
@@ -296,22 +297,38 @@ where
     #[inline(never)]
     fn charge_new<'a, Q>(
         &'a self,
+        vacant: VacantEntry<'a, K, KeyState<A>, S>,
+        key: &Q,
+        check: &Check<'_>,
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+    ) -> Result<(u64, Admitted), Denied>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        let charged = self.charge_vacant(vacant, key, check, inspect);
+        // Without the shard's lock. Wakes the sweeper if it sleeps beyond the deadline of the new entry.
+        self.shared.publisher.flush();
+        self.untracked.drop_idle();
+        charged
+    }
+
+    /// Charges the limits of a key without an entry, and inserts its entry if there is room.
+    fn charge_vacant<'a, Q>(
+        &'a self,
         mut vacant: VacantEntry<'a, K, KeyState<A>, S>,
         key: &Q,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied>
     where
         Q: ToKey<K> + ?Sized,
     {
         let store = &self.shared.store;
         let Check { place, params, cost, now, .. } = check;
-        if store.is_full() {
+        if store.is_full() && self.idle_evictor.is_due(now) {
             // Releases the shard's lock: the search takes the locks of several shards, one after the other.
             drop(vacant);
-            if !self.idle_evictor.evict_idle(&self.shared, *place, now) {
-                return self.untracked.charge(check, inspect);
-            }
+            self.idle_evictor.evict_idle(&self.shared, *place, now);
             // Another call may have inserted the key while the shard was unlocked.
             let charge = |entry: &mut Entry<_>| self.charge(entry, check, inspect);
             vacant = match store.change_any(*place, key, charge) {
@@ -319,8 +336,8 @@ where
                 Err(vacant) => vacant,
             };
         }
-        if self.untracked.is_crowded(now) {
-            drop(vacant);
+        // From here on under the shard's lock, so that concurrent calls find the key's usage in exactly one place.
+        if store.is_full() || self.untracked.is_crowded(now) {
             return self.untracked.charge(check, inspect);
         }
         let counts = &self.counts[place.shard()];
@@ -331,29 +348,27 @@ where
             Ok(admitted) => admitted,
             Err(denied) => {
                 check.count(Some(denied.longest()), counts);
-                inspect(&state, check);
+                inspect(Usage { own: &state, shared: None }, check);
                 // A denied call needs no entry: its key is known as an untracked one.
-                drop(vacant);
                 return Err(denied);
             }
         };
         let fresh = || {
-            // Taken under the shard's lock, so that concurrent readers find the usage in exactly one place.
             self.untracked.take(place.hash(), now);
             // Atomic, since other shards create states concurrently.
             state.id = self.next_state.fetch_add(1, Relaxed);
             check.count(None, counts);
-            inspect(&state, check);
+            inspect(Usage { own: &state, shared: None }, check);
             let id = state.id;
             let mut entry = Entry::new(state, now.at_least().into());
             move_deadline(&mut entry, params);
             (entry, (id, admitted))
         };
-        let charged = store.put_fresh(vacant, || key.to_key(), fresh);
-        // Wakes the sweeper if it sleeps beyond the deadline of the new entry.
-        self.shared.publisher.flush();
-        // `None` if concurrent calls have filled the store again.
-        charged.map_or_else(|| self.untracked.charge(check, inspect), Ok)
+        match store.put_fresh(vacant, || key.to_key(), fresh) {
+            Ok(charged) => Ok(charged),
+            // Calls for keys of other shards have filled the store.
+            Err(_locked) => self.untracked.charge(check, inspect),
+        }
     }
 
     /// Decides a check whose cost is 0 or above a quota.

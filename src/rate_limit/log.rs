@@ -250,6 +250,10 @@ impl Algorithm for Log {
         }
     }
 
+    fn is_empty(&self, _: &impl Now) -> bool {
+        self.in_window().is_empty()
+    }
+
     #[inline]
     fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
         self.in_window().last().map(|last| last.at().later(params.per))

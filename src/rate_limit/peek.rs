@@ -9,8 +9,9 @@ use super::{ByWindow, RateLimiter, dispatch};
 use super::{
     Limit, Limited, Standing, State,
     algorithm::{Algorithm, LimitParams, Remaining},
-    key_state::{Denied, Exceeded, KeyState},
+    key_state::{Denied, Exceeded},
     limiter::Limiter,
+    usage::Usage,
 };
 use crate::engine::clock::{LazyNow, Now};
 
@@ -104,16 +105,18 @@ where
         key: &Q,
         params: &[LimitParams],
         now: &LazyNow<'_>,
-        inspect: impl FnOnce(&KeyState<A>) -> R,
+        inspect: impl FnOnce(Usage<'_, A>) -> R,
     ) -> R
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let store = &self.shared.store;
         let place = store.locate(key);
-        store.inspect(place, key, |entry| match entry {
-            Some(entry) => inspect(&entry.value),
+        let inspected = store.inspect(place, key, |entry| match entry {
+            Some(entry) => inspect(Usage { own: &entry.value, shared: None }),
             None => self.untracked.inspect(place.hash(), store.is_full(), (params, now), inspect),
-        })
+        });
+        self.untracked.drop_idle();
+        inspected
     }
 }

@@ -13,9 +13,9 @@ use super::{
     algorithm::{Algorithm, Remaining},
     check_args::{Caller, Check},
     dispatch,
-    key_state::KeyState,
     limiter::Limiter,
     per_limit::PerLimit,
+    usage::Usage,
 };
 use crate::engine::{
     clock::{LazyNow, Tick},
@@ -145,6 +145,6 @@ impl<K, A, S> Limiter<K, A, S> {
 /// Stores the remaining quota of each limit. It runs under the lock of the charge, so no other call comes in between.
 fn observer<A: Algorithm>(
     remaining: &mut Option<PerLimit<Remaining>>,
-) -> impl FnMut(&KeyState<A>, &Check<'_>) {
+) -> impl FnMut(Usage<'_, A>, &Check<'_>) {
     |state, check| *remaining = Some(state.remaining(check.params, &check.now))
 }

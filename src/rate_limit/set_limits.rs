@@ -27,6 +27,8 @@ where
     /// is in progress on another thread may still be checked and charged by the old limits. If the length of a window
     /// changes, the charge of such a call may be too high or too low by the ratio of the two lengths.
     ///
+    /// If a window becomes shorter, a key that was charged before is still removed when the old window has passed.
+    ///
     /// A limit that is removed loses its usage, so another one at its position begins with nothing in use.
     ///
     /// With [`Window::Gcra`](super::Window::Gcra), used quota is converted to the same number of units, at most the new

@@ -15,9 +15,9 @@ use super::{
     algorithm::Algorithm,
     check_args::{Caller, Check},
     dispatch,
-    key_state::KeyState,
     limit_set::least_quota,
     limiter::Limiter,
+    usage::Usage,
     waiting::Waiter,
 };
 use crate::engine::{coop, to_key::ToKey};
@@ -148,7 +148,7 @@ where
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
     ) -> (Result<Permit, Limited>, bool)
     where
         Q: ToKey<K> + ?Sized,
@@ -169,7 +169,7 @@ where
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
         has_waited: &mut bool,
     ) -> Result<Permit, Limited>
     where
@@ -184,8 +184,10 @@ where
         // missed.
         let mut version = self.current_limits.version();
         let releases = self.waiting.releases();
-        if self.needs_no_wait(limits, cost) {
-            return self.decide_and_inspect(key, limits, cost, Caller::Final, inspect);
+        if self.needs_no_wait(limits, cost)
+            && let Some(decided) = self.decide_without_wait(key, limits, cost, inspect)
+        {
+            return decided;
         }
         // If no call waits, it checks immediately, and joins the queue only if it is denied.
         let mut first_denial = None;
@@ -216,8 +218,10 @@ where
             let first_denial = first_denial.take();
             // Checked again after each change of the limits: a call that passes at any usage, or can never pass, does
             // not wait.
-            if self.needs_no_wait(limits, cost) {
-                return self.decide_and_inspect(key, limits, cost, Caller::Final, inspect);
+            if self.needs_no_wait(limits, cost)
+                && let Some(decided) = self.decide_without_wait(key, limits, cost, inspect)
+            {
+                return decided;
             }
             let now = clock.instant(clock.now());
             let wake_at = match waiter.turn(now) {
@@ -248,6 +252,22 @@ where
             // A call that is dropped here has charged nothing; the drop of `waiter` wakes the next head.
             *has_waited |= self.sleep_as(&waiter, wake_at, &mut version).await;
         }
+    }
+
+    /// Decides a call that needs no wait. Returns `None` if it needs one since the limits have just changed.
+    fn decide_without_wait<Q>(
+        &self,
+        key: &Q,
+        limits: Option<&[Limit]>,
+        cost: u32,
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+    ) -> Option<Result<Permit, Limited>>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        let decided = self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), inspect);
+        let is_ready_later = decided.as_ref().is_err_and(|limited| limited.ready_at().is_some());
+        (!is_ready_later).then_some(decided)
     }
 
     /// Sleeps until `wake_at`, a release of usage, or a change of the limits. Returns false

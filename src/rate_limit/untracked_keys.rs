@@ -4,22 +4,22 @@
 //!
 //! The lock here is sometimes taken under a shard's lock, so no shard may be locked under it.
 
-use std::{
-    collections::HashMap,
-    mem,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashMap, mem, sync::PoisonError};
 
 use super::{
     algorithm::{Algorithm, Charge, LimitParams},
     check_args::Check,
     key_state::{Admitted, Denied, KeyState},
     stats::CheckCounts,
+    usage::Usage,
 };
 use crate::engine::{
     clock::{LazyNow, Now, Tick},
     hasher::DefaultHasher,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// Minimum number of untracked keys whose own usage is known, even if `max_keys` is smaller.
@@ -30,15 +30,18 @@ pub(super) struct UntrackedKeys<A> {
     /// Tick until which anything here is in use. Outside the lock, which every new key would otherwise have to take,
     /// even if there never was an untracked key.
     until: AtomicU64,
+    has_idle: AtomicBool,
     pub(super) counts: CheckCounts,
 }
 
 struct States<A> {
     /// Common usage of all keys beyond the bound. Its number is 0, which no key's state has.
     shared: KeyState<A>,
-    /// Usage by key, in two generations. The old one is dropped as a whole when nothing of it is in use.
+    /// Usage by key, in two generations. The old one becomes idle as a whole when nothing of it is in use.
     young: Generation<A>,
     old: Generation<A>,
+    /// Old generations that are to be dropped outside of all locks.
+    idle: Vec<Generation<A>>,
     max_known: usize,
     /// Tick until which new keys share the window because the usage of further keys could not be recorded.
     crowded_until: u64,
@@ -56,12 +59,14 @@ impl<A: Algorithm> UntrackedKeys<A> {
             shared: KeyState::new(0, limits),
             young: Generation::default(),
             old: Generation::default(),
+            idle: Vec::new(),
             max_known: max_keys.max(MIN_KNOWN),
             crowded_until: 0,
         };
         Self {
             states: Mutex::new(states),
             until: AtomicU64::new(0),
+            has_idle: AtomicBool::new(false),
             counts: CheckCounts::default(),
         }
     }
@@ -71,26 +76,28 @@ impl<A: Algorithm> UntrackedKeys<A> {
     pub(super) fn charge(
         &self,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
         let Check { params, now, cost, place, .. } = check;
+        let hash = place.hash();
         self.with_states(now, |states| {
             // Both are asked before one is charged: the key's own usage, which it would otherwise evade here, and the
             // common one.
-            let own_denial = states
-                .known(place.hash())
-                .and_then(|own| own.ensure_fits(params, now, *cost).err());
-            let charged = match (own_denial, states.shared.ensure_fits(params, now, *cost).err()) {
-                (None, None) => states.shared.charge(params, now, *cost),
-                (Some(denied), None) | (None, Some(denied)) => Err(denied),
-                (Some(own), Some(shared)) => Err(own.longer(shared)),
-            };
+            let fits =
+                states.usage(hash, true, params, |usage| usage.ensure_fits(params, now, *cost));
+            let charged = fits.and_then(|()| {
+                let admitted = states.shared.charge(params, now, *cost)?;
+                self.extend(states.shared.idle_from(params));
+                self.extend(states.charge_own(hash, params, now, *cost, true));
+                Ok(admitted)
+            });
             check.count(charged.as_ref().err().map(Denied::longest), &self.counts);
-            inspect(&states.shared, check);
+            states.usage(hash, true, params, |usage| inspect(usage, check));
             let admitted = charged?;
-            self.extend(states.shared.idle_from(params));
-            self.extend(states.charge_own(place.hash(), params, now, *cost, true));
-            Ok((states.shared.id, admitted))
+            let remaining = states.usage(hash, true, params, |usage| usage.remaining(params, now));
+            let least = remaining.iter().map(|remaining| remaining.units).min();
+            let remaining = least.map_or(admitted.remaining, u64::from);
+            Ok((states.shared.id, Admitted { remaining, ..admitted }))
         })
     }
 
@@ -170,22 +177,36 @@ impl<A: Algorithm> UntrackedKeys<A> {
         hash: u64,
         is_full: bool,
         (params, now): (&[LimitParams], &LazyNow<'_>),
-        inspect: impl FnOnce(&KeyState<A>) -> R,
+        inspect: impl FnOnce(Usage<'_, A>) -> R,
     ) -> R {
         if !is_full && !self.any_in_use(now) {
-            return inspect(&KeyState::new(0, params.len()));
+            return inspect(Usage { own: &KeyState::new(0, params.len()), shared: None });
         }
         self.with_states(now, |states| {
             let shares = is_full || states.is_crowded(now);
-            match states.known(hash) {
-                Some(own) if !shares || own.ensure_fits(params, now, 1).is_err() => inspect(own),
-                _ if shares => inspect(&states.shared),
-                _ => inspect(&KeyState::new(0, params.len())),
-            }
+            states.usage(hash, shares, params, inspect)
         })
     }
 
-    /// Returns `true` if anything here is in use, and otherwise drops all records.
+    /// Drops the records of which nothing is in use. Called without a shard's lock, since there may be many.
+    #[inline]
+    pub(super) fn drop_idle(&self) {
+        if self.has_idle.load(Relaxed) {
+            self.drop_idle_generations();
+        }
+    }
+
+    #[cold]
+    fn drop_idle_generations(&self) {
+        let idle = {
+            let mut states = self.lock();
+            self.has_idle.store(false, Relaxed);
+            mem::take(&mut states.idle)
+        };
+        drop(idle);
+    }
+
+    /// Returns `true` if anything here is in use, and otherwise makes all records idle.
     #[inline]
     fn any_in_use(&self, now: &LazyNow<'_>) -> bool {
         let until = self.until.load(Relaxed);
@@ -195,7 +216,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         // Fails if a concurrent charge has extended it; then the records are in use. `Relaxed` suffices: the records
         // themselves are read under the lock.
         if until > 0 && self.until.compare_exchange(until, 0, Relaxed, Relaxed).is_ok() {
-            // Twice: each call drops the old generation and makes the young one old.
+            // Twice: each call makes the old generation idle and the young one old.
             self.with_states(now, |_| {});
             self.with_states(now, |_| {});
         }
@@ -207,21 +228,42 @@ impl<A: Algorithm> UntrackedKeys<A> {
     }
 
     fn with_states<R>(&self, now: &LazyNow<'_>, f: impl FnOnce(&mut States<A>) -> R) -> R {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_expired = now.has_reached(Tick::from_nanoseconds(states.old.until));
-        let young = if has_expired { mem::take(&mut states.young) } else { Generation::default() };
-        let expired = if has_expired { mem::replace(&mut states.old, young) } else { young };
-        let result = f(&mut states);
-        drop(states);
-        // Dropped after the lock is released, since there may be many records.
-        drop(expired);
-        result
+        let mut states = self.lock();
+        if now.has_reached(Tick::from_nanoseconds(states.old.until)) {
+            let young = mem::take(&mut states.young);
+            let idle = mem::replace(&mut states.old, young);
+            if !idle.by_hash.is_empty() {
+                states.idle.push(idle);
+                self.has_idle.store(true, Relaxed);
+            }
+        }
+        f(&mut states)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, States<A>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<A: Algorithm> States<A> {
     fn known(&self, hash: u64) -> Option<&KeyState<A>> {
         self.young.by_hash.get(&hash).or_else(|| self.old.by_hash.get(&hash))
+    }
+
+    /// Calls `f` with the usage of a key; with the shared one, too, if `shares`.
+    fn usage<R>(
+        &self,
+        hash: u64,
+        shares: bool,
+        params: &[LimitParams],
+        f: impl FnOnce(Usage<'_, A>) -> R,
+    ) -> R {
+        let shared = shares.then_some(&self.shared);
+        match (self.known(hash), shared) {
+            (Some(own), shared) => f(Usage { own, shared }),
+            (None, Some(shared)) => f(Usage { own: shared, shared: None }),
+            (None, None) => f(Usage { own: &KeyState::new(0, params.len()), shared: None }),
+        }
     }
 
     fn is_crowded(&self, now: &LazyNow<'_>) -> bool {

@@ -23,6 +23,23 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 // Limits and builders.
 
+#[tokio::test(start_paused = true)]
+async fn denial_by_a_limit_after_many_others_contains_it() {
+    let many = (0..40).map(|_| Limit::per_hour(100));
+    for exhausted in [vec![0, 1, 39], vec![39], vec![5, 39]] {
+        let mut limits: Vec<Limit> = many.clone().collect();
+        exhausted.iter().for_each(|index| limits[*index] = Limit::per_minute(1));
+        limits[39] = Limit::per_hour(1);
+        let builder = RateLimiter::<u32>::builder();
+        let limiter = limits.iter().cloned().fold(builder, RateLimiterBuilder::limit).build();
+        limiter.check(&0).await.unwrap();
+        let limited = limiter.check(&0).await.unwrap_err();
+        assert_eq!(limited.limit(), &limits[39]);
+        let expected: Vec<_> = exhausted.iter().map(|index| limits[*index].clone()).collect();
+        assert_eq!(limited.exceeded(), expected);
+    }
+}
+
 #[test]
 fn limit_returns_and_displays_its_quota_window_and_name() {
     let limit = Limit::new(50, 1_500 * MILLISECOND).named("burst");

@@ -292,3 +292,73 @@ async fn refund_beyond_max_keys_wakes_all_waiters_that_share_the_quota() {
     permit.refund().await;
     timeout(SECOND, wait).await.expect("the shared quota is free again").unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn key_without_usage_after_refunds_gives_its_place_to_a_new_key() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> =
+            RateLimiter::builder().window(window).limit(Limit::per_hour(2)).max_keys(1).build();
+        let permits = [limiter.check(&0).await.unwrap(), limiter.check(&0).await.unwrap()];
+        for (permit, keys) in permits.into_iter().zip([1, 0]) {
+            permit.refund().await;
+            // Ten sweeps.
+            sleep(SECOND).await;
+            assert_eq!(limiter.stats().keys, keys, "{window:?}");
+        }
+        assert!(limiter.check(&1).await.is_ok());
+        assert!(limiter.check_n(&2, 2).await.is_ok(), "nothing shared is in use: {window:?}");
+        assert_eq!(limiter.stats().overflowed, 1, "{window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_without_usage_after_refunds_gives_its_place_before_it_is_swept() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> = RateLimiter::builder()
+            .window(window)
+            .limit(Limit::per_hour(1))
+            .max_keys(1)
+            .sweep(Sweep::manual())
+            .build();
+        limiter.check(&0).await.unwrap().refund().await;
+        assert!(limiter.check(&1).await.is_ok());
+        assert!(limiter.check(&1).await.is_err(), "{window:?}");
+        assert_eq!(limiter.stats().overflowed, 0, "{window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refund_by_one_plan_keeps_a_key_that_another_plan_uses() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> =
+            RateLimiter::builder().window(window).limit(Limit::per_second(2)).build();
+        let daily = [Limit::per_second(9), Limit::per_hour(1)];
+        limiter.check_with(&0, &daily).await.unwrap();
+        limiter.check(&0).await.unwrap().refund().await;
+        sleep(MINUTE).await;
+        assert!(limiter.check_with(&0, &daily).await.is_err(), "{window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn remaining_units_of_a_key_beyond_max_keys_pass() {
+    let limits = [Limit::per_minute(9), Limit::per_hour(20)];
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> = RateLimiter::builder()
+            .window(window)
+            .limit(limits[0].clone())
+            .limit(limits[1].clone())
+            .max_keys(1)
+            .build();
+        limiter.check(&0).await.unwrap();
+        // A debt of the key itself, which is not charged to the shared window.
+        limiter.check_n(&1, 0).await.unwrap().settle(5).await;
+        limiter.check_n(&2, 2).await.unwrap();
+        let peeked = limiter.peek(&1).await;
+        let remaining = peeked.standings().iter().map(|standing| standing.remaining());
+        assert_eq!(remaining.collect::<Vec<_>>(), [4, 15], "{window:?}");
+        let permit = limiter.check(&1).await.unwrap();
+        assert_eq!(permit.remaining(), 3, "{window:?}");
+        assert!(limiter.check_n(&1, 3).await.is_ok(), "{window:?}");
+    }
+}

@@ -49,26 +49,25 @@ where
         }
     }
 
-    /// Inserts the entry that `fresh` makes, unless the store is full. The lock has been held since the look-up, so no
-    /// other caller has inserted the key.
-    pub(crate) fn put_fresh<R>(
+    /// Inserts the entry that `fresh` makes, or returns the vacant entry, still locked, if the store is full. The lock
+    /// has been held since the look-up, so no other caller has inserted the key.
+    pub(crate) fn put_fresh<'a, R>(
         &self,
-        VacantEntry { mut locked, location }: VacantEntry<'_, K, V, S>,
+        mut vacant: VacantEntry<'a, K, V, S>,
         key: impl FnOnce() -> K,
         fresh: impl FnOnce() -> (Entry<V>, R),
-    ) -> Option<R> {
+    ) -> Result<R, VacantEntry<'a, K, V, S>> {
         if self.is_full() {
-            return None;
+            return Err(vacant);
         }
         // The key is made before its place is reserved: if `to_owned` panics, nothing has changed.
         let key = key();
         if !self.try_reserve() {
-            drop(locked);
-            return None;
+            return Err(vacant);
         }
         let (entry, made) = fresh();
-        locked.insert(location.hash, key, entry);
-        Some(made)
+        vacant.locked.insert(vacant.location.hash, key, entry);
+        Ok(made)
     }
 
     /// Calls `inspect` with the entry of `key`, live or expired, under its shard's read lock.
@@ -84,19 +83,27 @@ where
         inspect(self.shards.read(index).find(hash, key))
     }
 
-    /// Calls `change` with the entry at `location` for which `matches` returns true, live or expired, under its shard's
-    /// lock. `change` may only move the deadline later. `matches` is also called with entries of other hashes, because
-    /// the table compares only seven bits.
+    /// Calls `change` with the entry at `location` for which `matches` returns true, live or expired, or with `None` if
+    /// there is none, under its shard's lock. If `change` may move the deadline earlier, the caller flushes the publisher, which may have to wake the
+    /// sweeper. `matches` is also called with entries of other hashes, because the table compares only seven bits.
     pub(crate) fn change_where<R>(
         &self,
         location: Location,
         matches: impl Fn(&K, &V) -> bool,
-        change: impl FnOnce(&mut Entry<V>) -> R,
-    ) -> Option<R> {
+        change: impl FnOnce(Option<&mut Entry<V>>) -> R,
+    ) -> R {
         let matches = |key: &K, entry: &Entry<V>| matches(key, &entry.value);
         let mut locked = self.lock_entry(location, matches);
-        let (_, entry) = locked.find_where(location.hash, matches)?;
-        Some(change(entry))
+        let Some((bucket, entry)) = locked.find_where(location.hash, matches) else {
+            return change(None);
+        };
+        let before = entry.deadline();
+        let changed = change(Some(entry));
+        let deadline = locked.entry_at_mut(bucket).deadline();
+        if before.is_later_than(deadline) {
+            locked.note_deadline(bucket, deadline);
+        }
+        changed
     }
 
     /// Returns whether a new key would be refused.

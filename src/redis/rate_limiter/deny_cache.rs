@@ -145,7 +145,8 @@ impl DenyCache {
             && let Some(denial) = denial
         {
             let fresh = || (Entry::new(vec![denial], deadline), ());
-            self.cache.store.put_fresh(vacant, || subject.to_vec(), fresh);
+            // A full store keeps no further denials.
+            let _ = self.cache.store.put_fresh(vacant, || subject.to_vec(), fresh);
         }
     }
 

@@ -34,7 +34,7 @@ use crate::{
 /// * Each member is in the set once. Pushing it again moves it to its new score.
 /// * Members with equal scores are all kept, in the order in which they were pushed.
 /// * A score in the future extends the member's lifetime. If `score + ttl` overflows, the member never
-///   expires.
+///   expires. Scores more than about 575 years ahead are equal.
 /// * A push with a score that is `ttl` old or older does not add the member. If the member is in the set,
 ///   such a push removes it, and publishes an [`Expired`](Cause::Expired) event with the new deadline;
 ///   otherwise it publishes no event.
