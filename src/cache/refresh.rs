@@ -27,7 +27,12 @@ use super::{
     load_guard::{FailedRefresh, LoadGuard},
     reentrancy::ReentrancyScope,
 };
-use crate::engine::{clock::Deadline, panics, to_key::ToKey};
+use crate::engine::{
+    clock::Deadline,
+    panics,
+    tasks::{TaskFuture, spawn},
+    to_key::ToKey,
+};
 
 /// Time limit of a background refresh. It has no caller who could cancel it, so without a limit a stuck loader would
 /// block all later refreshes of its key. A caller that waits for a refresh waits for as long, by a timer of its own.
@@ -65,14 +70,20 @@ where
         };
         let load_guard = self.load_guard(location, flight, true);
         let (weak_cache, key) = (self.downgrade(), key.to_key());
-        let refresh =
-            Arc::new(Mutex::new(Some(run_refresh(weak_cache, load_guard, key, ttl, loader))));
-        let task = self.driven_runtime().spawn(run_taken(refresh.clone()));
+        let refresh = Box::pin(run_refresh(weak_cache, load_guard, key, ttl, loader));
+        self.spawn_on_driven_runtime(refresh);
+    }
+
+    fn spawn_on_driven_runtime(&self, refresh: TaskFuture) {
+        let refresh = Arc::new(Mutex::new(Some(refresh)));
+        let spawn = |runtime: &Handle| {
+            spawn(runtime, "refresh", self.shared.name(), Box::pin(run_taken(refresh.clone())))
+        };
         // A runtime that has shut down drops its tasks at once.
-        if task.is_finished()
+        if spawn(&self.driven_runtime()).is_finished()
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(run_taken(refresh));
+            spawn(&runtime);
         }
     }
 
@@ -130,7 +141,7 @@ async fn sleep_on_thread(duration: Duration) {
 }
 
 /// Runs a refresh, unless another task has taken it.
-async fn run_taken<F: Future<Output = ()>>(refresh: Arc<Mutex<Option<F>>>) {
+async fn run_taken(refresh: Arc<Mutex<Option<TaskFuture>>>) {
     let taken = refresh.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(refresh);
     if let Some(refresh) = taken {

@@ -134,6 +134,6 @@ where
                 }
             }
         };
-        spawn(&self.shared.runtime, "on_expired", self.shared.name(), task)
+        spawn(&self.shared.runtime, "on_expired", self.shared.name(), Box::pin(task))
     }
 }

@@ -58,15 +58,14 @@ where
         Self { context, guard, freed: 0 }
     }
 
-    /// Returns the entry of a key and its bucket. Searches only the current table: see
+    /// Returns the entry of `key` and its bucket. Searches only the current table: see
     /// [`ensure_moved`](Self::ensure_moved).
     #[inline]
-    pub(crate) fn find(
-        &mut self,
-        hash: u64,
-        mut eq: impl FnMut(&K) -> bool,
-    ) -> Option<(usize, &mut Entry<V>)> {
-        self.guard.parts().0.find_mut(hash, |key, _| eq(key))
+    pub(crate) fn find<Q>(&mut self, hash: u64, key: &Q) -> Option<(usize, &mut Entry<V>)>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.guard.parts().0.find_mut(hash, |k, _| key.equivalent(k))
     }
 
     /// Returns the entry of this hash for which `matches` returns true, as [`find`](Self::find) does.
@@ -80,12 +79,11 @@ where
 
     /// As [`find`](Self::find), without exclusive access.
     #[inline]
-    pub(crate) fn find_shared(
-        &self,
-        hash: u64,
-        eq: impl FnMut(&K) -> bool,
-    ) -> Option<(usize, &Entry<V>)> {
-        self.guard.find(hash, eq)
+    pub(crate) fn find_shared<Q>(&self, hash: u64, key: &Q) -> Option<(usize, &Entry<V>)>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.guard.find(hash, key)
     }
 
     /// Returns the key and the entry in `bucket`, if it holds one.

@@ -202,16 +202,15 @@ where
         Shard::new(&self.context, self.shards.write(index))
     }
 
-    /// Locks the shard of a key for writing. The entry for which `matches` returns true is then in the current table if
-    /// it exists: a writer need not search the old one.
+    /// Locks the shard of a key for writing. The key's entry is then in the current table if it exists: a writer need
+    /// not search the old one.
     #[inline]
-    fn lock_entry(
-        &self,
-        location: Location,
-        matches: impl FnMut(&K, &Entry<V>) -> bool,
-    ) -> Shard<'_, K, V, S> {
-        let mut locked = self.lock_shard(location.index);
-        locked.ensure_moved(location.hash, matches);
+    fn lock_entry<Q>(&self, Location { hash, index }: Location, key: &Q) -> Shard<'_, K, V, S>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let mut locked = self.lock_shard(index);
+        locked.ensure_moved(hash, key);
         locked
     }
 
@@ -223,7 +222,7 @@ where
         Q: Equivalent<K> + ?Sized,
     {
         self.purge_if_tag_removed(location, key, now);
-        self.lock_entry(location, |k, _| key.equivalent(k))
+        self.lock_entry(location, key)
     }
 
     /// Removes the expired entry in `bucket` and unlocks the shard.

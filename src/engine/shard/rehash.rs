@@ -13,6 +13,8 @@ use std::{
     mem,
 };
 
+use equivalent::Equivalent;
+
 use super::{
     Shard,
     entry::Entry,
@@ -71,17 +73,29 @@ where
         true
     }
 
-    /// Moves the entry for which `matches` returns true to the current table, if it is still in the old one.
+    /// Moves the entry of `key` to the current table, if it is still in the old one.
     #[inline]
-    pub(crate) fn ensure_moved(&mut self, hash: u64, matches: impl FnMut(&K, &Entry<V>) -> bool) {
+    pub(crate) fn ensure_moved<Q>(&mut self, hash: u64, key: &Q)
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.ensure_moved_where(hash, |k, _| key.equivalent(k));
+    }
+
+    /// Moves the entry of this hash for which `matches` returns true, as [`ensure_moved`](Self::ensure_moved) does.
+    #[inline]
+    pub(crate) fn ensure_moved_where(
+        &mut self,
+        hash: u64,
+        matches: impl FnMut(&K, &Entry<V>) -> bool,
+    ) {
         if self.state().old.is_some() {
-            self.move_key(hash, matches);
+            self.move_entry_where(hash, matches);
         }
     }
 
-    /// Moves the entry of this hash for which `matches` returns true, if it is in the old table.
     #[cold]
-    fn move_key(&mut self, hash: u64, matches: impl FnMut(&K, &Entry<V>) -> bool) {
+    fn move_entry_where(&mut self, hash: u64, matches: impl FnMut(&K, &Entry<V>) -> bool) {
         let Some(old) = &mut self.parts().1.old else { return };
         let found = old.table.find_mut(hash, matches);
         if let Some(bucket) = found.map(|(bucket, _)| bucket) {

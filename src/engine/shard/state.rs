@@ -244,11 +244,11 @@ impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
         Q: Equivalent<K> + ?Sized,
     {
         // Not `Table::find`, which also computes the bucket's index.
-        let mut found = self.get(hash, |k| key.equivalent(k));
+        let mut found = self.get(hash, key);
         if found.is_none()
             && let Some(old) = &self.state().old
         {
-            found = old.table.get(hash, |k| key.equivalent(k));
+            found = old.table.get(hash, key);
         }
         found
     }
@@ -259,11 +259,11 @@ impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if let Some((bucket, entry)) = Table::find(self, hash, |k| key.equivalent(k)) {
+        if let Some((bucket, entry)) = Table::find(self, hash, key) {
             return Some(FoundEntry { bucket, in_old_table: false, entry });
         }
         let old = self.state().old.as_ref()?;
-        let (bucket, entry) = old.table.find(hash, |k| key.equivalent(k))?;
+        let (bucket, entry) = old.table.find(hash, key)?;
         Some(FoundEntry { bucket, in_old_table: true, entry })
     }
 

@@ -27,6 +27,7 @@ use std::{
 use dashmap::SharedValue;
 #[cfg(not(all(test, shuttle)))]
 use dashmap::{DashMap, RwLockReadGuard, RwLockWriteGuard};
+use equivalent::Equivalent;
 use hashbrown::raw::RawTable;
 
 #[cfg(all(test, shuttle))]
@@ -266,10 +267,13 @@ impl<K, V> Table<K, V> {
         self.0.drain().map(|(key, entry)| (key, entry.into_inner()))
     }
 
-    /// Returns the entry of a key, at less cost than [`find`](Self::find).
+    /// Returns the entry of `key`, at less cost than [`find`](Self::find).
     #[inline]
-    pub(crate) fn get(&self, hash: u64, mut eq: impl FnMut(&K) -> bool) -> Option<&Entry<V>> {
-        self.0.get(hash, |(key, _)| eq(key)).map(|(_, entry)| entry.get())
+    pub(crate) fn get<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        self.0.get(hash, |(k, _)| key.equivalent(k)).map(|(_, entry)| entry.get())
     }
 
     /// Returns the entry of this hash for which `matches` returns true, and its bucket.
@@ -287,14 +291,13 @@ impl<K, V> Table<K, V> {
         Some((index, entry.get_mut()))
     }
 
-    /// Returns the entry of a key and its bucket.
+    /// Returns the entry of `key` and its bucket.
     #[inline]
-    pub(crate) fn find(
-        &self,
-        hash: u64,
-        mut eq: impl FnMut(&K) -> bool,
-    ) -> Option<(usize, &Entry<V>)> {
-        let bucket = self.0.find(hash, |(key, _)| eq(key))?;
+    pub(crate) fn find<Q>(&self, hash: u64, key: &Q) -> Option<(usize, &Entry<V>)>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let bucket = self.0.find(hash, |(k, _)| key.equivalent(k))?;
         // SAFETY: the bucket was found in this table, which has not changed since.
         let index = unsafe { self.0.bucket_index(&bucket) };
         // SAFETY: the bucket is full, and the table is borrowed while the entry is.

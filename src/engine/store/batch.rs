@@ -257,8 +257,8 @@ where
         let mut locked = self.lock_shard(group.shard());
         for (location, position) in group.places() {
             let Some((key, _)) = &entries[position] else { continue };
-            locked.ensure_moved(location.hash, |k, _| k == key);
-            let found = locked.find_shared(location.hash, |k| k == key);
+            locked.ensure_moved(location.hash, key);
+            let found = locked.find_shared(location.hash, key);
             let found = found.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline())));
             locked.bump_write_version(location.hash, key);
             // All user code has run: a panic can no longer lose this entry.
@@ -302,9 +302,9 @@ where
         let mut locked = self.lock_shard(group.shard());
         for (location, position) in group.places() {
             let key = keys[position];
-            locked.ensure_moved(location.hash, |k, _| key.equivalent(k));
+            locked.ensure_moved(location.hash, key);
             locked.bump_write_version(location.hash, key);
-            let found = locked.find_shared(location.hash, |k| key.equivalent(k));
+            let found = locked.find_shared(location.hash, key);
             let Some((bucket, entry)) = found else { continue };
             let is_expired = now.is_expired(entry.deadline());
             let cause = if is_expired { Cause::Expired } else { Cause::Removed };

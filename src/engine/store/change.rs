@@ -104,7 +104,7 @@ where
         Q: Equivalent<K> + ?Sized,
     {
         let locked = self.lock_key(location, key, now);
-        let (bucket, entry) = locked.find_shared(location.hash, |k| key.equivalent(k))?;
+        let (bucket, entry) = locked.find_shared(location.hash, key)?;
         let deadline = entry.deadline();
         if !now.is_expired(deadline) {
             return Some((locked, bucket));

@@ -145,7 +145,7 @@ where
             // Other writers and removals may have freed weight in the meantime.
             let to_evict = deferred.min(bound.excess());
             let exempt = || bound.exempt_from_deferred().map(|hash| self.locate_hash(hash));
-            match self.evict_for_both(bound, to_evict, exempt, now, &mut drop_queue) {
+            match self.evict_for_both(bound, to_evict, &exempt, now, &mut drop_queue) {
                 0 => turn.settle(deferred),
                 remaining => turn.settle(to_evict - remaining),
             }
@@ -265,7 +265,7 @@ where
                         false => exempt.location,
                     };
                     let exempt = || [earlier, exempt.location];
-                    self.evict_for_both(bound, to_evict, exempt, now, drop_queue)
+                    self.evict_for_both(bound, to_evict, &exempt, now, drop_queue)
                 }
                 false => to_evict,
             };
@@ -285,14 +285,15 @@ where
         &self,
         bound: &Bound<K, V>,
         to_evict: u64,
-        exempt: impl Fn() -> [Location; 2],
+        exempt: &dyn Fn() -> [Location; 2],
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> u64 {
-        self.evict_from_any_shard(bound, to_evict, &exempt, now, drop_queue)
+        let both = || exempt().map(Some);
+        self.evict_from_any_shard(bound, to_evict, &both, now, drop_queue)
             .or_else(|remaining| {
-                let later = || [exempt()[1]];
-                self.evict_from_any_shard(bound, remaining, later, now, drop_queue)
+                let later = || [None, Some(exempt()[1])];
+                self.evict_from_any_shard(bound, remaining, &later, now, drop_queue)
             })
             .unwrap_or(0)
     }
@@ -301,11 +302,11 @@ where
     /// bound. Never evicts the entries of the keys at `exempt`. Returns the remaining weight to evict, as an error if
     /// there is no other entry.
     #[cold]
-    fn evict_from_any_shard<const N: usize>(
+    fn evict_from_any_shard(
         &self,
         bound: &Bound<K, V>,
         mut to_evict: u64,
-        exempt: impl Fn() -> [Location; N],
+        exempt: &dyn Fn() -> [Option<Location>; 2],
         now: &impl Now,
         drop_queue: &mut DropQueue<K, V>,
     ) -> Result<u64, u64> {
@@ -333,12 +334,10 @@ where
                 let Some(locked) = locked else { continue };
                 let mut locked = Shard::new(&self.context, locked);
                 // Under the lock, see `note_written`.
-                let mut buckets = [None; N];
-                for (bucket, exempt) in buckets.iter_mut().zip(exempt()) {
-                    if index == exempt.shard() {
-                        *bucket = locked.bucket_of_hash(exempt.hash());
-                    }
-                }
+                let buckets = exempt().map(|exempt| {
+                    let here = exempt.filter(|exempt| exempt.shard() == index)?;
+                    locked.bucket_of_hash(here.hash())
+                });
                 let freed = locked.evict(to_evict, buckets, now, drop_queue);
                 drop(locked);
                 to_evict = to_evict.saturating_sub(freed);

@@ -41,8 +41,8 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
-        match locked.find(location.hash, |k| key.equivalent(k)) {
+        let mut locked = self.lock_entry(location, key);
+        match locked.find(location.hash, key) {
             // The expiry index needs no update: a bound on a deadline that moves later is still a lower bound.
             Some((_, entry)) => Ok(change(entry)),
             None => Err(VacantEntry { locked, location }),
@@ -93,7 +93,8 @@ where
         change: impl FnOnce(Option<&mut Entry<V>>) -> R,
     ) -> R {
         let matches = |key: &K, entry: &Entry<V>| matches(key, &entry.value);
-        let mut locked = self.lock_entry(location, matches);
+        let mut locked = self.lock_shard(location.index);
+        locked.ensure_moved_where(location.hash, matches);
         let Some((bucket, entry)) = locked.find_where(location.hash, matches) else {
             return change(None);
         };

@@ -190,9 +190,9 @@ where
         if self.time_to_idle.is_none() && !self.is_past_stale_window(deadline, now) {
             return true;
         }
-        let locked = self.lock_entry(location, |k, _| key.equivalent(k));
+        let locked = self.lock_entry(location, key);
         // Searched again: between the two locks, another caller may have written a live value or removed the entry.
-        let found = locked.find_shared(location.hash, |k| key.equivalent(k));
+        let found = locked.find_shared(location.hash, key);
         let Some((bucket, deadline)) = found.map(|(bucket, entry)| (bucket, entry.deadline()))
         else {
             return true;

@@ -70,8 +70,8 @@ where
         if !self.is_tag_removed(location, key) {
             return;
         }
-        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
-        let found = locked.find_shared(hash, |k| key.equivalent(k));
+        let mut locked = self.lock_entry(location, key);
+        let found = locked.find_shared(hash, key);
         let removed = found.filter(|(bucket, entry)| locked.is_tag_removed(*bucket, entry));
         let Some((bucket, _)) = removed else { return };
         locked.bump_write_version(hash, key);

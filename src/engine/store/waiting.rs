@@ -32,8 +32,8 @@ where
         V: Clone,
     {
         self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
-        let found = locked.find_shared(hash, |k| key.equivalent(k));
+        let mut locked = self.lock_entry(location, key);
+        let found = locked.find_shared(hash, key);
         if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_expired(entry.deadline())) {
             return LoadLookup::Live(entry.value.clone());
         }
@@ -60,8 +60,8 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
-        let found = locked.find_shared(hash, |k| key.equivalent(k));
+        let mut locked = self.lock_entry(location, key);
+        let found = locked.find_shared(hash, key);
         if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
             return None;
         }
@@ -137,8 +137,8 @@ where
         K: Clone,
     {
         self.purge_if_tag_removed(location, key, now);
-        let mut locked = self.lock_entry(location, |k, _| key.equivalent(k));
-        let (bucket, entry) = locked.find_shared(hash, |k| key.equivalent(k))?;
+        let mut locked = self.lock_entry(location, key);
+        let (bucket, entry) = locked.find_shared(hash, key)?;
         if now.is_expired(entry.deadline()) {
             return None;
         }

@@ -200,7 +200,7 @@ where
         }
         let locked = self.lock_key(location, new.key(), now);
         // Searched before anything is reserved: most writes replace a value, and an insert may have to grow the table.
-        let entry = locked.find_shared(hash, |k| k == new.key());
+        let entry = locked.find_shared(hash, new.key());
         let entry = entry.map(|(bucket, entry)| (bucket, now.is_expired(entry.deadline()), entry));
         let found = entry.map(|(bucket, is_expired, _)| Found { bucket, is_expired });
         let live = entry.filter(|(_, is_expired, _)| !is_expired);
@@ -371,7 +371,7 @@ where
         let location @ Location { hash, .. } = self.locate(key);
         let locked = self.lock_key(location, key, now);
         locked.bump_write_version(hash, key);
-        let (bucket, _) = locked.find_shared(hash, |k| key.equivalent(k))?;
+        let (bucket, _) = locked.find_shared(hash, key)?;
         self.remove_found(locked, bucket, now, cause)
     }
 

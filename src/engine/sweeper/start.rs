@@ -43,7 +43,8 @@ where
     let interval = sweep.every.map(|every| interval(every, shared.clock.until_beat(every)));
     let sweeper =
         interval.map(|interval| run(Arc::downgrade(shared), shared.publisher.clone(), interval));
-    let start = || sweeper.map(|task| spawn(&shared.runtime, "sweeper", shared.name(), task));
+    let start =
+        || sweeper.map(|task| spawn(&shared.runtime, "sweeper", shared.name(), Box::pin(task)));
     if let Some(before) = shared.replace_task(sweep, start) {
         // Not awaited, because its runtime may not be driven. If both tasks sweep for a moment, the shard locks keep
         // them apart.

@@ -15,6 +15,7 @@ use futures_core::Stream;
 use futures_util::{FutureExt, stream::unfold};
 use serde::de::DeserializeOwned;
 use tokio::{
+    runtime::Handle,
     sync::broadcast::{Receiver, error::RecvError},
     task::JoinHandle,
 };
@@ -27,7 +28,10 @@ use super::{
     shard_consumer::{RetryAfter, StreamId},
     state::BroadcastItem,
 };
-use crate::engine::event::{Event, Lagged};
+use crate::engine::{
+    event::{Event, Lagged},
+    tasks::spawn,
+};
 
 /// A stream of expirations that is broadcast to all subscribers. Created by [`Cache::events`].
 ///
@@ -179,7 +183,7 @@ where
         let mut events = self.events_lossless(group).await?;
         let name = self.state.name.clone();
         // The task holds no cache handle, or the cache would never end.
-        Ok(tokio::spawn(async move {
+        let task = Box::pin(async move {
             while let Some(event) = events.recv().await {
                 let event = match event {
                     Ok(event) => event,
@@ -198,7 +202,8 @@ where
                 // After a panic, too: otherwise the same event would be delivered, and panic, forever.
                 events.acknowledge();
             }
-        }))
+        });
+        Ok(spawn(&Handle::current(), "on_expired", &self.state.name, task))
     }
 
     /// Ends all subscriptions of this cache in this process, after they have returned the events that this process has

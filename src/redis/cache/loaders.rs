@@ -4,7 +4,10 @@
 use std::{borrow::Borrow, convert::Infallible, fmt::Debug, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 
 use super::{
     super::{Error, codec::encode_key, error::is_out_of_memory},
@@ -14,7 +17,7 @@ use super::{
     lease::{Lease, LeaseLookup, POLL_PAUSE, peek},
     load::Load,
 };
-use crate::cache::TimeToLive;
+use crate::{cache::TimeToLive, engine::tasks::spawn};
 
 impl<K, V> Cache<K, V>
 where
@@ -273,7 +276,8 @@ where
             Some(value) => {
                 let value = self.state.decode(key, &value);
                 // In a task of its own, so that the caller gets the stale value at once.
-                tokio::spawn(load.run_refresh(ttl, loader));
+                let refresh = Box::pin(load.run_refresh(ttl, loader));
+                spawn(&Handle::current(), "refresh", &self.state.name, refresh);
                 Ok(Ok(value?))
             }
             None => load.run(ttl, loader).await,

@@ -3,7 +3,7 @@
 use std::{fmt::Debug, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use super::{
     super::Error,
@@ -13,7 +13,7 @@ use super::{
     lease::{Lease, LeaseLookup},
     load::Load,
 };
-use crate::cache::TimeToLive;
+use crate::{cache::TimeToLive, engine::tasks::spawn};
 
 impl<K, V> Cache<K, V>
 where
@@ -61,7 +61,7 @@ where
         let mut lease = Lease::new(self.state.commands.clone(), key.clone(), self.state.lease);
         let (name, format) = (self.state.name.clone(), self.state.format);
         let (counters, freshness) = (self.state.counters.clone(), self.state.freshness.clone());
-        tokio::spawn(async move {
+        let refresh = Box::pin(async move {
             guard.begin_read();
             // If another process loads the key or the server fails, nothing is to be done: the value is live. A caller
             // that waits for this flight becomes its leader, and asks the server itself.
@@ -80,6 +80,7 @@ where
             };
             load.run_refresh(ttl, loader).await;
         });
+        spawn(&Handle::current(), "refresh", &self.state.name, refresh);
     }
 
     /// Returns the error of a recent load of the key in this process, if errors are kept.

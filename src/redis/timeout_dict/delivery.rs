@@ -4,6 +4,7 @@
 use std::{mem, sync::Arc};
 
 use ::redis::Value as Reply;
+use futures_util::FutureExt;
 use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
 
 use super::{
@@ -141,7 +142,8 @@ async fn send_back(
 pub(super) async fn run_to_end<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
-    match tokio::spawn(future).await {
+    // Boxed, as in `engine::tasks`.
+    match tokio::spawn(future.boxed()).await {
         Ok(outcome) => outcome,
         Err(ended) => {
             resume_panic_of(ended);

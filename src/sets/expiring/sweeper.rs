@@ -53,7 +53,7 @@ pub(super) fn start<S: Shard>(
     let state = Arc::new(SharedState::new(options, shards));
     let sweeper =
         run(Arc::downgrade(&state), state.publisher.clone(), state.sweeper_wake().clone(), every);
-    state.keep_task(spawn(&runtime, "sweeper", state.name(), sweeper));
+    state.keep_task(spawn(&runtime, "sweeper", state.name(), Box::pin(sweeper)));
     #[cfg(feature = "metrics")]
     super::metrics::follow(&state);
     state
