@@ -15,7 +15,12 @@ pub(crate) fn drop_all<T>(items: impl IntoIterator<Item = T>) -> usize {
     if !needs_drop::<T>() {
         return 0;
     }
-    items.into_iter().map(drop_one).filter(|dropped| !dropped).count()
+    // A loop, since it is compiled for many types, and an iterator's adapters with it.
+    let mut panicked = 0;
+    for item in items {
+        panicked += usize::from(!drop_one(item));
+    }
+    panicked
 }
 
 /// Awaits `future`; returns `Err` if it panicked.
