@@ -32,7 +32,8 @@ fn depth(queue: &Path, length: f64) -> [f64; 5] {
             return depth;
         }
         assert!(start.elapsed() < patience(), "the length is {}, expected {length}", depth[0]);
-        thread::sleep(Duration::from_millis(20));
+        // Each scrape reads all metrics of the process.
+        thread::sleep(Duration::from_millis(200));
     }
 }
 
