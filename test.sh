@@ -219,7 +219,7 @@ valgrind() {
 
 fuzz() {
     step "fuzzing"
-    scripts/fuzz.sh "${FUZZ_SECONDS:-10}"
+    scripts/fuzz.sh "${FUZZ_SECONDS:-5}"
 }
 
 msrv() {

@@ -321,7 +321,8 @@ fn without_comments(code: &str) -> String {
 /// Removes the modules that are compiled only for tests.
 fn without_tests(code: &str) -> String {
     let mut code = code.to_owned();
-    while let Some(start) = code.find("#[cfg(test)]") {
+    let attributes = ["#[cfg(test)]", "#[cfg(all(test, not(shuttle)))]"];
+    while let Some(start) = attributes.iter().filter_map(|it| code.find(it)).min() {
         let open = code[start..].find(['{', ';']).map_or(code.len(), |at| start + at);
         let mut depth = 0;
         let end = code[open..].find(|c| {

@@ -242,7 +242,7 @@ async fn run_refresh<K, V, S, E, F, Fut>(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

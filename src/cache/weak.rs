@@ -131,7 +131,7 @@ impl<K, V, S> fmt::Debug for WeakCache<K, V, S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

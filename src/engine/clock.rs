@@ -249,7 +249,7 @@ mod coarse_clock {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::time::Duration;
 

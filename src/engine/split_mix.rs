@@ -17,7 +17,7 @@ pub(crate) fn unit_fraction(bits: u64) -> f64 {
     (mix(bits) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

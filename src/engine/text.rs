@@ -6,7 +6,7 @@ pub(crate) fn prefix(text: &str, max_bytes: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

@@ -72,7 +72,7 @@ fn numbers() -> MutexGuard<'static, Numbers> {
     NUMBERS.lock().expect("nothing panics while a number is taken")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::thread;
 

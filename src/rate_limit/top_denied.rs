@@ -164,7 +164,7 @@ fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
     part.lock().expect("no user code runs under this lock")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

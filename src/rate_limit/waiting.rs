@@ -299,7 +299,7 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::{sync::atomic::AtomicU32, thread};
 

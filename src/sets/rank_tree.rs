@@ -217,5 +217,5 @@ impl<K: Ord + Clone, V> RankTree<K, V> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -352,5 +352,5 @@ fn take<T>(member: &mut Option<T>) -> T {
     member.take().expect("the caller passes a member")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -156,7 +156,7 @@ fn order(deadline: Deadline, sequence: u64) -> Order {
     (u128::from(deadline.order()) << 64) | u128::from(sequence)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::{collections::BTreeSet, time::Duration};
 

@@ -129,7 +129,7 @@ impl Location {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use proptest::prelude::*;
 

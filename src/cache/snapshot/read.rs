@@ -117,7 +117,7 @@ fn round_to_milliseconds(duration: Duration) -> Duration {
     Duration::from_millis(duration.saturating_add(Duration::from_micros(500)).as_millis() as u64)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::{
         super::format::{Block, Frames, RemainingTtl},

@@ -41,7 +41,7 @@ fn one_moment() -> (Instant, Duration) {
     (Instant::from_std(moment.0), moment.1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

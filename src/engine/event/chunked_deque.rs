@@ -107,7 +107,7 @@ impl<T> ChunkedDeque<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use proptest::prelude::*;
 

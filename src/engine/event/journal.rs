@@ -360,7 +360,7 @@ fn lower(flag: &AtomicBool) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::sync::Arc;
 

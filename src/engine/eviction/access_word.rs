@@ -121,7 +121,7 @@ const fn age(elapsed: u8) -> u8 {
     if age < AGES as u8 { age } else { AGES as u8 - 1 }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

@@ -213,7 +213,7 @@ fn initial_chances(class: usize) -> [f32; AGES] {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

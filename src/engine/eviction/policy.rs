@@ -11,7 +11,7 @@
 //!    first eviction learns from all residents: which of them were read, and which were not.
 //! 5. Memory is proportional to the number of entries, for any workload.
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 
 use std::{

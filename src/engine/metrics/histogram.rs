@@ -69,7 +69,7 @@ fn most(bucket: u8) -> u64 {
     ((u64::from(within) + 1) << octave) - 1
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

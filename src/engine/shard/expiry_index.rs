@@ -200,7 +200,7 @@ fn decode(moment: u16) -> u64 {
     (u64::from(moment) - (u64::from(dropped) << (MOMENT_BITS - 1))) << dropped
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 

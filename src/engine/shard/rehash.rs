@@ -177,7 +177,7 @@ pub(crate) fn grow<K, V>(
     mem::swap(table, &mut larger);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use crate::engine::{
         clock::{Deadline, Tick},

@@ -352,7 +352,7 @@ where
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::sync::Arc;
 

@@ -140,7 +140,7 @@ fn share(name: &str, value: f64) -> f64 {
     value
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

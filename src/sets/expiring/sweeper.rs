@@ -124,7 +124,7 @@ fn sweep<S: Shard>(state: &StateOf<S>, next_shard: &mut usize) -> Step {
     Step::Done
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::{iter::repeat_with, sync::atomic::Ordering::Relaxed};
 

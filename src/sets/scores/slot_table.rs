@@ -159,7 +159,7 @@ fn tag(hash: u32) -> u128 {
     u128::from(hash >> (32 - TAG_BITS)).max(1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::collections::HashMap;
 

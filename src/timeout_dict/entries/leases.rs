@@ -192,7 +192,7 @@ impl<K, V> Entries<K, V> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use rand::{SeedableRng, rngs::SmallRng};
 
