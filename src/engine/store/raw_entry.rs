@@ -15,6 +15,8 @@ use crate::engine::{
 pub(crate) struct VacantEntry<'a, K, V, S> {
     locked: Shard<'a, K, V, S>,
     location: Location,
+    /// Key of a refused entry. After the lock, so that it is dropped after the unlock: its `Drop` is user code.
+    refused_key: Option<K>,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -45,7 +47,7 @@ where
         match locked.find(location.hash, key) {
             // The expiry index needs no update: a bound on a deadline that moves later is still a lower bound.
             Some((_, entry)) => Ok(change(entry)),
-            None => Err(VacantEntry { locked, location }),
+            None => Err(VacantEntry { locked, location, refused_key: None }),
         }
     }
 
@@ -63,6 +65,7 @@ where
         // The key is made before its place is reserved: if `to_owned` panics, nothing has changed.
         let key = key();
         if !self.try_reserve() {
+            vacant.refused_key = Some(key);
             return Err(vacant);
         }
         let (entry, made) = fresh();
