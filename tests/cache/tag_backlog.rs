@@ -134,6 +134,6 @@ async fn sweep_expires_entries_while_a_subscriber_of_removed_tags_is_full() {
     cache.remove_tag("all").await;
     advance(SECOND).await;
     let report = cache.sweep().await;
-    assert_eq!((report.expired, report.held_back, report.passes), (100, true, 1));
+    assert_eq!((report.expired, report.held_back), (100, true));
     assert_eq!(cache.len(), ENTRIES - 1, "one removal fits into the capacity");
 }
