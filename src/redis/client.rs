@@ -10,6 +10,7 @@ mod first_ok;
 mod invalidations;
 mod key_versions;
 mod large_keys;
+mod large_runtime;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod node;
@@ -55,8 +56,9 @@ use super::{
 ///
 /// All callers share one multiplexed connection per server, on which a command does not wait for the replies to others.
 /// Rate limiters have a second connection and reads of many entries a third, so that large replies do not delay checks.
-/// Values above a mebibyte have a fourth, once this client has written or read them. In a cluster, each node has up to
-/// four connections. Each [near cache](super::CacheBuilder::near) has connections of its own.
+/// Values above a mebibyte have a fourth, once this client has written or read them; a thread of the process transfers
+/// them, so that small calls do not wait for a worker that copies megabytes. In a cluster, each node has up to four
+/// connections. Each [near cache](super::CacheBuilder::near) has connections of its own.
 ///
 /// A connection is made on first use, with `TCP_NODELAY`, in RESP3. If the server refuses RESP3, RESP2 is used. The URL
 /// parameter `?protocol=2` requests RESP2 from the start.

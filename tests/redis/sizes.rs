@@ -87,6 +87,32 @@ async fn large_values_do_not_delay_small_calls() {
 }
 
 #[tokio::test]
+async fn large_values_are_transferred_by_no_runtime_of_a_caller() {
+    in_time(async || {
+        let server = Server::start();
+        let url = server.url();
+        let connect_elsewhere = move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let cache = runtime.block_on(async {
+                let cache = bytes(&connect(url).await);
+                cache.set("large".into(), vec![7; 2 * MIB]).await.unwrap();
+                cache
+            });
+            (cache, runtime)
+        };
+        let (cache, not_driven) = std::thread::spawn(connect_elsewhere).join().unwrap();
+        let begin = Instant::now();
+        assert_eq!(cache.get("large").await.unwrap().unwrap().len(), 2 * MIB);
+        assert!(begin.elapsed() < ms(300), "{:?}", begin.elapsed());
+        not_driven.shutdown_background();
+        cache.set("large".into(), vec![8; 2 * MIB]).await.unwrap();
+        assert_eq!(cache.get("large").await.unwrap(), Some(vec![8; 2 * MIB]));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn empty_value_is_a_live_value() {
     let server = Server::start();
     let cache = bytes(&connect(server.url()).await);
@@ -172,8 +198,9 @@ async fn calls_above_the_bound_in_flight_are_not_sent() {
         server.resume();
         let is_unanswered = |answer: &&Result<_, _>| matches!(answer, Err(Error::Unanswered(_)));
         let unanswered = answers.iter().filter(is_unanswered).count();
-        // Those in flight, and those that began when the first had given up.
-        assert!((1..2_500).contains(&unanswered), "{unanswered}");
+        // Those in flight, and those that were sent when the first had given up: the more, the longer it takes to begin
+        // all calls.
+        assert!((1..3_000).contains(&unanswered), "{unanswered}");
         let unsent = answers.iter().find(|answer| !is_unanswered(answer)).unwrap();
         assert!(unsent.as_ref().is_err_and(Error::is_temporary), "{unsent:?}");
         // Those that were not sent were not executed.

@@ -29,7 +29,12 @@ impl Node {
     pub(super) fn new(route: &Route) -> Self {
         // One per lane, by which `on` indexes them.
         let outage = route.outage();
-        Self([(); 4].map(|()| SharedConnection::new(route.clone(), outage.clone())))
+        let lanes = [Lane::Verbs, Lane::Limits, Lane::Batches, Lane::Large];
+        Self(
+            lanes.map(|lane| {
+                SharedConnection::new(route.clone(), outage.clone(), lane == Lane::Large)
+            }),
+        )
     }
 
     pub(super) fn on(&self, lane: Lane) -> &SharedConnection {

@@ -59,6 +59,8 @@ pub(super) enum Destination {
 struct State {
     route: Route,
     outage: Arc<Outage>,
+    /// True if it carries large values: see [`large_runtime`](super::large_runtime).
+    is_large: bool,
     /// True while a task makes attempts in the background.
     is_retrying: AtomicBool,
     current: Mutex<Current>,
@@ -107,10 +109,11 @@ struct PendingReply<'a> {
 }
 
 impl SharedConnection {
-    pub(super) fn new(route: Route, outage: Arc<Outage>) -> Self {
+    pub(super) fn new(route: Route, outage: Arc<Outage>, is_large: bool) -> Self {
         let attempt = SingleFlight::new(route.connector.timeout);
         let is_retrying = AtomicBool::new(false);
-        Self(Arc::new(State { route, outage, is_retrying, current: Mutex::default(), attempt }))
+        let current = Mutex::default();
+        Self(Arc::new(State { route, outage, is_large, is_retrying, current, attempt }))
     }
 
     pub(super) fn destination(&self) -> &Destination {
@@ -139,7 +142,7 @@ impl SharedConnection {
         };
         let mut pending = PendingReply::new(self, &connection);
         let probe_at = deadline.min(Instant::now() + SILENCE_LIMIT);
-        let mut reply = std::pin::pin!(async {
+        let mut reply = pin!(async {
             match batch {
                 CommandBatch::One(cmd) | CommandBatch::MultiKey(cmd) => {
                     connection.send(cmd, is_asking).await

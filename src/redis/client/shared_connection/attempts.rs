@@ -1,6 +1,7 @@
 //! Attempts to connect: one at a time for all callers, and further ones in the background after a failed one.
 
 use std::{
+    io,
     sync::{
         Arc, Weak,
         atomic::{
@@ -16,7 +17,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     super::{
-        connection::Connection, outage::RETRY_EVERY, single_flight::Outcome, watchdog::watchdog,
+        connection::Connection, large_runtime::large_runtime, outage::RETRY_EVERY,
+        single_flight::Outcome, watchdog::watchdog,
     },
     Attempt, SharedConnection, State, no_connection,
 };
@@ -103,6 +105,7 @@ impl SharedConnection {
                 self.0.outage.begin();
             }
             let (route, state) = (self.0.route.clone(), Arc::downgrade(&self.0));
+            let runtime = if self.0.is_large { large_runtime() } else { None };
             async move {
                 let has_ended = Arc::new(AtomicBool::new(false));
                 let on_end = {
@@ -120,10 +123,20 @@ impl SharedConnection {
                 };
                 // Before the login: if the credentials change during the attempt, the connection is renewed.
                 let version = route.connector.credentials_version();
-                let attempt = timeout(route.connector.timeout, route.connect(on_end));
-                let new = match attempt.await {
-                    Ok(new) => new,
-                    Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                let limit = route.connector.timeout;
+                let connect = async move {
+                    match timeout(limit, route.connect(on_end)).await {
+                        Ok(new) => new,
+                        Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+                    }
+                };
+                let new = match runtime {
+                    // The task of the connection starts there, too.
+                    Some(runtime) => {
+                        let task = runtime.spawn(connect);
+                        task.await.unwrap_or_else(|ended| Err(io::Error::other(ended).into()))
+                    }
+                    None => connect.await,
                 };
                 let attempt = new.map(|new| Arc::new(Connection::new(new, version, has_ended)));
                 if let Some(shared) = Self::upgrade(&state) {
