@@ -198,7 +198,7 @@ where
         limits: Option<&[Limit]>,
         cost: u32,
         caller: Caller<'_>,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
@@ -241,7 +241,7 @@ where
         check: Check<'_>,
         key: &Q,
         limits: &[Limit],
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
@@ -279,7 +279,7 @@ where
         &self,
         entry: &mut Entry<KeyState<A>>,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
         let charged = entry.value.charge(check.params, &check.now, check.cost);
         // Even if the check was denied: by the limits of this call, the usage may count for longer than by the last
@@ -288,7 +288,7 @@ where
         // Still under the lock, so that it adds by a load and a store, which is faster than an atomic addition.
         let denied = charged.as_ref().err().map(Denied::longest);
         check.count(denied, &self.counts[check.place.shard()]);
-        inspect(Usage { own: &entry.value, shared: None }, check);
+        inspect(&Usage::of(&entry.value), check);
         charged.map(|admitted| (entry.value.id, admitted))
     }
 
@@ -300,7 +300,7 @@ where
         vacant: VacantEntry<'a, K, KeyState<A>, S>,
         key: &Q,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied>
     where
         Q: ToKey<K> + ?Sized,
@@ -318,7 +318,7 @@ where
         mut vacant: VacantEntry<'a, K, KeyState<A>, S>,
         key: &Q,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied>
     where
         Q: ToKey<K> + ?Sized,
@@ -348,7 +348,7 @@ where
             Ok(admitted) => admitted,
             Err(denied) => {
                 check.count(Some(denied.longest()), counts);
-                inspect(Usage { own: &state, shared: None }, check);
+                inspect(&Usage::of(&state), check);
                 // A denied call needs no entry: its key is known as an untracked one.
                 return Err(denied);
             }
@@ -358,7 +358,7 @@ where
             // Atomic, since other shards create states concurrently.
             state.id = self.next_state.fetch_add(1, Relaxed);
             check.count(None, counts);
-            inspect(Usage { own: &state, shared: None }, check);
+            inspect(&Usage::of(&state), check);
             let id = state.id;
             let mut entry = Entry::new(state, now.at_least().into());
             move_deadline(&mut entry, params);

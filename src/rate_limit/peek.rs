@@ -105,7 +105,7 @@ where
         key: &Q,
         params: &[LimitParams],
         now: &LazyNow<'_>,
-        inspect: impl FnOnce(Usage<'_, A>) -> R,
+        inspect: impl FnOnce(&Usage<'_, A>) -> R,
     ) -> R
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -113,7 +113,7 @@ where
         let store = &self.shared.store;
         let place = store.locate(key);
         let inspected = store.inspect(place, key, |entry| match entry {
-            Some(entry) => inspect(Usage { own: &entry.value, shared: None }),
+            Some(entry) => inspect(&Usage::of(&entry.value)),
             None => self.untracked.inspect(place.hash(), store.is_full(), (params, now), inspect),
         });
         self.untracked.drop_idle();

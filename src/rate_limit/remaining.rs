@@ -145,6 +145,6 @@ impl<K, A, S> Limiter<K, A, S> {
 /// Stores the remaining quota of each limit. It runs under the lock of the charge, so no other call comes in between.
 fn observer<A: Algorithm>(
     remaining: &mut Option<PerLimit<Remaining>>,
-) -> impl FnMut(Usage<'_, A>, &Check<'_>) {
+) -> impl FnMut(&Usage<'_, A>, &Check<'_>) {
     |state, check| *remaining = Some(state.remaining(check.params, &check.now))
 }

@@ -148,7 +148,7 @@ where
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> (Result<Permit, Limited>, bool)
     where
         Q: ToKey<K> + ?Sized,
@@ -169,7 +169,7 @@ where
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
         has_waited: &mut bool,
     ) -> Result<Permit, Limited>
     where
@@ -260,7 +260,7 @@ where
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Option<Result<Permit, Limited>>
     where
         Q: ToKey<K> + ?Sized,

@@ -76,7 +76,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
     pub(super) fn charge(
         &self,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(Usage<'_, A>, &Check<'_>),
+        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
         let Check { params, now, cost, place, .. } = check;
         let hash = place.hash();
@@ -92,12 +92,14 @@ impl<A: Algorithm> UntrackedKeys<A> {
                 Ok(admitted)
             });
             check.count(charged.as_ref().err().map(Denied::longest), &self.counts);
-            states.usage(hash, true, params, |usage| inspect(usage, check));
-            let admitted = charged?;
-            let remaining = states.usage(hash, true, params, |usage| usage.remaining(params, now));
-            let least = remaining.iter().map(|remaining| remaining.units).min();
-            let remaining = least.map_or(admitted.remaining, u64::from);
-            Ok((states.shared.id, Admitted { remaining, ..admitted }))
+            states.usage(hash, true, params, |usage| {
+                inspect(usage, check);
+                let admitted = charged?;
+                let remaining = usage.remaining(params, now);
+                let least = remaining.iter().map(|remaining| remaining.units).min();
+                let remaining = least.map_or(admitted.remaining, u64::from);
+                Ok((states.shared.id, Admitted { remaining, ..admitted }))
+            })
         })
     }
 
@@ -177,10 +179,10 @@ impl<A: Algorithm> UntrackedKeys<A> {
         hash: u64,
         is_full: bool,
         (params, now): (&[LimitParams], &LazyNow<'_>),
-        inspect: impl FnOnce(Usage<'_, A>) -> R,
+        inspect: impl FnOnce(&Usage<'_, A>) -> R,
     ) -> R {
         if !is_full && !self.any_in_use(now) {
-            return inspect(Usage { own: &KeyState::new(0, params.len()), shared: None });
+            return inspect(&Usage::of(&KeyState::new(0, params.len())));
         }
         self.with_states(now, |states| {
             let shares = is_full || states.is_crowded(now);
@@ -256,13 +258,13 @@ impl<A: Algorithm> States<A> {
         hash: u64,
         shares: bool,
         params: &[LimitParams],
-        f: impl FnOnce(Usage<'_, A>) -> R,
+        f: impl FnOnce(&Usage<'_, A>) -> R,
     ) -> R {
         let shared = shares.then_some(&self.shared);
         match (self.known(hash), shared) {
-            (Some(own), shared) => f(Usage { own, shared }),
-            (None, Some(shared)) => f(Usage { own: shared, shared: None }),
-            (None, None) => f(Usage { own: &KeyState::new(0, params.len()), shared: None }),
+            (Some(own), shared) => f(&Usage { own, shared }),
+            (None, Some(shared)) => f(&Usage::of(shared)),
+            (None, None) => f(&Usage::of(&KeyState::new(0, params.len()))),
         }
     }
 

@@ -13,7 +13,13 @@ pub(super) struct Usage<'a, A> {
     pub(super) shared: Option<&'a KeyState<A>>,
 }
 
-impl<A: Algorithm> Usage<'_, A> {
+impl<'a, A: Algorithm> Usage<'a, A> {
+    /// Returns the usage of a key that shares none.
+    #[inline]
+    pub(super) fn of(own: &'a KeyState<A>) -> Self {
+        Self { own, shared: None }
+    }
+
     /// Returns an error if `cost` more units do not pass all limits.
     pub(super) fn ensure_fits(
         &self,

@@ -25,9 +25,8 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[tokio::test(start_paused = true)]
 async fn denial_by_a_limit_after_many_others_contains_it() {
-    let many = (0..40).map(|_| Limit::per_hour(100));
     for exhausted in [vec![0, 1, 39], vec![39], vec![5, 39]] {
-        let mut limits: Vec<Limit> = many.clone().collect();
+        let mut limits = vec![Limit::per_hour(100); 40];
         exhausted.iter().for_each(|index| limits[*index] = Limit::per_minute(1));
         limits[39] = Limit::per_hour(1);
         let builder = RateLimiter::<u32>::builder();
