@@ -235,7 +235,7 @@ where
     }
 
     /// Returns the number of buckets of a shard, and its capacity.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn table_size(&self, shard: usize) -> (usize, usize) {
         let shard = self.shards.read(shard);
         (shard.buckets(), shard.capacity())

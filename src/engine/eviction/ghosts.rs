@@ -58,7 +58,7 @@ impl Ghosts {
         self.0[slot.set].iter().any(|ghost| slot.matches(*ghost))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }

@@ -315,7 +315,7 @@ impl Policy {
     }
 
     /// Returns the memory allocated for this shard.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.access_words)
             + self.ghosts.bytes()

@@ -221,7 +221,7 @@ impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
     }
 
     /// Returns whether entries are being moved out of an old table.
-    #[cfg(any(test, feature = "serde"))]
+    #[cfg(any(all(test, not(shuttle)), feature = "serde"))]
     pub(crate) fn is_shrinking(&self) -> bool {
         self.state().old.is_some()
     }
