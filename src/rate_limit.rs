@@ -9,6 +9,7 @@
 mod algorithm;
 mod buckets;
 mod builder;
+mod charges;
 mod check_args;
 mod debt;
 mod denial_log;
@@ -28,7 +29,7 @@ mod metrics;
 mod peek;
 mod per_limit;
 mod permit;
-#[cfg(any(feature = "axum", feature = "redis"))]
+mod position;
 mod probe;
 #[cfg(feature = "axum")]
 mod remaining;
@@ -57,7 +58,7 @@ use equivalent::Equivalent;
 pub(crate) use self::algorithm::Remaining;
 #[cfg(any(feature = "axum", feature = "redis"))]
 pub(crate) use self::per_limit::PerLimit;
-use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
+use self::{buckets::Buckets, check_args::Caller, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
     limit::{InvalidLimit, Limit, Window},
@@ -243,7 +244,9 @@ where
         Q: ToKey<K> + ?Sized,
     {
         coop::proceed().await;
-        dispatch!(&self.0, limiter => limiter.decide(key, Some(limits), cost))
+        dispatch!(&self.0, limiter => {
+            limiter.decide(key, Some(limits), cost, Caller::Final, None)
+        })
     }
 
     /// Returns the remaining quota of `key`. Charges nothing.

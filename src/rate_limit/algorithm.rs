@@ -27,6 +27,27 @@ pub(crate) struct Charge {
     pub(super) amount: u64,
 }
 
+/// Charge of a call to another limit than the one that admitted it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Noted {
+    /// Position of the limit.
+    pub(super) position: usize,
+    /// The limit, which identifies the state.
+    pub(super) params: LimitParams,
+    pub(super) charge: Charge,
+    /// Amount that was charged, in parts of which a unit has `per`. It may be less than the cost.
+    pub(super) parts: u128,
+}
+
+/// Amount of a charge that is taken back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Back {
+    /// Units to take back.
+    pub(super) units: u32,
+    /// Units that stay charged.
+    pub(super) stay: u32,
+}
+
 /// Remaining quota of one limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remaining {
@@ -36,6 +57,19 @@ pub(crate) struct Remaining {
 }
 
 impl Remaining {
+    /// Returns what remains if some units are in use. `ready` returns when a cost passes.
+    pub(super) fn of(
+        used: u32,
+        params: &LimitParams,
+        now: &impl Now,
+        ready: impl FnOnce(u32) -> Option<Tick>,
+    ) -> Self {
+        let units = params.quota.saturating_sub(used);
+        // At most the quota, as `ready` requires, since something is in use.
+        let more = || ready(units + 1).unwrap_or_else(|| now.at_least());
+        Self { units, more_at: (used > 0).then(more) }
+    }
+
     /// Returns what remains if both apply: the fewer units, until the later time if they are equal.
     pub(super) fn least(self, other: Self) -> Self {
         match self.units.cmp(&other.units) {
@@ -46,50 +80,114 @@ impl Remaining {
     }
 }
 
-/// Window algorithm: the usage of one limit by one key.
+/// Window algorithm: the usage of one key, as counted by one limit.
 ///
 /// 1. If [`ready`](Algorithm::ready) returned `None`, [`charge`](Algorithm::charge) may follow with the same `now` and
 ///    cost. The cost passed to `ready` is never above the quota. A debt is charged without asking `ready`.
-/// 2. The parameters may differ from call to call (plans). Usage stays, and counts for as long as the parameters of
-///    each call say.
-pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
+/// 2. A state belongs to one limit: all parameters passed to it satisfy [`is_for`](Algorithm::is_for). `Log` and
+///    `Buckets` count the same for all limits of one window, so there only the quota may differ.
+/// 3. A call that another limit at the same position has admitted is noted. So no limit forgets a call because the key
+///    was checked by another one, and no call counts by the times of another limit.
+pub(crate) trait Algorithm: Clone + Send + Sync + 'static {
+    /// Returns the state of a limit by which nothing is in use.
+    fn new(params: &LimitParams) -> Self;
+
+    /// Returns the state of a limit by which the key was not checked before, from those of other limits by which anything
+    /// is in use.
+    fn derive<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+    ) -> Self
+    where
+        Self: 'a;
+
+    /// Returns when `cost` more units would pass a limit by which the key was not checked before, as if it were checked
+    /// then for the first time; `None` for now.
+    fn ready_unknown<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+        cost: u32,
+    ) -> Option<Tick>
+    where
+        Self: 'a,
+    {
+        Self::derive(known, params, now).ready(params, now, cost)
+    }
+
+    /// Returns the units in use by a limit by which the key was not checked before.
+    fn used_unknown<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+    ) -> u32
+    where
+        Self: 'a,
+    {
+        Self::derive(known, params, now).used(params, now)
+    }
+
+    /// Returns the state of a limit that replaces the known ones, if it differs from a derived one.
+    fn convert<'a>(
+        _known: impl Iterator<Item = &'a Self> + Clone,
+        _params: &LimitParams,
+        _now: &impl Now,
+    ) -> Option<Self>
+    where
+        Self: 'a,
+    {
+        None
+    }
+
+    /// Returns `true` if the state is that of a limit.
+    fn is_for(&self, params: &LimitParams) -> bool;
+
+    /// Returns the parameters of the state's limit. If states do not depend on the quota, it is an estimate.
+    fn params(&self) -> LimitParams;
+
     /// Returns when `cost` more units pass, unless more is charged in the meantime; `None` if they pass now.
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick>;
 
     /// Charges `cost` and drops charges that have left the window. Returns the charge and the units left.
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32);
 
-    /// Takes a charge by these parameters back, except for the part that has left the window.
-    fn refund(&mut self, charge: Charge, params: &LimitParams, now: &impl Now);
+    /// Charges a call that another limit has admitted, and was charged to `current`. Returns the charge and its parts, if
+    /// a refund needs them.
+    fn note(
+        &mut self,
+        params: &LimitParams,
+        now: &impl Now,
+        cost: u32,
+        current: &Self,
+    ) -> Option<(Charge, u128)>;
 
-    /// Converts the usage to the parameters of a check that follows, which may be by another plan than the last one.
-    #[inline]
-    fn fit(&mut self, _params: &LimitParams, _now: &impl Now) {}
+    /// Takes a charge back, except for the part that has left the window. Returns `true` if the state contains the
+    /// charge, but cannot tell which part: it has to be derived again.
+    fn refund(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool;
 
-    /// Removes the usage, and leaves earlier charges without effect on later ones.
-    fn clear(&mut self, _now: &impl Now) {
-        *self = Self::default();
+    /// Takes a charge back that was noted.
+    fn refund_noted(&mut self, noted: &Noted, back: Back, now: &impl Now) -> bool {
+        self.refund(noted.charge, back, now)
     }
 
-    /// Converts the usage if the limit changes: as many units are in use by `new` as were by `old`, at most the quota
-    /// of `new` and what was a debt.
-    fn adapt(&mut self, _old: &LimitParams, _new: &LimitParams, _now: &impl Now) {}
+    /// Takes a charge back that was made while the state did not exist: contained in it if it was derived since.
+    fn refund_unrecorded(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool;
 
     /// Returns the number of units in use.
     fn used(&self, params: &LimitParams, now: &impl Now) -> u32;
 
-    /// Returns `true` only if nothing is in use, by any parameters.
-    fn is_empty(&self, now: &impl Now) -> bool;
-
     /// Returns the time at which nothing is in use, so that the state equals a new one; `None` for a new one.
-    fn idle_from(&self, params: &LimitParams) -> Option<Tick>;
+    fn idle_from(&self) -> Option<Tick>;
+
+    /// Returns the time, after nothing is in use, until refunds of earlier permits find nothing.
+    fn lag(&self) -> u64 {
+        0
+    }
 
     fn remaining(&self, params: &LimitParams, now: &impl Now) -> Remaining {
-        let used = self.used(params, now);
-        let units = params.quota.saturating_sub(used);
-        // At most the quota, as `ready` requires, since something is in use.
-        let more = || self.ready(params, now, units + 1).unwrap_or_else(|| now.at_least());
-        Remaining { units, more_at: (used > 0).then(more) }
+        let ready = |cost| self.ready(params, now, cost);
+        Remaining::of(self.used(params, now), params, now, ready)
     }
 }
 
@@ -125,13 +223,6 @@ pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
 
 impl<I: Iterator<Item = (Tick, u32)>> Releases for I {}
 
-impl Charge {
-    /// Returns the charge of `units` of the units that were charged.
-    pub(super) fn part(&self, units: u32) -> Self {
-        Self { amount: self.amount >> 32 << 32 | u64::from(units), ..*self }
-    }
-}
-
 impl LimitParams {
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, per) = (limit.quota(), limit.per_nanoseconds());
@@ -142,9 +233,15 @@ impl LimitParams {
                 // Rounded up: shorter buckets would cover less than `per`, and admit more than the quota in it.
                 (per.div_ceil(u64::from(n)), 0, n)
             }
-            // Exact: rounded, another number of units than the quota would leak in `per`.
-            Window::Gcra => (per / u64::from(quota), (per % u64::from(quota)) as u32, 1),
+            Window::Gcra => return Self::leaking(quota, per),
         };
         Self { quota, per, step, fraction, buckets }
+    }
+
+    /// Returns the parameters of a bucket that leaks `quota` units in `per`.
+    pub(super) fn leaking(quota: u32, per: u64) -> Self {
+        // Exact: rounded, another number of units than the quota would leak in `per`.
+        let (step, fraction) = (per / u64::from(quota), (per % u64::from(quota)) as u32);
+        Self { quota, per, step, fraction, buckets: 1 }
     }
 }

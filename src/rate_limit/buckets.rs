@@ -1,22 +1,24 @@
 //! [`Window::Buckets`](super::Window::Buckets): counters for parts of the window. Never admits more than the quota;
 //! quota is free again up to one part late.
 
-use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
+use super::algorithm::{Algorithm, Back, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
 /// Ring of counters: one for each part of the window, and one for the part that contains the present. The oldest counts
 /// in full, so no window of `per` contains more than the quota.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Buckets {
     counts: Counts,
-    /// Number of buckets.
-    len: u16,
     /// Index of the newest bucket.
     newest: u16,
     /// Sum of all buckets, saturating: a debt may exceed every quota.
     used: u32,
     /// Start of the newest bucket; meaningless if nothing is in use.
     start: Option<Tick>,
+    /// Time of the last charge, or up to 50 ms later.
+    last: Tick,
+    /// Tick from which on all calls of the position are counted; `None` if none ever was.
+    since: Option<Tick>,
     /// Length of a bucket.
     step: u64,
 }
@@ -24,16 +26,16 @@ pub(crate) struct Buckets {
 /// Counters of the buckets; a few small ones are stored inline.
 #[derive(Clone, Debug)]
 enum Counts {
-    Few([u16; INLINE]),
+    Few { len: u8, counts: [u16; INLINE] },
     Many(Box<[u32]>),
 }
 
-/// Number of inline counters: with the enum's tag, they fill three words. `Buckets(10)` needs as many.
+/// Number of inline counters: with their number and the enum's tag, they fill three words. `Buckets(10)` needs as many.
 const INLINE: usize = 11;
 
 impl Buckets {
     /// Advances to the bucket that contains `now`, and clears the buckets that have left the window.
-    fn advance(&mut self, params: &LimitParams, now: &impl Now, start: Tick) {
+    fn advance(&mut self, now: &impl Now, start: Tick) {
         // The coarse clock is late: this many buckets have passed, or more.
         let mut passed = now.at_least().nanoseconds_since(start) / self.step;
         if now.has_reached(start.later((passed + 1) * self.step)) {
@@ -41,19 +43,30 @@ impl Buckets {
         }
         let start = start.later(passed * self.step);
         // After `len` buckets the ring is empty, however long the key was idle.
-        for _ in 0..passed.min(u64::from(self.len)) {
-            self.newest = if self.newest + 1 < self.len { self.newest + 1 } else { 0 };
+        for _ in 0..passed.min(u64::from(self.len())) {
+            self.newest = if self.newest + 1 < self.len() { self.newest + 1 } else { 0 };
             self.clear(self.newest);
         }
         self.start = Some(start);
         // At the last tick of the newest bucket, even the last charge of the oldest is `per` old, so it leaves too.
-        if now.has_reached(self.leaves_at(params, start, self.len - 1)) {
-            self.clear(self.at_age(self.len - 1));
+        if now.has_reached(self.leaves_at(start, self.len() - 1)) {
+            self.clear(self.at_age(self.len() - 1));
         }
     }
 
     fn clear(&mut self, bucket: u16) {
         self.take(bucket, self.counts.get(bucket));
+    }
+
+    /// Adds units to a bucket.
+    #[inline]
+    fn add(&mut self, bucket: u16, units: u32) {
+        let used = self.used.saturating_add(units);
+        if !self.counts.holds(used) {
+            self.counts.widen();
+        }
+        self.counts.add(bucket, units);
+        self.used = used;
     }
 
     fn take(&mut self, bucket: u16, units: u32) {
@@ -73,27 +86,13 @@ impl Buckets {
 
     #[cold]
     fn sum(&self) -> u64 {
-        (0..self.len).map(|bucket| u64::from(self.counts.get(bucket))).sum()
+        (0..self.len()).map(|bucket| u64::from(self.counts.get(bucket))).sum()
     }
 
-    /// Changes to the buckets of other parameters: the present usage counts as if it were charged now.
-    #[cold]
-    fn refit(&mut self, params: &LimitParams, now: &impl Now) {
-        self.used = self.used(params, now);
-        self.len = params.buckets + 1;
-        // The usage may be above a smaller quota.
-        self.counts = Counts::new(self.len, params.quota.max(self.used));
-        self.counts.add(0, self.used);
-        self.newest = 0;
-        self.step = params.step;
-        self.start = Some(self.bucket_ending_at(now.tick()));
-    }
-
+    /// Returns the number of buckets.
     #[inline]
-    fn fits(&self, params: &LimitParams) -> bool {
-        self.step == params.step
-            && self.len == params.buckets + 1
-            && self.counts.holds(params.quota)
+    fn len(&self) -> u16 {
+        self.counts.len()
     }
 
     /// Returns the start of a bucket whose last tick is `now`. A charge at `now` is then free again after `per`, not
@@ -104,14 +103,25 @@ impl Buckets {
 
     /// Returns when the bucket that is `age` older than the newest leaves: `per` after its last tick.
     #[inline]
-    fn leaves_at(&self, params: &LimitParams, start: Tick, age: u16) -> Tick {
-        let last = start.later(self.step - 1).earlier(u64::from(age) * self.step);
-        last.later(u64::from(params.buckets) * params.step)
+    fn leaves_at(&self, start: Tick, age: u16) -> Tick {
+        self.last_tick(start, age).later(u64::from(self.len() - 1) * self.step)
+    }
+
+    /// Returns the last tick of the bucket that is `age` older than the newest.
+    #[inline]
+    fn last_tick(&self, start: Tick, age: u16) -> Tick {
+        start.later(self.step - 1).earlier(u64::from(age) * self.step)
+    }
+
+    /// Returns the age of the bucket that contains a tick; `None` if it has left the ring.
+    fn age_of(&self, tick: Tick) -> Option<u16> {
+        let age = self.start?.nanoseconds_since(tick).div_ceil(self.step);
+        u16::try_from(age).ok().filter(|age| *age < self.len())
     }
 
     #[inline]
     fn at_age(&self, age: u16) -> u16 {
-        if age <= self.newest { self.newest - age } else { self.newest + (self.len - age) }
+        if age <= self.newest { self.newest - age } else { self.newest + (self.len() - age) }
     }
 
     /// Returns when the bucket leaves that makes the cost exceed the quota, counted from the newest.
@@ -120,26 +130,85 @@ impl Buckets {
         // Cannot underflow: a cost above the quota never gets here.
         let headroom = u64::from(params.quota - cost);
         let mut sum = 0;
-        let age = (0..self.len).find(|age| {
+        let age = (0..self.len()).find(|age| {
             sum += u64::from(self.counts.get(self.at_age(*age)));
             sum > headroom
         })?;
-        let leaves = self.leaves_at(params, self.start?, age);
+        let leaves = self.leaves_at(self.start?, age);
         (!now.has_reached(leaves)).then_some(leaves)
     }
 
     #[inline]
-    fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
+    fn releases(&self) -> impl Iterator<Item = (Tick, u32)> {
         // Without a start all buckets are empty, so it makes no difference.
         let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
-        (0..self.len).rev().filter_map(move |age| {
+        (0..self.len()).rev().filter_map(move |age| {
             let units = self.counts.get(self.at_age(age));
-            (units > 0).then(|| (self.leaves_at(params, start, age), units))
+            (units > 0).then(|| (self.leaves_at(start, age), units))
         })
     }
 }
 
 impl Algorithm for Buckets {
+    #[inline]
+    fn new(params: &LimitParams) -> Self {
+        Self {
+            counts: Counts::new(params.buckets + 1),
+            newest: 0,
+            used: 0,
+            start: None,
+            last: Tick::from_nanoseconds(0),
+            since: None,
+            step: params.step,
+        }
+    }
+
+    /// Takes the buckets of the shortest window that contains the new one, or of the longest. Their calls count as if
+    /// they were made at the last ticks of their buckets, so none leaves the window too soon; but not after the last
+    /// charge.
+    fn derive<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+    ) -> Self {
+        let mut ring = Self::new(params);
+        let distance = |known: &&Self| (known.step < params.step, known.step.abs_diff(params.step));
+        let Some((known, start)) = known.min_by_key(distance).and_then(|k| Some((k, k.start?)))
+        else {
+            return ring;
+        };
+        // The time of the last charge may be rounded up to one in the future.
+        let last = known.last.min(now.tick());
+        ring.last = last;
+        let newest = ring.bucket_ending_at(last);
+        ring.start = Some(newest);
+        let mut since = start.later(known.step);
+        for age in (0..known.len()).rev() {
+            if now.has_reached(known.leaves_at(start, age)) {
+                continue;
+            }
+            since = since.min(start.earlier(u64::from(age) * known.step));
+            let units = known.counts.get(known.at_age(age));
+            let Some(age) = ring.age_of(known.last_tick(start, age).min(last)) else { continue };
+            if units > 0 && !now.has_reached(ring.leaves_at(newest, age)) {
+                ring.add(ring.at_age(age), units);
+            }
+        }
+        ring.since = Some(since).max(known.since);
+        ring
+    }
+
+    #[inline(always)]
+    fn is_for(&self, params: &LimitParams) -> bool {
+        self.step == params.step
+    }
+
+    fn params(&self) -> LimitParams {
+        let buckets = self.len() - 1;
+        let per = self.step.saturating_mul(u64::from(buckets));
+        LimitParams { quota: u32::MAX, per, step: self.step, fraction: 0, buckets }
+    }
+
     #[inline]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         // If it fits with all charges counted, the time makes no difference, and the clock is not read.
@@ -149,63 +218,90 @@ impl Algorithm for Buckets {
 
     #[inline]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
-        if !self.fits(params) {
-            self.refit(params, now);
-        }
         let mut start = self.start.unwrap_or_else(|| now.tick());
         // From the last tick of the newest bucket on, at which the oldest bucket leaves.
         if now.has_reached(start.later(self.step - 1)) {
-            self.advance(params, now, start);
+            self.advance(now, start);
         }
         // An empty ring may start anywhere. A bucket that ends now frees this charge after exactly `per`.
         if self.used == 0 {
             self.start = Some(self.bucket_ending_at(now.tick()));
+            self.since = self.since.or(Some(now.tick()));
         }
         start = self.start.unwrap_or(start);
-        let used = self.used.saturating_add(cost);
-        // `fits` checked the quota; a debt may exceed it.
-        if !self.counts.holds(used) {
-            self.counts.widen(self.len);
+        self.add(self.newest, cost);
+        self.last = now.at_most();
+        // A tick of the newest bucket, and not after this call: a ring that is derived later contains the call in a
+        // bucket of that tick, or a later one.
+        let mark = start.max(now.at_least());
+        let charge = Charge { mark, amount: u64::from(cost) };
+        (charge, params.quota.saturating_sub(self.used))
+    }
+
+    fn note(
+        &mut self,
+        params: &LimitParams,
+        now: &impl Now,
+        cost: u32,
+        _: &Self,
+    ) -> Option<(Charge, u128)> {
+        let (charge, _) = self.charge(params, now, cost);
+        Some((charge, 0))
+    }
+
+    fn refund(&mut self, charge: Charge, back: Back, _: &impl Now) -> bool {
+        if let Some(age) = self.age_of(charge.mark) {
+            let bucket = self.at_age(age);
+            // The bucket may contain less: that of another ring may start at the same tick.
+            self.take(bucket, self.counts.get(bucket).min(back.units));
         }
-        self.counts.add(self.newest, cost);
-        self.used = used;
-        (Charge { mark: start, amount: u64::from(cost) }, params.quota.saturating_sub(self.used))
+        false
     }
 
-    fn refund(&mut self, charge: Charge, _: &LimitParams, _: &impl Now) {
-        // A ring that starts earlier than the charge was restarted when it was empty.
-        let Some(start) = self.start.filter(|start| *start >= charge.mark) else { return };
-        let since = start.nanoseconds_since(charge.mark);
-        let age = since / self.step;
-        // Otherwise the ring was refitted or restarted since, or the charge has left the window.
-        if !since.is_multiple_of(self.step) || age >= u64::from(self.len) {
-            return;
+    fn refund_unrecorded(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool {
+        let Some((oldest, start)) = self.age_of(charge.mark).zip(self.start) else { return false };
+        let is_counted = self.since.is_some_and(|since| since <= charge.mark);
+        if !is_counted || now.has_reached(self.leaves_at(start, oldest)) {
+            return false;
         }
-        let bucket = self.at_age(age as u16);
-        // The bucket may contain less: that of another ring may start at the same tick.
-        self.take(bucket, self.counts.get(bucket).min(charge.amount as u32));
+        // Derived from a longer bucket, the call may be in any later one. Units of older calls are taken first, so no
+        // call leaves the window too soon.
+        let mut left = back.units;
+        for age in (0..=oldest).rev() {
+            let bucket = self.at_age(age);
+            let units = self.counts.get(bucket).min(left);
+            self.take(bucket, units);
+            left -= units;
+        }
+        false
     }
 
-    fn used(&self, params: &LimitParams, now: &impl Now) -> u32 {
-        self.releases(params).used(self.total(), now)
-    }
-
-    fn is_empty(&self, _: &impl Now) -> bool {
-        self.used == 0
+    fn used(&self, _: &LimitParams, now: &impl Now) -> u32 {
+        self.releases().used(self.total(), now)
     }
 
     #[inline]
-    fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
+    fn idle_from(&self) -> Option<Tick> {
         // The time of the newest bucket, even if it is empty: a little late, but without a search.
-        self.start.map(|start| self.leaves_at(params, start, 0))
+        self.start.filter(|_| self.used > 0).map(|start| self.leaves_at(start, 0))
     }
 }
 
 impl Counts {
-    fn new(len: u16, max_count: u32) -> Self {
-        match usize::from(len) {
-            len if len <= INLINE && max_count <= u32::from(u16::MAX) => Counts::Few([0; INLINE]),
-            len => Counts::Many(vec![0; len].into()),
+    #[inline]
+    fn new(len: u16) -> Self {
+        match u8::try_from(len) {
+            Ok(len) if usize::from(len) <= INLINE => Counts::Few { len, counts: [0; INLINE] },
+            _ => Counts::Many(vec![0; usize::from(len)].into()),
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> u16 {
+        match self {
+            Counts::Few { len, .. } => u16::from(*len),
+            // Created with a length of this type.
+            Counts::Many(counts) => counts.len() as u16,
         }
     }
 
@@ -216,14 +312,14 @@ impl Counts {
     }
 
     #[cold]
-    fn widen(&mut self, len: u16) {
-        *self = Counts::Many((0..len).map(|index| self.get(index)).collect());
+    fn widen(&mut self) {
+        *self = Counts::Many((0..self.len()).map(|index| self.get(index)).collect());
     }
 
     #[inline]
     fn get(&self, index: u16) -> u32 {
         match self {
-            Counts::Few(counts) => u32::from(counts[usize::from(index)]),
+            Counts::Few { counts, .. } => u32::from(counts[usize::from(index)]),
             Counts::Many(counts) => counts[usize::from(index)],
         }
     }
@@ -231,8 +327,8 @@ impl Counts {
     #[inline]
     fn add(&mut self, index: u16, units: u32) {
         match self {
-            // Neither truncates nor overflows: the callers check the sum of all buckets by `holds`.
-            Counts::Few(counts) => counts[usize::from(index)] += units as u16,
+            // Neither truncates nor overflows: `Buckets::add` checks the sum of all buckets by `holds`.
+            Counts::Few { counts, .. } => counts[usize::from(index)] += units as u16,
             Counts::Many(counts) => {
                 let count = &mut counts[usize::from(index)];
                 // Saturates: a count above every quota leaves as a whole, so its exact size makes no difference.
@@ -244,14 +340,8 @@ impl Counts {
     #[inline]
     fn take(&mut self, index: u16, units: u32) {
         match self {
-            Counts::Few(counts) => counts[usize::from(index)] -= units as u16,
+            Counts::Few { counts, .. } => counts[usize::from(index)] -= units as u16,
             Counts::Many(counts) => counts[usize::from(index)] -= units,
         }
-    }
-}
-
-impl Default for Counts {
-    fn default() -> Self {
-        Counts::Few([0; INLINE])
     }
 }

@@ -7,10 +7,9 @@ use std::{
 
 use super::{
     Permit,
-    algorithm::{Algorithm, Charge, LimitParams},
+    algorithm::{Algorithm, Back, LimitParams},
     key_state::{KeyState, move_deadline},
     limiter::Limiter,
-    per_limit::PerLimit,
     settle::Settle,
 };
 use crate::engine::{clock::Now, store::Entry};
@@ -22,20 +21,22 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     fn refund(&self, permit: &Permit) {
-        if self.give_back(permit, &permit.charges) {
+        if self.give_back(permit, Back { units: permit.cost, stay: 0 }) {
             self.refunds.fetch_add(1, Relaxed);
         }
     }
 
     fn settle(&self, permit: &Permit, actual: u32) {
-        if let Some(less) = permit.cost.checked_sub(actual) {
-            let part = |charge: &Charge| charge.part(less);
-            let charges: PerLimit<Charge> = permit.charges.iter().map(part).collect();
-            self.give_back(permit, &charges);
+        if let Some(units) = permit.cost.checked_sub(actual) {
+            self.give_back(permit, Back { units, stay: actual });
             return;
         }
         let more = actual - permit.cost;
-        self.with_params(permit, |params| self.add_debt(permit, params, more));
+        match &permit.params {
+            Some(params) => self.add_debt(permit, params, more),
+            // The current limits, since `set_limits` may have replaced those of the check.
+            None => self.with_limits(None, |by| self.add_debt(permit, by.params, more)),
+        }
     }
 }
 
@@ -45,33 +46,30 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Calls `f` with the parameters of a permit's limits.
-    fn with_params<R>(&self, permit: &Permit, f: impl FnOnce(&[LimitParams]) -> R) -> R {
-        match &permit.params {
-            Some(params) => f(params),
-            // The current limits, since `set_limits` may have replaced those of the check.
-            None => self.with_limits(None, |_, params| f(params)),
-        }
-    }
-
     /// Takes charges back. Returns `true` if the state that was charged still exists.
-    fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
-        let found = self.with_params(permit, |params| self.give_back_by(permit, charges, params));
+    fn give_back(&self, permit: &Permit, back: Back) -> bool {
+        let found = match &permit.params {
+            Some(params) => self.give_back_by(permit, params, back),
+            // Those of the check, even if `set_limits` has replaced them: they identify what was charged.
+            None => self.current_limits.with_replaced(permit.origin.limits(), |params| {
+                self.give_back_by(permit, params, back)
+            }),
+        };
         // Wakes the sweeper if it sleeps beyond the moved deadline of an idle key.
         self.shared.publisher.flush();
         // After the change, so that a waiter finds it.
         match permit.state {
             // The keys beyond the bound share the charged quota.
-            None if !charges.is_empty() => self.wake_all_waiters(),
+            None if !permit.charges.is_none() => self.wake_all_waiters(),
             _ => self.wake_waiters(permit.hash),
         }
         found
     }
 
-    fn give_back_by(&self, permit: &Permit, charges: &[Charge], params: &[LimitParams]) -> bool {
+    fn give_back_by(&self, permit: &Permit, charged_by: &[LimitParams], back: Back) -> bool {
         let now = self.shared.clock.lazy_now();
         let Some(id) = permit.state else {
-            self.untracked.refund(charges, params, &now);
+            self.untracked.refund(&permit.charges, charged_by, back, &now);
             return true;
         };
         // By hash and state number: another key of the same hash has another number, and so has the key after a reset.
@@ -79,7 +77,7 @@ where
         let place = self.shared.store.locate_hash(permit.hash);
         self.shared.store.change_where(place, is_it, |entry| {
             let Some(entry) = entry else { return false };
-            entry.value.refund(charges, params, &now);
+            entry.value.refund(&permit.charges, charged_by, back, &now);
             // Otherwise the key would take a place among `max_keys` for the rest of its window.
             if entry.value.is_idle(&now) {
                 entry.set_deadline(now.tick().into());
@@ -99,7 +97,7 @@ where
         let is_it = |key: &K, _: &KeyState<A>| store.locate(key).hash() == hash;
         let charge = |entry: &mut Entry<KeyState<A>>| {
             entry.value.charge_anyway(params, &now, cost);
-            move_deadline(entry, params);
+            move_deadline(entry);
         };
         // By state number first: with a bad hasher, several keys may have the same hash.
         let was_charged =
@@ -112,7 +110,7 @@ where
             // Under the shard's lock, under which a check creates the key's entry from this record.
             None => {
                 // A permit of cost 0 has no state either, but was not charged to the shared window.
-                let has_shared = permit.state.is_none() && !permit.charges.is_empty();
+                let has_shared = permit.state.is_none() && !permit.charges.is_none();
                 self.untracked.add_debt(hash, params, &now, cost, has_shared);
             }
         });

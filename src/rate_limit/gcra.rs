@@ -4,89 +4,160 @@
 //! A unit leaks in `per / quota`, which is seldom a whole number of nanoseconds, and less than one for a quota of many
 //! bytes. So times are exact: nanoseconds, and a fraction whose denominator is the quota.
 
-use super::algorithm::{Algorithm, Charge, LimitParams};
+use super::algorithm::{Algorithm, Back, Charge, LimitParams, Noted};
 use crate::engine::clock::{Now, Tick};
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Gcra {
-    /// Theoretical arrival time: when everything that was charged has leaked.
-    arrival: Option<Tick>,
-    /// Number of units refunded so far. A mark is stored with the time of that number added, and read with the time of
-    /// the present number subtracted. So each refund in between moves the mark earlier: correctly for charges after the
-    /// refunded one, and too early for charges before it. A refund may thus return too little, never too much.
+    /// Theoretical arrival time: when everything that was charged has leaked. Long ago if nothing ever was.
+    arrival: Tick,
+    /// Time of the last charge, or up to a step of the coarse clock earlier.
+    last: Tick,
+    /// Number of units refunded so far, except for those of last charges; or [`DERIVED`]. A mark is the arrival after a
+    /// charge with the time of that number added. So marks increase from charge to charge, and never decrease by
+    /// refunds.
     refunded: u64,
-    /// Length of the window of the last check. It defines with `quota` how many units the usage represents, since the
-    /// next check may be by other limits.
+    /// Length of the window of the limit. It defines with `quota` how many units the usage represents.
     per: u64,
     quota: u32,
     /// Numerator of the fraction of a nanosecond that `arrival` is later; less than `quota`.
     part: u32,
 }
 
+/// Value of `refunded` of a state that was derived and not charged since. What it contains of a call is not known, so it
+/// is derived again if one is refunded.
+const DERIVED: u64 = u64::MAX;
+
 impl Gcra {
     /// Returns the tick from which nothing is in use.
     #[inline]
-    fn idle_at(&self) -> Option<Tick> {
-        self.arrival.map(|arrival| arrival.later(u64::from(self.part > 0)))
+    fn idle_at(&self) -> Tick {
+        self.arrival.later(u64::from(self.part > 0))
     }
 
     #[inline]
-    fn is_of(&self, params: &LimitParams) -> bool {
-        self.per == params.per && self.quota == params.quota
+    fn refunded(&self) -> u64 {
+        if self.refunded == DERIVED { 0 } else { self.refunded }
     }
 
-    /// Converts the usage to other parameters: it remains the same number of units. If `caps`, quota that was used is
-    /// at most the new quota, and only a debt is more.
-    #[cold]
-    fn convert(&mut self, params: &LimitParams, now: &impl Now, caps: bool) {
-        let (per, quota) = (u128::from(params.per), u128::from(params.quota));
-        let in_use = self.idle_at().is_some_and(|idle_at| !now.has_reached(idle_at));
-        // Most states are new.
-        if in_use || self.refunded > 0 {
-            let (old_per, old_quota) = (u128::from(self.per), u128::from(self.quota));
-            let now = now.tick();
-            // In parts, of which a unit has `per`, and a nanosecond has `quota`.
-            let mut left = match in_use {
-                true => self.nanoseconds_left(now) * old_quota + u128::from(self.part),
-                false => 0,
-            };
-            // Marks of earlier charges then count as leaked: their times are by the old limits.
-            let marks = u128::from(self.refunded).saturating_mul(old_per).saturating_add(left);
-            let marks = marks.div_ceil(old_quota).saturating_mul(quota).div_ceil(per);
-            self.refunded = u64::try_from(marks).unwrap_or(u64::MAX);
-            if caps {
-                let debt = left.saturating_sub(old_per * old_quota);
-                left = (left - debt).min(old_per * quota) + debt;
-            }
-            // In parts of the new limit, rounded up, so that no usage is lost.
-            let rest = (left % old_per * per).div_ceil(old_per);
-            let parts = (left / old_per).saturating_mul(per).saturating_add(rest);
-            let nanoseconds = u64::try_from(parts / quota).unwrap_or(u64::MAX);
-            self.arrival = in_use.then(|| now.later(nanoseconds));
-            self.part = if in_use { (parts % quota) as u32 } else { 0 };
-        } else {
-            (self.arrival, self.part) = (None, 0);
+    /// Returns a time in parts, of which a unit has `per`, and a nanosecond has `quota`.
+    fn parts(&self, at: Tick, part: u32) -> u128 {
+        u128::from(at.nanoseconds()) * u128::from(self.quota) + u128::from(part)
+    }
+
+    fn arrival_parts(&self) -> u128 {
+        self.parts(self.arrival, self.part)
+    }
+
+    fn set_arrival(&mut self, parts: u128) {
+        // Saturates: a large debt by long steps may exceed 64 bits of nanoseconds.
+        let quota = u128::from(self.quota);
+        let nanoseconds = u64::try_from(parts / quota).unwrap_or(u64::MAX);
+        self.arrival = Tick::from_nanoseconds(nanoseconds);
+        self.part = (parts % quota) as u32;
+    }
+
+    fn refunded_parts(&self) -> u128 {
+        u128::from(self.refunded()).saturating_mul(self.per.into())
+    }
+
+    /// Returns the mark of a charge that was just made.
+    #[inline]
+    fn mark(&self) -> (Tick, u32) {
+        if self.refunded() == 0 {
+            return (self.arrival, self.part);
         }
-        (self.per, self.quota) = (params.per, params.quota);
+        let (parts, quota) =
+            (self.refunded_parts() + u128::from(self.part), u128::from(self.quota));
+        let whole = u64::try_from(parts / quota).unwrap_or(u64::MAX);
+        (self.arrival.later(whole), (parts % quota) as u32)
+    }
+
+    /// Returns the parts of another limit that are as many units as are in use at a time, rounded up so that no usage is
+    /// lost.
+    fn converted(&self, at: Tick, other: &Self) -> u128 {
+        let (per, other_per) = (u128::from(self.per), u128::from(other.per));
+        let left = self.arrival_parts().saturating_sub(self.parts(at, 0));
+        // A unit has `per` parts.
+        (left / per)
+            .saturating_mul(other_per)
+            .saturating_add((left % per * other_per).div_ceil(per))
+    }
+
+    /// Returns the state of a limit with the units that are in use by known ones. `convert` returns the parts to take of
+    /// those of a known one.
+    fn derived<'a>(
+        known: impl Iterator<Item = &'a Self>,
+        params: &LimitParams,
+        now: &impl Now,
+        convert: impl Fn(&Self, u128) -> u128,
+    ) -> Self {
+        let mut derived = Self { refunded: DERIVED, ..Self::new(params) };
+        for known in known {
+            derived.raise(now.tick(), convert(known, known.converted(now.tick(), &derived)));
+            derived.last = derived.last.max(known.last);
+        }
+        derived
     }
 
     /// Returns when `units` are in use, at most, if no more is charged.
-    #[cold]
-    fn leaked_to(&self, units: u32) -> Option<Tick> {
-        let (per, quota) = (u128::from(self.per), u128::from(self.quota));
-        let parts = u128::from(self.arrival?.nanoseconds()) * quota + u128::from(self.part);
-        let at = parts.saturating_sub(u128::from(units) * per).div_ceil(quota);
-        Some(Tick::from_nanoseconds(u64::try_from(at).unwrap_or(u64::MAX)))
+    fn leaked_to(&self, units: u32) -> Tick {
+        let leaked = u128::from(units) * u128::from(self.per);
+        let at = self.arrival_parts().saturating_sub(leaked).div_ceil(self.quota.into());
+        Tick::from_nanoseconds(u64::try_from(at).unwrap_or(u64::MAX))
     }
 
-    fn nanoseconds_left(&self, now: Tick) -> u128 {
-        self.arrival.map_or(0, |arrival| arrival.nanoseconds_since(now)).into()
+    /// Moves the arrival to at least some parts after a time.
+    fn raise(&mut self, at: Tick, parts: u128) {
+        if parts > 0 {
+            let arrival = self.parts(at, 0).saturating_add(parts);
+            self.set_arrival(arrival.max(self.arrival_parts()));
+        }
+    }
+
+    /// Takes `back` parts of a charge back.
+    ///
+    /// The rest is an upper bound of the arrival as it would be without the charge, so never too much is taken back. It
+    /// is exact for the last charge, and for refunds in the order of the charges or the reverse order while no more
+    /// than a step of the coarse clock has passed.
+    fn take_back(&mut self, charge: Charge, back: u128, now: &impl Now) {
+        let mark = self.parts(charge.mark, (charge.amount >> 32) as u32);
+        let (arrival, refunded) = (self.arrival_parts(), self.refunded_parts());
+        // Charged since then. Too much if some of it was refunded.
+        let since = (arrival + refunded).saturating_sub(mark);
+        if since == 0 {
+            // As if it was never made: the time that leaked of it would have passed without it, too.
+            self.set_arrival(arrival.saturating_sub(back));
+            return;
+        }
+        // Charges leak in order, and this one until its mark. The precise clock: by the late one, more would be given
+        // back than has not leaked yet.
+        let (present, late) = (now.tick(), now.at_most().nanoseconds_since(now.at_least()));
+        let left = mark.saturating_sub(refunded).saturating_sub(self.parts(present, 0));
+        let by_order = arrival - back.min(left).min(arrival);
+        // All later charges were made until `last`.
+        let last = self.last.later(late).min(present);
+        let by_time = arrival.saturating_sub(back).max(self.parts(last, 0) + since);
+        let rest = by_order.min(by_time).min(arrival);
+        self.set_arrival(rest);
+        let units = (arrival - rest).div_ceil(self.per.into());
+        let units = u64::try_from(units).unwrap_or(u64::MAX);
+        self.refunded = self.refunded.saturating_add(units).min(DERIVED - 1);
+    }
+
+    /// Takes a charge back, unless the state has to be derived again.
+    fn take_back_unless_derived(&mut self, charge: Charge, back: u128, now: &impl Now) -> bool {
+        let is_derived = self.refunded == DERIVED;
+        if !is_derived {
+            self.take_back(charge, back, now);
+        }
+        is_derived
     }
 
     /// Returns the units in use, rounded up.
     #[inline]
     fn units(&self, now: &impl Now) -> u64 {
-        let Some(arrival) = self.arrival else { return 0 };
+        let arrival = self.arrival;
         let (early, late) = (now.at_least(), now.at_most());
         if early > arrival {
             return 0;
@@ -107,8 +178,10 @@ impl Gcra {
 
     fn units_at(&self, at: Tick) -> u64 {
         // The fraction leaks within the nanosecond after `arrival`.
-        let Some(arrival) = self.arrival.filter(|arrival| at <= *arrival) else { return 0 };
-        let (left, quota) = (arrival.nanoseconds_since(at), u64::from(self.quota));
+        if at > self.arrival {
+            return 0;
+        }
+        let (left, quota) = (self.arrival.nanoseconds_since(at), u64::from(self.quota));
         match left.checked_mul(quota).and_then(|left| left.checked_add(self.part.into())) {
             Some(left) => left.div_ceil(self.per),
             None => {
@@ -133,13 +206,64 @@ fn time_of(params: &LimitParams, cost: u32) -> (u64, u64) {
 
 impl Algorithm for Gcra {
     #[inline]
+    fn new(params: &LimitParams) -> Self {
+        let never = Tick::from_nanoseconds(0);
+        let (per, quota) = (params.per, params.quota);
+        Self { arrival: never, last: never, refunded: 0, per, quota, part: 0 }
+    }
+
+    /// Takes the largest number of units that are in use now.
+    fn derive<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+    ) -> Self {
+        Self::derived(known, params, now, |_, parts| parts)
+    }
+
+    /// Takes the units that are in use now, at most the new quota; but all of a debt.
+    fn convert<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+    ) -> Option<Self> {
+        let full = |quota| u128::from(params.per) * u128::from(quota);
+        Some(Self::derived(known, params, now, |known, parts| {
+            let debt = parts.saturating_sub(full(known.quota));
+            (parts - debt).min(full(params.quota)) + debt
+        }))
+    }
+
+    /// Until a check makes the limit known, the usage leaks by the known ones.
+    fn ready_unknown<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+        cost: u32,
+    ) -> Option<Tick> {
+        let ready = known.map(|known| known.leaked_to(params.quota - cost)).max()?;
+        (!now.has_reached(ready)).then_some(ready)
+    }
+
+    fn used_unknown<'a>(
+        known: impl Iterator<Item = &'a Self> + Clone,
+        params: &LimitParams,
+        now: &impl Now,
+    ) -> u32 {
+        known.map(|known| known.used(params, now)).max().unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn is_for(&self, params: &LimitParams) -> bool {
+        self.per == params.per && self.quota == params.quota
+    }
+
+    fn params(&self) -> LimitParams {
+        LimitParams::leaking(self.quota, self.per)
+    }
+
+    #[inline]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
-        let arrival = self.arrival?;
-        if !self.is_of(params) {
-            // Until a check by these parameters, it leaks by the last ones.
-            let ready = self.leaked_to(params.quota - cost)?;
-            return (!now.has_reached(ready)).then_some(ready);
-        }
         // The bucket holds the cost once all usage but `quota - cost` units has leaked.
         let (time, part) = time_of(params, cost);
         let rounded = match u64::from(self.part) + part {
@@ -149,93 +273,80 @@ impl Algorithm for Gcra {
         // Not above `per`, since the cost is not above the quota.
         let lead = params.per - time;
         let ready = if rounded <= lead {
-            arrival.earlier(lead - rounded)
+            self.arrival.earlier(lead - rounded)
         } else {
-            arrival.later(rounded - lead)
+            self.arrival.later(rounded - lead)
         };
         (!now.has_reached(ready)).then_some(ready)
     }
 
     #[inline]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
-        self.fit(params, now);
         let (time, part) = time_of(params, cost);
         // While something is in use, the precise clock is not needed.
-        let (base, base_part) = match (self.arrival, self.idle_at()) {
-            (Some(arrival), Some(idle_at)) if !now.has_reached(idle_at) => (arrival, self.part),
-            _ => (now.tick(), 0),
+        let (base, base_part) = if now.has_reached(self.idle_at()) {
+            (now.tick(), 0)
+        } else {
+            (self.arrival, self.part)
         };
         let (parts, quota) = (u64::from(base_part) + part, u64::from(params.quota));
         let (whole, part) = if parts < quota { (0, parts) } else { (1, parts - quota) };
-        let arrival = base.later(time.saturating_add(whole));
-        self.arrival = Some(arrival);
+        self.arrival = base.later(time.saturating_add(whole));
         self.part = part as u32;
+        self.last = now.at_least();
+        self.refunded = self.refunded();
         let remaining = quota.saturating_sub(self.units(now));
-        let (mut mark, mut mark_part) = (arrival, part);
-        if self.refunded > 0 {
-            let parts = u128::from(self.refunded) * u128::from(params.per) + u128::from(part);
-            let whole = u64::try_from(parts / u128::from(quota)).unwrap_or(u64::MAX);
-            (mark, mark_part) = (arrival.later(whole), (parts % u128::from(quota)) as u64);
-        }
-        (Charge { mark, amount: u64::from(cost) | mark_part << 32 }, remaining as u32)
+        let (mark, mark_part) = self.mark();
+        (Charge { mark, amount: u64::from(cost) | u64::from(mark_part) << 32 }, remaining as u32)
     }
 
-    fn refund(&mut self, charge: Charge, params: &LimitParams, now: &impl Now) {
-        let Some(arrival) = self.arrival else { return };
-        // Other limits since then. Its mark is of the old ones, so it counts as leaked.
-        if !self.is_of(params) {
-            return;
-        }
-        let (per, quota) = (u128::from(self.per), u128::from(self.quota));
-        let parts = |at: Tick, part: u32| u128::from(at.nanoseconds()) * quota + u128::from(part);
-        // Charges leak in order, and this one until its mark.
-        let leaked = parts(charge.mark, (charge.amount >> 32) as u32)
-            .saturating_sub(u128::from(self.refunded).saturating_mul(per));
-        // The precise clock: by the late one, more would be given back than has not leaked yet.
-        let left = leaked.saturating_sub(parts(now.tick(), 0));
-        let back = left.min(u128::from(charge.amount as u32) * per);
-        let arrival = parts(arrival, self.part).saturating_sub(back);
-        let nanoseconds = u64::try_from(arrival / quota).unwrap_or(u64::MAX);
-        self.arrival = Some(Tick::from_nanoseconds(nanoseconds));
-        self.part = (arrival % quota) as u32;
-        let units = u64::try_from(back.div_ceil(per)).unwrap_or(u64::MAX);
-        self.refunded = self.refunded.saturating_add(units);
+    /// Fills the bucket at most to its quota: the limit itself would have admitted no more. But at least as many units
+    /// are in use as by the limit that admitted the call.
+    fn note(
+        &mut self,
+        params: &LimitParams,
+        now: &impl Now,
+        cost: u32,
+        current: &Self,
+    ) -> Option<(Charge, u128)> {
+        let (now_tick, per) = (now.tick(), u128::from(params.per));
+        let present = self.parts(now_tick, 0);
+        let base = self.arrival_parts().max(present);
+        let full = present + per * u128::from(params.quota);
+        self.set_arrival((base + per * u128::from(cost)).min(full.max(base)));
+        self.raise(now_tick, current.converted(now_tick, self));
+        self.last = now.at_least();
+        self.refunded = self.refunded();
+        let (mark, mark_part) = self.mark();
+        let charge = Charge { mark, amount: u64::from(cost) | u64::from(mark_part) << 32 };
+        Some((charge, self.arrival_parts().saturating_sub(base)))
     }
 
-    #[inline]
-    fn fit(&mut self, params: &LimitParams, now: &impl Now) {
-        if !self.is_of(params) {
-            // Without a cap: a client could otherwise reduce its usage of one plan by a call that is under another.
-            self.convert(params, now, false);
-        }
+    fn refund(&mut self, charge: Charge, back: Back, now: &impl Now) -> bool {
+        let parts = u128::from(back.units) * u128::from(self.per);
+        self.take_back_unless_derived(charge, parts, now)
     }
 
-    fn adapt(&mut self, old: &LimitParams, new: &LimitParams, now: &impl Now) {
-        // Usage of a plan is converted by the next check, if that is by other limits.
-        if self.is_of(old) && !self.is_of(new) {
-            self.convert(new, now, true);
-        }
+    fn refund_noted(&mut self, noted: &Noted, back: Back, now: &impl Now) -> bool {
+        let stay = u128::from(back.stay) * u128::from(self.per);
+        self.take_back_unless_derived(noted.charge, noted.parts.saturating_sub(stay), now)
     }
 
-    fn clear(&mut self, now: &impl Now) {
-        let Some(idle_at) = self.idle_at() else { return };
-        // So that the marks of the cleared charges count as leaked.
-        let left = idle_at.nanoseconds_since(now.tick());
-        let units = (u128::from(left) * u128::from(self.quota)).div_ceil(self.per.into());
-        self.refunded = self.refunded.saturating_add(u64::try_from(units).unwrap_or(u64::MAX));
-        (self.arrival, self.part) = (None, 0);
+    fn refund_unrecorded(&mut self, _: Charge, _: Back, _: &impl Now) -> bool {
+        self.refunded == DERIVED
     }
 
     fn used(&self, _: &LimitParams, now: &impl Now) -> u32 {
         u32::try_from(self.units(now)).unwrap_or(u32::MAX)
     }
 
-    fn is_empty(&self, now: &impl Now) -> bool {
-        self.idle_at().is_none_or(|idle_at| now.has_reached(idle_at))
+    #[inline]
+    fn idle_from(&self) -> Option<Tick> {
+        Some(self.idle_at())
     }
 
-    #[inline]
-    fn idle_from(&self, _: &LimitParams) -> Option<Tick> {
-        self.idle_at()
+    fn lag(&self) -> u64 {
+        let nanoseconds = self.refunded_parts().div_ceil(self.quota.into());
+        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
     }
 }

@@ -1,11 +1,13 @@
 //! Usage of one key, for all its limits, which are charged together or not at all.
 
 use super::{
-    algorithm::{Algorithm, Charge, LimitParams, Remaining},
+    algorithm::{Algorithm, Back, LimitParams, Remaining},
+    charges::{Charges, ManyCharges},
     per_limit::PerLimit,
+    position::Position,
 };
 use crate::engine::{
-    clock::{Deadline, LazyNow, Tick},
+    clock::{Deadline, LazyNow, Now, Tick},
     store::Entry,
 };
 
@@ -15,12 +17,13 @@ pub(crate) struct KeyState<A> {
     /// Number of this state. An earlier state of the same key had another number, so a permit for it takes nothing from
     /// this one.
     pub(super) id: u64,
-    each: PerLimit<A>,
+    /// Usage by the limits at each position.
+    positions: PerLimit<Position<A>>,
 }
 
 /// Charge of a check that all limits admitted.
 pub(super) struct Admitted {
-    pub(super) charges: PerLimit<Charge>,
+    pub(super) charges: Charges,
     /// Units left of the limit that has the least. A whole word: half a word is copied together with its padding, and
     /// reading more than was just written stalls the processor (failed store forwarding).
     pub(super) remaining: u64,
@@ -72,8 +75,8 @@ impl Exceeded {
 
 impl<A: Algorithm> KeyState<A> {
     #[inline]
-    pub(super) fn new(id: u64, limits: usize) -> Self {
-        Self { id, each: (0..limits.max(1)).map(|_| A::default()).collect() }
+    pub(super) fn new(id: u64, params: &[LimitParams]) -> Self {
+        Self { id, positions: params.iter().map(Position::new).collect() }
     }
 
     /// Charges all limits, or none.
@@ -84,23 +87,22 @@ impl<A: Algorithm> KeyState<A> {
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Admitted, Denied> {
-        match (&mut self.each, params) {
-            // Most limiters have one limit; this path needs no loops and collections.
-            (PerLimit::One(state), [params]) => {
-                state.fit(params, now);
-                match state.ready(params, now, cost) {
-                    Some(ready) => {
-                        let remaining = left_for(cost, || state.remaining(params, now));
-                        Err(Denied { limits: Exceeded::one(0), ready, remaining })
-                    }
-                    None => {
-                        let (charge, remaining) = state.charge(params, now, cost);
-                        Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
-                    }
+        // Most limiters have one limit; this path needs no loops and collections.
+        if let (PerLimit::One(position), [params]) = (&mut self.positions, params)
+            && let Some(state) = position.only(params)
+        {
+            return match state.ready(params, now, cost) {
+                Some(ready) => {
+                    let remaining = left_for(cost, || state.remaining(params, now));
+                    Err(Denied { limits: Exceeded::one(0), ready, remaining })
                 }
-            }
-            _ => self.charge_all(params, now, cost),
+                None => {
+                    let (charge, remaining) = state.charge(params, now, cost);
+                    Ok(Admitted { charges: Charges::One(charge), remaining: remaining.into() })
+                }
+            };
         }
+        self.charge_all(params, now, cost)
     }
 
     #[inline(never)]
@@ -110,19 +112,32 @@ impl<A: Algorithm> KeyState<A> {
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Admitted, Denied> {
-        self.grow_to(params.len());
-        for (state, params) in self.each.iter_mut().zip(params) {
-            state.fit(params, now);
-        }
+        self.adopt(params, now);
         // All limits are asked before one is charged, so a denied check charges none.
         self.ensure_fits(params, now, cost)?;
-        let mut least = u32::MAX;
-        let charges = self.each.iter_mut().zip(params).map(|(state, params)| {
-            let (charge, remaining) = state.charge(params, now, cost);
-            least = least.min(remaining);
-            charge
-        });
-        Ok(Admitted { charges: charges.collect(), remaining: least.into() })
+        let (charges, remaining) = self.charge_each(params, now, cost);
+        Ok(Admitted { charges, remaining: remaining.into() })
+    }
+
+    /// Makes the limits known, even if the check is denied: its usage then counts for as long as they say.
+    fn adopt(&mut self, params: &[LimitParams], now: &LazyNow<'_>) {
+        self.grow_to(params);
+        for (position, params) in self.positions.iter_mut().zip(params) {
+            position.adopt(params, now);
+        }
+    }
+
+    fn charge_each(
+        &mut self,
+        params: &[LimitParams],
+        now: &LazyNow<'_>,
+        cost: u32,
+    ) -> (Charges, u32) {
+        let (mut charges, mut least) = (ManyCharges::default(), u32::MAX);
+        for (position, params) in self.positions.iter_mut().zip(params) {
+            least = least.min(position.charge(params, now, cost, &mut charges));
+        }
+        (charges.into(), least)
     }
 
     /// Returns an error if `cost` more units do not pass all limits.
@@ -132,12 +147,13 @@ impl<A: Algorithm> KeyState<A> {
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<(), Denied> {
-        let waits =
-            self.each.iter().zip(params).enumerate().filter_map(|(limit, (state, params))| {
-                let ready = state.ready(params, now, cost)?;
-                let remaining = left_for(cost, || state.remaining(params, now));
+        let waits = self.positions.iter().zip(params).enumerate().filter_map(
+            |(limit, (position, params))| {
+                let ready = position.ready(params, now, cost)?;
+                let remaining = left_for(cost, || position.remaining(params, now));
                 Some(Denied { limits: Exceeded::one(limit), ready, remaining })
-            });
+            },
+        );
         waits.reduce(Denied::longer).map_or(Ok(()), Err)
     }
 
@@ -149,32 +165,34 @@ impl<A: Algorithm> KeyState<A> {
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Option<Tick> {
-        self.each.get(limit)?.ready(params, now, cost)
+        self.positions.get(limit)?.ready(params, now, cost)
     }
 
     /// Charges all limits, even above their quotas.
     pub(super) fn charge_anyway(&mut self, params: &[LimitParams], now: &LazyNow<'_>, cost: u32) {
-        self.grow_to(params.len());
-        for (state, params) in self.each.iter_mut().zip(params) {
-            state.charge(params, now, cost);
+        self.adopt(params, now);
+        self.charge_each(params, now, cost);
+    }
+
+    /// Makes limits known by which the usage counts for longer.
+    pub(super) fn convert(&mut self, params: &[LimitParams], now: &LazyNow<'_>) {
+        for (position, params) in self.positions.iter_mut().zip(params) {
+            position.convert(params, now);
         }
     }
 
-    /// Converts the usage to the parameters of other limits, and removes that of limits which are missing there.
-    pub(super) fn adapt(&mut self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
-        for (index, (state, old)) in self.each.iter_mut().zip(old).enumerate() {
-            match new.get(index) {
-                Some(new) => state.adapt(old, new, now),
-                // A later limit at this position begins with nothing in use.
-                None => state.clear(now),
-            }
-        }
-    }
-
-    /// Takes charges by these parameters back.
-    pub(super) fn refund(&mut self, charges: &[Charge], params: &[LimitParams], now: &LazyNow<'_>) {
-        for ((state, charge), params) in self.each.iter_mut().zip(charges).zip(params) {
-            state.refund(*charge, params, now);
+    /// Takes charges back that were made by these limits. Those of an unknown limit are only taken back if they can be
+    /// found by their times.
+    pub(super) fn refund(
+        &mut self,
+        charges: &Charges,
+        charged_by: &[LimitParams],
+        back: Back,
+        now: &LazyNow<'_>,
+    ) {
+        let positions = self.positions.iter_mut().zip(charges.each()).enumerate();
+        for (index, (position, charge)) in positions {
+            position.refund(charged_by.get(index), *charge, charges.noted(index), back, now);
         }
     }
 
@@ -184,42 +202,40 @@ impl<A: Algorithm> KeyState<A> {
         params: &[LimitParams],
         now: &LazyNow<'_>,
     ) -> PerLimit<Remaining> {
-        let states = self.each.iter().map(Some).chain(std::iter::repeat(None));
-        let all = |params: &LimitParams| Remaining { units: params.quota, more_at: None };
-        let remaining = |(params, state): (&LimitParams, Option<&A>)| {
-            state.map_or_else(|| all(params), |state| state.remaining(params, now))
+        let positions = self.positions.iter().map(Some).chain(std::iter::repeat(None));
+        let remaining = |(params, position): (&LimitParams, Option<&Position<A>>)| match position {
+            Some(position) => position.remaining(params, now),
+            None => Remaining { units: params.quota, more_at: None },
         };
-        params.iter().zip(states).map(remaining).collect()
+        params.iter().zip(positions).map(remaining).collect()
     }
 
-    /// Returns the time at which nothing is in use by these parameters; `None` if nothing was ever charged.
+    /// Returns the time at which nothing is in use; `None` if nothing was ever charged.
     #[inline]
-    pub(super) fn idle_from(&self, params: &[LimitParams]) -> Option<Tick> {
+    pub(super) fn idle_from(&self) -> Option<Tick> {
         // As in `charge`: the path of most limiters, without loops.
-        match (&self.each, params) {
-            (PerLimit::One(state), [params]) => state.idle_from(params),
-            _ => self
-                .each
-                .iter()
-                .zip(params)
-                .filter_map(|(state, params)| state.idle_from(params))
-                .max(),
+        if let PerLimit::One(position) = &self.positions
+            && let Some(state) = position.single()
+        {
+            return state.idle_from();
         }
+        self.positions.iter().filter_map(Position::idle_from).max()
     }
 
     /// Returns `true` if nothing is in use, by any limits.
     pub(super) fn is_idle(&self, now: &LazyNow<'_>) -> bool {
-        self.each.iter().all(|state| state.is_empty(now))
+        self.idle_from().is_none_or(|idle_from| now.has_reached(idle_from))
     }
 
-    /// Adds states if a plan has more limits than earlier ones. States of further limits stay.
+    /// Adds positions if a plan has more limits than earlier ones. Those of further limits stay.
     #[inline]
-    fn grow_to(&mut self, limits: usize) {
-        if self.each.len() < limits {
-            let missing = limits - self.each.len();
-            let old = self.each.iter().cloned();
+    fn grow_to(&mut self, params: &[LimitParams]) {
+        if let Some(missing) = params.get(self.positions.len()..)
+            && !missing.is_empty()
+        {
+            let old = self.positions.iter().cloned();
             // Rebuilt, not extended: a boxed slice cannot grow. Plans change rarely.
-            self.each = old.chain((0..missing).map(|_| A::default())).collect();
+            self.positions = old.chain(missing.iter().map(Position::new)).collect();
         }
     }
 }
@@ -247,11 +263,11 @@ impl Denied {
 
 /// Moves the deadline of an entry after a charge to the time at which nothing is in use.
 #[inline(always)]
-pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, params: &[LimitParams]) {
-    if let Some(idle) = entry.value.idle_from(params).map(Deadline::from)
+pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>) {
+    if let Some(idle) = entry.value.idle_from().map(Deadline::from)
         && idle.is_later_than(entry.deadline())
     {
-        // Only later: an earlier charge may have been by limits with a longer window.
+        // Only later, for the sweeper: a refund sets an earlier one if nothing is in use.
         entry.set_deadline(idle);
     }
 }

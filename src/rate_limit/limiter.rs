@@ -17,14 +17,15 @@ use equivalent::Equivalent;
 use super::top_denied::{TopDenied, shown_hash};
 use super::{
     Limit, Limited, Permit, Window,
-    algorithm::{Algorithm, LimitParams, Remaining},
-    check_args::{Caller, Check},
+    algorithm::{Algorithm, Remaining},
+    charges::Charges,
+    check_args::{Caller, Check, Observed},
     denial_log::DenialLog,
     idle_evictor::IdleEvictor,
     key_state::{Admitted, Denied, Exceeded, KeyState, move_deadline},
-    limit_set::{CurrentLimits, LimitSet, least_quota, params_of},
+    limit_set::{CallLimits, CurrentLimits, LimitSet, least_quota, params_of},
     limited::Several,
-    per_limit::PerLimit,
+    permit::Origin,
     settle::Registration,
     stats::CheckCounts,
     untracked_keys::UntrackedKeys,
@@ -86,9 +87,9 @@ where
         // The registry holds the limiter weakly: dropping the last handle ends it, even if permits remain.
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
             window,
-            untracked: UntrackedKeys::new(limits.len(), max_keys),
+            untracked: UntrackedKeys::new(&params_of(&limits, window), max_keys),
             idle_evictor: IdleEvictor::default(),
-            current_limits: CurrentLimits::new(LimitSet::new(limits.into(), window)),
+            current_limits: CurrentLimits::new(LimitSet::new(limits.clone().into(), window)),
             #[cfg(feature = "axum")]
             probing: Waiting::new(hasher.clone()),
             waiting: Waiting::new(hasher),
@@ -119,32 +120,36 @@ where
         Q: ToKey<K> + ?Sized,
     {
         ready!(coop::poll_proceed(cx));
-        let Some(limit_set) = self.current_limits.unchanged() else {
-            return Poll::Ready(self.decide(key, None, cost));
-        };
-        // Hashed once: the location also selects the counters.
-        let place = self.shared.store.locate(key);
-        if cost == 0 || cost > limit_set.least_quota {
-            let LimitSet { limits, params, .. } = limit_set;
-            return Poll::Ready(self.decide_by_cost((place, key), (limits, params), cost));
+        match self.current_limits.unchanged() {
+            Some(limit_set) if cost > 0 && cost <= limit_set.least_quota => {
+                let (by, caller) = (limit_set.as_call_limits(), Caller::Final);
+                Poll::Ready(self.run_check(key, by, cost, caller, None))
+            }
+            _ => Poll::Ready(self.decide(key, None, cost, Caller::Final, None)),
         }
-        let now = self.shared.clock.lazy_now();
-        let (params, caller) = (&limit_set.params, Caller::Final);
-        let check = Check { place, params, cost, now, caller };
-        Poll::Ready(self.run_check(check, key, &limit_set.limits, &mut |_, _| {}))
     }
 
     /// Charges `cost` to `key` by the given limits, or by the limiter's own if there are none; or returns the denial.
+    #[inline(never)]
     pub(super) fn decide<Q>(
         &self,
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
+        caller: Caller<'_>,
+        observed: Option<&Observed>,
     ) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.decide_and_inspect(key, limits, cost, Caller::Final, &mut |_, _| {})
+        let decided = self.with_limits(limits, |by| {
+            if by.decides(cost) {
+                self.probe_by(key, by, cost).0
+            } else {
+                self.run_check(key, by, cost, caller, observed)
+            }
+        });
+        decided.map(|permit| permit.with_override(limits, self.window))
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
@@ -191,84 +196,71 @@ where
         }
     }
 
-    #[inline(never)]
-    pub(super) fn decide_and_inspect<Q>(
-        &self,
-        key: &Q,
-        limits: Option<&[Limit]>,
-        cost: u32,
-        caller: Caller<'_>,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
-    ) -> Result<Permit, Limited>
-    where
-        Q: ToKey<K> + ?Sized,
-    {
-        let place = self.shared.store.locate(key);
-        let decided = self.with_limits(limits, |limits, params| {
-            if cost == 0 || cost > least_quota(limits) {
-                return self.decide_by_cost((place, key), (limits, params), cost);
-            }
-            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), caller };
-            self.run_check(check, key, limits, inspect)
-        });
-        decided.map(|permit| permit.with_override(limits, self.window))
-    }
-
     /// Calls `f` with the given limits, or with the limiter's own if there are none.
     pub(super) fn with_limits<R>(
         &self,
         limits: Option<&[Limit]>,
-        f: impl FnOnce(&[Limit], &[LimitParams]) -> R,
+        f: impl FnOnce(CallLimits<'_>) -> R,
     ) -> R {
         if let Some(limits) = limits {
-            return f(limits, &params_of(limits, self.window));
+            let (params, least_quota) = (&params_of(limits, self.window), least_quota(limits));
+            return f(CallLimits { limits, params, least_quota, number: 0 });
         }
         match self.current_limits.unchanged() {
-            Some(limit_set) => f(&limit_set.limits, &limit_set.params),
+            Some(limit_set) => f(limit_set.as_call_limits()),
             None => {
                 let limit_set =
                     self.current_limits.changed().expect("limits are either unchanged or replaced");
-                f(&limit_set.limits, &limit_set.params)
+                f(limit_set.as_call_limits())
             }
         }
     }
 
-    /// Decides a check whose cost is neither 0 nor above a quota. Calls `inspect` with the key's usage after the
-    /// decision, under the shard's lock.
+    /// Decides a check whose cost is neither 0 nor above a quota.
     #[inline(always)]
     fn run_check<Q>(
         &self,
-        check: Check<'_>,
         key: &Q,
-        limits: &[Limit],
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
+        by: CallLimits<'_>,
+        cost: u32,
+        caller: Caller<'_>,
+        observed: Option<&Observed>,
     ) -> Result<Permit, Limited>
     where
         Q: ToKey<K> + ?Sized,
     {
-        let charge = |entry: &mut Entry<_>| self.charge(entry, &check, inspect);
-        let charged = match self.shared.store.change_any(check.place, key, charge) {
+        // Hashed once: the location also selects the counters.
+        let place = self.shared.store.locate(key);
+        let check = Check { place, by, cost, now: self.shared.clock.lazy_now(), caller, observed };
+        let charge = |entry: &mut Entry<_>| self.charge(entry, &check);
+        let charged = match self.shared.store.change_any(place, key, charge) {
             Ok(charged) => charged,
-            Err(vacant) => self.charge_new(vacant, key, &check, inspect),
+            Err(vacant) => {
+                let charged = self.charge_new(vacant, key, &check);
+                // Without the shard's lock. Wakes the sweeper if it sleeps beyond the deadline of the new entry.
+                self.shared.publisher.flush();
+                self.untracked.drop_idle();
+                charged
+            }
         };
         match charged {
             Ok((state, admitted)) => Ok(Permit {
-                limiter: self.registration.id(),
-                hash: check.place.hash(),
+                origin: Origin::new(self.registration.id(), by.number),
+                hash: place.hash(),
                 // `None` for 0, the state that keys beyond the bound share.
                 state: NonZeroU64::new(state),
                 charges: admitted.charges,
                 params: None,
                 remaining: admitted.remaining as u32,
-                cost: check.cost,
+                cost,
             }),
             Err(denied) => {
                 if check.is_final() {
                     // In range: the parameters, whose index it is, are in the order of the limits.
-                    let limit = &limits[denied.longest()];
-                    self.report_denial(check.place, key, check.now.at_least(), limit);
+                    let limit = &by.limits[denied.longest()];
+                    self.report_denial(place, key, check.now.at_least(), limit);
                 }
-                Err(self.limited_from(denied, limits, check.cost))
+                Err(self.limited_from(denied, by.limits, cost))
             }
         }
     }
@@ -279,58 +271,38 @@ where
         &self,
         entry: &mut Entry<KeyState<A>>,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
-        let charged = entry.value.charge(check.params, &check.now, check.cost);
+        let charged = entry.value.charge(check.by.params, &check.now, check.cost);
         // Even if the check was denied: by the limits of this call, the usage may count for longer than by the last
         // ones.
-        move_deadline(entry, check.params);
+        move_deadline(entry);
         // Still under the lock, so that it adds by a load and a store, which is faster than an atomic addition.
         let denied = charged.as_ref().err().map(Denied::longest);
         check.count(denied, &self.counts[check.place.shard()]);
-        inspect(&Usage::of(&entry.value), check);
+        check.observe(&Usage::of(&entry.value));
         charged.map(|admitted| (entry.value.id, admitted))
     }
 
-    /// Charges the limits of a key without an entry.
+    /// Charges the limits of a key without an entry, and inserts its entry if there is room.
     #[cold]
     #[inline(never)]
     fn charge_new<'a, Q>(
         &'a self,
-        vacant: VacantEntry<'a, K, KeyState<A>, S>,
-        key: &Q,
-        check: &Check<'_>,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
-    ) -> Result<(u64, Admitted), Denied>
-    where
-        Q: ToKey<K> + ?Sized,
-    {
-        let charged = self.charge_vacant(vacant, key, check, inspect);
-        // Without the shard's lock. Wakes the sweeper if it sleeps beyond the deadline of the new entry.
-        self.shared.publisher.flush();
-        self.untracked.drop_idle();
-        charged
-    }
-
-    /// Charges the limits of a key without an entry, and inserts its entry if there is room.
-    fn charge_vacant<'a, Q>(
-        &'a self,
         mut vacant: VacantEntry<'a, K, KeyState<A>, S>,
         key: &Q,
         check: &Check<'_>,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied>
     where
         Q: ToKey<K> + ?Sized,
     {
         let store = &self.shared.store;
-        let Check { place, params, cost, now, .. } = check;
+        let Check { place, by, cost, now, .. } = check;
         if store.is_full() && self.idle_evictor.is_due(now) {
             // Releases the shard's lock: the search takes the locks of several shards, one after the other.
             drop(vacant);
             self.idle_evictor.evict_idle(&self.shared, *place, now);
             // Another call may have inserted the key while the shard was unlocked.
-            let charge = |entry: &mut Entry<_>| self.charge(entry, check, inspect);
+            let charge = |entry: &mut Entry<_>| self.charge(entry, check);
             vacant = match store.change_any(*place, key, charge) {
                 Ok(charged) => return charged,
                 Err(vacant) => vacant,
@@ -338,17 +310,17 @@ where
         }
         // From here on under the shard's lock, so that concurrent calls find the key's usage in exactly one place.
         if store.is_full() || self.untracked.is_crowded(now) {
-            return self.untracked.charge(check, inspect);
+            return self.untracked.charge(check);
         }
         let counts = &self.counts[place.shard()];
         let known = self.untracked.get(place.hash(), now);
-        let mut state = known.unwrap_or_else(|| KeyState::new(0, params.len()));
+        let mut state = known.unwrap_or_else(|| KeyState::new(0, by.params));
         // Charged before it is inserted. An entry without usage would be idle, and a sweep could remove it.
-        let admitted = match state.charge(params, now, *cost) {
+        let admitted = match state.charge(by.params, now, *cost) {
             Ok(admitted) => admitted,
             Err(denied) => {
                 check.count(Some(denied.longest()), counts);
-                inspect(&Usage::of(&state), check);
+                check.observe(&Usage::of(&state));
                 // A denied call needs no entry: its key is known as an untracked one.
                 return Err(denied);
             }
@@ -358,37 +330,17 @@ where
             // Atomic, since other shards create states concurrently.
             state.id = self.next_state.fetch_add(1, Relaxed);
             check.count(None, counts);
-            inspect(&Usage::of(&state), check);
+            check.observe(&Usage::of(&state));
             let id = state.id;
             let mut entry = Entry::new(state, now.at_least().into());
-            move_deadline(&mut entry, params);
+            move_deadline(&mut entry);
             (entry, (id, admitted))
         };
         match store.put_fresh(vacant, || key.to_key(), fresh) {
             Ok(charged) => Ok(charged),
             // Calls for keys of other shards have filled the store.
-            Err(_locked) => self.untracked.charge(check, inspect),
+            Err(_locked) => self.untracked.charge(check),
         }
-    }
-
-    /// Decides a check whose cost is 0 or above a quota.
-    #[cold]
-    fn decide_by_cost<Q>(
-        &self,
-        (place, key): (Location, &Q),
-        (limits, params): (&[Limit], &[LimitParams]),
-        cost: u32,
-    ) -> Result<Permit, Limited>
-    where
-        Q: ToKey<K> + ?Sized,
-    {
-        let now = self.shared.clock.lazy_now();
-        let remaining = self.inspect(key, params, &now, |state| state.remaining(params, &now));
-        if limits.iter().any(|limit| limit.quota() < cost) {
-            return Err(self.never(limits, cost, &remaining));
-        }
-        let least = remaining.iter().map(|remaining| remaining.units).min();
-        Ok(self.free_permit(place, least.unwrap_or(u32::MAX)))
     }
 
     /// Returns the denial of a cost above a quota.
@@ -403,10 +355,10 @@ where
     /// Returns a permit that charged nothing.
     pub(super) fn free_permit(&self, place: Location, remaining: u32) -> Permit {
         Permit {
-            limiter: self.registration.id(),
+            origin: Origin::new(self.registration.id(), 0),
             hash: place.hash(),
             state: None,
-            charges: PerLimit::Many([].into()),
+            charges: Charges::None,
             params: None,
             remaining,
             cost: 0,

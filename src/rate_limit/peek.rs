@@ -10,6 +10,7 @@ use super::{
     Limit, Limited, Standing, State,
     algorithm::{Algorithm, LimitParams, Remaining},
     key_state::{Denied, Exceeded},
+    limit_set::CallLimits,
     limiter::Limiter,
     usage::Usage,
 };
@@ -40,7 +41,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.with_limits(limits, |limits, params| {
+        self.with_limits(limits, |CallLimits { limits, params, .. }| {
             let now = self.shared.clock.lazy_now();
             let (denied, remaining) = self.inspect(key, params, &now, |state| {
                 (state.ensure_fits(params, &now, 1).err(), state.remaining(params, &now))
@@ -71,7 +72,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.with_limits(limits, |limits, params| {
+        self.with_limits(limits, |CallLimits { limits, params, .. }| {
             let now = self.shared.clock.lazy_now();
             let denied = self.inspect(key, params, &now, |state| {
                 // Index of the call's last unit behind those ahead, from 0. `ahead` runs under the lock of the usage,

@@ -4,26 +4,47 @@ use std::num::NonZeroU64;
 
 use super::{
     Limit, Window,
-    algorithm::{Charge, LimitParams},
-    limit_set::params_of,
+    algorithm::LimitParams,
+    charges::Charges,
+    limit_set::{MAX_NUMBER, params_of},
     per_limit::PerLimit,
 };
 
 /// Permission for a call that was charged to a key. Dropping it changes nothing: the call stays charged.
 #[derive(Debug)]
 pub struct Permit {
-    /// Number of the limiter in the registry of `settle.rs`.
-    pub(super) limiter: u64,
+    pub(super) origin: Origin,
     /// Hash of the key. The key itself would have to be cloned; hash and state number identify its entry.
     pub(super) hash: u64,
     /// Number of the state that was charged; `None` for the state that keys beyond the bound share.
     pub(super) state: Option<NonZeroU64>,
-    /// Charge of each limit; empty if the call cost nothing.
-    pub(super) charges: PerLimit<Charge>,
+    pub(super) charges: Charges,
     /// The limits of the check, if it had others than the limiter's own.
     pub(super) params: Option<Box<PerLimit<LimitParams>>>,
     pub(super) remaining: u32,
     pub(super) cost: u32,
+}
+
+/// Limiter of a permit, and which of its own limits applied. In one word, since each check returns it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin(u64);
+
+impl Origin {
+    const BITS: u32 = (MAX_NUMBER + 1).ilog2();
+
+    /// `limiter` is its number in the registry of `settle.rs`, `limits` that of its limits.
+    #[inline]
+    pub(super) fn new(limiter: u64, limits: u32) -> Self {
+        Self(limiter << Self::BITS | u64::from(limits))
+    }
+
+    pub(super) fn limiter(self) -> u64 {
+        self.0 >> Self::BITS
+    }
+
+    pub(super) fn limits(self) -> u32 {
+        self.0 as u32 & MAX_NUMBER
+    }
 }
 
 impl Permit {

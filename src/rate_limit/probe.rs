@@ -4,11 +4,14 @@ use std::hash::{BuildHasher, Hash};
 #[cfg(feature = "axum")]
 use std::time::Duration;
 
+use equivalent::Equivalent;
+
+#[cfg(any(feature = "axum", feature = "redis"))]
+use super::{ByWindow, Limit, RateLimiter, dispatch};
 use super::{
-    ByWindow, Limit, Limited, Permit, RateLimiter,
+    Limited, Permit,
     algorithm::{Algorithm, Remaining},
-    dispatch,
-    limit_set::least_quota,
+    limit_set::CallLimits,
     limiter::Limiter,
     per_limit::PerLimit,
 };
@@ -18,6 +21,7 @@ use super::{check_args::Caller, settle::Settle};
 /// Decision of a probe, with the remaining quota of each limit.
 pub(crate) type Probed = (Result<Permit, Limited>, PerLimit<Remaining>);
 
+#[cfg(any(feature = "axum", feature = "redis"))]
 impl<K, S> RateLimiter<K, S>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -73,29 +77,32 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    fn probe(&self, key: &K, cost: u32, limits_override: Option<&[Limit]>) -> Probed {
-        let place = self.shared.store.locate(key);
-        let (decided, remaining) = self.with_limits(limits_override, |limits, params| {
-            let now = self.shared.clock.lazy_now();
-            let is_above = cost > least_quota(limits) && !limits.is_empty();
-            let (denied, remaining) = self.inspect(key, params, &now, |state| {
-                // `ensure_fits` requires a cost of at most the quota.
-                let denied = match is_above {
-                    true => None,
-                    false => state.ensure_fits(params, &now, cost).err(),
-                };
-                (denied.filter(|_| cost > 0), state.remaining(params, &now))
-            });
-            let least = remaining.iter().map(|remaining| remaining.units).min();
-            let decided = match denied {
-                Some(denied) => Err(self.limited_from(denied, limits, cost)),
-                None if is_above => Err(self.never(limits, cost, &remaining)),
-                None => Ok(self.free_permit(place, least.unwrap_or(u32::MAX))),
-            };
-            (decided, remaining)
+    /// Decides as a check of `cost` units by these limits, and charges nothing: the permit has cost 0.
+    #[cold]
+    pub(super) fn probe_by<Q>(&self, key: &Q, by: CallLimits<'_>, cost: u32) -> Probed
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let now = self.shared.clock.lazy_now();
+        let (denied, remaining) = self.inspect(key, by.params, &now, |usage| {
+            // `ensure_fits` requires a cost of at most the quota.
+            let fits =
+                if by.decides(cost) { Ok(()) } else { usage.ensure_fits(by.params, &now, cost) };
+            (fits.err(), usage.remaining(by.params, &now))
         });
-        let decided = decided.map(|permit| permit.with_override(limits_override, self.window));
+        let least = remaining.iter().map(|remaining| remaining.units).min();
+        let decided = match denied {
+            Some(denied) => Err(self.limited_from(denied, by.limits, cost)),
+            None if by.is_above(cost) => Err(self.never(by.limits, cost, &remaining)),
+            None => Ok(self.free_permit(self.shared.store.locate(key), least.unwrap_or(u32::MAX))),
+        };
         (decided, remaining)
+    }
+
+    #[cfg(any(feature = "axum", feature = "redis"))]
+    fn probe(&self, key: &K, cost: u32, limits: Option<&[Limit]>) -> Probed {
+        let (decided, remaining) = self.with_limits(limits, |by| self.probe_by(key, by, cost));
+        (decided.map(|permit| permit.with_override(limits, self.window)), remaining)
     }
 
     /// Does the work of [`RateLimiter::probe_within`].
@@ -153,8 +160,7 @@ where
     fn charge_anyway(&self, key: &K, cost: u32, limits: Option<&[Limit]>) {
         // By a check if it fits: that creates the entry of the key. A denial here concerns only the charge,
         // and is not counted.
-        if self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), &mut |_, _| {}).is_err()
-        {
+        if self.decide(key, limits, cost, Caller::Waiter(None), None).is_err() {
             let free = self.free_permit(self.shared.store.locate(key), 0);
             self.settle(&free.with_override(limits, self.window), cost);
         }

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
-    check_args::{Caller, Check},
+    check_args::{Caller, Observed},
     dispatch,
+    limit_set::CallLimits,
     limiter::Limiter,
     per_limit::PerLimit,
-    usage::Usage,
 };
 use crate::engine::{
     clock::{LazyNow, Tick},
@@ -92,20 +92,17 @@ where
         limits: Option<&[Limit]>,
         cost: u32,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
-        let mut remaining = None;
-        let mut inspect = observer(&mut remaining);
-        let decided = self.decide_and_inspect(key, limits, cost, Caller::Final, &mut inspect);
-        // Ends its borrow of `remaining`.
-        drop(inspect);
-        // If the cost alone decided, nothing was inspected.
-        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
+        let observed = Observed::default();
+        let decided = self.decide(key, limits, cost, Caller::Final, Some(&observed));
+        // If the cost alone decided, nothing was observed.
+        (decided, observed.take().unwrap_or_else(|| self.remaining(key, limits)))
     }
 
     /// Returns the remaining quota of each limit.
     pub(super) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
-        self.with_limits(limits, |_, params| {
+        self.with_limits(limits, |CallLimits { params, .. }| {
             let now = self.shared.clock.lazy_now();
-            self.inspect(key, params, &now, |state| state.remaining(params, &now))
+            self.inspect(key, params, &now, |usage| usage.remaining(params, &now))
         })
     }
 
@@ -118,12 +115,9 @@ where
         max_wait: Duration,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>, bool) {
         let mut remaining = None;
-        let mut inspect = observer(&mut remaining);
         let (decided, has_waited) =
-            self.until_ready(key, cost, limits, Some(max_wait), &mut inspect).await;
-        // Ends its borrow of `remaining`.
-        drop(inspect);
-        // A call that was denied because of the queue ahead of it inspected nothing.
+            self.until_ready(key, cost, limits, Some(max_wait), Some(&mut remaining)).await;
+        // A call that was denied because of the queue ahead of it observed nothing.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)), has_waited)
     }
 }
@@ -140,11 +134,4 @@ impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn instant(&self, at: Tick) -> Instant {
         self.shared.clock.instant(at)
     }
-}
-
-/// Stores the remaining quota of each limit. It runs under the lock of the charge, so no other call comes in between.
-fn observer<A: Algorithm>(
-    remaining: &mut Option<PerLimit<Remaining>>,
-) -> impl FnMut(&Usage<'_, A>, &Check<'_>) {
-    |state, check| *remaining = Some(state.remaining(check.params, &check.now))
 }

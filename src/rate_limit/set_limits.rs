@@ -1,4 +1,4 @@
-//! Change of the limits of a running limiter: existing charges stay charged, and count by the new limits.
+//! Change of the limits of a running limiter: existing charges stay charged.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -22,23 +22,22 @@ where
 {
     /// Replaces the limits of a running limiter, for all its handles.
     ///
-    /// Existing charges stay charged and count against the new limits. Limits are identified by their position; an
-    /// additional limit begins with nothing in use. Waiters are woken and checked against the new limits. A call that
-    /// is in progress on another thread may still be checked and charged by the old limits. If the length of a window
-    /// changes, the charge of such a call may be too high or too low by the ratio of the two lengths.
+    /// Existing charges stay charged. The new limits are other limits of the same keys: [several limits for one
+    /// key](crate::guide::rate_limits#several-limits-for-one-key) defines what each of them counts. Limits are identified
+    /// by their position; an additional limit begins with nothing in use. So a limit that is removed and added again
+    /// knows its earlier calls for as long as its window is.
     ///
-    /// If a window becomes shorter, a key that was charged before is still removed when the old window has passed.
-    ///
-    /// A limit that is removed loses its usage, so another one at its position begins with nothing in use.
+    /// Waiters are woken and checked against the new limits. A call that is in progress on another thread may still be
+    /// checked and charged by the old limits.
     ///
     /// With [`Window::Gcra`](super::Window::Gcra), used quota is converted to the same number of units, at most the new
-    /// quota (a debt stays a debt); usage under other [plans](RateLimiter::check_with) is unchanged. A refund of a
-    /// permit from before the change has no effect.
+    /// quota.
     ///
     /// # Cost
     ///
-    /// If the length of a window changes, all keys are converted, at a few tenths of a microsecond each, under one
-    /// shard lock at a time. After the first change, each check takes a few nanoseconds longer.
+    /// All keys are visited, at a few tenths of a microsecond each, under one shard lock at a time. After the first
+    /// change, each check takes a few nanoseconds longer. A key that is charged by the old and by the new limits takes
+    /// the memory of both until the old ones are not needed any more.
     ///
     /// # Panics
     ///
@@ -78,38 +77,27 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     pub(super) fn set_limits(&self, limits: Vec<Limit>) {
-        let limit_set = Arc::new(LimitSet::new(limits.into(), self.window));
-        let old = self.current_limits.replace(limit_set.clone());
-        let differs = |(old, new): (&LimitParams, &LimitParams)| {
-            let differs = old.per != new.per || old.step != new.step;
-            // With a step of zero, more than a unit per nanosecond, the quota is part of the rate.
-            differs || old.fraction != new.fraction || new.step == 0 && old.quota != new.quota
-        };
-        let is_removed = limit_set.params.len() < old.len();
-        // Otherwise existing usage counts in the same way, and for as long, as before.
-        if is_removed || old.iter().zip(&*limit_set.params).any(differs) {
-            (0..self.shared.store.shard_count())
-                .for_each(|shard| self.adapt(shard, &old, &limit_set));
-            self.untracked.adapt(&old, &limit_set.params, &self.shared.clock.lazy_now());
-        }
-        // After the conversion, so that woken waiters find the usage by the new limits.
+        let limit_set = LimitSet::new(limits.into(), self.window);
+        let params = limit_set.params.clone();
+        self.current_limits.replace(limit_set);
+        (0..self.shared.store.shard_count()).for_each(|shard| self.convert(shard, &params));
+        self.untracked.convert(&params, &self.shared.clock.lazy_now());
+        // After that, so that woken waiters find the usage by the new limits.
         self.current_limits.notify_change();
     }
 
-    /// Converts the usage of the keys of one shard, and moves their deadlines.
-    fn adapt(&self, shard: usize, old: &[LimitParams], limit_set: &LimitSet) {
+    /// Keeps the keys of one shard for as long as their usage counts by new limits.
+    fn convert(&self, shard: usize, params: &[LimitParams]) {
         let (store, clock) = (&self.shared.store, &self.shared.clock);
-        // Key by key and not under one lock: a conversion takes some tenths of a microsecond, and checks would wait for
-        // all of a shard.
+        // Key by key and not under one lock: checks would wait for all of a shard.
         for (key, _, _) in store.snapshot(shard, clock) {
             let place: Location = store.locate(&key);
-            let adapt = |entry: &mut Entry<KeyState<A>>| {
-                let now = clock.lazy_now();
-                entry.value.adapt(old, &limit_set.params, &now);
-                move_deadline(entry, &limit_set.params);
+            let convert = |entry: &mut Entry<KeyState<A>>| {
+                entry.value.convert(params, &clock.lazy_now());
+                move_deadline(entry);
             };
-            // A key that was removed since the snapshot has no usage to convert.
-            let _ = store.change_any(place, &key, adapt);
+            // A key that was removed since the snapshot has no usage.
+            let _ = store.change_any(place, &key, convert);
         }
     }
 }

@@ -88,7 +88,7 @@ impl Permit {
 
     pub(crate) fn refund_now(self) {
         // A cost of 0 charged nothing.
-        if !self.charges.is_empty()
+        if !self.charges.is_none()
             && let Some(limiter) = self.limiter()
         {
             limiter.refund(&self);
@@ -107,7 +107,7 @@ impl Permit {
         let limiters = LIMITERS.read().unwrap_or_else(PoisonError::into_inner);
         // The registry's lock is released before the returned handle is dropped. That handle may be the last one, and
         // dropping the limiter takes the lock to unregister it.
-        limiters.get(&self.limiter).and_then(Weak::upgrade)
+        limiters.get(&self.origin.limiter()).and_then(Weak::upgrade)
     }
 }
 

@@ -89,7 +89,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let is_it = |limit: &Limit| limit == limited.limit();
-        let place = self.with_limits(limits, |limits, _| limits.iter().position(is_it));
+        let place = self.with_limits(limits, |by| by.limits.iter().position(is_it));
         // Not found if `set_limits` has replaced the limit since the denial.
         self.denied_waiters.count_denial(place.unwrap_or(0));
         let now = self.shared.clock.lazy_now().at_least();

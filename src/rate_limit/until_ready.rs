@@ -12,15 +12,17 @@ use tokio::time::Instant;
 
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
-    algorithm::Algorithm,
-    check_args::{Caller, Check},
+    algorithm::{Algorithm, Remaining},
+    check_args::{Caller, Observed},
     dispatch,
-    limit_set::least_quota,
     limiter::Limiter,
-    usage::Usage,
+    per_limit::PerLimit,
     waiting::Waiter,
 };
 use crate::engine::{coop, to_key::ToKey};
+
+/// Remaining quota of each limit at the last check of a call that waits.
+pub(super) type LastRemaining = Option<PerLimit<Remaining>>;
 
 impl<K, S> RateLimiter<K, S>
 where
@@ -85,7 +87,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         dispatch!(&self.0, limiter => {
-            limiter.until_ready(key, cost, None, None, &mut |_, _| {}).await.0
+            limiter.until_ready(key, cost, None, None, None).await.0
         })
     }
 
@@ -129,7 +131,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         dispatch!(&self.0, limiter => {
-            limiter.until_ready(key, 1, None, Some(max_wait), &mut |_, _| {}).await.0
+            limiter.until_ready(key, 1, None, Some(max_wait), None).await.0
         })
     }
 }
@@ -140,15 +142,15 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Waits until the call passes, up to `max_wait`. Calls `inspect` at each check. Also returns whether the call had
-    /// to wait.
+    /// Waits until the call passes, up to `max_wait`. Stores the remaining quota at each check. Also returns whether the
+    /// call had to wait.
     pub(super) async fn until_ready<Q>(
         &self,
         key: &Q,
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
+        mut remaining: Option<&mut LastRemaining>,
     ) -> (Result<Permit, Limited>, bool)
     where
         Q: ToKey<K> + ?Sized,
@@ -156,7 +158,7 @@ where
         coop::proceed().await;
         let mut has_waited = false;
         let outcome =
-            self.wait_in_queue(key, cost, limits, max_wait, inspect, &mut has_waited).await;
+            self.wait_in_queue(key, cost, limits, max_wait, &mut remaining, &mut has_waited).await;
         if outcome.is_ok() && has_waited {
             self.waited.fetch_add(1, Relaxed);
         }
@@ -169,7 +171,7 @@ where
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
+        remaining: &mut Option<&mut LastRemaining>,
         has_waited: &mut bool,
     ) -> Result<Permit, Limited>
     where
@@ -185,14 +187,14 @@ where
         let mut version = self.current_limits.version();
         let releases = self.waiting.releases();
         if self.needs_no_wait(limits, cost)
-            && let Some(decided) = self.decide_without_wait(key, limits, cost, inspect)
+            && let Some(decided) = self.decide_without_wait(key, limits, cost, remaining)
         {
             return decided;
         }
         // If no call waits, it checks immediately, and joins the queue only if it is denied.
         let mut first_denial = None;
         if !self.waiting.has_queue(key) {
-            match self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), inspect) {
+            match self.decide_as(Caller::Waiter(None), key, limits, cost, remaining) {
                 // Reused by the head's first turn, which would otherwise check twice at once.
                 Err(limited) if in_time(&limited).is_some() => first_denial = Some(limited),
                 decided => {
@@ -219,7 +221,7 @@ where
             // Checked again after each change of the limits: a call that passes at any usage, or can never pass, does
             // not wait.
             if self.needs_no_wait(limits, cost)
-                && let Some(decided) = self.decide_without_wait(key, limits, cost, inspect)
+                && let Some(decided) = self.decide_without_wait(key, limits, cost, remaining)
             {
                 return decided;
             }
@@ -234,7 +236,7 @@ where
                 // Again after each sleep, since a check that did not wait may have taken the quota.
                 Ok(()) => {
                     let caller = Caller::Waiter(Some(waiter.units()));
-                    let check = || self.decide_and_inspect(key, limits, cost, caller, inspect);
+                    let check = || self.decide_as(caller, key, limits, cost, remaining);
                     match first_denial.map_or_else(check, Err) {
                         Ok(permit) => return Ok(permit),
                         Err(limited) => {
@@ -254,18 +256,40 @@ where
         }
     }
 
+    /// Decides a call, and stores the remaining quota if the caller reports it.
+    fn decide_as<Q>(
+        &self,
+        caller: Caller<'_>,
+        key: &Q,
+        limits: Option<&[Limit]>,
+        cost: u32,
+        remaining: &mut Option<&mut LastRemaining>,
+    ) -> Result<Permit, Limited>
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        // Not kept across an await, since it is not `Sync`.
+        let observed = Observed::default();
+        let decided =
+            self.decide(key, limits, cost, caller, remaining.is_some().then_some(&observed));
+        if let (Some(last), Some(observed)) = (remaining, observed.take()) {
+            **last = Some(observed);
+        }
+        decided
+    }
+
     /// Decides a call that needs no wait. Returns `None` if it needs one since the limits have just changed.
     fn decide_without_wait<Q>(
         &self,
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
+        remaining: &mut Option<&mut LastRemaining>,
     ) -> Option<Result<Permit, Limited>>
     where
         Q: ToKey<K> + ?Sized,
     {
-        let decided = self.decide_and_inspect(key, limits, cost, Caller::Waiter(None), inspect);
+        let decided = self.decide_as(Caller::Waiter(None), key, limits, cost, remaining);
         let is_ready_later = decided.as_ref().is_err_and(|limited| limited.ready_at().is_some());
         (!is_ready_later).then_some(decided)
     }
@@ -294,6 +318,6 @@ where
 
     /// Returns `true` if the call passes whatever is in use, or can never pass.
     fn needs_no_wait(&self, limits: Option<&[Limit]>, cost: u32) -> bool {
-        cost == 0 || cost > self.with_limits(limits, |limits, _| least_quota(limits))
+        self.with_limits(limits, |by| by.decides(cost))
     }
 }

@@ -7,7 +7,8 @@
 use std::{collections::HashMap, mem, sync::PoisonError};
 
 use super::{
-    algorithm::{Algorithm, Charge, LimitParams},
+    algorithm::{Algorithm, Back, LimitParams},
+    charges::Charges,
     check_args::Check,
     key_state::{Admitted, Denied, KeyState},
     stats::CheckCounts,
@@ -54,9 +55,9 @@ struct Generation<A> {
 }
 
 impl<A: Algorithm> UntrackedKeys<A> {
-    pub(super) fn new(limits: usize, max_keys: usize) -> Self {
+    pub(super) fn new(params: &[LimitParams], max_keys: usize) -> Self {
         let states = States {
-            shared: KeyState::new(0, limits),
+            shared: KeyState::new(0, params),
             young: Generation::default(),
             old: Generation::default(),
             idle: Vec::new(),
@@ -73,13 +74,9 @@ impl<A: Algorithm> UntrackedKeys<A> {
 
     /// Charges a key beyond the bound. Returns the number of the state that was charged.
     #[cold]
-    pub(super) fn charge(
-        &self,
-        check: &Check<'_>,
-        inspect: &mut impl FnMut(&Usage<'_, A>, &Check<'_>),
-    ) -> Result<(u64, Admitted), Denied> {
-        let Check { params, now, cost, place, .. } = check;
-        let hash = place.hash();
+    pub(super) fn charge(&self, check: &Check<'_>) -> Result<(u64, Admitted), Denied> {
+        let Check { by, now, cost, place, .. } = check;
+        let (params, hash) = (by.params, place.hash());
         self.with_states(now, |states| {
             // Both are asked before one is charged: the key's own usage, which it would otherwise evade here, and the
             // common one.
@@ -87,13 +84,13 @@ impl<A: Algorithm> UntrackedKeys<A> {
                 states.usage(hash, true, params, |usage| usage.ensure_fits(params, now, *cost));
             let charged = fits.and_then(|()| {
                 let admitted = states.shared.charge(params, now, *cost)?;
-                self.extend(states.shared.idle_from(params));
+                self.extend(states.shared.idle_from());
                 self.extend(states.charge_own(hash, params, now, *cost, true));
                 Ok(admitted)
             });
             check.count(charged.as_ref().err().map(Denied::longest), &self.counts);
             states.usage(hash, true, params, |usage| {
-                inspect(usage, check);
+                check.observe(usage);
                 let admitted = charged?;
                 let remaining = usage.remaining(params, now);
                 let least = remaining.iter().map(|remaining| remaining.units).min();
@@ -115,35 +112,41 @@ impl<A: Algorithm> UntrackedKeys<A> {
         self.with_states(now, |states| {
             if shares {
                 states.shared.charge_anyway(params, now, cost);
-                self.extend(states.shared.idle_from(params));
+                self.extend(states.shared.idle_from());
             }
             self.extend(states.charge_own(hash, params, now, cost, shares));
         });
     }
 
-    pub(super) fn refund(&self, charges: &[Charge], params: &[LimitParams], now: &LazyNow<'_>) {
+    pub(super) fn refund(
+        &self,
+        charges: &Charges,
+        charged_by: &[LimitParams],
+        back: Back,
+        now: &LazyNow<'_>,
+    ) {
         // The key's own record keeps the charge, at the key's expense: its marks are not those of the permit.
-        self.with_states(now, |states| states.shared.refund(charges, params, now));
+        self.with_states(now, |states| states.shared.refund(charges, charged_by, back, now));
     }
 
-    /// Converts the usage to the parameters of other limits, and keeps it as long as those say.
-    pub(super) fn adapt(&self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
+    /// Keeps the usage for as long as other limits say.
+    pub(super) fn convert(&self, params: &[LimitParams], now: &LazyNow<'_>) {
         if !self.any_in_use(now) {
             return;
         }
         self.with_states(now, |states| {
-            let adapt = |state: &mut KeyState<A>| {
-                state.adapt(old, new, now);
-                let until = state.idle_from(new);
+            let convert = |state: &mut KeyState<A>| {
+                state.convert(params, now);
+                let until = state.idle_from();
                 self.extend(until);
                 until.map_or(0, Tick::nanoseconds)
             };
-            let until = adapt(&mut states.shared);
+            let until = convert(&mut states.shared);
             if states.is_crowded(now) {
                 states.crowded_until = states.crowded_until.max(until);
             }
             for generation in [&mut states.young, &mut states.old] {
-                let until = generation.by_hash.values_mut().map(adapt).max();
+                let until = generation.by_hash.values_mut().map(convert).max();
                 generation.until = generation.until.max(until.unwrap_or(0));
             }
         });
@@ -182,7 +185,7 @@ impl<A: Algorithm> UntrackedKeys<A> {
         inspect: impl FnOnce(&Usage<'_, A>) -> R,
     ) -> R {
         if !is_full && !self.any_in_use(now) {
-            return inspect(&Usage::of(&KeyState::new(0, params.len())));
+            return inspect(&Usage::of(&KeyState::new(0, params)));
         }
         self.with_states(now, |states| {
             let shares = is_full || states.is_crowded(now);
@@ -264,7 +267,7 @@ impl<A: Algorithm> States<A> {
         match (self.known(hash), shared) {
             (Some(own), shared) => f(&Usage { own, shared }),
             (None, Some(shared)) => f(&Usage::of(shared)),
-            (None, None) => f(&Usage::of(&KeyState::new(0, params.len()))),
+            (None, None) => f(&Usage::of(&KeyState::new(0, params))),
         }
     }
 
@@ -294,14 +297,14 @@ impl<A: Algorithm> States<A> {
             if !has_shared {
                 shared.charge_anyway(params, now, cost);
             }
-            let until = shared.idle_from(params);
+            let until = shared.idle_from();
             let ticks = until.map_or(0, Tick::nanoseconds);
             self.crowded_until = self.crowded_until.max(ticks);
             return until;
         }
-        let state = young.by_hash.entry(hash).or_insert_with(|| KeyState::new(0, params.len()));
+        let state = young.by_hash.entry(hash).or_insert_with(|| KeyState::new(0, params));
         state.charge_anyway(params, now, cost);
-        let until = state.idle_from(params);
+        let until = state.idle_from();
         young.until = young.until.max(until.map_or(0, Tick::nanoseconds));
         until
     }

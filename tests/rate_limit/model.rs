@@ -171,8 +171,10 @@ fn ready(spans: &[Span], calls: &[Call], cost: u32) -> Instant {
         .expect("all charges leave the window eventually")
 }
 
-/// Bucket that leaks `quota` parts per nanosecond, first in, first out. A unit has `per` parts, so it leaks in
-/// `per / quota`.
+/// Bucket that leaks `quota` parts per nanosecond. A unit has `per` parts, so it leaks in `per / quota`.
+///
+/// If a call is refunded, at least what has not leaked of it is given back, first in, first out; and at most so much that
+/// the bucket is as if the call was never made.
 #[derive(Clone, Debug)]
 struct Bucket {
     quota: u128,
@@ -180,12 +182,14 @@ struct Bucket {
     /// Numbers of the calls, and the parts of each that have not leaked.
     charges: VecDeque<(usize, u128)>,
     leaked: Instant,
+    /// Numbers, times and parts of all calls that were not refunded.
+    calls: Vec<(usize, Instant, u128)>,
 }
 
 impl Bucket {
     fn new(limit: &Limit) -> Self {
         let (quota, unit) = (u128::from(limit.quota()), limit.per().as_nanos());
-        Self { quota, unit, charges: VecDeque::new(), leaked: Instant::now() }
+        Self { quota, unit, charges: VecDeque::new(), leaked: Instant::now(), calls: Vec::new() }
     }
 
     fn leak(&mut self) {
@@ -202,20 +206,33 @@ impl Bucket {
         }
     }
 
-    /// Usage, in parts.
-    fn level(&self) -> u128 {
-        self.charges.iter().map(|(_, left)| left).sum()
+    /// Least and most usage, in parts.
+    fn levels(&self) -> [u128; 2] {
+        let leak = |level: u128, since: Instant, until: Instant| {
+            level.saturating_sub((until - since).as_nanos() * self.quota)
+        };
+        let mut level = (0, self.leaked);
+        for (_, at, parts) in &self.calls {
+            level = (leak(level.0, level.1.min(*at), *at) + parts, *at);
+        }
+        let least = leak(level.0, level.1, self.leaked);
+        [least, self.charges.iter().map(|(_, left)| left).sum()]
     }
 
-    /// Time until `cost` more units pass.
-    fn wait(&self, cost: u32) -> Duration {
-        let full = self.level() + u128::from(cost) * self.unit;
-        let excess = full.saturating_sub(self.quota * self.unit);
-        Duration::from_nanos(excess.div_ceil(self.quota) as u64)
+    /// Least and most time until `cost` more units pass.
+    fn waits(&self, cost: u32) -> [Duration; 2] {
+        self.levels().map(|level| {
+            let full = level + u128::from(cost) * self.unit;
+            let excess = full.saturating_sub(self.quota * self.unit);
+            Duration::from_nanos(excess.div_ceil(self.quota) as u64)
+        })
     }
 
-    fn remaining(&self) -> u32 {
-        (self.quota - self.level().div_ceil(self.unit)) as u32
+    /// Least and most remaining units.
+    fn remaining(&self) -> (u32, u32) {
+        let [most, least] =
+            self.levels().map(|level| self.quota.saturating_sub(level.div_ceil(self.unit)) as u32);
+        (least, most)
     }
 }
 
@@ -239,7 +256,9 @@ impl Known {
     fn charge(&mut self, number: usize, cost: u32) {
         self.calls.push(Call { number, at: Instant::now(), cost });
         for bucket in &mut self.buckets {
-            bucket.charges.push_back((number, bucket.unit * u128::from(cost)));
+            let parts = bucket.unit * u128::from(cost);
+            bucket.charges.push_back((number, parts));
+            bucket.calls.push((number, Instant::now(), parts));
         }
     }
 
@@ -247,6 +266,7 @@ impl Known {
         self.calls.retain(|call| call.number != number);
         for bucket in &mut self.buckets {
             bucket.charges.retain(|(of, _)| *of != number);
+            bucket.calls.retain(|(of, ..)| *of != number);
         }
     }
 }
@@ -392,7 +412,7 @@ impl Test {
             }
             Window::Gcra => {
                 assert!(
-                    known.buckets.iter().all(|b| b.wait(cost).is_zero()),
+                    known.buckets.iter().all(|bucket| bucket.waits(cost)[0].is_zero()),
                     "{:?}",
                     known.buckets
                 );
@@ -424,8 +444,16 @@ impl Test {
                 assert!(bounds.contains(&at), "{at:?} is not in {bounds:?}: {calls:?}");
             }
             Window::Gcra => {
-                let wait = known.buckets.iter().map(|bucket| bucket.wait(cost)).max();
-                assert_eq!(Some(at - Instant::now()), wait, "{:?}", known.buckets);
+                let waits = known.buckets.iter().map(|bucket| bucket.waits(cost));
+                let (least, most): (Vec<_>, Vec<_>) =
+                    waits.map(|[least, most]| (least, most)).unzip();
+                let bounds = least.into_iter().max().unwrap()..=most.into_iter().max().unwrap();
+                let wait = at - Instant::now();
+                assert!(
+                    bounds.contains(&wait),
+                    "{wait:?} is not in {bounds:?}: {:?}",
+                    known.buckets
+                );
             }
             other => unreachable!("{other:?}"),
         }
@@ -451,7 +479,7 @@ impl Test {
                 let longest = Span::longest(&self.limits[limit], n);
                 (remaining(longest), remaining(exact))
             }
-            Window::Gcra => (known.buckets[limit].remaining(), known.buckets[limit].remaining()),
+            Window::Gcra => known.buckets[limit].remaining(),
             other => unreachable!("{other:?}"),
         }
     }
@@ -587,7 +615,8 @@ fn plan_op() -> impl Strategy<Value = PlanOp> {
 struct PlanCall {
     call: Call,
     limit: usize,
-    /// False once a call was checked by a window that this one had left: then the limiter may have forgotten it.
+    /// False once it had left the longest window by which the key was checked, and the key was checked by another one:
+    /// then the limiter may have forgotten it.
     is_certain: bool,
 }
 
@@ -598,13 +627,16 @@ struct PlanTest {
     known: Vec<PlanCall>,
     permits: Vec<(usize, Permit)>,
     calls: usize,
+    /// Longest window by which the key was checked, for each position.
+    longest: [Duration; 3],
 }
 
 impl PlanTest {
     fn new(window: Window, own: Limit, plans: Vec<Vec<Limit>>) -> Self {
         let builder = RateLimiter::builder().window(window).limit(own).sweep(Sweep::manual());
         let (known, permits) = (Vec::new(), Vec::new());
-        Self { limiter: builder.build(), window, plans, known, permits, calls: 0 }
+        let longest = [Duration::ZERO; 3];
+        Self { limiter: builder.build(), window, plans, known, permits, calls: 0, longest }
     }
 
     async fn run(&mut self, op: PlanOp) {
@@ -680,6 +712,8 @@ impl PlanTest {
             assert_eq!(limited.ready_at(), None);
             return Err(limited);
         }
+        self.forget(plan);
+        let limits = &self.plans[plan];
         let now = Instant::now();
         let permit = match outcome {
             Ok(permit) => permit,
@@ -696,7 +730,6 @@ impl PlanTest {
                     let all_fit = limits.iter().enumerate().all(fits);
                     assert!(!all_fit, "denied although nothing was in use: {:?}", self.known);
                 }
-                self.ask(plan);
                 return Err(limited);
             }
         };
@@ -706,7 +739,6 @@ impl PlanTest {
                 assert!(fits, "{cost} admitted above {limit}: {:?}", self.known);
             }
         }
-        self.ask(plan);
         self.calls += 1;
         let call = Call { number: self.calls, at: now, cost };
         let limits = 0..self.plans[plan].len();
@@ -725,7 +757,6 @@ impl PlanTest {
             assert_eq!(standing.limit(), limit);
             assert!(standing.remaining() <= limit.quota());
         }
-        self.ask(plan);
         state.remaining()
     }
 
@@ -734,13 +765,20 @@ impl PlanTest {
         calls.filter(|known| known.is_certain || !certain).map(|known| known.call).collect()
     }
 
-    /// Marks the calls that have left the windows of a plan that is checked: the limiter may forget them.
-    fn ask(&mut self, plan: usize) {
+    /// Marks the calls that the limiter may have forgotten before a check by a plan.
+    fn forget(&mut self, plan: usize) {
         let now = Instant::now();
-        for known in &mut self.known {
-            if let Some(limit) = self.plans[plan].get(known.limit) {
-                known.is_certain &= now - known.call.at < limit.per();
+        for (index, limit) in self.plans[plan].iter().enumerate() {
+            let longest = &mut self.longest[index];
+            let calls = self.known.iter_mut().filter(|known| known.limit == index);
+            let mut is_in_use = false;
+            for known in calls {
+                let is_in_window = now - known.call.at < *longest;
+                known.is_certain &= is_in_window;
+                is_in_use |= is_in_window;
             }
+            let before = if is_in_use { *longest } else { Duration::ZERO };
+            *longest = before.max(limit.per());
         }
     }
 }

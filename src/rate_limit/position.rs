@@ -1,0 +1,260 @@
+//! Usage of one key by the limits at one position: limits by which a key is checked in turn (plans, changed limits,
+//! several releases) each have a state of their own.
+//!
+//! 1. A call is checked and charged by the state of its own limit, and noted in all others. So a limit knows each call
+//!    of the key for as long as its own window is, whatever the key was checked by in between.
+//! 2. The state of a limit by which the key was not checked before is derived from the known ones.
+//! 3. The state of the longest window stays until nothing of it is in use: all others can be derived from it. They are
+//!    dropped when no check has used them for as long as their window.
+
+use super::{
+    algorithm::{Algorithm, Back, Charge, LimitParams, Noted, Remaining},
+    charges::ManyCharges,
+};
+use crate::engine::clock::{LazyNow, Now, Tick};
+
+/// Maximum number of limits that are known for one position of a key. Each check charges all of them.
+pub(super) const MAX_LIMITS: usize = 8;
+
+/// Usage of one key by the limits at one position.
+#[derive(Clone, Debug)]
+pub(super) struct Position<A> {
+    /// State of the limit of the last check.
+    current: A,
+    /// States of further limits. Most keys are checked by one limit.
+    others: Option<Box<Others<A>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Others<A> {
+    /// Parameters of the limit of the last check; of several limits of one state, those of the highest quota.
+    current: LimitParams,
+    /// At least one.
+    states: Vec<Known<A>>,
+}
+
+#[derive(Clone, Debug)]
+struct Known<A> {
+    state: A,
+    params: LimitParams,
+    /// Time of the last check by the limit, or later.
+    checked_at: Tick,
+}
+
+impl<A: Algorithm> Position<A> {
+    #[inline]
+    pub(super) fn new(params: &LimitParams) -> Self {
+        Self { current: A::new(params), others: None }
+    }
+
+    /// Returns the state, if it is the only one and that of the limit.
+    #[inline(always)]
+    pub(super) fn only(&mut self, params: &LimitParams) -> Option<&mut A> {
+        (self.others.is_none() && self.current.is_for(params)).then_some(&mut self.current)
+    }
+
+    /// Returns the only state.
+    #[inline(always)]
+    pub(super) fn single(&self) -> Option<&A> {
+        if self.others.is_none() { Some(&self.current) } else { None }
+    }
+
+    /// Makes the limit of a check the current one, and drops states that are not needed any more.
+    pub(super) fn adopt(&mut self, params: &LimitParams, now: &LazyNow<'_>) {
+        if self.only(params).is_some() {
+            return;
+        }
+        if self.current.is_for(params) {
+            if let Some(others) = &mut self.others {
+                others.current.quota = others.current.quota.max(params.quota);
+            }
+        } else if self.others.is_none() && is_spent(&self.current, now) {
+            self.current = A::new(params);
+        } else {
+            self.switch(None, params, now);
+        }
+        self.prune(now);
+    }
+
+    /// Makes another limit the current one, with its state if that is given.
+    fn switch(&mut self, state: Option<A>, params: &LimitParams, now: &LazyNow<'_>) {
+        let derive = || self.is_unknown(params).then(|| A::derive(self.in_use(now), params, now));
+        let derived = state.or_else(derive);
+        let others = self.others.get_or_insert_with(|| {
+            Box::new(Others { current: self.current.params(), states: Vec::new() })
+        });
+        let index = others.states.iter().position(|known| known.state.is_for(params));
+        let (next, next_params) = match (derived, index) {
+            (Some(derived), _) => (derived, *params),
+            (None, Some(index)) => {
+                let known = others.states.swap_remove(index);
+                let quota = known.params.quota.max(params.quota);
+                (known.state, LimitParams { quota, ..*params })
+            }
+            (None, None) => unreachable!("the limit is known"),
+        };
+        let state = std::mem::replace(&mut self.current, next);
+        let last_params = std::mem::replace(&mut others.current, next_params);
+        others.states.push(Known { state, params: last_params, checked_at: now.tick() });
+    }
+
+    /// Drops states that are not needed any more.
+    fn prune(&mut self, now: &LazyNow<'_>) {
+        let Some(others) = &mut self.others else { return };
+        let longest = |others: &Others<A>| {
+            let of_others = others.states.iter().map(|known| known.params.per).max();
+            of_others.max(Some(others.current.per))
+        };
+        let longest_per = longest(others);
+        let mut has_longest = longest_per == Some(others.current.per);
+        others.states.retain(|known| {
+            // One state of the longest window is enough.
+            let is_longest = Some(known.params.per) == longest_per && !has_longest;
+            has_longest |= is_longest;
+            let unused_at = known.checked_at.later(known.params.per).later(known.state.lag());
+            !is_spent(&known.state, now) && (is_longest || !now.has_reached(unused_at))
+        });
+        while others.states.len() >= MAX_LIMITS {
+            let ends_at = |known: &Known<A>| {
+                // The longest last: all others can be derived from it.
+                let is_longest = Some(known.params.per) == longest_per;
+                (is_longest, known.state.idle_from().map_or(0, Tick::nanoseconds))
+            };
+            let each = others.states.iter().enumerate();
+            let Some((index, _)) = each.min_by_key(|(_, known)| ends_at(known)) else { break };
+            others.states.swap_remove(index);
+        }
+        if others.states.is_empty() {
+            self.others = None;
+        }
+    }
+
+    /// Charges the current limit, and notes the call in all other states. Returns the units left.
+    pub(super) fn charge(
+        &mut self,
+        params: &LimitParams,
+        now: &LazyNow<'_>,
+        cost: u32,
+        charges: &mut ManyCharges,
+    ) -> u32 {
+        let position = charges.next_position();
+        let (charge, left) = self.current.charge(params, now, cost);
+        charges.push(charge);
+        for known in self.others.iter_mut().flat_map(|others| &mut others.states) {
+            let Known { state, params, .. } = known;
+            if let Some((charge, parts)) = state.note(params, now, cost, &self.current) {
+                charges.note(Noted { position, params: *params, charge, parts });
+            }
+        }
+        left
+    }
+
+    /// Takes a charge by a limit back from all states; `None` if the limit is not known any more.
+    pub(super) fn refund<'a>(
+        &mut self,
+        charged_by: Option<&LimitParams>,
+        charge: Charge,
+        noted: impl Iterator<Item = &'a Noted> + Clone,
+        back: Back,
+        now: &LazyNow<'_>,
+    ) {
+        let mut outdated = Vec::new();
+        let others = self.others.iter_mut().flat_map(|others| &mut others.states);
+        let states = std::iter::once(&mut self.current).chain(others.map(|known| &mut known.state));
+        for (index, state) in states.enumerate() {
+            let is_outdated = if charged_by.is_some_and(|params| state.is_for(params)) {
+                state.refund(charge, back, now)
+            } else if let Some(noted) = noted.clone().find(|noted| state.is_for(&noted.params)) {
+                state.refund_noted(noted, back, now)
+            } else {
+                state.refund_unrecorded(charge, back, now)
+            };
+            if is_outdated {
+                outdated.push(index);
+            }
+        }
+        // After all others, from which they are derived.
+        for index in &outdated {
+            let is_current = |other: &usize| !outdated.contains(other);
+            let known = self.states().enumerate().filter(|(index, _)| is_current(index));
+            let params = self.states().nth(*index).expect("it was found").params();
+            if known.clone().next().is_some() {
+                let derived = A::derive(known.map(|(_, state)| state), &params, now);
+                *self.state_mut(*index) = derived;
+            }
+        }
+    }
+
+    /// Returns when `cost` more units pass a limit; `None` for now.
+    pub(super) fn ready(&self, params: &LimitParams, now: &LazyNow<'_>, cost: u32) -> Option<Tick> {
+        match self.known(params) {
+            Some(state) => state.ready(params, now, cost),
+            None => A::ready_unknown(self.in_use(now), params, now, cost),
+        }
+    }
+
+    pub(super) fn remaining(&self, params: &LimitParams, now: &LazyNow<'_>) -> Remaining {
+        match self.known(params) {
+            Some(state) => state.remaining(params, now),
+            None => {
+                let used = A::used_unknown(self.in_use(now), params, now);
+                Remaining::of(used, params, now, |cost| self.ready(params, now, cost))
+            }
+        }
+    }
+
+    /// Makes a limit that replaces the known ones known, too, if it cannot be derived later: because the usage counts
+    /// for longer by it, or is converted.
+    pub(super) fn convert(&mut self, params: &LimitParams, now: &LazyNow<'_>) {
+        let idle_from = self.idle_from().filter(|idle_from| !now.has_reached(*idle_from));
+        if idle_from.is_none() || !self.is_unknown(params) {
+            return;
+        }
+        let derived = || Some(A::derive(self.in_use(now), params, now));
+        let lasts = |derived: &A| derived.idle_from() > idle_from;
+        let converted = A::convert(self.in_use(now), params, now);
+        if let Some(state) = converted.or_else(|| derived().filter(lasts)) {
+            self.switch(Some(state), params, now);
+            self.prune(now);
+        }
+    }
+
+    /// Returns the time at which nothing is in use; `None` if nothing was ever charged.
+    pub(super) fn idle_from(&self) -> Option<Tick> {
+        self.states().filter_map(A::idle_from).max()
+    }
+
+    fn is_unknown(&self, params: &LimitParams) -> bool {
+        self.known(params).is_none()
+    }
+
+    /// Returns the state of a limit.
+    #[inline]
+    fn known(&self, params: &LimitParams) -> Option<&A> {
+        self.states().find(|state| state.is_for(params))
+    }
+
+    /// Returns the states by which anything is in use. All others may be forgotten at any time.
+    fn in_use<'a>(&'a self, now: &'a LazyNow<'_>) -> impl Iterator<Item = &'a A> + Clone {
+        let is_in_use = |idle_from| !now.has_reached(idle_from);
+        self.states().filter(move |state| state.idle_from().is_some_and(is_in_use))
+    }
+
+    fn states(&self) -> impl Iterator<Item = &A> + Clone {
+        let others = self.others.iter().flat_map(|others| &others.states);
+        std::iter::once(&self.current).chain(others.map(|known| &known.state))
+    }
+
+    fn state_mut(&mut self, index: usize) -> &mut A {
+        match (index, &mut self.others) {
+            (0, _) => &mut self.current,
+            (_, Some(others)) => &mut others.states[index - 1].state,
+            (_, None) => unreachable!("there is one state"),
+        }
+    }
+}
+
+/// Returns `true` if nothing is in use, and no permit can take anything back.
+fn is_spent<A: Algorithm>(state: &A, now: &LazyNow<'_>) -> bool {
+    state.idle_from().is_none_or(|idle_from| now.has_reached(idle_from.later(state.lag())))
+}
