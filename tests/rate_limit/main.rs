@@ -8,6 +8,8 @@ mod clock;
 mod fuse;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/several_limits.rs"]
+mod oracle;
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/sequences.rs"]
@@ -29,6 +31,7 @@ mod model;
 mod peek_refund_reset;
 mod runtimes;
 mod settle;
+mod several_limits;
 mod stress;
 mod wait_queue;
 mod waiting;

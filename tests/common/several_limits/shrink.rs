@@ -1,0 +1,33 @@
+//! Removal of the calls without which a sequence still breaks the same promise.
+
+use super::{Broken, Outcome, Sequence};
+
+/// Returns the shortest sequence that was found, and the reason for which it fails.
+pub(super) async fn shortest(
+    failing: &Sequence,
+    promise: &str,
+    play: impl AsyncFn(&Sequence) -> Outcome,
+) -> (Sequence, Broken) {
+    let reason_of = async |sequence: &Sequence| match play(sequence).await {
+        Err(reason) if reason.promise == promise => Some(reason),
+        _ => None,
+    };
+    let mut shortest = failing.clone();
+    let mut last = reason_of(failing).await.expect("a sequence always has the same result");
+    let mut length = shortest.ops.len().div_ceil(2);
+    while length > 0 {
+        let (mut at, mut has_shrunk) = (0, false);
+        while at < shortest.ops.len() {
+            let mut shorter = shortest.clone();
+            shorter.ops.drain(at..(at + length).min(shorter.ops.len()));
+            match reason_of(&shorter).await {
+                Some(reason) => (shortest, last, has_shrunk) = (shorter, reason, true),
+                None => at += length,
+            }
+        }
+        if length > 1 || !has_shrunk {
+            length /= 2;
+        }
+    }
+    (shortest, last)
+}
