@@ -11,6 +11,8 @@ mod clock;
 mod http;
 #[path = "../common/log.rs"]
 mod log;
+#[path = "../common/several_limits.rs"]
+mod oracle;
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/redis.rs"]
@@ -58,6 +60,7 @@ mod rate_limiter_eviction;
 mod rate_limiter_faults;
 mod rate_limiter_model;
 mod rate_limiter_set_limits;
+mod rate_limiter_several_limits;
 mod rate_limiter_stress;
 mod rate_limiter_waiting;
 mod runtimes;

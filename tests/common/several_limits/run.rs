@@ -190,7 +190,7 @@ impl<B: Backend> Run<'_, B> {
             let exceeded = position.exceeded_by(window, id, now, cost.into(), B::SLACK.min(1));
             let exceeded = exceeded.filter(|rule| !self.is_bounded() || rule.starts_with('1'));
             promise(exceeded.is_none(), exceeded.unwrap_or_default(), || {
-                format!("{cost} admitted by {limit:?}; {}", self.history(key))
+                format!("{cost} admitted by {limit}; {}", self.history(key))
             })?;
             let call = self.calls;
             self.record(key, at, |position| {
@@ -205,12 +205,7 @@ impl<B: Backend> Run<'_, B> {
             promise(
                 u64::from(remaining) <= most || B::SLACK > 0,
                 "a permit has what remains",
-                || {
-                    format!(
-                        "{remaining} remain by {limit:?}, at most {most}; {}",
-                        self.history(key)
-                    )
-                },
+                || format!("{remaining} remain by {limit}, at most {most}; {}", self.history(key)),
             )?;
         }
         let call = self.calls;
@@ -231,7 +226,7 @@ impl<B: Backend> Run<'_, B> {
         }
         let ready = self.ready(key, &limits, cost, now);
         promise(ready > now, "2: no call counts for longer than its window", || {
-            format!("{cost} denied by {:?}; {}", denial.limited, self.history(key))
+            format!("{cost} denied by {:?}; {}", denial.limited.limit(), self.history(key))
         })?;
         promise(
             denial.least <= ready - now + B::SLACK,
@@ -269,7 +264,7 @@ impl<B: Backend> Run<'_, B> {
             let least = self.most(key, at).least_remaining(window, id, now, self.is_bounded());
             let details = || {
                 let calls = self.history(key);
-                format!("{left} remain by {limit:?}, {least} to {most} are right; {calls}")
+                format!("{left} remain by {limit}, {least} to {most} are right; {calls}")
             };
             // Rounding on Redis may cost a unit, or a call of the millions that are charged at once.
             let rounding = B::SLACK * limit.quota() as u64 / id.per + B::SLACK.min(1);

@@ -133,6 +133,8 @@ impl Sequence {
             (0..limits).map(|_| limit(rng)).collect::<Vec<Limit>>()
         };
         let plans: Vec<Vec<Limit>> = (0..rng.random_range(2..=4)).map(|_| plan(rng)).collect();
+        let plans: Vec<Vec<Limit>> =
+            if std::env::var("SINGLE").is_ok() { vec![plans[0].clone(); 2] } else { plans };
         let max_keys =
             (features.max_keys && rng.random_ratio(1, 5)).then(|| rng.random_range(1..=2));
         let setup = Setup { window, plans, max_keys, sweeps: rng.random_ratio(1, 2) };
