@@ -133,8 +133,9 @@ impl Sequence {
             (0..limits).map(|_| limit(rng)).collect::<Vec<Limit>>()
         };
         let plans: Vec<Vec<Limit>> = (0..rng.random_range(2..=4)).map(|_| plan(rng)).collect();
-        let plans: Vec<Vec<Limit>> =
-            if std::env::var("SINGLE").is_ok() { vec![plans[0].clone(); 2] } else { plans };
+        // Sometimes only one plan: the limiter must then be exact.
+        let is_single = rng.random_ratio(1, 8);
+        let plans = if is_single { vec![plans[0].clone(); 2] } else { plans };
         let max_keys =
             (features.max_keys && rng.random_ratio(1, 5)).then(|| rng.random_range(1..=2));
         let setup = Setup { window, plans, max_keys, sweeps: rng.random_ratio(1, 2) };
@@ -148,7 +149,10 @@ impl Sequence {
             rng,
         };
         let calls = generator.rng.random_range(4..=features.calls);
-        let ops = (0..calls).map(|_| generator.op()).collect();
+        let mut ops: Vec<Op> = (0..calls).map(|_| generator.op()).collect();
+        if generator.rng.random_ratio(1, 4) {
+            ops.extend(generator.in_turn());
+        }
         Self { setup, ops }
     }
 }
@@ -195,6 +199,18 @@ impl Generator<'_> {
             11 => Op::GiveUp { key, polls: self.rng.random_range(0..3) },
             _ => Op::Insist { key, plan, cost: self.cost() },
         }
+    }
+
+    /// Calls by two plans in turn, at regular times.
+    fn in_turn(&mut self) -> Vec<Op> {
+        let key = self.key();
+        let plans = [self.plan(), self.plan()];
+        let costs = [self.cost().max(1), self.scale];
+        let pause = self.time() / *[1, 2, 8].choose(self.rng).expect("there are pauses");
+        let pass = Op::Pass { time: pause };
+        let turn =
+            (0..2).flat_map(|turn| [Op::Check { key, plan: plans[turn], cost: costs[turn] }, pass]);
+        turn.collect::<Vec<Op>>().repeat(self.rng.random_range(2..=20))
     }
 
     fn key(&mut self) -> u8 {
