@@ -6,6 +6,8 @@ mod cancel;
 mod clock;
 #[path = "../common/http.rs"]
 mod http;
+#[path = "../common/layer_crossings.rs"]
+mod layer_crossings;
 #[path = "../common/log.rs"]
 mod log;
 #[path = "../common/patience.rs"]
@@ -18,6 +20,7 @@ mod asking;
 mod cancellation;
 mod client_ip;
 mod costs;
+mod crossings;
 mod dashboard;
 mod denials;
 mod failures;

@@ -25,7 +25,7 @@ use rand::{SeedableRng, rngs::SmallRng};
 
 pub(crate) use self::{
     run::play,
-    sequence::{Features, Sequence},
+    sequence::{Features, Sequence, Setup},
 };
 
 /// A limiter with its clock, in memory or on Redis.
@@ -102,19 +102,20 @@ pub(crate) async fn run_sequences(
     let sequences = number("FLEETING_ORACLE_SEQUENCES").unwrap_or(default);
     let seed = number("FLEETING_SEED").unwrap_or(44);
     println!("{sequences} sequences from seed {seed}");
-    let mut broken: BTreeMap<(String, &str), (u64, u64, Sequence)> = BTreeMap::new();
+    let mut broken: BTreeMap<(String, &str), (u64, u64, Sequence, Broken)> = BTreeMap::new();
     for number in 0..sequences {
         let seed = seed.wrapping_mul(1 << 32) + number;
         let sequence = Sequence::random(&mut SmallRng::seed_from_u64(seed), features);
         if let Err(reason) = play(&sequence).await {
             let window = format!("{:?}", sequence.setup.window);
-            let entry = broken.entry((window, reason.promise)).or_insert((0, seed, sequence));
+            let entry =
+                broken.entry((window, reason.promise)).or_insert((0, seed, sequence, reason));
             entry.0 += 1;
         }
     }
     let mut report = String::new();
-    for ((window, promise), (times, seed, sequence)) in &broken {
-        let (shortest, reason) = shrink::shortest(sequence, promise, &play).await;
+    for ((window, promise), (times, seed, sequence, reason)) in &broken {
+        let (shortest, reason) = shrink::shortest(sequence, reason, &play).await;
         let details = reason.details;
         report += &format!(
             "\n\n{times} of {sequences} sequences, seed {seed}, {window}: broken promise '{promise}'\n{shortest}=> {details}"

@@ -4,6 +4,8 @@
 mod borrowed;
 #[path = "../common/clock.rs"]
 mod clock;
+#[path = "../common/crossings.rs"]
+mod crossings_table;
 #[path = "../common/fuse.rs"]
 mod fuse;
 #[path = "../common/log.rs"]
@@ -20,6 +22,7 @@ mod two_clocks;
 mod access_log;
 mod changes;
 mod checks;
+mod crossings;
 mod everything;
 mod exact_remaining;
 mod foreign;

@@ -6,9 +6,14 @@ mod arguments;
 mod cancel;
 #[path = "../common/clock.rs"]
 mod clock;
+#[path = "../common/crossings.rs"]
+mod crossings_table;
 #[cfg(feature = "axum")]
 #[path = "../common/http.rs"]
 mod http;
+#[cfg(feature = "axum")]
+#[path = "../common/layer_crossings.rs"]
+mod layer_crossings;
 #[path = "../common/log.rs"]
 mod log;
 #[path = "../common/several_limits.rs"]
@@ -33,6 +38,7 @@ mod claims_history;
 mod client;
 mod compat;
 mod conformance;
+mod crossings;
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod events_history;

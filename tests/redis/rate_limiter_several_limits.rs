@@ -13,33 +13,40 @@ use fleeting::{
 
 use super::rate_limiter::{client, server_time, strict};
 use crate::{
-    oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence},
+    oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence, Setup},
     servers::{Server, program},
 };
 
-struct OnRedis<'a> {
+pub(super) struct OnRedis<'a> {
     server: &'a Server,
     limiter: RateLimiter<String>,
     now: &'a Cell<u64>,
 }
 
 impl<'a> OnRedis<'a> {
-    fn new(server: &'a Server, client: &Client, now: &'a Cell<u64>, sequence: &Sequence) -> Self {
+    pub(super) fn new(
+        server: &'a Server,
+        client: &Client,
+        now: &'a Cell<u64>,
+        setup: &Setup,
+    ) -> Self {
         thread_local! {
             static NAMES: Cell<u64> = const { Cell::new(0) };
         }
         NAMES.set(NAMES.get() + 1);
         // Locally known denials expire by the clock of this process.
         let builder = strict(client, &format!("sequence {}", NAMES.get())).deny_cache(0);
-        let builder = builder.window(sequence.setup.window);
-        let limits = sequence.setup.plans[0].iter().cloned();
+        let builder = builder.window(setup.window);
+        let limits = setup.plans[0].iter().cloned();
         let limiter = limits.fold(builder, |builder, limit| builder.limit(limit)).build().unwrap();
         Self { server, limiter, now }
     }
 }
 
+const HALF_SECOND: u64 = 500_000;
+
 /// Returns the outcome of a call that began at `begin`. The wait that the server computed is between that until now and
-/// that since the call began.
+/// that since the call began, rounded up.
 fn checked(begin: Instant, reply: Result<Permit, Error>) -> Result<Permit, Denial> {
     let limited = match reply {
         Ok(permit) => return Ok(permit),
@@ -48,7 +55,9 @@ fn checked(begin: Instant, reply: Result<Permit, Error>) -> Result<Permit, Denia
     };
     let least = limited.retry_after().as_micros() as u64;
     let at = limited.ready_at().map(tokio::time::Instant::into_std);
-    let most = at.map_or(Duration::MAX, |at| at - begin).as_nanos().div_ceil(1_000) as u64;
+    // Rounded up, so that the next call has the same time in each run.
+    let most =
+        at.map_or(Duration::ZERO, |at| at - begin).as_millis().div_ceil(500) as u64 * HALF_SECOND;
     Err(Denial { least, most, is_ready_later: at.is_some(), limited })
 }
 
@@ -126,7 +135,7 @@ async fn random_sequences_keep_the_promises_of_several_limits() {
     let features = Features { max_keys: false, calls: 40 };
     let play = async |sequence: &Sequence| -> Outcome {
         server.stop_clock(now.get());
-        oracle::play(&OnRedis::new(&server, &client, &now, sequence), sequence).await
+        oracle::play(&OnRedis::new(&server, &client, &now, &sequence.setup), sequence).await
     };
-    oracle::run_sequences(250, features, play).await;
+    oracle::run_sequences(700, features, play).await;
 }

@@ -150,7 +150,7 @@ impl Sequence {
         };
         let calls = generator.rng.random_range(4..=features.calls);
         let mut ops: Vec<Op> = (0..calls).map(|_| generator.op()).collect();
-        if generator.rng.random_ratio(1, 4) {
+        if generator.rng.random_ratio(1, 3) {
             ops.extend(generator.in_turn());
         }
         Self { setup, ops }
@@ -204,7 +204,8 @@ impl Generator<'_> {
     /// Calls by two plans in turn, at regular times.
     fn in_turn(&mut self) -> Vec<Op> {
         let key = self.key();
-        let plans = [self.plan(), self.plan()];
+        let plan = self.rng.random_range(0..self.setup.plans.len());
+        let plans = [Some(plan), Some((plan + 1) % self.setup.plans.len())];
         let costs = [self.cost().max(1), self.scale];
         let pause = self.time() / *[1, 2, 8].choose(self.rng).expect("there are pauses");
         let pass = Op::Pass { time: pause };

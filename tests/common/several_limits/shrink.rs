@@ -2,18 +2,18 @@
 
 use super::{Broken, Outcome, Sequence};
 
-/// Returns the shortest sequence that was found, and the reason for which it fails.
+/// Returns the shortest sequence that was found, and the reason for which it fails; `reason` is that of the first run.
 pub(super) async fn shortest(
     failing: &Sequence,
-    promise: &str,
+    reason: &Broken,
     play: impl AsyncFn(&Sequence) -> Outcome,
 ) -> (Sequence, Broken) {
     let reason_of = async |sequence: &Sequence| match play(sequence).await {
-        Err(reason) if reason.promise == promise => Some(reason),
+        Err(found) if found.promise == reason.promise => Some(found),
         _ => None,
     };
     let mut shortest = failing.clone();
-    let mut last = reason_of(failing).await.expect("a sequence always has the same result");
+    let mut last = reason.clone();
     let mut length = shortest.ops.len().div_ceil(2);
     while length > 0 {
         let (mut at, mut has_shrunk) = (0, false);
@@ -21,7 +21,7 @@ pub(super) async fn shortest(
             let mut shorter = shortest.clone();
             shorter.ops.drain(at..(at + length).min(shorter.ops.len()));
             match reason_of(&shorter).await {
-                Some(reason) => (shortest, last, has_shrunk) = (shorter, reason, true),
+                Some(found) => (shortest, last, has_shrunk) = (shorter, found, true),
                 None => at += length,
             }
         }

@@ -12,20 +12,19 @@ use fleeting::{Limit, Limited, Permit, RateLimiter, State, Sweep};
 use tokio::time::{Instant, advance};
 use tokio_test::task;
 
-use crate::oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence};
+use crate::oracle::{self, Backend, Checked, Denial, Features, Outcome, Sequence, Setup};
 
 /// Not seeded, so that a sequence has the same result in each run.
 type Hasher = BuildHasherDefault<DefaultHasher>;
 
-struct Embedded {
+pub(crate) struct Embedded {
     limiter: RateLimiter<String, Hasher>,
     limits: Vec<Limit>,
     begin: Instant,
 }
 
 impl Embedded {
-    fn new(sequence: &Sequence) -> Self {
-        let setup = &sequence.setup;
+    pub(crate) fn new(setup: &Setup) -> Self {
         let limits = setup.plans[0].clone();
         let sweep = if setup.sweeps { Sweep::default() } else { Sweep::manual() };
         let builder = RateLimiter::builder().window(setup.window).sweep(sweep.seed(1)).shards(2);
@@ -109,7 +108,7 @@ impl Backend for Embedded {
 async fn random_sequences_keep_the_promises_of_several_limits() {
     let features = Features { max_keys: true, calls: 40 };
     let play = async |sequence: &Sequence| -> Outcome {
-        oracle::play(&Embedded::new(sequence), sequence).await
+        oracle::play(&Embedded::new(&sequence.setup), sequence).await
     };
-    oracle::run_sequences(600, features, play).await;
+    oracle::run_sequences(1_500, features, play).await;
 }

@@ -126,7 +126,8 @@ async fn shorter_limit_counts_earlier_calls_for_its_own_window() {
 async fn refund_and_settle_after_calls_by_another_limit_take_back_the_difference() {
     let own = Limit::per_minute(100);
     for window in [Window::Log, Window::Buckets(1), Window::Buckets(10), Window::Buckets(100)] {
-        for other in [Limit::per_hour(1_000), Limit::per_second(1_000), Limit::per_minute(100_000)] {
+        for other in [Limit::per_hour(1_000), Limit::per_second(1_000), Limit::per_minute(100_000)]
+        {
             for (actual, left) in [(0, 99), (5, 94)] {
                 let limiter = limiter_of(window, own.clone());
                 let permit = limiter.check_n("ada", 20).await.unwrap();
