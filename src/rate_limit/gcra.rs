@@ -84,20 +84,51 @@ impl Gcra {
             .saturating_add((left % per * other_per).div_ceil(per))
     }
 
-    /// Returns the state of a limit with the units that are in use by known ones. `convert` returns the parts to take of
-    /// those of a known one.
+    /// Returns the state of a limit with the units that are in use by the known ones. `convert` returns the parts to take of those of a known one.
     fn derived<'a>(
-        known: impl Iterator<Item = &'a Self>,
+        known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
         now: &impl Now,
         convert: impl Fn(&Self, u128) -> u128,
     ) -> Self {
-        let mut derived = Self { refunded: DERIVED, ..Self::new(params) };
-        for known in known {
+        let mut derived = Self::of_slower(known.clone(), params, &convert);
+        for known in Self::faster(known.clone(), params) {
             derived.raise(now.tick(), convert(known, known.converted(now.tick(), &derived)));
-            derived.last = derived.last.max(known.last);
+        }
+        derived.last = known.map(|known| known.last).max().unwrap_or(derived.last);
+        derived
+    }
+
+    /// Returns the state of a limit by the known one that leaks as slowly, or slower by the least. By that, as many units
+    /// were in use after the last charge as by the limit, or more. They have leaked by the limit since then, so the
+    /// result does not depend on the time of the call.
+    fn of_slower<'a>(
+        known: impl Iterator<Item = &'a Self>,
+        params: &LimitParams,
+        convert: &impl Fn(&Self, u128) -> u128,
+    ) -> Self {
+        let mut derived = Self { refunded: DERIVED, ..Self::new(params) };
+        let slower = known.filter(|known| !known.leaks_faster_than(params));
+        let closest = slower
+            .reduce(|one, other| if other.leaks_faster_than(&one.params()) { other } else { one });
+        if let Some(known) = closest {
+            derived.raise(known.last, convert(known, known.converted(known.last, &derived)));
         }
         derived
+    }
+
+    /// Returns the known limits that leak faster. What has leaked by them is not known any more, so a limit takes what
+    /// they have in use when a check makes it known.
+    fn faster<'a>(
+        known: impl Iterator<Item = &'a Self>,
+        params: &LimitParams,
+    ) -> impl Iterator<Item = &'a Self> {
+        known.filter(|known| known.leaks_faster_than(params))
+    }
+
+    fn leaks_faster_than(&self, params: &LimitParams) -> bool {
+        u128::from(self.per) * u128::from(params.quota)
+            < u128::from(params.per) * u128::from(self.quota)
     }
 
     /// Returns when `units` are in use, at most, if no more is charged.
@@ -212,7 +243,7 @@ impl Algorithm for Gcra {
         Self { arrival: never, last: never, refunded: 0, per, quota, part: 0 }
     }
 
-    /// Takes the largest number of units that are in use now.
+    /// Takes the largest number of units that are in use.
     fn derive<'a>(
         known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
@@ -234,15 +265,17 @@ impl Algorithm for Gcra {
         }))
     }
 
-    /// Until a check makes the limit known, the usage leaks by the known ones.
     fn ready_unknown<'a>(
         known: impl Iterator<Item = &'a Self> + Clone,
         params: &LimitParams,
         now: &impl Now,
         cost: u32,
     ) -> Option<Tick> {
-        let ready = known.map(|known| known.leaked_to(params.quota - cost)).max()?;
-        (!now.has_reached(ready)).then_some(ready)
+        let of_slower = Self::of_slower(known.clone(), params, &|_, parts| parts);
+        let faster = Self::faster(known, params);
+        let leaked = faster.map(|known| known.leaked_to(params.quota - cost)).max();
+        let leaked = leaked.filter(|leaked| !now.has_reached(*leaked));
+        of_slower.ready(params, now, cost).max(leaked)
     }
 
     fn used_unknown<'a>(
@@ -250,7 +283,9 @@ impl Algorithm for Gcra {
         params: &LimitParams,
         now: &impl Now,
     ) -> u32 {
-        known.map(|known| known.used(params, now)).max().unwrap_or(0)
+        let of_slower = Self::of_slower(known.clone(), params, &|_, parts| parts);
+        let faster = Self::faster(known, params).map(|known| known.used(params, now));
+        faster.max().unwrap_or(0).max(of_slower.used(params, now))
     }
 
     #[inline(always)]
@@ -301,7 +336,7 @@ impl Algorithm for Gcra {
     }
 
     /// Fills the bucket at most to its quota: the limit itself would have admitted no more. But at least as many units
-    /// are in use as by the limit that admitted the call.
+    /// are in use as by the limit that admitted the call, if that leaks faster.
     fn note(
         &mut self,
         params: &LimitParams,
@@ -314,7 +349,9 @@ impl Algorithm for Gcra {
         let base = self.arrival_parts().max(present);
         let full = present + per * u128::from(params.quota);
         self.set_arrival((base + per * u128::from(cost)).min(full.max(base)));
-        self.raise(now_tick, current.converted(now_tick, self));
+        if current.leaks_faster_than(params) {
+            self.raise(now_tick, current.converted(now_tick, self));
+        }
         self.last = now.at_least();
         self.refunded = self.refunded();
         let (mark, mark_part) = self.mark();

@@ -4,8 +4,8 @@
 //! 1. A call is checked and charged by the state of its own limit, and noted in all others. So a limit knows each call
 //!    of the key for as long as its own window is, whatever the key was checked by in between.
 //! 2. The state of a limit by which the key was not checked before is derived from the known ones.
-//! 3. The state of the longest window stays until nothing of it is in use: all others can be derived from it. They are
-//!    dropped when no check has used them for as long as their window.
+//! 3. The state of the longest window stays until nothing of the key is in use: all others can be derived from it. They
+//!    are dropped when no check has used them for as long as that window. Not sooner, since a derived state is less exact.
 
 use super::{
     algorithm::{Algorithm, Back, Charge, LimitParams, Noted, Remaining},
@@ -101,24 +101,21 @@ impl<A: Algorithm> Position<A> {
     /// Drops states that are not needed any more.
     fn prune(&mut self, now: &LazyNow<'_>) {
         let Some(others) = &mut self.others else { return };
-        let longest = |others: &Others<A>| {
-            let of_others = others.states.iter().map(|known| known.params.per).max();
-            of_others.max(Some(others.current.per))
-        };
-        let longest_per = longest(others);
-        let mut has_longest = longest_per == Some(others.current.per);
+        let of_others = others.states.iter().map(|known| known.params.per).max();
+        let longest = of_others.unwrap_or(0).max(others.current.per);
+        // One state of the longest window is enough.
+        let mut has_longest = others.current.per == longest;
         others.states.retain(|known| {
-            // One state of the longest window is enough.
-            let is_longest = Some(known.params.per) == longest_per && !has_longest;
+            let is_longest = known.params.per == longest && !has_longest;
             has_longest |= is_longest;
-            let unused_at = known.checked_at.later(known.params.per).later(known.state.lag());
-            !is_spent(&known.state, now) && (is_longest || !now.has_reached(unused_at))
+            let unused_at = known.checked_at.later(longest).later(known.state.lag());
+            is_longest || !now.has_reached(unused_at)
         });
         while others.states.len() >= MAX_LIMITS {
             let ends_at = |known: &Known<A>| {
                 // The longest last: all others can be derived from it.
-                let is_longest = Some(known.params.per) == longest_per;
-                (is_longest, known.state.idle_from().map_or(0, Tick::nanoseconds))
+                let ends_at = known.state.idle_from().map_or(0, Tick::nanoseconds);
+                (known.params.per == longest, ends_at)
             };
             let each = others.states.iter().enumerate();
             let Some((index, _)) = each.min_by_key(|(_, known)| ends_at(known)) else { break };

@@ -335,11 +335,18 @@ impl Position {
     }
 
     /// Highest level: each time that the limit may have had no state of its own, all units that the key ever used are
-    /// in use at its last charge, up to the quota.
+    /// in use at that time, up to the largest quota and all debts. Calls of other limits fill the bucket up to the same.
     fn upper_level(&self, id: Id, now: u64, is_loose: bool) -> u128 {
         let (mut highest, mut own) = (Leaking::new(id), Leaking::new(id));
-        let (mut units, mut last) = (0_u64, 0);
+        let mut units = 0_u64;
         let mut used_at = None;
+        let quotas = self.events.iter().map(|event| match event {
+            Event::Used(by, _) => by.quota,
+            Event::Charged(_) => 0,
+        });
+        let debts = self.charges().filter(|charge| charge.call.is_none());
+        let most =
+            quotas.max().unwrap_or(0).max(id.quota) + debts.map(|charge| charge.gross).sum::<u64>();
         let read = Event::Used(id, now);
         for event in self.events.iter().chain([&read]) {
             match event {
@@ -348,10 +355,7 @@ impl Position {
                     own.leak(*at);
                     let was_used = used_at.is_some_and(|used| used + id.per > *at);
                     if !was_used || own.level == 0 || is_loose {
-                        let mut derived = Leaking { at: last, ..Leaking::new(id) };
-                        derived.note(units);
-                        derived.leak(*at);
-                        highest.level = highest.level.max(derived.level);
+                        highest.level = highest.level.max(highest.parts(units.min(most)));
                     }
                     used_at = Some(*at);
                 }
@@ -365,13 +369,13 @@ impl Position {
                     if charge.by == Some(id) || charge.call.is_none() {
                         highest.level += highest.parts(cost);
                     } else {
-                        highest.note(cost);
+                        let noted = highest.level + highest.parts(cost);
+                        highest.level = highest.level.max(noted.min(highest.parts(most)));
                     }
                     if charge.by == Some(id) {
                         own.level += own.parts(charge.net);
                     }
                     units += cost;
-                    last = charge.at;
                 }
             }
         }
@@ -384,7 +388,9 @@ impl Position {
             Upper::Level(level) => {
                 let bucket = Leaking::new(id);
                 let excess = (level + bucket.parts(cost)).saturating_sub(bucket.capacity());
-                now + excess.div_ceil(u128::from(id.quota)) as u64
+                // Conversions round up to a part of a nanosecond of a short limit, which is longer by a long one.
+                let rounding = if excess > 0 { 1 + id.per / 100_000_000 } else { 0 };
+                now + excess.div_ceil(u128::from(id.quota)) as u64 + rounding
             }
             Upper::Leaving(leaving) => {
                 let used = |at: u64| -> u64 {
