@@ -197,10 +197,16 @@ where
 
     /// Charges one unit to `key` by `limits` instead of the limiter's own, for plans and tiers.
     ///
-    /// Usage is stored by the position of a limit in `limits`. If a key is checked with other limits than before, each
-    /// limit starts with the usage recorded at its position, or with none if the earlier calls had no limit there. With
-    /// [`Window::Gcra`], the usage is kept as the same number of units. Charges that have already left a shorter window
-    /// may be counted again in a longer one. If `limits` is empty, every call passes and nothing is charged.
+    /// A key that is checked by several limits in turn counts all its calls by each of them, so a customer who changes
+    /// plans keeps what was used. No limit is ever exceeded by its own calls, whatever the key is checked by in between.
+    /// Limits are identified by their position in `limits`: [several limits for one
+    /// key](crate::guide::rate_limits#several-limits-for-one-key) has the rules. Limits that should be independent of
+    /// each other need keys of their own. If `limits` is empty, every call passes and nothing is charged.
+    ///
+    /// # Cost
+    ///
+    /// A check by limits that the key knows takes the time of a check for each known limit. The key knows up to 8 limits
+    /// per position, each with the memory of a [`Window`]; of more, those whose usage ends first are forgotten.
     ///
     /// # Errors
     ///

@@ -10,7 +10,39 @@ use crate::rate_limit::Limit;
 impl<K, S> RateLimitLayer<K, S> {
     /// Sets the limits of a request, for plans and tiers; `None` means the limiter's own. Defaults to the limiter's own
     /// for all requests. As in [`check_with`](crate::RateLimiter::check_with), a key whose limits change keeps its
-    /// usage.
+    /// usage: a request by one limit counts by the others, too.
+    ///
+    /// So limits by route that should be independent of each other need a key that contains the route.
+    ///
+    /// ```
+    /// use std::{net::SocketAddr, sync::Arc};
+    /// use axum::extract::ConnectInfo;
+    /// use fleeting::{ClientIp, Limit, RateLimitLayer, RateLimiter, TrustedProxies};
+    /// # use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let logins: Arc<[Limit]> = [Limit::per_hour(5).named("logins")].into();
+    /// // The key is the client, and whether it logs in.
+    /// let limiter = RateLimiter::<(ClientIp, bool)>::new(Limit::per_second(100));
+    /// let trusted = TrustedProxies::none();
+    /// let layer = RateLimitLayer::new(limiter, move |request| {
+    ///     let ConnectInfo(peer) = request.extensions.get::<ConnectInfo<SocketAddr>>()?;
+    ///     let client = trusted.client_ip(peer.ip(), &request.headers);
+    ///     Some((client, request.uri.path() == "/login"))
+    /// })
+    /// .limits(move |_, (_, is_login)| is_login.then(|| logins.clone()));
+    /// # let app = Router::<()>::new().route("/login", get("hello")).route("/", get("hello")).layer(layer);
+    /// # let app = app.layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 1337))));
+    /// # let ask = async |path: &str| {
+    /// #     let request = Request::get(path).body(Body::empty()).unwrap();
+    /// #     app.clone().oneshot(request).await.unwrap().status().as_u16()
+    /// # };
+    /// # for status in [200, 200, 200, 200, 200, 429] {
+    /// #     assert_eq!((ask("/").await, ask("/login").await), (200, status));
+    /// # }
+    /// # }
+    /// ```
     ///
     /// If the plan is in a database, use [`limits_by_key`](RateLimitLayer::limits_by_key) or an extractor with
     /// [state](RateLimitLayer::by_with_state).

@@ -375,9 +375,11 @@ fn is_local(addr: IpAddr) -> bool {
 }
 
 fn network(text: &str) -> Option<IpNet> {
-    let network = match text.parse::<IpAddr>() {
-        Ok(addr) => IpNet::from(addr),
-        Err(_) => text.parse().ok()?,
+    // The address is parsed by the standard library, which refuses leading zeros: `010.0.0.0` is 8.0.0.0 to programs
+    // that read them as octal numbers.
+    let network = match text.split_once('/') {
+        None => IpNet::from(text.parse::<IpAddr>().ok()?),
+        Some((addr, bits)) => IpNet::new(addr.parse().ok()?, prefix_len(bits)?).ok()?,
     };
     // Peers are compared as IPv4 addresses if they are IPv4-mapped, so mapped networks become IPv4 ones.
     match (network, network.addr().to_canonical()) {
@@ -386,4 +388,10 @@ fn network(text: &str) -> Option<IpNet> {
         }
         _ => Some(network),
     }
+}
+
+/// Parses the length of a prefix, without a sign or leading zeros.
+fn prefix_len(text: &str) -> Option<u8> {
+    let bits: u8 = text.parse().ok()?;
+    (bits.to_string() == text).then_some(bits)
 }

@@ -38,6 +38,29 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
     show_keys: Option<ShowKey<K>>,
 }
 
+impl<K: Hash + Eq + Clone + Send + Sync + 'static> RateLimiter<K> {
+    /// Creates a limiter with one limit and the default settings: [`builder`](RateLimiter::builder) with nothing else.
+    ///
+    /// # Panics
+    ///
+    /// Panics where [`build`](RateLimiterBuilder::build) does: outside of a Tokio runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::new(Limit::per_minute(100));
+    /// assert_eq!(limiter.check("ada").await.unwrap().remaining(), 99);
+    /// # let _: RateLimiter<String> = limiter;
+    /// # }
+    /// ```
+    pub fn new(limit: Limit) -> Self {
+        Self::builder().limit(limit).build()
+    }
+}
+
 impl<K> RateLimiter<K> {
     /// Returns a builder with the default settings.
     #[doc(alias = "keyed")]

@@ -46,7 +46,10 @@ pub(super) enum Fault {
 /// | --- | --- | --- | --- |
 /// | `Log` | the quota | after exactly `per` | 12 bytes per distinct time of an admitted call |
 /// | `Buckets(n)` | the quota | after `per`, up to `per / n` late | 4 bytes for each of `n + 1` buckets |
-/// | `Gcra` | twice the quota, less one | evenly, one unit every `per / quota` | 32 bytes |
+/// | `Gcra` | twice the quota, less one | evenly, one unit every `per / quota` | 40 bytes |
+///
+/// [Several limits for one key](crate::guide::rate_limits#several-limits-for-one-key) defines what a limit counts if a
+/// key is checked by other limits, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
@@ -58,17 +61,16 @@ pub enum Window {
     ///
     /// Other algorithms with counters, which weigh the oldest part by its overlap or start again with each window,
     /// admit up to twice the quota in some windows; this one does not. If `n` does not divide `per`, each part is
-    /// rounded up to whole nanoseconds. If a key is charged by a limit with another `per` than before, or for the first
-    /// time by one with a quota above 65,535, its usage counts as if it were charged at that call.
+    /// rounded up to whole nanoseconds. If a key is checked by a limit with another `per` for the first time, calls that
+    /// share a bucket of an earlier limit count as if they were made at its end, or at the last call.
     Buckets(usize),
     /// Generic cell rate algorithm (ITU-T I.371): a bucket that leaks one unit every `per / quota`, exactly, even if
     /// that is less than a nanosecond (on Redis, rounded up to whole microseconds). Smooth, with the least memory. But
     /// a key may use its whole quota at once and then one unit every `per / quota`: up to twice the quota, less one
     /// unit, within one `per`.
     ///
-    /// It stores only a sum and not each call. If several permits of a key are refunded, permits issued before the last
-    /// refund may give back less than they should, but never more. A permit gives nothing back once its key was checked
-    /// by other limits.
+    /// It stores only a sum and not each call. The refund of the last call of a key is exact. If other calls were
+    /// charged in between, a permit may give back less than it should, but never more.
     ///
     /// If a key is checked by other limits (a plan), its usage remains the same number of units, and leaks as the new
     /// limits say. So a key that used 100 units of a large plan and then is checked by a plan of one per minute is

@@ -14,8 +14,11 @@ use crate::engine::coop;
 impl Permit {
     /// Takes back what was charged for this permit, for all limits.
     ///
-    /// Charges that have left the window, or that were [`reset`](super::RateLimiter::reset), are not taken back.
-    /// [`Window::Gcra`](super::Window::Gcra) may take back less, as documented there. If the key had no entry because
+    /// The key is then as if the call was never made, even if other limits were checked or set in between. Charges that
+    /// have left the window, or that were [`reset`](super::RateLimiter::reset), are not taken back.
+    /// [`Window::Gcra`](super::Window::Gcra) may take back less, as documented there. If [the limits
+    /// changed](super::RateLimiter::set_limits) more than 64 times in between, only [`Window::Log`](super::Window::Log)
+    /// takes anything back. If the key had no entry because
     /// of [`max_keys`](super::RateLimiterBuilder::max_keys), its charge is taken back from the shared quota, but stays
     /// in its own record. Does nothing if the limiter no longer exists.
     ///

@@ -204,7 +204,9 @@ fn trusted_networks_are_addresses_or_prefixes() {
     assert!(trusts("::ffff:10.0.0.1", "10.0.0.1"));
     assert!(!trusts("::ffff:10.0.0.1", "10.0.0.2"));
 
-    for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "example.org", "10.0.0.0/8,::1"] {
+    let ambiguous = ["010.0.0.0/8", "10.0.0.0/08", "10.0.0.0/+8", "010.0.0.1", "0x0a.0.0.0/8"];
+    let invalid = ["", "10.0.0.0/33", "::/129", "10.0.0/8", "example.org", "10.0.0.0/8,::1"];
+    for text in ambiguous.into_iter().chain(invalid) {
         let error =
             TrustedProxies::new(["127.0.0.1", text]).expect_err("the text is not a network");
         assert_eq!(
