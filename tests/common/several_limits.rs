@@ -19,7 +19,7 @@ mod shrink;
 
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, time::Duration};
 
-use fleeting::{Limit, Limited, State};
+use fleeting::{Limit, State};
 use futures::FutureExt;
 use rand::{SeedableRng, rngs::SmallRng};
 
@@ -62,7 +62,8 @@ pub(crate) struct Denial {
     pub(crate) most: u64,
     /// Whether the call would pass at any time.
     pub(crate) is_ready_later: bool,
-    pub(crate) limited: Limited,
+    /// Limit that the denial names.
+    pub(crate) limit: Limit,
 }
 
 /// A rule of the contract that a sequence broke.

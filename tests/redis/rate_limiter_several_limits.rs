@@ -7,7 +7,7 @@ use std::{
 };
 
 use fleeting::{
-    Limit, State,
+    Limit, State, Window,
     redis::{Client, Error, Permit, RateLimiter},
 };
 
@@ -56,9 +56,10 @@ fn checked(begin: Instant, reply: Result<Permit, Error>) -> Result<Permit, Denia
     let least = limited.retry_after().as_micros() as u64;
     let at = limited.ready_at().map(tokio::time::Instant::into_std);
     // Rounded up, so that the next call has the same time in each run.
-    let most =
-        at.map_or(Duration::ZERO, |at| at - begin).as_millis().div_ceil(500) as u64 * HALF_SECOND;
-    Err(Denial { least, most, is_ready_later: at.is_some(), limited })
+    let most = at.map_or(Duration::ZERO, |at| at - begin).as_micros() as u64;
+    let most = (most + 1).next_multiple_of(HALF_SECOND);
+    let limit = limited.limit().clone();
+    Err(Denial { least, most, is_ready_later: at.is_some(), limit })
 }
 
 impl Backend for OnRedis<'_> {
@@ -137,5 +138,53 @@ async fn random_sequences_keep_the_promises_of_several_limits() {
         server.stop_clock(now.get());
         oracle::play(&OnRedis::new(&server, &client, &now, &sequence.setup), sequence).await
     };
-    oracle::run_sequences(700, features, play).await;
+    oracle::run_sequences(1_000, features, play).await;
+}
+
+/// Runs a case for each window on a limiter with one limit.
+async fn each_window(limit: Limit, case: impl AsyncFn(Window, OnRedis<'_>)) {
+    // As above.
+    if program().contains("valkey") {
+        return;
+    }
+    let server = Server::start_with_clock();
+    let client = client(&server).await;
+    let now = Cell::new(server_time(&mut server.plain().await).await);
+    server.stop_clock(now.get());
+    for window in [Window::Log, Window::Buckets(1), Window::Buckets(10), Window::Gcra] {
+        let plans = vec![vec![limit.clone()]];
+        let setup = Setup { window, plans, max_keys: None, sweeps: false };
+        case(window, OnRedis::new(&server, &client, &now, &setup)).await;
+    }
+}
+
+#[tokio::test]
+async fn calls_by_a_short_limit_do_not_free_the_quota_of_a_long_one() {
+    let logins = [Limit::per_hour(5)];
+    each_window(Limit::per_second(100), async |window, limiter| {
+        let mut admitted = 0;
+        for _ in 0..300 {
+            admitted += u32::from(limiter.check("ada", 1, Some(&logins)).await.is_ok());
+            let other = limiter.check("ada", 1, None).await;
+            assert!(other.is_ok(), "{window:?}: {other:?}");
+            limiter.pass(2_000_000).await;
+        }
+        assert!((1..=5).contains(&admitted), "{window:?}: {admitted} logins");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn quota_of_millions_per_second_is_admitted_again_in_time() {
+    for quota in [1_000_000, 1_000_001, 10_000_000, 100_000_000] {
+        each_window(Limit::per_second(quota), async |window, limiter| {
+            let longest = if window == Window::Buckets(1) { 2_000_000 } else { 1_150_000 };
+            for _ in 0..3 {
+                let checked = limiter.check("ada", quota, None).await;
+                assert!(checked.is_ok(), "{window:?}, {quota}: {checked:?}");
+                limiter.pass(longest).await;
+            }
+        })
+        .await;
+    }
 }

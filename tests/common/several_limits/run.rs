@@ -44,6 +44,8 @@ struct Run<'a, B: Backend> {
     begin: u64,
 }
 
+type Passed = Result<(), Denial>;
+
 struct Held<P> {
     permit: P,
     key: u8,
@@ -51,6 +53,10 @@ struct Held<P> {
     cost: u32,
     limits: Vec<Limit>,
     has_own_limits: bool,
+}
+
+fn text(limits: &[Limit]) -> String {
+    limits.iter().map(Limit::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn name(key: u8) -> String {
@@ -226,7 +232,7 @@ impl<B: Backend> Run<'_, B> {
         }
         let ready = self.ready(key, &limits, cost, now);
         promise(ready > now, "2: no call counts for longer than its window", || {
-            format!("{cost} denied by {:?}; {}", denial.limited.limit(), self.history(key))
+            format!("{cost} denied by {}; {}", denial.limit, self.history(key))
         })?;
         promise(
             denial.least <= ready - now + B::SLACK,
@@ -288,7 +294,8 @@ impl<B: Backend> Run<'_, B> {
         }
         let limits = self.limits_of(plan).to_vec();
         let left = self.peek(key, &limits).await?.remaining();
-        let details = |run: &Self| format!("{left} remain by {limits:?}; {}", run.history(key));
+        let details =
+            |run: &Self| format!("{left} remain by {}; {}", text(&limits), run.history(key));
         let more = self.check(key, plan, left + 1).await?;
         promise(more.is_err(), "one unit more than remains is denied", || details(self))?;
         if left > 0 {
@@ -351,7 +358,8 @@ impl<B: Backend> Run<'_, B> {
         }
         let left = self.peek(key, &limits).await?.remaining();
         promise(left >= left_before, "4: checks and their refunds leave the quota", || {
-            format!("{left_before} remained by {limits:?}, now {left}; {}", self.history(key))
+            let limits = text(&limits);
+            format!("{left_before} remained by {limits}, now {left}; {}", self.history(key))
         })?;
         if checks == 1 && later == 0 {
             let after = self.known_plans(key, &limits).await;
@@ -511,5 +519,3 @@ impl<B: Backend> Run<'_, B> {
         Ok(())
     }
 }
-
-type Passed = Result<(), Denial>;

@@ -133,9 +133,16 @@ impl Sequence {
             (0..limits).map(|_| limit(rng)).collect::<Vec<Limit>>()
         };
         let plans: Vec<Vec<Limit>> = (0..rng.random_range(2..=4)).map(|_| plan(rng)).collect();
-        // Sometimes only one plan: the limiter must then be exact.
-        let is_single = rng.random_ratio(1, 8);
-        let plans = if is_single { vec![plans[0].clone(); 2] } else { plans };
+        // Sometimes only one plan, or plans that differ in their quotas: the limiter must then be exact.
+        let (is_single, is_same) = (rng.random_ratio(1, 10), rng.random_ratio(1, 10));
+        let plans = match plans.as_slice() {
+            [first, ..] if is_single => vec![first.clone(); 2],
+            [first, ..] if is_same => {
+                let per = first[0].per();
+                plans.iter().map(|plan| vec![Limit::new(plan[0].quota(), per)]).collect()
+            }
+            _ => plans,
+        };
         let max_keys =
             (features.max_keys && rng.random_ratio(1, 5)).then(|| rng.random_range(1..=2));
         let setup = Setup { window, plans, max_keys, sweeps: rng.random_ratio(1, 2) };

@@ -40,7 +40,8 @@ impl Embedded {
 
 fn denial(limited: Limited) -> Denial {
     let wait = limited.retry_after().as_nanos().div_ceil(1_000) as u64;
-    Denial { least: wait, most: wait, is_ready_later: limited.ready_at().is_some(), limited }
+    let is_ready_later = limited.ready_at().is_some();
+    Denial { least: wait, most: wait, is_ready_later, limit: limited.limit().clone() }
 }
 
 impl Backend for Embedded {
