@@ -79,7 +79,7 @@ impl<B: Backend> Cell<B> {
         self.settings.contains(&setting)
     }
 
-    /// The promise of all cells: ten units per hour pass, whatever the settings, and are free again in time.
+    /// The promise of all cells: ten units per hour pass with all settings, and are free again in time.
     async fn play(&self) -> Result<(), String> {
         let Self { backend, .. } = self;
         if self.has(Setting::MaxKeys) {

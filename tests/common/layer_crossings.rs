@@ -46,7 +46,7 @@ const FAILURES: u32 = 3;
 
 /// Limiter of a cell, with its clock.
 pub(crate) trait Backend {
-    /// Whether waits are by the clock that [`pass`](Backend::pass) advances.
+    /// True if waits are by the clock that [`pass`](Backend::pass) advances.
     const HAS_WAITERS: bool;
 
     fn layer(&self, key: fn(&Parts) -> Option<String>) -> RateLimitLayer<String>;
@@ -54,7 +54,7 @@ pub(crate) trait Backend {
     async fn pass(&self, time: Duration);
 }
 
-/// What a limiter of a cell needs: window, limit and bound.
+/// Window, limit and bound of the limiter of a cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs {
     pub(crate) window: Window,
@@ -104,14 +104,14 @@ fn retry_after(response: &Response<Body>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// The promise of all cells: three failures per hour pass, whatever the settings, and one passes at `Retry-After`.
+/// The promise of all cells: three failures per hour pass with all settings, and one passes at `Retry-After`.
 async fn play<B: Backend>(
     window: Window,
     settings: [Setting; 2],
     new: impl AsyncFn(Needs) -> B,
 ) -> Result<(), String> {
     let has = |setting: Setting| settings.contains(&setting);
-    // A failure costs two units if the response says so.
+    // With `charge_after`, each response costs two units.
     let cost = if has(ChargeAfter) { 2 } else { 1 };
     let limit = Limit::new(cost * FAILURES, HOUR);
     let max_keys = has(MaxKeys).then_some(1);

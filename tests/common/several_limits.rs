@@ -35,7 +35,7 @@ pub(crate) trait Backend {
     /// Longest difference between the time of a reply and that of the model: of the rounding and the connection.
     const SLACK: u64;
 
-    /// Whether waits are by the clock of the limiter, and a dropped call has an exact effect.
+    /// True if waits are by the clock of the limiter, and a dropped call has an exact effect.
     const HAS_WAITERS: bool;
 
     fn now(&self) -> u64;
@@ -60,7 +60,7 @@ pub(crate) type Checked<B> = Result<<B as Backend>::Permit, Denial>;
 pub(crate) struct Denial {
     pub(crate) least: u64,
     pub(crate) most: u64,
-    /// Whether the call would pass at any time.
+    /// True if the call would pass at a later time.
     pub(crate) is_ready_later: bool,
     /// Limit that the denial names.
     pub(crate) limit: Limit,
@@ -103,6 +103,7 @@ pub(crate) async fn run_sequences(
     let sequences = number("FLEETING_ORACLE_SEQUENCES").unwrap_or(default);
     let seed = number("FLEETING_SEED").unwrap_or(44);
     println!("{sequences} sequences from seed {seed}");
+    let begin = std::time::Instant::now();
     let mut broken: BTreeMap<(String, &str), (u64, u64, Sequence, Broken)> = BTreeMap::new();
     for number in 0..sequences {
         let seed = seed.wrapping_mul(1 << 32) + number;
@@ -114,6 +115,7 @@ pub(crate) async fn run_sequences(
             entry.0 += 1;
         }
     }
+    println!("played in {:?}", begin.elapsed());
     let mut report = String::new();
     for ((window, promise), (times, seed, sequence, reason)) in &broken {
         let (shortest, reason) = shrink::shortest(sequence, reason, &play).await;

@@ -138,7 +138,7 @@ async fn random_sequences_keep_the_promises_of_several_limits() {
         server.stop_clock(now.get());
         oracle::play(&OnRedis::new(&server, &client, &now, &sequence.setup), sequence).await
     };
-    oracle::run_sequences(1_000, features, play).await;
+    oracle::run_sequences(800, features, play).await;
 }
 
 /// Runs a case for each window on a limiter with one limit.

@@ -33,9 +33,9 @@ struct Charge {
     net: u64,
     /// Limit that admitted the call. `None` if it is unknown, which a debt after a change of the limits may be.
     by: Option<Id>,
-    /// Whether the limits before and after a change both count it.
+    /// False if only the limits before or after a change count it.
     is_certain: bool,
-    /// Whether another call was charged before units were taken back: then GCRA may take back less.
+    /// True if another call was charged before units were taken back: then GCRA may take back less.
     is_inexact: bool,
 }
 
@@ -152,6 +152,12 @@ impl Position {
         self.charges().filter(counts).map(|charge| charge.net).sum()
     }
 
+    /// Units of all calls in this window.
+    fn in_window(&self, id: Id, now: u64) -> u64 {
+        let counts = |charge: &&Charge| charge.at + id.per > now;
+        self.charges().filter(counts).map(|charge| charge.net).sum()
+    }
+
     /// Units of the calls that were admitted by any limit and lie in this window, as far as they must be known: rule 2.
     fn shared(&self, id: Id, now: u64) -> u64 {
         let mut known: Vec<&Charge> = Vec::new();
@@ -231,7 +237,7 @@ impl Position {
         }
     }
 
-    /// Whether the calls of this limit, or of this limit and others, and one more exceed the quota. `grain` is the
+    /// Returns the rule that a further call breaks, if it exceeds the quota with the calls of this limit, or of all. `grain` is the
     /// rounding of a call.
     pub(super) fn exceeded_by(
         &self,
@@ -264,14 +270,16 @@ impl Position {
         (left / u128::from(id.per)) as u64
     }
 
-    /// Whether the limit has certainly a state of its own: one of its calls counts, and it was used in its window.
+    /// Returns true if the limit has certainly a state of its own: one of its calls counts, and it was used in its
+    /// window.
     pub(super) fn is_known(&self, window: Window, id: Id, now: u64) -> bool {
         let is_used = self.events.iter().any(|event| match event {
             Event::Used(by, at) => *by == id && at + id.per > now,
             Event::Charged(_) => false,
         });
         match window {
-            Window::Log => true,
+            // None of the calls in the window may be forgotten.
+            Window::Log => self.shared(id, now) == self.in_window(id, now),
             Window::Gcra => is_used && self.own_level(id, now) > 0,
             _ => is_used && self.own(id, now) > 0,
         }

@@ -6,7 +6,7 @@ use fleeting::{Limit, State};
 use futures::future::join_all;
 
 use super::{
-    Backend, Checked, Denial, Outcome,
+    Backend, Checked, Denial, Outcome, micros,
     model::{Id, Position},
     promise,
     sequence::{Op, Plan, Sequence, Setup},
@@ -307,7 +307,7 @@ impl<B: Backend> Run<'_, B> {
         Ok(())
     }
 
-    /// What remains by all plans that the key has certainly been checked by.
+    /// Returns the remaining units of all plans by which the key has certainly been checked.
     async fn known_plans(&self, key: u8, checked: &[Limit]) -> BTreeMap<usize, Vec<u32>> {
         let now = self.backend.now();
         let is_known = |(at, limit): (usize, &Limit)| {
@@ -357,6 +357,10 @@ impl<B: Backend> Run<'_, B> {
             return Ok(());
         }
         let left = self.peek(key, &limits).await?.remaining();
+        // A limit that was not used in its window may be known from others again.
+        if limits.iter().any(|limit| micros(limit.per()) <= later) {
+            return Ok(());
+        }
         promise(left >= left_before, "4: checks and their refunds leave the quota", || {
             let limits = text(&limits);
             format!("{left_before} remained by {limits}, now {left}; {}", self.history(key))

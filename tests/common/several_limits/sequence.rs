@@ -169,7 +169,7 @@ struct Generator<'a> {
     keys: u8,
     scale: u32,
     kinds: Vec<u8>,
-    /// Whether time mostly passes in small steps.
+    /// True if time mostly passes in small steps.
     is_busy: bool,
     rng: &'a mut SmallRng,
 }
