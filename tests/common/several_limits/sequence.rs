@@ -218,7 +218,7 @@ impl Generator<'_> {
         let pass = Op::Pass { time: pause };
         let turn =
             (0..2).flat_map(|turn| [Op::Check { key, plan: plans[turn], cost: costs[turn] }, pass]);
-        turn.collect::<Vec<Op>>().repeat(self.rng.random_range(2..=20))
+        turn.collect::<Vec<Op>>().repeat(self.rng.random_range(2..=14))
     }
 
     fn key(&mut self) -> u8 {

@@ -111,5 +111,5 @@ async fn random_sequences_keep_the_promises_of_several_limits() {
     let play = async |sequence: &Sequence| -> Outcome {
         oracle::play(&Embedded::new(&sequence.setup), sequence).await
     };
-    oracle::run_sequences(1_000, features, play).await;
+    oracle::run_sequences(500, features, play).await;
 }
