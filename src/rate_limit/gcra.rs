@@ -64,9 +64,11 @@ impl Gcra {
     /// Returns the mark of a charge that was just made.
     #[inline]
     fn mark(&self) -> (Tick, u32) {
-        if self.refunded() == 0 {
-            return (self.arrival, self.part);
-        }
+        if self.refunded() == 0 { (self.arrival, self.part) } else { self.mark_after_refunds() }
+    }
+
+    #[cold]
+    fn mark_after_refunds(&self) -> (Tick, u32) {
         let (parts, quota) =
             (self.refunded_parts() + u128::from(self.part), u128::from(self.quota));
         let whole = u64::try_from(parts / quota).unwrap_or(u64::MAX);
@@ -186,7 +188,7 @@ impl Gcra {
     }
 
     /// Returns the units in use, rounded up.
-    #[inline]
+    #[inline(always)]
     fn units(&self, now: &impl Now) -> u64 {
         let arrival = self.arrival;
         let (early, late) = (now.at_least(), now.at_most());
@@ -297,7 +299,7 @@ impl Algorithm for Gcra {
         LimitParams::leaking(self.quota, self.per)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         // The bucket holds the cost once all usage but `quota - cost` units has leaked.
         let (time, part) = time_of(params, cost);

@@ -65,7 +65,7 @@ impl Log {
     }
 
     /// Returns the number of items in the window that have left it by now.
-    #[inline]
+    #[inline(always)]
     fn left_len(&self, per: u64, now: &impl Now) -> usize {
         gallop(self.in_window(), |calls| now.has_reached(calls.at().later(per)))
     }
@@ -77,7 +77,7 @@ impl Log {
         self.sum_before(start + items).wrapping_sub(self.sum_before(start))
     }
 
-    #[inline]
+    #[inline(always)]
     fn drop_expired(&mut self, now: &impl Now) {
         let left = self.left_len(self.per, now);
         if left == 0 {
@@ -92,7 +92,7 @@ impl Log {
     }
 
     /// Makes room for an item by removing items that have left the window, if it pays.
-    #[inline]
+    #[inline(always)]
     fn make_room(&mut self) {
         let (expired, len) = (self.expired_len(), self.calls.len());
         // At a full buffer, compacts only if at least half of the items have left the window, so that each is moved at
@@ -105,7 +105,7 @@ impl Log {
     }
 
     /// Adds a call. Returns its time: that of the last item if a clock went back, so that times stay in order.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, at: Tick, cost: u32) -> Tick {
         self.used = self.used.saturating_add(cost);
         match self.calls.last().copied() {
@@ -283,7 +283,7 @@ impl Algorithm for Log {
         LimitParams { quota, per: self.per, step: self.per, fraction: 0, buckets: 1 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         let headroom = params.quota - cost;
         if self.used <= headroom {
@@ -299,7 +299,7 @@ impl Algorithm for Log {
         (!now.has_reached(leaves_at)).then_some(leaves_at)
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
         let at = now.tick();
         self.drop_expired(now);
