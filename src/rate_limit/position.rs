@@ -109,7 +109,10 @@ impl<A: Algorithm> Position<A> {
             let is_longest = known.params.per == longest && !has_longest;
             has_longest |= is_longest;
             let unused_at = known.checked_at.later(longest).later(known.state.lag());
-            is_longest || !now.has_reached(unused_at)
+            // A debt may count for longer than any window.
+            let ends_at = known.state.idle_from().unwrap_or(now.at_least());
+            let is_debt = ends_at > now.tick().later(longest);
+            is_longest || is_debt || !now.has_reached(unused_at)
         });
         while others.states.len() >= MAX_LIMITS {
             let ends_at = |known: &Known<A>| {
